@@ -7,7 +7,8 @@ CONSTRAINTS ?= requirements/constraints.txt
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint $(CONSTRAINTS)
-INPUTS := pyproject.toml setup.py requirements/constraints.txt $(wildcard native/*.cpp native/*.hpp)
+NATIVE_SOURCES := $(wildcard native/*/*.cpp native/*/*.hpp)
+INPUTS := pyproject.toml setup.py requirements/constraints.txt $(NATIVE_SOURCES)
 ARGS ?=
 # For recipes that compile against Python, torch.compile's included: sets the compiler's CPATH where Python.h is elsewhere.
 WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && export CPATH="$$headers" &&
@@ -32,14 +33,16 @@ test: $(VENV)/dev.stamp ## Every test
 test-fast: $(VENV)/dev.stamp ## Every test that is not marked slow
 	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses auto --dist loadgroup -m 'not slow' $(ARGS)
 
-lint: $(VENV)/dev.stamp ## ruff (lint and format) and shellcheck
+lint: $(VENV)/dev.stamp ## ruff (lint and format), shellcheck and clang-format
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/shellcheck .ci/run $(wildcard tools/*.sh)
+	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES)
 
 format: $(VENV)/dev.stamp ## Rewrite files as ruff wants them
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+	$(VENV)/bin/clang-format -i $(NATIVE_SOURCES)
 
 types: $(VENV)/dev.stamp ## mypy --strict
 	$(PY) tools/linked_tree.py
@@ -50,7 +53,7 @@ imports: $(VENV)/dev.stamp ## Who may import whom (contracts in pyproject.toml)
 	cd build/tree && $(CURDIR)/$(VENV)/bin/lint-imports --no-logo
 
 constants: $(VENV)/dev.stamp ## Regenerate what native code and P4 share with fanin/protocol/wire.py
-	$(PY) -m fanin.constants native/wire_constants.hpp
+	$(PY) -m fanin.constants native/wire/wire_constants.hpp
 	$(PY) -m fanin.constants p4/shared/constants.p4
 	$(PY) -m tools.p4_words > p4/tna/words.p4
 
@@ -58,7 +61,7 @@ p4: ## Compile the P4 programs into p4/build (needs p4c on PATH)
 	$(PYTHON) -m tools.p4_artefacts build
 
 drift: $(VENV)/dev.stamp ## Generated constants and compiled P4 are current, and the stubs match the native module
-	$(PY) -m fanin.constants | diff native/wire_constants.hpp -
+	$(PY) -m fanin.constants | diff native/wire/wire_constants.hpp -
 	$(PY) -m tools.p4_words | diff p4/tna/words.p4 -
 	$(PY) -m tests.house.systems | diff docs/systems.md -
 	$(PY) -m tools.p4_artefacts check

@@ -83,8 +83,8 @@ setup(
     else [
         Pybind11Extension(
             "fanin._native",
-            sorted(str(path) for path in Path("native").glob("*.cpp")),
-            depends=sorted(str(path) for path in Path("native").glob("*.hpp")),  # or a change of these builds nothing
+            sorted(str(path) for path in Path("native").glob("*/*.cpp") if path.parent.name != "fuzz"),
+            depends=sorted(str(path) for path in Path("native").glob("*/*.hpp")),  # or a change of these builds nothing
             include_dirs=["native"],
             cxx_std=20,
             extra_compile_args=[*FLAGS, "-pthread", "-isystem", pybind11.get_include()],  # its warnings are not ours

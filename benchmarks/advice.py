@@ -43,8 +43,8 @@ from fanin.benchmarks.allreduce import checked_error, slowest_ranks
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError, FaninError
-from fanin.host.torch.collectives.placement import BOOT_ID, host_identity, hosts_of
-from fanin.host.torch.collectives.reachable import reachable_host
+from fanin.host.torch.meeting.placement import BOOT_ID, host_identity, hosts_of
+from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.modules import running
 from fanin.options import Options
 from fanin.protocol.wire import MAX_WORKERS

@@ -10,7 +10,7 @@ from fanin.numerics.reduction import Brief, Reduction
 from fanin.protocol.events import SwitchEvent, WorkerEvent
 from fanin.protocol.job import JobSpec, ParentRoute, Uplink
 
-# --- kernels (native/bind_kernels.cpp) ---
+# --- kernels (native/bind/bind_kernels.cpp) ---
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -150,7 +150,7 @@ def kernels_in_use() -> str:
 def use_kernels(name: str) -> bool:
     """Take another implementation from here on; False, and no change, where this processor lacks it."""
 
-# --- switch machine (native/bind_switch_machine.cpp) ---
+# --- switch machine (native/bind/bind_switch_machine.cpp) ---
 
 class SwitchMachine:
     """Twin of fanin.switch.machine.switch_machine.SwitchMachine, which documents the verbs."""
@@ -180,7 +180,7 @@ class SwitchMachine:
     def handle_timer(self, now: float) -> None: ...
     def next_event(self) -> SwitchEvent | None: ...
 
-# --- worker machine (native/bind_worker_machine.cpp) ---
+# --- worker machine (native/bind/bind_worker_machine.cpp) ---
 
 class WorkerMachine:
     """The twin is fanin.host.machine.worker_machine.WorkerMachine: same datagrams for the same inputs and times."""
@@ -214,10 +214,10 @@ class WorkerMachine:
     @property
     def failed(self) -> bool: ...
 
-# --- batched UDP: switch server and worker engine (native/bind_udp.cpp) ---
+# --- batched UDP: switch server and worker engine (native/bind/bind_udp.cpp) ---
 
 class SwitchServer:
-    """A switch's data ports: one machine and one thread per flow. See native/switch_server.hpp."""
+    """A switch's data ports: one machine and one thread per flow. See native/io/switch_server.hpp."""
 
     def __init__(
         self,
@@ -277,7 +277,7 @@ class SwitchServer:
     def close(self) -> None: ...
 
 class WorkerEngine:
-    """A worker's share of a job: fanin.host.engines.engine.Engine, its loop in C++. See native/worker_engine.hpp."""
+    """A worker's share of a job: fanin.host.engines.engine.Engine, its loop in C++. See native/io/worker_engine.hpp."""
 
     def __init__(
         self,
@@ -333,10 +333,10 @@ class WorkerEngine:
     def leave(self, timeout_s: float) -> bool: ...
     def close(self) -> None: ...
 
-# --- carriers, for their contract tests (native/bind_carriers.cpp) ---
+# --- carriers, for their contract tests (native/bind/bind_carriers.cpp) ---
 
 def carriers() -> list[str]:
-    """Names of the rows of native/carriers.cpp: the base carrier, then the bypasses by preference."""
+    """Names of the rows of native/io/carriers.cpp: the base carrier, then the bypasses by preference."""
 
 class CarrierRig:
     """Both ends of a carrier on loopback, without machines: a switch's, and one for each worker of `spec`."""
@@ -372,7 +372,7 @@ class CarrierRig:
     def worker_counters(self, worker: int) -> dict[str, int]: ...
     def switch_counters(self) -> dict[str, int]: ...
 
-# --- compiled P4 programs (native/bind_p4.cpp) ---
+# --- compiled P4 programs (native/bind/bind_p4.cpp) ---
 
 P4_OPERATIONS: tuple[str, ...]
 

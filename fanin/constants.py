@@ -1,4 +1,5 @@
-"""Writes the constants that C++ and P4 share with Python: `python -m fanin.constants native/wire_constants.hpp`, or
+"""Writes the constants that C++ and P4 share with Python:
+`python -m fanin.constants native/wire/wire_constants.hpp`, or
 `p4/shared/constants.p4`.
 
 The Python modules are the source: offsets, kinds, flags, reasons and limits of fanin.protocol.wire, the liveness times
@@ -49,10 +50,11 @@ def shared_constants(module: ModuleType) -> dict[str, int | float]:
 
 
 def cpp_header() -> str:
-    """The text of native/wire_constants.hpp."""
+    """The text of native/wire/wire_constants.hpp."""
     parts = [
-        "// By `python -m fanin.constants native/wire_constants.hpp`, "
+        "// By `python -m fanin.constants native/wire/wire_constants.hpp`, "
         "from fanin/protocol/{wire,job,timers,pace,ecn}.py.",
+        "// clang-format off",
         "#pragma once",
         "",
         "#include <array>",

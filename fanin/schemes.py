@@ -2,7 +2,7 @@
 
 A scheme is a row of SCHEMES; code that decides something by the scheme asks its row. Control is ZeroMQ over TCP
 whatever carries data. Shared memory is not a scheme: the native loops use it beside udp, by themselves
-(native/carriers.cpp).
+(native/io/carriers.cpp).
 """
 
 from __future__ import annotations

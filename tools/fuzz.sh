@@ -16,7 +16,7 @@ if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char *, unsigned long) { 
   exit 0
 fi
 
-flags=(-std=c++20 -O1 -g -pthread "-fsanitize=address,undefined" -fno-sanitize-recover=all -fno-omit-frame-pointer
+flags=(-std=c++20 -Inative -O1 -g -pthread "-fsanitize=address,undefined" -fno-sanitize-recover=all -fno-omit-frame-pointer
   -fno-math-errno -ffp-contract=off -DFANIN_SANITIZED=1)
 objects=build/fuzz
 mkdir -p "$objects"
@@ -52,8 +52,8 @@ $function {}"
 }
 
 sources=()
-for source in native/*.cpp; do
-  case $source in */bind_* | */module.cpp) continue ;; esac
+for source in native/*/*.cpp; do
+  case $source in native/bind/* | native/fuzz/*) continue ;; esac # what uses Python, and the targets themselves
   sources+=("$source")
 done
 each compile "${sources[@]}"

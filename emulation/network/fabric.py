@@ -6,7 +6,7 @@ How a link is made
   frames are dropped, as on a real host. Without a rate: a plain queue (pfifo).
 * No delay and no faults: a veth pair, at whose speed trains of packets (GSO) cross whole.
 * Bands (`Link.bands`): a pfifo_fast below the token bucket of the host's end.
-* Delay, loss, duplicates, reordering: a TAP device at each end and our wire element between them (native/wires.hpp),
+* Delay, loss, duplicates, reordering: a TAP device at each end and our wire element between them (native/io/wires.hpp),
   since not every kernel has netem. It lives in this process. With faults, trains are cut into frames first.
 """
 

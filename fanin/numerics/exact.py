@@ -4,7 +4,7 @@ A switch adds words. Where each rank has words of its own, and zeros in everybod
 is all ranks' elements side by side: a gather made of sums, of which the switch knows nothing. N ranks take N times the
 words, so it is for small tensors (docs/numerics.md, "Small sums are exact").
 
-This is the readable oracle, in numpy; native/kernel_exact.hpp is the fast twin and agrees with it bit for bit:
+This is the readable oracle, in numpy; native/kernels/kernel_exact.hpp is the fast twin and agrees with it bit for bit:
 
 * Elements stand on the wire as big-endian bits, the first one first; a rank's last word is padded with zeros.
 * Floats are reduced in float64, one rank after another, beginning with the first one's element (so that -0 + -0 is -0),

@@ -1,6 +1,7 @@
 """Block floating point: floats to integers that a switch can add, and sums of them back. docs/numerics.md derives it.
 
-This is the readable oracle, in numpy; native/kernel_body.hpp is the fast twin and agrees with it bit for bit. What both
+This is the readable oracle, in numpy; native/kernels/kernel_body.hpp is the fast twin and agrees with it bit for bit.
+What both
 compute, in this order, each line one rounding to nearest, ties to even:
 
     x'   = x * factor + residual                              (each step only where it is asked for)

@@ -18,7 +18,7 @@ Rules of this file
   MAX_SHIFT, and r is clamped to [-B_D, B_D].
 * A leaf's narrowed sum goes up to its parent with its shift: the parent adds r * 2^shift.
 
-native/kernel_loops.hpp is the fast twin and agrees with it bit for bit.
+native/kernels/kernel_loops.hpp is the fast twin and agrees with it bit for bit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many contributions of a flow may be under way, and how fast they go out. Twin of native/congestion.hpp.
+"""How many contributions of a flow may be under way, and how fast they go out. Twin of native/machine/congestion.hpp.
 
 Rules of this file
 ------------------

@@ -1,7 +1,7 @@
 """What a member of a job says and hears at its switch, whoever it is: HELLO, heartbeats, silence, BYE.
 
 A worker is a member at its switch (host/machine/presence.py), a leaf at its parent (switch/machine/uplink.py). Each
-has the table of its phases; what both do is here. Twin of native/keepalive.hpp.
+has the table of its phases; what both do is here. Twin of native/machine/keepalive.hpp.
 
 Rules
 -----

@@ -9,7 +9,7 @@ Rules
 * What is returned is at most `tick_s` less than the stop itself, and a stop shorter than two ticks may go unnoticed:
   the tick is a tenth of the timeout that is watched, or less.
 
-Twin of native/own_stops.hpp.
+Twin of native/machine/own_stops.hpp.
 """
 
 from __future__ import annotations

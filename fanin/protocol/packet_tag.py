@@ -13,7 +13,7 @@ Rules
   datagram's length and the four lanes. Four chains side by side keep a vector unit busy, one would not.
 * 32 bits: see docs/security.md.
 
-Twin of native/packet_tag.cpp. SipHash: Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012.
+Twin of native/wire/packet_tag.cpp. SipHash: Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012.
 """
 
 from __future__ import annotations

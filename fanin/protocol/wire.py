@@ -3,7 +3,7 @@
 Rules of this file
 ------------------
 * Every integer is big-endian, so that a P4 parser, a dissector and a person with a hex dump read the same numbers.
-* Byte offsets are named once, here. `native/wire_constants.hpp` and the P4 headers are generated from this module
+* Byte offsets are named once, here. `native/wire/wire_constants.hpp` and the P4 headers are generated from this module
   (`python -m fanin.constants`), and a test fails when they drift apart.
 * `parse` is the only way from bytes to a `Packet`. It never raises anything but `WireError`, which carries the
   reason under which the receiver counts the drop. A `Packet` holds legal values only; logic never sees bytes.

@@ -3,7 +3,8 @@
     squares_b = sum of x_i^2 over the block: element i is added to partial sum i mod 16, in the order of i, and the
                 partial sums are then added by halves: j and j + 8, j and j + 4, ...
 
-The order is fixed, so native/gradient_blocks.cpp gives the same bits, and a restarted run those of one that went on.
+The order is fixed, so native/kernels/gradient_blocks.cpp gives the same bits, and a restarted run
+those of one that went on.
 """
 
 from __future__ import annotations

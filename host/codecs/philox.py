@@ -6,7 +6,7 @@ SC 2011), a function of a key and a counter, without state.
 The key is (seed, stream). Numbers that workers must agree in (signs, coordinates) come from a stream without a rank,
 those that must differ between them (rounding) from a stream with one.
 The counter holds the step, so a step can be replayed alone.
-The fast twin is native/gradient_kernels.cpp; the vectors of Random123 hold both.
+The fast twin is native/kernels/gradient_kernels.cpp; the vectors of Random123 hold both.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
     y = 2^(-k/2) H D x   per block of 2^k elements;   x = D 2^(-k/2) H y,   since H H = 2^k I and D D = I
 
 D are random signs, fixed for a bucket; H is the Hadamard matrix in the order of plain butterflies. k is even, so the
-factor is a power of two and exact. Nothing is fused, so numpy and native/gradient_kernels.cpp give the same bits.
+factor is a power of two and exact. Nothing is fused, so numpy and
+native/kernels/gradient_kernels.cpp give the same bits.
 
 `rotate_and_clip` and `rotate_back` are what a codec does with a bucket before and after its sum. Natively they take
-each block through all of it while it is in the cache (native/gradient_blocks.cpp).
+each block through all of it while it is in the cache (native/kernels/gradient_blocks.cpp).
 
 Sources: Ailon and Chazelle, "The fast Johnson-Lindenstrauss transform", SIAM J. Comput. 2009; Suresh et al.,
 "Distributed mean estimation with limited communication", ICML 2017; THC (Li et al., NSDI 2024).

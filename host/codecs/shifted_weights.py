@@ -10,7 +10,7 @@ codes, so ranks need not agree on anything before, and a bucket takes 8 bytes mo
 A bucket of equal elements is exact.
 A bucket with an element that is not finite, or whose range is not, is NaN at every rank.
 
-native/weight_kernels.cpp has the same bits, a bucket after the other.
+native/kernels/weight_kernels.cpp has the same bits, a bucket after the other.
 
 Source: QSDP (Markov et al., ICML 2023), where one shift serves all buckets.
 """

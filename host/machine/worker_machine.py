@@ -1,4 +1,6 @@
-"""The worker's end of the protocol: no socket, no clock, no thread. The readable twin of native/worker_machine.cpp.
+"""The worker's end of the protocol: no socket, no clock, no thread.
+
+It is the readable twin of native/machine/worker_machine.cpp.
 
 Rules of this file
 ------------------

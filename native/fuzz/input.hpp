@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "../packet.hpp"
+#include "wire/packet.hpp"
 
 namespace fanin::fuzz {
 
@@ -34,7 +34,8 @@ class Input {
 
   // A copy in memory of exactly its length, so that the sanitizer sees the first byte read beyond the end.
   std::vector<std::uint8_t> raw() {
-    const std::size_t high = byte(), low = byte() >> 5;  // before left_ is asked: compilers order arguments as they like
+    const std::size_t high = byte(),
+                      low = byte() >> 5;  // before left_ is asked: compilers order arguments as they like
     const std::size_t length = std::min(high << 3 | low, left_.size());
     std::vector<std::uint8_t> bytes(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(length));
     left_ = left_.subspan(length);

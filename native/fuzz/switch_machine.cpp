@@ -1,6 +1,6 @@
 // A switch with two jobs, told any story by anybody: no byte sequence makes it read or write where it may not, and it
 // answers nobody with more bytes than it got, the 8 of a notice apart.
-#include "../switch_machine.hpp"
+#include "machine/switch_machine.hpp"
 
 #include <cstdlib>
 
@@ -46,8 +46,8 @@ JobSpec job(std::uint16_t index, std::uint32_t staleness, Guard guard) {
 // The HELLO that registers a worker: its token in the first two words, padded to a whole packet.
 std::vector<std::uint8_t> hello(std::uint16_t index, std::uint8_t worker) {
   std::vector<std::uint8_t> bytes(datagram_bytes(2, 16));
-  store_header(bytes.data(), {.kind = Kind::hello, .job = index, .worker = worker, .generation = GENERATION,
-                               .bitmap = HELLO_RUNS});
+  store_header(bytes.data(),
+               {.kind = Kind::hello, .job = index, .worker = worker, .generation = GENERATION, .bitmap = HELLO_RUNS});
   store_be32(bytes.data() + HEADER_BYTES + WORD_BYTES, worker + 1u);
   return bytes;
 }

@@ -1,6 +1,6 @@
 // A worker in mid-reduction, told any story in its switch's name: nothing is read or written where it may not be, and
 // nothing outside the result's memory changes.
-#include "../worker_machine.hpp"
+#include "machine/worker_machine.hpp"
 
 #include <cstdlib>
 #include <memory>
@@ -56,7 +56,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   machine.datagrams_to_send(now, sink);
 
   std::vector<std::uint8_t> welcome(datagram_bytes(2, 16));
-  store_header(welcome.data(), {.kind = Kind::welcome, .worker = 0, .flags = FLAG_RUN, .generation = GENERATION, .bitmap = 3});
+  store_header(welcome.data(),
+               {.kind = Kind::welcome, .worker = 0, .flags = FLAG_RUN, .generation = GENERATION, .bitmap = 3});
   machine.receive_datagram(welcome, SWITCH, now);
   while (!input.empty() && !machine.failed()) {
     const std::uint32_t action = input.below(10);
@@ -73,7 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       constexpr std::uint32_t LANES[] = {32, 16, 8, 4, 96 + 15, 96 + 11, 96 + 10, 96 + 7, 96 + 6};
       Reduction reduction;
       reduction.element = static_cast<Element>(input.below(8));
-      reduction.lanes = is_floating(reduction.element) && reduction.element != Element::float64 ? LANES[input.below(9)] : 32;
+      reduction.lanes =
+          is_floating(reduction.element) && reduction.element != Element::float64 ? LANES[input.below(9)] : 32;
       reduction.count = input.byte();
       reduction.keep_count = reduction.count;
       tensors.emplace_back(reduction.count * element_bytes(reduction.element));

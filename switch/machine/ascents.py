@@ -1,4 +1,4 @@
-"""What goes up from a leaf to its parent, when, and how long that takes. Twin of native/ascents.hpp.
+"""What goes up from a leaf to its parent, when, and how long that takes. Twin of native/machine/ascents.hpp.
 
 Rules of this file
 ------------------

@@ -1,4 +1,4 @@
-"""Which transmissions of a worker have arrived, and when the worker is told. Twin of native/receipts.hpp.
+"""Which transmissions of a worker have arrived, and when the worker is told. Twin of native/machine/receipts.hpp.
 
 Rules of this file
 ------------------

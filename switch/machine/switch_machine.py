@@ -1,4 +1,6 @@
-"""The switch machine, readable: packets in, packets out, no socket, no clock. Twin of native/switch_machine.cpp.
+"""The switch machine, readable: packets in, packets out, no socket, no clock.
+
+It is the readable twin of native/machine/switch_machine.cpp.
 
 Rules
 -----

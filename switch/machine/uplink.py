@@ -1,4 +1,6 @@
-"""How a leaf is present at its parent, in one job: what it says there, and what it hears. Twin of native/uplink.hpp.
+"""How a leaf is present at its parent, in one job: what it says there, and what it hears.
+
+Its native twin is native/machine/uplink.hpp.
 
 A software leaf (leaf_side.py) and the controller of a leaf's pipeline (switch/p4runtime/controller/leaf_uplink.py)
 both use it.

@@ -1,4 +1,4 @@
-"""Instructions of the native interpreter (native/p4_code.hpp, which has their meaning) and the frame that they work on.
+"""Instructions of the native interpreter and the frame that they work on; native/p4/p4_code.hpp has their meaning.
 
 Rules
 -----

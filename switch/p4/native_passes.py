@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 Code = tuple[str, int, int, int, int]
-"""Operation, n, d, a, b (native/p4_code.hpp); of jumps, d is a label; a negative place is a constant's number."""
+"""Operation, n, d, a, b (native/p4/p4_code.hpp); of jumps, d is a label; a negative place is a constant's number."""
 MAX_ROUNDS = 8
 """Each round finds what the one before has made possible; a program that needs more keeps the rest."""
 MAX_HOPS = 64

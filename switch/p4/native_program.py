@@ -40,7 +40,7 @@ HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {
     calculations.internet_checksum: (0, 16), calculations.crc16: (1, 16), zlib.crc32: (2, 32),
     calculations.crc_ccitt: (3, 16), calculations.identity: (4, 64), calculations.xor16: (5, 16),
 }  # fmt: skip
-"""By algorithm: its number in native/p4_code.hpp, and the width of its result."""
+"""By algorithm: its number in native/p4/p4_code.hpp, and the width of its result."""
 WIDTHS = {letter: bits for bits, letters in CODES.items() for letter in letters}
 UNCOUNTED_STATES = 1024
 """Parsers without circles and with no more states need no count of the states that a packet has come through."""

@@ -179,7 +179,7 @@ class V1Switch:
         return sent, reason
 
     def process_ports(self, ports: Any, count: int, now: float) -> tuple[list[tuple[int, bytes]], str]:
-        """The same of `count` packets that have arrived at native ports (native/p4_ports.hpp).
+        """The same of `count` packets that have arrived at native ports (native/p4/p4_ports.hpp).
 
         What leaves through one of them waits there; returned is what leaves elsewhere. Only where `runs_natively`.
         """

@@ -1,4 +1,4 @@
-"""What every native carrier promises (native/carrier.hpp): the same cases over each row of native/carriers.cpp."""
+"""Every native carrier keeps the contract of native/io/carrier.hpp: the same cases for each row of its table."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A job's shared memory as another process of the same user sees it: everything in it may be read and written.
 
-The layout is that of native/shared_memory.cpp: a page for all, a page per worker, an uplink per worker, the downlink,
+The layout is that of native/io/shared_memory.cpp: a page for all, a page per worker, an uplink per worker, the
+downlink,
 the images of results.
 """
 

@@ -295,7 +295,7 @@ def test_full_rings_do_not_keep_the_switch_from_its_sockets() -> None:
 
 
 SHARED_TURN = 256
-"""As native/switch_flow.hpp has it: datagrams from rings before the sockets have their turn."""
+"""As native/io/switch_flow.hpp has it: datagrams from rings before the sockets have their turn."""
 
 
 # --- who is in several jobs ---

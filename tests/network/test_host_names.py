@@ -39,7 +39,7 @@ for number, link in enumerate(links):
         subprocess.run(["ip", "address", "add", address, "dev", name, "nodad"], check=True)
     subprocess.run(["ip", "link", "set", f"peer{number}", "up"], check=True)
     subprocess.run(["ip", "link", "set", name, "up"], check=True)
-from fanin.host.torch.collectives.reachable import one_machine, reachable_host
+from fanin.host.torch.meeting.reachable import one_machine, reachable_host
 print(reachable_host(), one_machine())
 """
 

@@ -17,12 +17,12 @@ from fanin.protocol.wire import MAX_SHIFT, LaneField
 from tests.numerics.codecs import KERNELS, misaligned
 
 WIDTHS = tuple(WIDE_SUMS.values())
-MAX_ADDED = 4  # inputs of one pass: native/kernels.hpp
+MAX_ADDED = 4  # inputs of one pass: native/kernels/kernels.hpp
 MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def planes(lanes: int, up: int) -> Any:
-    """Where the accumulator of each lane stands: native/kernels.hpp has them in planes."""
+    """Where the accumulator of each lane stands: native/kernels/kernels.hpp has them in planes."""
     each = 8 // up
     index = np.arange(lanes)
     return index % each * (lanes // each) + index // each

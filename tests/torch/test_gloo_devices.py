@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from torch._C import _distributed_c10d as c10d
 
-from fanin.host.torch.collectives.gloo_devices import SharedDevices
-from fanin.host.torch.collectives.reachable import GLOO_INTERFACES
+from fanin.host.torch.gloo.gloo_devices import SharedDevices
+from fanin.host.torch.meeting.reachable import GLOO_INTERFACES
 
 
 def test_groups_share_devices_for_as_long_as_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,17 +17,18 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError, WorkerLostError
 from fanin.host.torch import backend
 from fanin.host.torch.backend import options_for
-from fanin.host.torch.collectives import incarnation, work
-from fanin.host.torch.collectives.completion import CallbackPool, Completion
-from fanin.host.torch.collectives.failures import Failures, Watch
 from fanin.host.torch.collectives.fallback import Fallback, State
-from fanin.host.torch.collectives.host_tensor import movable, plain
-from fanin.host.torch.collectives.incarnation import find_incarnation
-from fanin.host.torch.collectives.parting import StoreHost
-from fanin.host.torch.collectives.reachable import reachable_host
 from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.collectives.staging import PIECES, Staging, _Job, overlap
-from fanin.host.torch.collectives.work import CombinedWork, FaninWork
+from fanin.host.torch.handles import work
+from fanin.host.torch.handles.completion import CallbackPool, Completion
+from fanin.host.torch.handles.failures import Failures, Watch
+from fanin.host.torch.handles.host_tensor import movable, plain
+from fanin.host.torch.handles.work import CombinedWork, FaninWork
+from fanin.host.torch.meeting import incarnation
+from fanin.host.torch.meeting.incarnation import find_incarnation
+from fanin.host.torch.meeting.parting import StoreHost
+from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.numerics.reduction import Element
 from fanin.options import Options
 
@@ -88,7 +89,7 @@ class ALatePart(FaninWork):
 def test_collectives_behind_one_handle_share_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     given_s: list[float] = []
     now = [0.0]
-    monkeypatch.setattr("fanin.host.torch.collectives.work.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fanin.host.torch.handles.work.time.monotonic", lambda: now[0])
     parts = [ALatePart(given_s, now, 6.0), ALatePart(given_s, now, 4.0), ALatePart(given_s, now)]
     together = CombinedWork(parts, Completion(), [], 99.0)
     with pytest.raises(CollectiveTimeoutError, match=r"3 collectives .* had 10 s together: Timed out waiting"):

@@ -15,11 +15,11 @@ pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError, WorkerLostError
-from fanin.host.torch.collectives import rendezvous
-from fanin.host.torch.collectives.meeting import Meeting
-from fanin.host.torch.collectives.placement import Hosts, hosts_of, where_to_sum
-from fanin.host.torch.collectives.rendezvous import meet
-from fanin.host.torch.collectives.started_switches import STARTED
+from fanin.host.torch.meeting import rendezvous
+from fanin.host.torch.meeting.meeting import Meeting
+from fanin.host.torch.meeting.placement import Hosts, hosts_of, where_to_sum
+from fanin.host.torch.meeting.rendezvous import meet
+from fanin.host.torch.meeting.started_switches import STARTED
 from fanin.options import Options, SwitchAddress
 
 SIZE = 4

@@ -40,7 +40,8 @@ def test_gloo_never_sums_floats() -> None:
 
 
 def test_gloo_is_asked_only_for_element_types_that_it_knows() -> None:
-    from fanin.host.torch.collectives.routing import GLOO_DTYPES, ROUTES, Path
+    from fanin.host.torch.collectives.routing import ROUTES, Path
+    from fanin.host.torch.handles.host_tensor import GLOO_DTYPES
 
     assert all(route.wire_dtype in GLOO_DTYPES for route in ROUTES.values() if route.path is Path.GLOO)
 

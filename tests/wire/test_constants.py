@@ -1,4 +1,4 @@
-"""native/wire_constants.hpp and p4/shared/constants.p4 are what the Python modules say, to the letter."""
+"""native/wire/wire_constants.hpp and p4/shared/constants.p4 are what the Python modules say, to the letter."""
 
 import re
 from pathlib import Path
@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_committed_header_has_not_drifted() -> None:
-    committed = (ROOT / "native" / "wire_constants.hpp").read_text(encoding="utf-8")
-    assert committed == cpp_header(), "run: python -m fanin.constants native/wire_constants.hpp"
+    committed = (ROOT / "native" / "wire" / "wire_constants.hpp").read_text(encoding="utf-8")
+    assert committed == cpp_header(), "run: python -m fanin.constants native/wire/wire_constants.hpp"
 
 
 def test_the_committed_p4_constants_have_not_drifted() -> None:

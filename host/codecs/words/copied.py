@@ -3,7 +3,7 @@
     word = four bytes, the first the least significant, zeros where another rank owns them    y = the sum's bytes
 
 Every byte has one contribution that is not zero, so nothing carries, and each comes back as it went in, whatever it is
-a part of: any element type is bytes here. native/codec_copied.cpp is the twin.
+a part of: any element type is bytes here. native/codecs/codec_copied.cpp is the twin.
 """
 
 from __future__ import annotations

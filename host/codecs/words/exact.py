@@ -13,7 +13,7 @@ Rules of this file
 * In a job that goes on without workers it has lost, a word in front marks who has contributed: bit r, rank r. Nothing
   tells the zeros of a missing rank from a rank's zeros otherwise. A spread reduction holds whoever is in all packets.
 
-native/codec_exact.cpp is the twin.
+native/codecs/codec_exact.cpp is the twin.
 """
 
 from __future__ import annotations

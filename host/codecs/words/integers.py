@@ -2,7 +2,7 @@
 
     word = x, sign- or zero-extended to 32 bits        y = the sum of words, truncated to the element
 
-native/codec_integers.cpp is the twin.
+native/codecs/codec_integers.cpp is the twin.
 """
 
 from __future__ import annotations

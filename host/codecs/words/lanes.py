@@ -3,7 +3,8 @@
     q = rint(x' * steps per unit), |q| <= B        x' = x * factor + residual; the unit is the block's agreed scale code
     y = sum of q / divisor * units per step
 
-docs/numerics.md derives it; fanin/numerics/fixed_point.py has the arithmetic, native/codec_lanes.cpp is the twin.
+docs/numerics.md derives it; fanin/numerics/fixed_point.py has the arithmetic, and
+native/codecs/codec_lanes.cpp is the twin.
 """
 
 from __future__ import annotations

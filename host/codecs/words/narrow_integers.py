@@ -4,7 +4,7 @@
 
 Exact for |x| <= B, and clipped beyond: whoever makes the indices keeps them within B (`largest_step` of
 fanin/numerics/lanes.py). No scale is agreed on, so a reduction takes one round trip fewer than floats do. The twin is
-native/codec_narrow_integers.cpp.
+native/codecs/codec_narrow_integers.cpp.
 """
 
 from __future__ import annotations

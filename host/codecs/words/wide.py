@@ -3,7 +3,7 @@
     hi = rint(x' * 2^s),  mid = rint((x' * 2^s - hi) * 2^k),  lo = rint(((x' * 2^s - hi) * 2^k - mid) * 2^k)
     y  = (hi_sum + (mid_sum + lo_sum * 2^-k) * 2^-k) / divisor * 2^-s
 
-docs/numerics.md derives it ("float64"); native/codec_lanes.cpp is the twin.
+docs/numerics.md derives it ("float64"); native/codecs/codec_lanes.cpp is the twin.
 """
 
 from __future__ import annotations

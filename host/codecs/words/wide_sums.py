@@ -4,7 +4,7 @@
     r = rint(sum of q / 2^shift), |r| <= 2^(D-1) - 1       D bits down, by the switch
     y = r / divisor * units per step * 2^shift
 
-fanin/numerics/wide_sums.py has the arithmetic, native/codec_wide_sums.cpp is the twin. The switch must have an
+fanin/numerics/wide_sums.py has the arithmetic, native/codecs/codec_wide_sums.cpp is the twin. The switch must have an
 accumulator for each lane (JobSpec.accumulators). The residual is what a worker's own rounding lost; what narrowing
 loses is in no residual, since no worker sees the sum that was narrowed.
 """

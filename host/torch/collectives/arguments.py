@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fanin.errors import ArgumentError, UnsupportedError
-from fanin.host.torch.collectives.host_tensor import plain, wraps
+from fanin.host.torch.handles.host_tensor import plain, wraps
 
 DEVICES = ("cpu", "cuda")
 """Where tensors may lie."""

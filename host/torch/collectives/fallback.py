@@ -40,17 +40,17 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
 from fanin.host.session.finished import Ends, FinishedEverywhere
-from fanin.host.torch.collectives.failures import Failures
-from fanin.host.torch.collectives.gloo_devices import DEVICES
-from fanin.host.torch.collectives.host_tensor import copy_back, on_host
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
-from fanin.host.torch.collectives.work import FaninWork, LocalWork, Once
+from fanin.host.torch.gloo.gloo_devices import DEVICES
+from fanin.host.torch.handles.failures import Failures
+from fanin.host.torch.handles.host_tensor import copy_back, on_host
+from fanin.host.torch.handles.work import FaninWork, LocalWork, Once
 from fanin.numerics.reduction import EXACT
 
 if TYPE_CHECKING:
-    from fanin.host.torch.collectives.completion import Completion
+    from fanin.host.torch.handles.completion import Completion
 
 ACCUMULATE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.int16: torch.int32}
 """Element types that gloo adds too coarsely or not at all, and what they are added in."""

@@ -10,10 +10,10 @@ import torch
 from fanin.errors import ConfigurationError
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Encoder, Floats, Place, Stages, sums_of
-from fanin.host.torch.collectives.host_tensor import copy_back
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.routing import AVG, SUM
-from fanin.host.torch.collectives.work import Tensors
+from fanin.host.torch.handles.host_tensor import copy_back
+from fanin.host.torch.handles.work import Tensors
 from fanin.numerics.reduction import Element
 
 if TYPE_CHECKING:

@@ -38,18 +38,18 @@ from fanin.host.session.leased import AnySession, LeasedSession
 from fanin.host.session.session import Session
 from fanin.host.session.shards import JoinedSession
 from fanin.host.session.surviving import SurvivingSession
-from fanin.host.torch.collectives.ballot import StoreBallot, apart, can_be_apart
-from fanin.host.torch.collectives.completion import Completion
-from fanin.host.torch.collectives.failures import WATCH, Failures
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
-from fanin.host.torch.collectives.incarnation import find_incarnation, renewed_store
-from fanin.host.torch.collectives.inner import Inner
-from fanin.host.torch.collectives.meeting import Meeting
-from fanin.host.torch.collectives.rendezvous import hear, meet, raise_if_refused, tell_refusal, wait_for_all
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
-from fanin.host.torch.collectives.work import FaninWork
+from fanin.host.torch.gloo.inner import Inner
+from fanin.host.torch.handles.completion import Completion
+from fanin.host.torch.handles.failures import WATCH, Failures
+from fanin.host.torch.handles.work import FaninWork
+from fanin.host.torch.meeting.ballot import StoreBallot, apart, can_be_apart
+from fanin.host.torch.meeting.incarnation import find_incarnation, renewed_store
+from fanin.host.torch.meeting.meeting import Meeting
+from fanin.host.torch.meeting.rendezvous import hear, meet, raise_if_refused, tell_refusal, wait_for_all
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.protocol.control import Refusal
 

@@ -28,15 +28,15 @@ from fanin.host.session.leased import AnySession
 from fanin.host.session.threads import started
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
-from fanin.host.torch.collectives.failures import WATCH
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.collectives.host_tensor import concrete
-from fanin.host.torch.collectives.inner import Inner
-from fanin.host.torch.collectives.meeting import Meeting
-from fanin.host.torch.collectives.parting import StoreHost
 from fanin.host.torch.collectives.reduce_collectives import ReduceCollectives
 from fanin.host.torch.collectives.routing import SUM
-from fanin.host.torch.collectives.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
+from fanin.host.torch.gloo.inner import Inner
+from fanin.host.torch.handles.failures import WATCH
+from fanin.host.torch.handles.host_tensor import concrete
+from fanin.host.torch.handles.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
+from fanin.host.torch.meeting.meeting import Meeting
+from fanin.host.torch.meeting.parting import StoreHost
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.seal import Credentials
 

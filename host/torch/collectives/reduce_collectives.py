@@ -16,10 +16,10 @@ from fanin.errors import UnsupportedError
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.collectives.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, factor_of, route_of
-from fanin.host.torch.collectives.work import FaninWork, LocalWork, Tensors
+from fanin.host.torch.handles.host_tensor import copy_back, on_host, plain
+from fanin.host.torch.handles.work import FaninWork, LocalWork, Tensors
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import EXACT, Element, Operator, lanes_number, sum_in_place
 

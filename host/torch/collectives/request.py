@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fanin.host.torch.collectives.work import Tensors
+from fanin.host.torch.handles.work import Tensors
 from fanin.numerics.reduction import Element, Operator, Reduction
 
 _COLLECTIVES = {

@@ -49,21 +49,6 @@ OPERATORS = {
 }  # fmt: skip
 GLOO_OPERATORS = {operator: op for op, operator in OPERATORS.items()}
 
-GLOO_DTYPES = frozenset(
-    {
-        torch.float32,
-        torch.float64,
-        torch.float16,
-        torch.bfloat16,
-        torch.int8,
-        torch.uint8,
-        torch.int32,
-        torch.int64,
-        torch.bool,
-    }
-)
-"""Element types that gloo reduces (it moves others as bytes)."""
-
 
 class Path(enum.Enum):
     """The part that does the work; the first word of a counter's name."""

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fanin.host.torch.collectives.host_tensor import copy_back
 from fanin.host.torch.collectives.request import Request
-from fanin.host.torch.collectives.work import FaninWork, LocalWork, QueuedWork
+from fanin.host.torch.handles.host_tensor import copy_back
+from fanin.host.torch.handles.work import FaninWork, LocalWork, QueuedWork
 
 if TYPE_CHECKING:
     from fanin.host.session.leased import AnySession
-    from fanin.host.torch.collectives.completion import Completion
-    from fanin.host.torch.collectives.failures import Failures
+    from fanin.host.torch.handles.completion import Completion
+    from fanin.host.torch.handles.failures import Failures
 
 PIECE_BYTES = 4 << 20
 """Bytes per piece: large enough that a copy runs at the bus's speed, small enough that copies and sums overlap."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.staging import Staging
-from fanin.host.torch.collectives.work import FaninWork, LocalWork, SwitchWork, at_present
+from fanin.host.torch.handles.work import FaninWork, LocalWork, SwitchWork, at_present
 from fanin.numerics.reduction import Brief
 
 if TYPE_CHECKING:
     from fanin.host.session.leased import AnySession
-    from fanin.host.torch.collectives.completion import Completion
-    from fanin.host.torch.collectives.failures import Failures
+    from fanin.host.torch.handles.completion import Completion
+    from fanin.host.torch.handles.failures import Failures
 
 
 class SwitchReducer:

@@ -10,9 +10,9 @@ import torch
 from torch.futures import Future
 
 from fanin.host.codecs.codec import Floats, Stages, sums_of
-from fanin.host.torch.collectives.host_tensor import on_host
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.collectives.work import FaninWork
+from fanin.host.torch.handles.host_tensor import on_host
+from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.training.codec_buckets import Piece
 from fanin.host.torch.training.codec_sums import payload_bytes, start_sum
 from fanin.host.torch.training.codec_weights import StepWeights

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from fanin.host.codecs.codec import Encoder, Floats, Sum, sums_of
 from fanin.host.codecs.words import codec_for
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.collectives.work import FaninWork
+from fanin.host.torch.handles.work import FaninWork
 from fanin.numerics.fixed_point import DTYPES
 from fanin.numerics.reduction import EXACT, Element, Operator
 

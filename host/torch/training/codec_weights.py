@@ -15,7 +15,7 @@ import torch
 
 from fanin.errors import ConfigurationError
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.collectives.work import FaninWork
+from fanin.host.torch.handles.work import FaninWork
 from fanin.numerics.reduction import EXACT
 
 

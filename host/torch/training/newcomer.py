@@ -38,7 +38,7 @@ from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result
 from fanin.host.stale.scale import ScaleEpochs
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.collectives.reachable import reachable_host
+from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.host.torch.training.accounts import count_newcomer
 from fanin.host.torch.training.stale import StaleJob, StaleOptions, check_shape, layout_for, next_job_name
 from fanin.protocol.control import Refusal

@@ -21,8 +21,8 @@ import torch.distributed as dist
 
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.weight_codec import Bytes, Floats, Loss, WeightCodec
-from fanin.host.torch.collectives.host_tensor import beside, copy_back, on_host
-from fanin.host.torch.collectives.work import NO_TIMEOUT
+from fanin.host.torch.handles.host_tensor import beside, copy_back, on_host
+from fanin.host.torch.handles.work import NO_TIMEOUT
 from fanin.host.torch.training.shard_groups import Segment
 
 MAX_PIECES = 6

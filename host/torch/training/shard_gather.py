@@ -29,7 +29,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
 
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.weight_codec import Loss, WeightCodec
-from fanin.host.torch.collectives.work import NO_TIMEOUT
+from fanin.host.torch.handles.work import NO_TIMEOUT
 from fanin.host.torch.training.pieced_gather import PiecedGather, all_gather, wait
 from fanin.host.torch.training.shard_groups import ShardGroup
 

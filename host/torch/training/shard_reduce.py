@@ -30,7 +30,7 @@ from fanin.host.codecs.lanes import Lanes
 from fanin.host.codecs.weight_codec import Loss
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.routing import SUM_ROUTES, factor_of
-from fanin.host.torch.collectives.work import FaninWork
+from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.training.codec_sums import contributed_bytes
 from fanin.host.torch.training.shard_gather import ShardGather
 from fanin.host.torch.training.shard_groups import QUANTIZED, ShardGroup

@@ -1,4 +1,4 @@
-"""Ports that native code looks after: many frames to a system call, no Python object for each (native/p4_ports.hpp).
+"""Ports that native code looks after: many frames to a system call, no Python object for each (native/p4/p4_ports.hpp).
 
 It takes in and sends frames of the sockets that the ports here have opened, for as long as the native interpreter runs
 the program. Where it does not, frames are handed over one by one, as the ports here would.

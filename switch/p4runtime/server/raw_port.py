@@ -83,7 +83,7 @@ class RawPort:
         return True
 
     def add_to(self, native: Any, number: int) -> None:
-        """Have native code take in and send what passes here (native/p4_ports.hpp)."""
+        """Have native code take in and send what passes here (native/p4/p4_ports.hpp)."""
         native.add_raw(self._socket.fileno(), number)
 
     def close(self) -> None:

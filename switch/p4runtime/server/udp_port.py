@@ -79,7 +79,7 @@ class UdpPort:
         return True
 
     def add_to(self, native: Any, number: int) -> None:
-        """Have native code take in and send what passes here (native/p4_ports.hpp)."""
+        """Have native code take in and send what passes here (native/p4/p4_ports.hpp)."""
         native.add_udp(self._socket.fileno(), number, self.end.address, self.end.port)
 
     def start(self, receive: Receive, receive_natively: ReceiveNatively | None = None) -> None:

@@ -1,0 +1,1 @@
+"""The inner gloo group, and the network device that it uses."""

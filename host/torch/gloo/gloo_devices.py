@@ -1,0 +1,93 @@
+"""The gloo devices of a process: each has a thread and a port, and all groups of the process can share them.
+
+By itself every group of gloo's makes devices of its own, on the interfaces that GLOO_SOCKET_IFNAME names or, without
+it, at the address that the machine's name has. Debian gives that name a loopback address, at which no other machine
+reaches it: then a device is at the address on the way to the other ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import threading
+import weakref
+from datetime import timedelta
+from typing import Any
+
+from torch._C import _distributed_c10d as c10d
+
+from fanin.host.torch.meeting.reachable import GLOO_INTERFACES, is_loopback, one_machine, reachable_host
+
+WORK_THREADS = 1
+"""Threads of a group that carry out its collectives, in the order of the calls."""
+
+_gloo: Any = c10d.ProcessGroupGloo
+
+
+class Devices:
+    """Devices for some groups, there for as long as any of these is."""
+
+    def __init__(self, interfaces: str) -> None:
+        """`interfaces`: names, separated by commas."""
+        self.groups: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those over these devices."""
+        names = [name for name in interfaces.split(",") if name]
+        if names:
+            self._devices = [_gloo.create_device(interface=name) for name in names]
+        elif host := unlike_gloos_choice():
+            self._devices = [_gloo.create_device(hostname=host)]
+        else:
+            self._devices = [_gloo.create_default_device()]
+
+    def group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+        """One of gloo's, over these devices."""
+        options = _gloo._Options()
+        options._devices = self._devices
+        options._threads = WORK_THREADS * len(self._devices)
+        options._timeout = timeout
+        group = _gloo(store, rank, size, options)
+        self.groups.add(group)
+        return group
+
+
+class SharedDevices:
+    """The devices that groups made now share, unless GLOO_SOCKET_IFNAME or MASTER_ADDR has changed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: weakref.WeakValueDictionary[tuple[str, str], Devices] = weakref.WeakValueDictionary()
+
+    def open(self) -> Devices:
+        """For a group, which holds them for as long as it lives."""
+        place = os.environ.get(GLOO_INTERFACES, ""), os.environ.get("MASTER_ADDR", "")
+        with self._lock:
+            devices = self._open.get(place)
+            if devices is None:
+                devices = self._open[place] = Devices(place[0])
+            return devices
+
+    def forget(self) -> None:
+        """In a child of fork(): begin anew.
+
+        Groups and devices are kept, also at the interpreter's end, when it frees what lists hold: each would wait for
+        threads that are its parent's, for ever.
+        """
+        self._lock = threading.Lock()
+        for devices in self._open.values():
+            for inherited in (devices, *devices.groups):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+        self._open = weakref.WeakValueDictionary()
+
+
+def unlike_gloos_choice() -> str:
+    """The name or address under which the other ranks reach this process, where gloo would take loopback; else none."""
+    try:
+        by_name = {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
+    except OSError:
+        by_name = set()  # then gloo takes loopback, too
+    return "" if one_machine() or not all(map(is_loopback, by_name)) else reachable_host()
+
+
+DEVICES = SharedDevices()
+os.register_at_fork(after_in_child=DEVICES.forget)

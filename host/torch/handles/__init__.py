@@ -1,0 +1,1 @@
+"""Handles of collectives under way: work, futures, errors, and the host memory that they use."""

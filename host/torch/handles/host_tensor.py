@@ -1,0 +1,129 @@
+"""Tensors in a form that a transport can read and write: flat enough, on the host, of an element type that it knows.
+
+A HostTensor shares the tensor's memory where that is possible and copies where it is not; `restore` then copies back.
+Nothing here calls `.numpy()`: it would make a user's storage non-resizable, which FSDP does not forgive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+GLOO_DTYPES = frozenset(
+    {
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int8,
+        torch.uint8,
+        torch.int32,
+        torch.int64,
+        torch.bool,
+    }
+)
+"""Element types that gloo reduces (it moves others as bytes)."""
+
+_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+"""Classes whose tensors hold their own elements: nearly all that come."""
+
+
+class HostTensor:
+    """One tensor ready to travel as `tensor`; `restore` is None where the user's memory is used in place."""
+
+    __slots__ = ("restore", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, restore: Callable[[], None] | None) -> None:
+        self.tensor = tensor
+        self.restore = restore
+
+
+def concrete(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself; of a functional collective's that is under way, what it brings.
+
+    torch's dispatcher does this between a caller and a group that C++ carries; one that is written in Python is called
+    without it. Layers of tensor parallelism return such tensors, which wrap others and have no memory of their own.
+    """
+    if type(tensor) not in _ORDINARY and isinstance(tensor, AsyncCollectiveTensor):
+        return concrete(tensor.trigger_wait())
+    return tensor
+
+
+def wraps(tensor: torch.Tensor) -> bool:
+    """Whether the elements are in other tensors, as a DTensor's are, or nowhere, as a fake one's."""
+    if type(tensor) in _ORDINARY or not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        return False
+    if tensor.layout is not torch.strided or tensor.numel() == 0:
+        return False
+    try:
+        return tensor.data_ptr() == 0
+    except RuntimeError:  # torch's answer where there are none
+        return True
+
+
+def plain(tensor: torch.Tensor) -> bool:
+    """Whether a transport can use the tensor's own memory: on the host, dense, contiguous, no lazy bits."""
+    return (
+        tensor.is_cpu
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+        and not wraps(tensor)
+    )
+
+
+def on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense contiguous tensor on the host with the same values; `tensor` itself where it is one."""
+    if plain(tensor):
+        return tensor.detach()
+    resolved = tensor.detach().resolve_conj().resolve_neg()
+    if resolved.is_cpu:
+        return resolved.contiguous()
+    return beside(resolved).copy_(resolved)
+
+
+def beside(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory of the same shape on the host; for a CUDA tensor pinned, so that copies run at the bus's speed
+    and need not be waited for."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=tensor.is_cuda)
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a flat tensor of bytes."""
+    flat = tensor.reshape(-1)
+    if flat.stride(0) != 1:  # of one element or none, which counts as contiguous with any stride
+        flat = flat.as_strided(flat.shape, (1,))
+    return flat.view(torch.uint8)
+
+
+def movable(tensor: torch.Tensor) -> HostTensor:
+    """For gloo to move: its own element type where gloo knows it, else bytes."""
+    host = on_host(tensor)
+    shares = host.data_ptr() == tensor.data_ptr()
+    carried = host if host.dtype in GLOO_DTYPES else as_bytes(host)
+    if shares:
+        return HostTensor(carried, None)
+    return HostTensor(carried, lambda: copy_back(tensor, host))
+
+
+def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
+    """Write values that arrived on the host into the user's tensor, which may have been made in inference mode."""
+    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+        # Of memory that is not pinned the copy may read later, too, when that is somebody else's.
+        tensor.detach().copy_(host, non_blocking=tensor.is_cuda and host.is_pinned())
+
+
+def restore_all(host_tensors: Iterable[HostTensor]) -> Callable[[], None] | None:
+    """One action that restores all that need it, or None."""
+    actions = [host_tensor.restore for host_tensor in host_tensors if host_tensor.restore is not None]
+    if not actions:
+        return None
+
+    def run() -> None:
+        for action in actions:
+            action()
+
+    return run

@@ -1,0 +1,394 @@
+"""Handles of collectives in flight, as torch.distributed wants them: `wait`, `is_completed`, `get_future`.
+
+Rules
+-----
+* `wait` raises the typed error of what went wrong, in the thread that waits; it never hangs past the timeout.
+* The steps after the transport is done (copying back into a tensor that could not be used in place, dividing) are
+  `finish`: it runs once, in whichever thread learns first that the transport is done.
+* Futures are made by the group's `Completion`, only when `get_future` is called.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.futures import Future
+
+from fanin.errors import CollectiveTimeoutError
+
+if TYPE_CHECKING:
+    from fanin.host.session.leased import AnySession
+    from fanin.host.torch.handles.completion import Completion
+    from fanin.host.torch.handles.failures import Failures
+
+NO_TIMEOUT = timedelta(0)
+"""What torch passes where the caller gave none; the collective's own timeout counts then."""
+MIN_WAIT_S = 0.001
+"""Of a part of a handle whose time is over: for gloo, which counts in milliseconds, 0 is its default again."""
+
+Tensors = Sequence[torch.Tensor]
+_Work: Any = dist.Work
+
+
+class DefaultTimeout:
+    """The timeout of a group's collectives that come without one. Changed, it holds for waits that begin later."""
+
+    def __init__(self, seconds: float) -> None:
+        self.set(seconds)
+
+    def set(self, seconds: float) -> None:
+        """Change it."""
+        self.seconds = seconds
+        self.of_collective: float = _Inherited(self)
+        """The timeout of a collective that comes without one."""
+
+
+class _Inherited(float):
+    """A default timeout in seconds that knows its DefaultTimeout, so that later changes hold for it."""
+
+    default: DefaultTimeout
+
+    def __new__(cls, default: DefaultTimeout) -> _Inherited:
+        made = super().__new__(cls, default.seconds)
+        made.default = default
+        return made
+
+
+def at_present(timeout_s: float) -> float:
+    """A collective's timeout, for a wait that begins now."""
+    return timeout_s.default.seconds if isinstance(timeout_s, _Inherited) else timeout_s
+
+
+class Once:
+    """Runs an action once, whichever thread comes first; the others return when it is done.
+
+    Tensors that were made under torch.inference_mode() can be written under that alone. So the action runs under it
+    where this was made under it, and its tensors with it, or where one of `outputs` was. What it does to CUDA tensors
+    is queued on the first caller's stream, behind which the current streams of all later callers wait.
+    """
+
+    __slots__ = ("_action", "_devices", "_done", "_infers", "_lock")
+
+    def __init__(self, action: Callable[[], None], outputs: Tensors = ()) -> None:
+        self._action: Callable[[], None] | None = action
+        self._lock = threading.Lock()
+        self._infers = torch.is_inference_mode_enabled() or any(output.is_inference() for output in outputs)
+        self._devices = {output.device for output in outputs if output.is_cuda}
+        self._done: list[torch.cuda.Event] = []
+
+    def __call__(self) -> None:
+        with self._lock:
+            if self._action is not None:
+                with torch.inference_mode() if self._infers else torch.no_grad():
+                    self._action()
+                self._action = None
+                self._done = [torch.cuda.current_stream(device).record_event() for device in self._devices]
+        for device, done in zip(self._devices, self._done, strict=True):
+            torch.cuda.current_stream(device).wait_event(done)
+
+
+class FaninWork(_Work):  # type: ignore[misc]
+    """What all handles share. Subclasses say how to wait and whether the transport is done."""
+
+    _finish: Once | None = None
+    _future: Future[list[torch.Tensor]] | None = None
+    _error: BaseException | None = None
+
+    def __init__(
+        self, completion: Completion, outputs: Tensors, timeout_s: float, finish: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._completion = completion
+        self._outputs = outputs
+        self._timeout_s = timeout_s
+        if finish is not None:
+            self._finish = Once(finish, outputs)
+        completion.keep(self, outputs)
+
+    def _transported(self) -> bool:
+        """Whether the transport has nothing left to do, for better or worse; never blocks."""
+        raise NotImplementedError
+
+    def _await(self, timeout_s: float) -> None:
+        """Return when the transport is done; raise the typed error when it cannot be."""
+        raise NotImplementedError
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """Call `then` from a thread of the completion's pool once `wait` would return or raise at once."""
+        self._completion.in_turn(self, then)
+
+    def _after_a_wait(self, then: Callable[[], None]) -> None:
+        """For `when_transported` where others need not be over first: a thread of the pool waits."""
+
+        def wait_first() -> None:
+            self.exception_when_over()
+            then()
+
+        self._completion.call(wait_first)
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Return True when the outputs hold the result; raise a FaninError when they never will."""
+        try:
+            self._await(at_present(self._timeout_s) if timeout <= NO_TIMEOUT else timeout.total_seconds())
+        except Exception as error:
+            self._error = error
+            raise
+        if self._finish is not None:
+            self._finish()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether `wait` would return, or raise, at once."""
+        if not self._transported():
+            return False
+        if self._finish is not None and self.is_success():
+            self._finish()
+        return True
+
+    def is_success(self) -> bool:
+        """Whether the collective has succeeded. False while it runs."""
+        return self._transported() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """What `wait` raises or would raise, or None."""
+        return self.exception_when_over() if self._transported() else self._error
+
+    def exception_when_over(self) -> BaseException | None:
+        """Wait for the transport, and return what `wait` would raise, or None."""
+        if self._error is None:
+            try:
+                self._await(at_present(self._timeout_s))
+            except Exception as error:
+                self._error = error
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that the collective writes."""
+        return list(self._outputs)
+
+    def synchronize(self) -> None:
+        """As `wait`: results are in place when it returns."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """Group rank of the sender, for a receive from any source."""
+        raise RuntimeError("only a receive from any source has a source rank")
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+    def get_future(self) -> Future[list[torch.Tensor]]:
+        """A future of the list of outputs; its callbacks run on the completion's pool."""
+        if self._future is None:
+            self._future = self._completion.future_of(self, self._outputs)
+        return self._future
+
+
+class SwitchWork(FaninWork):
+    """A reduction that the switch carries out."""
+
+    def __init__(
+        self,
+        session: AnySession,
+        ticket: int,
+        failures: Failures,
+        name: str,
+        completion: Completion,
+        outputs: Tensors,
+        timeout_s: float,
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(completion, outputs, timeout_s, finish)
+        self._session = session
+        self._ticket = ticket
+        self._failures = failures
+        self._name = name
+
+    def _transported(self) -> bool:
+        return self._session.done(self._ticket) or self._session.failure is not None
+
+    def _await(self, timeout_s: float) -> None:
+        try:
+            self._session.wait(self._ticket, timeout_s)
+        except Exception as error:
+            raise self._failures.explain(error, self._name, timeout_s) from error
+
+
+class GlooWork(FaninWork):
+    """A collective of the inner gloo group."""
+
+    def __init__(
+        self,
+        inner: c10d.Work,
+        failures: Failures,
+        name: str,
+        completion: Completion,
+        outputs: Tensors,
+        timeout_s: float,
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(completion, outputs, timeout_s, finish)
+        self._inner = inner
+        self._failures = failures
+        self._name = name
+
+    @property
+    def is_over(self) -> bool:
+        """Whether gloo has nothing left to do for it."""
+        return self._inner.is_completed()
+
+    def _transported(self) -> bool:
+        return self._inner.is_completed()
+
+    def _await(self, timeout_s: float) -> None:
+        try:
+            self._inner.wait(timedelta(seconds=timeout_s))
+        except Exception as error:
+            raise self._failures.explain(error, self._name, timeout_s) from error
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """Chained to gloo's own future, so that gloo's collectives wait for nobody else's."""
+        self._inner.get_future().add_done_callback(lambda _: self._completion.call(then))
+
+
+class PeerWork(GlooWork):
+    """A send or receive: gloo has no future for these, and only a wait learns that they are complete."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._waited = False
+
+    def _transported(self) -> bool:
+        return self._waited
+
+    def _await(self, timeout_s: float) -> None:
+        if not self._waited:
+            super()._await(timeout_s)
+            self._waited = True
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """A thread of the pool waits: peers may answer in any order."""
+        self._after_a_wait(then)
+
+
+class AnySourceWork(PeerWork):
+    """A receive from any source. Nothing wakes gloo's wait for it when peers die, so a thread of its own waits."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._arrived = threading.Event()
+        self._raised: Exception | None = None
+        threading.Thread(target=self._receive, name="fanin-recv-anysource", daemon=True).start()
+
+    def _receive(self) -> None:
+        try:
+            self._inner.wait(timedelta(seconds=self._timeout_s))
+        except Exception as error:
+            self._raised = error
+        self._arrived.set()
+
+    def _transported(self) -> bool:
+        return self._arrived.is_set()
+
+    def _await(self, timeout_s: float) -> None:
+        if not self._failures.wait_unless_failed(self._arrived, timeout_s):
+            raise self._failures.explain(TimeoutError("Timed out"), self._name, timeout_s)
+        if self._raised is not None:
+            raise self._failures.explain(self._raised, self._name, timeout_s) from self._raised
+
+    def source_rank(self) -> int:
+        """Group rank of the sender."""
+        return int(self._inner._source_rank())
+
+
+class LocalWork(FaninWork):
+    """Done when made: empty tensors, groups of one, and what its caller has waited for."""
+
+    def __init__(self, completion: Completion, outputs: Tensors) -> None:
+        super().__init__(completion, outputs, 0.0)
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """True."""
+        return True
+
+    def _transported(self) -> bool:
+        return True
+
+    def _await(self, timeout_s: float) -> None:
+        """Nothing to wait for."""
+
+
+class CombinedWork(FaninWork):
+    """Several collectives behind one handle (coalescing), which has one timeout for all of them."""
+
+    def __init__(self, works: Sequence[FaninWork], completion: Completion, outputs: Tensors, timeout_s: float) -> None:
+        super().__init__(completion, outputs, timeout_s)
+        self._works = works
+
+    def _transported(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def _await(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        for work in self._works:
+            try:
+                work.wait(timedelta(seconds=max(MIN_WAIT_S, deadline - time.monotonic())))
+            except CollectiveTimeoutError as error:  # which tells what was left
+                together = f"{len(self._works)} collectives behind one handle had {timeout_s:g} s together"
+                raise CollectiveTimeoutError(f"{together}: {error}") from error
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """After the last of them."""
+
+        def after(index: int) -> None:
+            if index == len(self._works):
+                then()
+            else:
+                self._works[index].when_transported(lambda: after(index + 1))
+
+        after(0)
+
+
+class QueuedWork(FaninWork):
+    """A collective that a thread of ours carries out (staging, recovery) and reports here."""
+
+    def __init__(
+        self,
+        failures: Failures,
+        name: str,
+        completion: Completion,
+        outputs: Tensors,
+        timeout_s: float,
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(completion, outputs, timeout_s, finish)
+        self._failures = failures
+        self._name = name
+        self._over = threading.Event()
+        self._raised: BaseException | None = None
+
+    def report(self, error: BaseException | None = None) -> None:
+        """The carrying thread is done with it, with that error or well."""
+        self._raised = error
+        self._over.set()
+
+    def _transported(self) -> bool:
+        return self._over.is_set()
+
+    def _await(self, timeout_s: float) -> None:
+        if not self._over.wait(timeout_s):
+            late = CollectiveTimeoutError(f"no result after {timeout_s:g} s")
+            raise self._failures.explain(late, self._name, timeout_s)
+        if self._raised is not None:
+            raise self._failures.explain(self._raised, self._name, timeout_s) from self._raised
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """A thread of the pool waits."""
+        self._after_a_wait(then)

@@ -1,0 +1,1 @@
+"""How the ranks of a group find each other, their switches and their job."""

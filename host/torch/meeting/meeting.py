@@ -1,0 +1,102 @@
+"""What the ranks of a group have agreed on before they join: the job's name, its switches, and who runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fanin.host.torch.meeting.placement import Hosts
+from fanin.host.torch.meeting.started_switches import STARTED
+from fanin.options import SwitchAddress
+from fanin.protocol.racks import RackPlan
+from fanin.protocol.seal import Credentials
+from fanin.protocol.spread import Spread
+
+
+@dataclass(slots=True)
+class Meeting:
+    """What the ranks agreed on: the job's name, its switches, and whether this process holds one of them."""
+
+    job_name: str
+    secret: str
+    discloses: bool
+    """Whether a switch may be told the job's key; one that a rank started has it already."""
+    shards: tuple[SwitchAddress, ...]
+    """Where sums are made, in the same order on every rank; a single one makes all of them."""
+    weights: tuple[int, ...] = ()
+    """How much of a large sum each of them gets (fanin/protocol/spread.py); empty: all alike."""
+    hosts: Hosts | None = None
+    """Which ranks are on which host, where that was asked."""
+    leaders: tuple[int, ...] = ()
+    """The ranks that have started the first of the shards, one each; the others were there."""
+    home: int | None = None
+    """The number of the shard on this rank's own host, where there is one."""
+    leaves: tuple[SwitchAddress, ...] = ()
+    """This host's leaf of every shard, where hosts have several ranks: they meet at home first."""
+    racks: RackPlan | None = None
+    """Where hosts are in racks: then `leaves` are those of this rank's rack, on its hosts, and `shards` add them up."""
+    own: tuple[SwitchAddress, ...] = ()
+    """In racks, the shards that `leaders` have started, of which `shards` are some."""
+    holds_switch: bool = False
+    lost: frozenset[int] = frozenset()
+    """The numbers of shards that were lost since."""
+
+    @property
+    def credentials(self) -> Credentials:
+        """The keys of the ranks' requests to the job's switches."""
+        return Credentials.of_job(self.secret, discloses=self.discloses)
+
+    @property
+    def switches(self) -> tuple[SwitchAddress, ...]:
+        """What this rank itself talks to: the shards, or its host's leaves of them."""
+        return self.leaves or self.shards
+
+    @property
+    def spread(self) -> Spread:
+        """How sums are dealt to them."""
+        return Spread(self.weights or (1,) * len(self.shards))
+
+    @property
+    def address(self) -> SwitchAddress:
+        """The first of `switches`."""
+        return self.switches[0]
+
+    @property
+    def local(self) -> frozenset[SwitchAddress]:
+        """The switches whose shared memory may be used: all of them where nobody has told hosts apart."""
+        if self.racks is not None and self.leaves:
+            assert self.hosts is not None
+            assert self.home is not None
+            return frozenset(self.leaves[slice_] for slice_ in self.racks.leaves_on(self.home))
+        return frozenset(self.leaves) or self.local_shards
+
+    @property
+    def local_shards(self) -> frozenset[SwitchAddress]:
+        """The same of the shards themselves, to which stale jobs go past the leaves."""
+        return frozenset(filter(self.is_local, self.shards))
+
+    def is_local(self, shard: SwitchAddress) -> bool:
+        """Whether a shard's shared memory may be used: it is on this host, or nobody has told hosts apart."""
+        if self.hosts is None or len(self.hosts.ranks) == 1:
+            return True
+        return self.home is not None and (self.own or self.shards)[self.home] == shard
+
+    @property
+    def in_words(self) -> str:
+        """What its switches are leaves of, if they are; for people, behind what a session says of itself."""
+        if not self.leaves:
+            return ""
+        where = "leaves on this host" if self.racks is None else f"leaves in this rack, one of {len(self.racks.racks)},"
+        return f"; these are {where} of {', '.join(map(str, self.shards))}"
+
+    def close(self) -> None:
+        """Let go of the embedded switch, if this group holds it. Idempotent."""
+        if self.holds_switch:
+            self.holds_switch = False
+            STARTED.release(self.secret)
+
+
+def home_of(hosts: Hosts, leaders: Sequence[int], rank: int) -> int | None:
+    """The number of the shard that one of `leaders` runs on that rank's host, if any does."""
+    leader = hosts.leader_of(rank)
+    return leaders.index(leader) if leader in leaders else None

@@ -1,0 +1,447 @@
+"""How the ranks of a group find their switches and one job name: through the group's store.
+
+Rules
+-----
+* A rank with addresses of its own configured (options, FANIN_SWITCH) uses these, as many as rank 0 names; the rest use
+  rank 0's.
+* Rank 0 without any decides where sums are made (host/torch/meeting/placement.py). A group other than the world's
+  uses the world's switches: those of the hosts that its ranks are on.
+* Otherwise the lowest rank of every host that is to have a shard starts a switch (started_switches.py).
+* Rank 0, and a rank that starts a shard, tells the others when it fails: they would wait for the store's timeout. So
+  does a rank that was given other options than rank 0, or cannot reach a switch: they would wait for it there.
+* A job name is the group's name and a fresh random part, so that two runs never meet at a long-lived switch.
+* A job's secret is drawn by rank 0 and told with the switches, unless the ranks were given one (FANIN_SECRET).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import (
+    ConfigurationError,
+    FaninError,
+    JoinTimeoutError,
+    SwitchUnreachableError,
+    UnsupportedError,
+    WorkerLostError,
+)
+from fanin.host.torch.meeting.meeting import Meeting, home_of
+from fanin.host.torch.meeting.placement import (
+    Facts,
+    Hosts,
+    check_size,
+    hosts_of,
+    judge,
+    racks_for,
+    shards_for,
+    where_to_sum,
+)
+from fanin.host.torch.meeting.reachable import one_machine
+from fanin.host.torch.meeting.started_switches import STARTED
+from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
+from fanin.protocol.racks import RackPlan
+from fanin.protocol.spread import optimal_parts, weights_of
+
+KEY = "fanin/job"
+HERE_KEY = "fanin/here"
+"""Rank 0 has come, and goes to find or start a switch."""
+START_GRACE = 3
+"""Ranks wait at least this many connect timeouts for rank 0, which may need one to start a switch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What rank 0 says. `of_world` or `through_racks` is there, or `switches` or `starts` or both."""
+
+    job: str = ""
+    error: str = ""
+    """What rank 0 failed with."""
+    kind: str = ""
+    """The class of that error."""
+    missing: tuple[int, ...] = ()
+    """The ranks that a JoinTimeoutError names."""
+    alike: dict[str, object] = field(default_factory=dict)
+    """What rank 0 was given of `_alike`."""
+    switches: tuple[str, ...] = ()
+    """Addresses that are there."""
+    of_world: tuple[int, ...] = ()
+    """Shards of the world's group, by number."""
+    through_racks: bool = False
+    """As the world's group: through its racks' leaves."""
+    starts: bool = False
+    """`leaders` are to start a shard each."""
+    leaders: tuple[int, ...] = ()
+    weights: tuple[int, ...] = ()
+    """Of the shards that are started, and then of `switches`; or of `of_world`."""
+    leaves: bool = False
+    """Hosts have leaves of the shards."""
+    racks: tuple[tuple[int, ...], ...] = ()
+    """The numbers of the hosts of each rack, where racks have leaves of shards that add them up."""
+    secret: str | None = None
+    """Secret of the job; None: all ranks were given it."""
+    hosts: tuple[tuple[int, ...], ...] = ()
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: bytes) -> _Told:
+        told = json.loads(text)
+        lists = {name: tuple(told[name]) for name in ("missing", "switches", "of_world", "leaders", "weights")}
+        lists |= {name: tuple(map(tuple, told[name])) for name in ("hosts", "racks")}
+        return cls(**told | lists)
+
+
+def meet(
+    store: c10d.Store,
+    rank: int,
+    size: int,
+    job_prefix: str,
+    options: Options,
+    timeout: timedelta,
+    global_ranks: Sequence[int] = (),
+    world: Meeting | None = None,
+) -> Meeting:
+    """Agree with the group's other ranks. `world`: of the world's group, whose switches this one uses if given none.
+
+    Raises the error of rank 0, or of a rank that was to start a shard, on every rank; JoinTimeoutError naming ranks
+    that rank 0 has not heard of; ConfigurationError where this rank was given other options than rank 0, which the
+    others have from `raise_if_refused`; torch's timeouts.
+    """
+    store.set(_host_key(rank), Facts.of(options).text())
+    if rank == 0:
+        store.set(HERE_KEY, "")
+        try:
+            told = _decided(store, size, options, timeout, global_ranks, world)
+        except Exception as error:
+            missing = error.missing if isinstance(error, JoinTimeoutError) else ()
+            store.set(KEY, _Told(error=str(error), kind=type(error).__name__, missing=missing).text())
+            raise
+        job = f"{job_prefix}-{uuid.uuid4().hex[:12]}"
+        store.set(KEY, replace(told, job=job, alike=_alike(options)).text())
+    return hear(store, options, timeout, rank, world, starts=True)
+
+
+def hear(
+    store: c10d.Store, options: Options, timeout: timedelta, rank: int, world: Meeting | None = None,
+    *, starts: bool = False,
+) -> Meeting:  # fmt: skip
+    """Rank 0's meeting. Raises the error that it reports instead. `starts`: start this host's shard, if asked."""
+    store.wait([HERE_KEY], timeout)
+    # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
+    patience = timedelta(seconds=max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s))
+    store.wait([KEY], patience)
+    told = _Told.read(store.get(KEY))
+    if told.error:
+        raise _error_of_rank_0(told)
+    meeting = _met(store, told, options, patience, rank, world, starts=starts)
+    if unlike := _unlike(told, options, rank):
+        error = ConfigurationError("; ".join(unlike))
+        if starts:
+            tell_refusal(store, meeting, rank, error)
+            store.set(_met_key(rank), "")
+        meeting.close()
+        raise error
+    return meeting
+
+
+def wait_for_all(store: c10d.Store, meeting: Meeting, rank: int, size: int, timeout: timedelta) -> None:
+    """Until every rank has met the others; raises as `raise_if_refused`, and torch's timeout.
+
+    For a group that does not join now: gloo, for which it would wait next, does not hear of a rank that has given up.
+    """
+    store.set(_met_key(rank), "")
+    store.wait([_met_key(each) for each in range(size)], timeout)
+    raise_if_refused(store, meeting, rank)
+
+
+def _met(
+    store: c10d.Store, told: _Told, options: Options, patience: timedelta, rank: int, world: Meeting | None,
+    *, starts: bool,
+) -> Meeting:  # fmt: skip
+    """What rank 0 has said, with what has started since."""
+    secret = told.secret or options.secret or ""
+    hosts = Hosts(told.hosts) if told.hosts else None
+    if (told.of_world or told.through_racks) and (options.switch_list.word or not options.switches):
+        assert world is not None, "all ranks of a group within the world are in the world"
+        return _within_world(told, secret, world, hosts)
+    there = options.switches or tuple(map(SwitchAddress.parse, told.switches))
+    if not told.starts:
+        return Meeting(told.job, secret, True, there, told.weights, hosts)
+    assert hosts is not None
+    leaders = told.leaders
+    meeting = Meeting(told.job, secret, bool(told.switches), (), told.weights, hosts, leaders)
+    meeting.home = home_of(hosts, leaders, rank)
+    try:
+        if starts and rank in leaders:
+            meeting.holds_switch = _start_shard(store, rank, options, secret, alone=len(leaders) == 1)
+        started = tuple(_address_of(store, _shard_key(leader), leader, patience)[0] for leader in leaders)
+        meeting.shards = (*started, *there) if told.switches else started
+        if told.racks:
+            _meet_in_racks(store, meeting, rank, RackPlan.of(told.racks), options, patience, starts=starts)
+        if told.leaves:
+            leader = hosts.leader_of(rank)
+            if starts and rank == leader:
+                leaf_options = replace(options, flows=None)  # each leaf has as many as its parent
+                _tell(store, _leaves_key(rank), lambda: STARTED.start_leaves(meeting.shards, leaf_options, secret))
+                meeting.holds_switch = True
+            meeting.leaves = _address_of(store, _leaves_key(leader), leader, patience)
+    except BaseException:
+        meeting.close()
+        raise
+    return meeting
+
+
+def _error_of_rank_0(told: _Told) -> FaninError:
+    """The same kind of error wherever that matters to whoever catches it (fallback: gloo cannot cure every one)."""
+    if told.kind == JoinTimeoutError.__name__:
+        return JoinTimeoutError(told.missing, f"rank 0: {told.error}")
+    for kind in (ConfigurationError, UnsupportedError):
+        if told.kind == kind.__name__:
+            return kind(f"rank 0: {told.error}")
+    return SwitchUnreachableError("", f"rank 0 could not start a switch: {told.error}")
+
+
+def _alike(options: Options) -> dict[str, object]:
+    """Options that routes, sums and ways into the job depend on."""
+    return {
+        "codec": options.codec,
+        "exact_elements": options.exact_elements,
+        "fallback": options.fallback,
+        "on_worker_loss": options.on_worker_loss,
+    }
+
+
+def _unlike(told: _Told, options: Options, rank: int) -> list[str]:
+    """Which other options this rank was given than rank 0, each in words."""
+    own = _alike(options)
+    unlike = [
+        f"rank {rank} was given {name}={own[name]!r} (rank 0: {told.alike[name]!r}). Remedy: the same on every "
+        f"rank, in its options or {ENVIRONMENT_PREFIX}{name.upper()}"
+        for name in own
+        if own[name] != told.alike[name]
+    ]
+    if told.secret is None and options.secret is None:
+        unlike.append(f"rank 0 was given FANIN_SECRET, rank {rank} was not. Remedy: give it to all, or to none")
+    return unlike
+
+
+def _meet_in_racks(
+    store: c10d.Store, meeting: Meeting, rank: int, plan: RackPlan, options: Options, patience: timedelta,
+    *, starts: bool,
+) -> None:  # fmt: skip
+    """Start what this host runs for its rack, and hear of the rack's other leaves."""
+    hosts = meeting.hosts
+    assert hosts is not None
+    meeting.racks, meeting.own = plan, meeting.shards
+    meeting.shards = tuple(meeting.own[host] for host in plan.roots)
+    meeting.weights = ()
+    meeting.home = host = hosts.of(rank)
+    parents = [meeting.shards[slice_] for slice_ in plan.leaves_on(host)]
+    if starts and rank == hosts.leaders[host] and parents:
+        leaf_options = replace(options, flows=None)
+        _tell(store, _leaves_key(rank), lambda: STARTED.start_leaves(parents, leaf_options, meeting.secret))
+    found: dict[int, SwitchAddress] = {}
+    for number in plan.racks[plan.rack_of(host)]:
+        if slices := plan.leaves_on(number):
+            leader = hosts.leaders[number]
+            found |= zip(slices, _address_of(store, _leaves_key(leader), leader, patience), strict=True)
+    meeting.leaves = tuple(address for _, address in sorted(found.items()))
+
+
+def _decided(
+    store: c10d.Store,
+    size: int,
+    options: Options,
+    timeout: timedelta,
+    global_ranks: Sequence[int],
+    world: Meeting | None,
+) -> _Told:
+    """Rank 0's decision."""
+    drawn = STARTED.secret() if options.secret is None else None
+    said = options.switch_list
+    if said.addresses and not said.word:
+        if world is not None and set(options.switches) == set(world.shards):
+            drawn = world.secret  # the world's own switch may be one that serves no other
+        weights = weights_of(optimal_parts((), said.weights))
+        return _Told(switches=tuple(map(str, options.switches)), weights=weights, secret=drawn)
+    if world is not None:
+        return _of_world(world, global_ranks)
+    where = where_to_sum(options, one_machine=one_machine())
+    if where == "rank0" and options.host is None:
+        check_size(size, leaves=False)
+        return _Told(starts=True, leaders=(0,), hosts=(tuple(range(size)),), secret=drawn)
+    facts = _gathered(store, size, min(options.join_timeout_s, timeout.total_seconds()))
+    judge(facts)
+    hosts = hosts_of([each.host for each in facts])
+    spread = where == "hosts" or (where == "auto" and len(hosts.ranks) > 1)
+    if not spread:
+        check_size(size, leaves=False)
+        return _Told(starts=True, leaders=(0,), hosts=hosts.ranks, secret=drawn)
+    racks = racks_for(hosts, facts, options)
+    leaves = not racks and 1 < len(hosts.ranks) < size and options.on_worker_loss == "raise"
+    check_size(size, leaves=leaves or bool(racks))
+    if racks:
+        return _Told(starts=True, leaders=hosts.leaders, racks=racks, hosts=hosts.ranks, secret=drawn)
+    shards = shards_for(hosts, facts, said)
+    return _Told(
+        starts=True, leaders=shards.leaders, switches=tuple(map(str, shards.addresses)), weights=shards.weights,
+        leaves=leaves, hosts=hosts.ranks, secret=drawn,
+    )  # fmt: skip
+
+
+def _of_world(world: Meeting, global_ranks: Sequence[int]) -> _Told:
+    """The world's shards, for a group within it: those of the hosts that the group's ranks are on, and those on none.
+
+    Parts are in the proportion that they have in the world, whose other groups may be summing at the same time.
+    """
+    left = tuple(number for number in range(len(world.shards)) if number not in world.lost)
+    if world.hosts is None:
+        return _Told(of_world=left, weights=_weights(world, left), secret=world.secret)
+    numbers, ranks = _by_host(world.hosts, global_ranks)
+    if world.racks is not None:
+        homes = [world.leaders.index(leader) for leader in numbers]
+        across = len({world.racks.rack_of(host) for host in homes}) > 1
+        return _Told(of_world=() if across else tuple(homes), through_racks=across, hosts=ranks, secret=world.secret)
+    if len(world.shards) == 1:
+        return _Told(of_world=(0,), hosts=ranks, secret=world.secret)
+    homes = [home for number in numbers if (home := home_of(world.hosts, world.leaders, number)) is not None]
+    spares = range(len(world.leaders), len(world.shards))
+    wanted = tuple(homes) if len(numbers) == 1 and homes else (*homes, *spares)
+    own = tuple(number for number in wanted if number in left)
+    if own == wanted:
+        return _Told(of_world=own, weights=_weights(world, own), hosts=ranks, secret=world.secret)
+    # A shard was lost and its ranks were not: theirs are elsewhere, even if all of them are on one host.
+    used = own or left[:1]
+    return _Told(of_world=used, weights=_weights(world, used), hosts=world.hosts.ranks, secret=world.secret)
+
+
+def _weights(world: Meeting, numbers: Sequence[int]) -> tuple[int, ...]:
+    return world.spread.only(numbers).weights
+
+
+def _by_host(hosts: Hosts, global_ranks: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """The lowest ranks of the hosts that a group of the world's ranks is on, and the group's own ranks on each."""
+    found: dict[int, list[int]] = {}
+    for rank, member in enumerate(global_ranks):
+        found.setdefault(hosts.leader_of(member), []).append(rank)
+    return tuple(found), tuple(map(tuple, found.values()))
+
+
+def _within_world(told: _Told, secret: str, world: Meeting, hosts: Hosts | None) -> Meeting:
+    """Through the world's own leaves, unless all of the group's ranks are at home there."""
+    if told.through_racks:
+        return replace(world, job_name=told.job, secret=secret, holds_switch=False, lost=frozenset())
+    shards = tuple((world.own or world.shards)[number] for number in told.of_world)
+    home = None if world.home not in told.of_world else told.of_world.index(world.home)
+    through_leaves = world.leaves and world.racks is None and len(shards) > 1
+    leaves = tuple(world.leaves[number] for number in told.of_world) if through_leaves else ()
+    return Meeting(told.job, secret, world.discloses, shards, told.weights, hosts, home=home, leaves=leaves)
+
+
+def _gathered(store: c10d.Store, size: int, timeout_s: float) -> list[Facts]:
+    """What all ranks say of their hosts. JoinTimeoutError names those that have not."""
+    keys = [_host_key(rank) for rank in range(size)]
+    try:
+        store.wait(keys, timedelta(seconds=timeout_s))
+    except dist.DistStoreError:
+        missing = tuple(rank for rank, key in enumerate(keys) if not store.check([key]))
+        raise JoinTimeoutError(
+            missing,
+            f"ranks {', '.join(map(str, missing))} have not come to the group within {timeout_s:g} s. Remedy: see "
+            "their output, or allow more time (FANIN_JOIN_TIMEOUT_S, and init_process_group's timeout)",
+        ) from None
+    return [Facts.read(store.get(key)) for key in keys]
+
+
+def _start_shard(store: c10d.Store, rank: int, options: Options, secret: str, *, alone: bool) -> bool:
+    """Start this process's switch, and tell the others where it is, or why not."""
+    # With several shards the flows of a worker are spread over hosts already: one per shard, since each is a thread.
+    flows = options.flows if alone else 1
+    _tell(store, _shard_key(rank), lambda: [STARTED.start(replace(options, flows=flows), secret)])
+    return True
+
+
+def _tell(store: c10d.Store, key: str, start: Callable[[], Sequence[SwitchAddress]]) -> None:
+    """Start something and say where it is; what that raises is told, too."""
+    try:
+        addresses = start()
+    except Exception as error:
+        store.set(key, json.dumps({"error": str(error)}))
+        raise
+    store.set(key, json.dumps({"switches": list(map(str, addresses))}))
+
+
+def _address_of(store: c10d.Store, key: str, leader: int, patience: timedelta) -> tuple[SwitchAddress, ...]:
+    store.wait([key], patience)
+    told = json.loads(store.get(key))
+    if "error" in told:
+        raise SwitchUnreachableError("", f"rank {leader} could not start a switch: {told['error']}")
+    return tuple(map(SwitchAddress.parse, told["switches"]))
+
+
+def tell_refusal(
+    store: c10d.Store, meeting: Meeting, rank: int, error: SwitchUnreachableError | ConfigurationError
+) -> None:
+    """This rank cannot reach one of the job's switches, or has unlike options: nobody need wait for it there."""
+    address = error.address if isinstance(error, SwitchUnreachableError) else None
+    told = json.dumps({"rank": rank, "address": address, "text": str(error)})
+    with contextlib.suppress(dist.DistError):
+        store.set(_refusal_key(meeting), told)
+
+
+def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int) -> None:
+    """The error of another rank that has said that it does not come to the job.
+
+    SwitchUnreachableError that names both, where it cannot reach a switch; ConfigurationError for unlike options. And
+    WorkerLostError where the group's store has ended: rank 0 may have done so before anybody could ask it why.
+    """
+    key = _refusal_key(meeting)
+    try:
+        if not store.check([key]):
+            return
+        told = json.loads(store.get(key))
+    except dist.DistNetworkError as error:
+        raise WorkerLostError(
+            (),
+            f"the group's store is gone while rank {rank} joins job {meeting.job_name!r} at {meeting.address}: the "
+            f"process that serves it, rank 0 or torchrun's agent on its host, has ended ({error}). Remedy: see the "
+            "output of rank 0",
+        ) from None
+    except dist.DistError:  # the store's other errors are its next user's
+        return
+    if told["rank"] == rank:
+        return
+    if told["address"] is None:
+        raise ConfigurationError(told["text"])
+    raise SwitchUnreachableError(
+        told["address"], f"rank {told['rank']} cannot reach switch {told['address']}: {told['text']}"
+    )
+
+
+def _refusal_key(meeting: Meeting) -> str:
+    return f"fanin/refusal/{meeting.job_name}"
+
+
+def _met_key(rank: int) -> str:
+    return f"fanin/met/{rank}"
+
+
+def _host_key(rank: int) -> str:
+    return f"fanin/host/{rank}"
+
+
+def _shard_key(leader: int) -> str:
+    return f"fanin/shard/{leader}"
+
+
+def _leaves_key(leader: int) -> str:
+    return f"fanin/leaves/{leader}"

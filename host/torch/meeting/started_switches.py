@@ -1,0 +1,108 @@
+"""The switches that this process has started: shared by all of its groups, closed when the last of them is, or at exit.
+
+One that a rank has started serves the jobs of one secret only, so groups made later use the world's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fanin.host.session.embedded import EmbeddedSwitch, start_switch
+from fanin.host.torch.meeting.reachable import reachable_host
+from fanin.options import Options, SwitchAddress
+from fanin.protocol.seal import SECRET_BYTES, Credentials
+
+
+@dataclass(slots=True)
+class _Started:
+    """A switch that this process has started, for the jobs of one secret."""
+
+    switch: EmbeddedSwitch | None = None
+    """This host's shard, where it has one."""
+    leaves: EmbeddedSwitch | None = None
+    """Leaves of all shards, for the ranks of this host."""
+    users: int = 0
+
+
+class StartedSwitches:
+    """The switches that this process started, if any, and who uses them: one for each secret."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started: dict[str, _Started] = {}
+        self._inherited: list[_Started] = []
+        """Kept, in a child of fork(), because dropping them would end them."""
+
+    def secret(self) -> str:
+        """That of a switch that is there, so that one serves all groups of this process; or a new one."""
+        with self._lock:
+            return next(iter(self._started), None) or secrets.token_hex(SECRET_BYTES)
+
+    def start(self, options: Options, secret: str) -> SwitchAddress:
+        """The address of this process's switch for the jobs of that secret, started now if it is not there yet.
+
+        Call `release` once for it.
+        """
+        with self._lock:
+            started = self._started.get(secret)
+            switch = None if started is None else started.switch
+            if started is None or switch is None or not switch.is_running:  # it may have died, and the job have gone on
+                users = 0 if started is None else started.users
+                credentials = Credentials.of_job(secret)
+                switch = start_switch(reachable_host(), options, credentials=credentials)
+                self._started[secret] = started = _Started(switch, users=users)
+            started.users += 1
+            assert started.switch is not None
+            return started.switch.address
+
+    def start_leaves(self, shards: Sequence[SwitchAddress], options: Options, secret: str) -> tuple[SwitchAddress, ...]:
+        """A leaf of every shard, on this host, for the world's group; they go with the switch of that secret.
+
+        Where this process has started none, call `release` once for them.
+        """
+        with self._lock:
+            credentials = Credentials.of_job(secret)
+            leaves = start_switch(reachable_host(), options, credentials=credentials, parents=shards)
+            started = self._started.setdefault(secret, _Started())
+            started.users = max(started.users, 1)
+            started.leaves = leaves
+            return leaves.addresses
+
+    def release(self, secret: str) -> None:
+        """One user less of the switch with that secret; the last one closes it."""
+        with self._lock:
+            started = self._started.get(secret)
+            if started is None:
+                return
+            started.users -= 1
+            if started.users == 0:
+                _let_go(self._started.pop(secret))
+
+    def forget(self) -> None:
+        """In a child of fork(): the switches are its parent's, and the lock may be locked."""
+        self._lock = threading.Lock()
+        self._inherited += self._started.values()
+        self._started = {}
+
+    def close(self) -> None:
+        """Let go of all of them at exit."""
+        with self._lock:
+            for started in self._started.values():
+                _let_go(started)
+            self._started.clear()
+
+
+def _let_go(started: _Started) -> None:
+    for switch in (started.leaves, started.switch):
+        if switch is not None:
+            switch.close()
+
+
+STARTED = StartedSwitches()
+atexit.register(STARTED.close)
+os.register_at_fork(after_in_child=STARTED.forget)

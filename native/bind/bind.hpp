@@ -1,0 +1,179 @@
+// The parts of the Python module, one function per file.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "wire/job.hpp"
+#include "wire/packet.hpp"
+#include "wire/reduction.hpp"
+#include "wire/sinks.hpp"
+
+namespace fanin {
+
+void bind_kernels(pybind11::module_& module);
+void bind_switch_machine(pybind11::module_& module);
+void bind_worker_machine(pybind11::module_& module);
+void bind_udp(pybind11::module_& module);
+void bind_carriers(pybind11::module_& module);
+void bind_wires(pybind11::module_& module);
+
+inline DataKey data_key_from_python(const pybind11::handle& given) {
+  const auto bytes = given.cast<std::string>();
+  if (bytes.empty()) return std::nullopt;
+  if (bytes.size() != 2 * sizeof(std::uint64_t)) throw pybind11::value_error("a data key has 16 bytes");
+  SipKey key;
+  std::memcpy(&key.low, bytes.data(), sizeof key.low);
+  std::memcpy(&key.high, bytes.data() + sizeof key.low, sizeof key.high);
+  return key;
+}
+
+// Whether it is a fanin.protocol.ecn.Marked. Most are bytes and nothing more, which is quick to see.
+inline bool is_marked(const pybind11::handle& datagram) {
+  return PyBytes_CheckExact(datagram.ptr()) == 0 &&
+         pybind11::getattr(datagram, "marked", pybind11::bool_(false)).cast<bool>();
+}
+
+// What came in at once; the bytes live as long as `datagrams`.
+inline std::vector<Arrival> arrivals_of(const std::vector<std::pair<pybind11::bytes, Address>>& datagrams) {
+  std::vector<Arrival> arrivals;
+  for (const auto& [data, source] : datagrams) {
+    const std::string_view bytes = data;
+    arrivals.push_back({{reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, source});
+  }
+  return arrivals;
+}
+
+inline JobSpec job_from_python(const pybind11::handle& spec) {
+  JobSpec job;
+  job.job = spec.attr("job").cast<std::uint16_t>();
+  job.generation = spec.attr("generation").cast<std::uint32_t>();
+  job.workers = spec.attr("workers").cast<std::uint32_t>();
+  job.quorum = spec.attr("quorum").cast<std::uint32_t>();
+  job.staleness = spec.attr("staleness").cast<std::uint32_t>();
+  job.max_staleness = spec.attr("largest_staleness").cast<std::uint32_t>();
+  job.slots = spec.attr("slots").cast<std::uint32_t>();
+  job.window_items = spec.attr("window_items").cast<std::uint64_t>();
+  job.words_per_packet = spec.attr("words_per_packet").cast<std::uint32_t>();
+  job.codes_per_packet = spec.attr("codes_per_packet").cast<std::uint32_t>();
+  for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());
+  job.checksum = spec.attr("checksum").cast<bool>();
+  job.data_key = data_key_from_python(spec.attr("data_key"));
+  job.all_workers = spec.attr("all_workers").cast<std::uint32_t>();
+  for (const auto& place : spec.attr("places")) job.places.push_back(place.cast<std::uint32_t>());
+  job.accumulators = spec.attr("accumulators").cast<bool>();
+  job.branches = spec.attr("branches").cast<bool>();
+  job.survives_loss = spec.attr("survives_loss").cast<bool>();
+  job.liveness_timeout_s = spec.attr("liveness_timeout_s").cast<double>();
+  // fanin.protocol.job.JobSpec has checked all of this. What it might not be is a JobSpec.
+  const bool legal = job.workers >= 1 && job.workers <= MAX_WORKERS && job.tokens.size() == job.workers &&
+                     job.quorum >= 1 && job.quorum <= job.workers && job.staleness <= job.max_staleness &&
+                     job.max_staleness <= 1024 && job.slots >= 1 && job.slots <= 1 << 20 && job.codes_per_packet >= 1 &&
+                     job.codes_per_packet <= MAX_CODES && job.words_per_packet > 0 &&
+                     job.words_per_packet % (8 * job.codes_per_packet) == 0 &&
+                     datagram_bytes(job.codes_per_packet, job.words_per_packet) <= MAX_DATAGRAM_BYTES;
+  if (!legal) throw pybind11::value_error("no legal fanin.protocol.job.JobSpec");
+  return job;
+}
+
+// Of a fanin.protocol.job.Uplink, or of a ParentRoute, whose parent has no number yet.
+inline Uplink uplink_from_python(const pybind11::handle& given) {
+  return Uplink{.parent = pybind11::hasattr(given, "parent") ? given.attr("parent").cast<Address>() : Address{},
+                .job = given.attr("job").cast<std::uint16_t>(),
+                .generation = given.attr("generation").cast<std::uint32_t>(),
+                .worker = given.attr("worker").cast<std::uint8_t>(),
+                .token = given.attr("token").cast<std::uint64_t>(),
+                .data_key = data_key_from_python(given.attr("data_key"))};
+}
+
+inline Element element_from_python(int element) {
+  if (element < 0 || element > static_cast<int>(Element::int64))
+    throw pybind11::value_error("element is none of fanin.numerics.reduction.Element");
+  return static_cast<Element>(element);
+}
+
+inline Operator operator_from_python(int with) {
+  if (with < 0 || with > static_cast<int>(Operator::bxor))
+    throw pybind11::value_error("operator is none of fanin.numerics.reduction.Operator");
+  return static_cast<Operator>(with);
+}
+
+// An attribute's name, made and hashed once: a reduction is read for every collective.
+class Attribute {
+ public:
+  explicit Attribute(const char* name) : name_(PyUnicode_InternFromString(name)) {}
+
+  template <typename T>
+  T of(const pybind11::handle& object) const {
+    PyObject* const value = PyObject_GetAttr(object.ptr(), name_);
+    if (value == nullptr) throw pybind11::error_already_set();
+    return pybind11::reinterpret_steal<pybind11::object>(value).cast<T>();
+  }
+
+ private:
+  PyObject* name_;  // for as long as the process lives
+};
+
+inline Reduction reduction_from_python(const pybind11::handle& given) {
+  static const Attribute source("source"), destination("destination"), count("count"), element("element"),
+      lanes("lanes"), with("operator"), divisor("divisor"), factor("factor"), residual("residual"),
+      keep_first("keep_first"), kept("kept"), own_first("own_first"), own_count("own_count"), tag("tag"),
+      signature("signature"), scale_code("scale_code"), passes("passes"), counts("counts");
+  Reduction reduction;
+  reduction.source = reinterpret_cast<const std::uint8_t*>(source.of<std::uintptr_t>(given));
+  reduction.destination = reinterpret_cast<std::uint8_t*>(destination.of<std::uintptr_t>(given));
+  reduction.count = count.of<std::uint64_t>(given);
+  reduction.element = element_from_python(element.of<int>(given));
+  reduction.lanes = lanes.of<std::uint32_t>(given);
+  reduction.with = operator_from_python(with.of<int>(given));
+  reduction.divisor = divisor.of<double>(given);
+  reduction.factor = factor.of<double>(given);
+  reduction.residual = reinterpret_cast<float*>(residual.of<std::uintptr_t>(given));
+  reduction.keep_first = keep_first.of<std::uint64_t>(given);
+  reduction.keep_count = kept.of<std::uint64_t>(given);
+  if (const auto owns = own_count.of<std::int64_t>(given); owns >= 0) {
+    reduction.owned = true;
+    reduction.own_first = own_first.of<std::uint64_t>(given);
+    reduction.own_count = static_cast<std::uint64_t>(owns);
+  }
+  reduction.tag = tag.of<std::uint32_t>(given);
+  reduction.signature = signature.of<std::uint32_t>(given);
+  reduction.scale_code = scale_code.of<std::uint16_t>(given);
+  reduction.passes = passes.of<bool>(given);
+  reduction.counts = reinterpret_cast<std::uint32_t*>(counts.of<std::uintptr_t>(given));
+  return reduction;
+}
+
+// The same of a fanin.numerics.reduction.Brief, which nothing has checked yet.
+inline Reduction reduction_from_brief(const pybind11::tuple& brief) {
+  if (brief.size() != 10)
+    throw pybind11::value_error("a brief reduction has ten fields: fanin.numerics.reduction.Brief");
+  Reduction reduction;
+  reduction.source = reinterpret_cast<const std::uint8_t*>(brief[0].cast<std::uintptr_t>());
+  reduction.destination = reinterpret_cast<std::uint8_t*>(brief[1].cast<std::uintptr_t>());
+  reduction.count = brief[2].cast<std::uint64_t>();
+  reduction.element = element_from_python(brief[3].cast<int>());
+  reduction.lanes = brief[4].cast<std::uint32_t>();
+  reduction.tag = brief[5].cast<std::uint32_t>();
+  reduction.keep_first = brief[6].cast<std::uint64_t>();
+  const auto kept = brief[7].cast<std::int64_t>();
+  reduction.keep_count = kept < 0 ? reduction.count : static_cast<std::uint64_t>(kept);
+  reduction.own_first = brief[8].cast<std::uint64_t>();
+  const auto owns = brief[9].cast<std::int64_t>();
+  reduction.owned = owns >= 0;
+  reduction.own_count = reduction.owned ? static_cast<std::uint64_t>(owns) : 0;
+  const auto within = [&](std::uint64_t first, std::uint64_t some) {
+    return some <= reduction.count && first <= reduction.count - some;
+  };
+  if (!within(reduction.keep_first, reduction.keep_count) || !within(reduction.own_first, reduction.own_count) ||
+      (reduction.owned && reduction.lanes != COPIED))
+    throw pybind11::value_error("a brief reduction keeps or owns elements that it does not have");
+  return reduction;
+}
+
+}  // namespace fanin

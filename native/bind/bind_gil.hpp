@@ -1,0 +1,53 @@
+// Rules for native state that Python reaches. The GIL is the lock of every object of these files, and it is lost
+// wherever Python code may run: at each call and attribute of a Python object, at each reference dropped (a destructor
+// may be Python), at each object made that the garbage collector tracks, and in without_gil(). Hence:
+//
+// * No container is being read or changed at such a point. What is to be dropped is first moved out of the container;
+//   what is to be handed to Python is first collected in C++.
+// * What runs without the GIL touches only objects with locks of their own (SwitchServer, WorkerEngine, Wires) and
+// never
+//   waits for the GIL while it holds such a lock. Therefore the GIL may be held while waiting for one of them.
+// * Machines have no lock and are never called without the GIL.
+// * A method's object outlives the call: its caller holds a reference. `close` may come at any time, twice, and at once
+//   from two threads; every call that waits then returns, and later calls do nothing.
+// * What was inherited through fork() is neither used nor ended (process_owned.hpp).
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <exception>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace fanin {
+
+// Calls it without the GIL. Not by a destructor, as pybind11 does: when the interpreter is ending, the thread ends
+// where it asks for the GIL, by an unwinding that no destructor may pass on.
+template <typename Call>
+auto without_gil(Call&& call) -> std::invoke_result_t<Call> {
+  using Result = std::invoke_result_t<Call>;
+  std::exception_ptr failed;
+  PyThreadState* const state = PyEval_SaveThread();
+  if constexpr (std::is_void_v<Result>) {
+    try {
+      call();
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    PyEval_RestoreThread(state);
+    if (failed) std::rethrow_exception(failed);
+  } else {
+    std::optional<Result> result;
+    try {
+      result.emplace(call());
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    PyEval_RestoreThread(state);
+    if (failed) std::rethrow_exception(failed);
+    return std::move(*result);
+  }
+}
+
+}  // namespace fanin

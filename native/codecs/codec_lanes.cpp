@@ -1,0 +1,62 @@
+// Block floating point in lanes, and float64 over three words. The rules stand in host/codecs/words/lanes.py and
+// wide.py; the kernels tell the two apart.
+#include <algorithm>
+
+#include "kernels/kernels.hpp"
+#include "codecs/word_codec.hpp"
+
+namespace fanin {
+
+namespace {
+
+class LanesCodec final : public BlockCodec {
+ public:
+  LanesCodec(const Reduction& asked, const JobSpec& spec) : fixed_(asked.element, asked.lanes, spec.contributions()) {
+    number = static_cast<std::uint8_t>(fixed_.lanes);
+    scaled = true;
+    lay_out(asked.count, elements_per_packet(fixed_, spec.words_per_packet / spec.codes_per_packet),
+            spec.codes_per_packet);
+  }
+
+  std::size_t word_count(std::uint64_t packet) const override { return words_for(fixed_, span(packet).count); }
+
+  void codes(const Contribution& own, std::uint16_t* codes) const override {
+    scale_codes(fixed_, own.x, own.n, block_elements, own.factor, own.residual, codes);
+  }
+
+  void encode(std::uint64_t, const Contribution& own, const std::uint16_t* codes,
+              std::uint8_t* words_be) const override {
+    quantize(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual, words_be);
+  }
+
+  void decode(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes, std::uint32_t contributors,
+              double divisor, const Kept& kept) override {
+    dequantize(fixed_, words_be, count, block_elements, codes, contributors,
+               divisor != 0 ? divisor : std::max(contributors, 1u), kept.skip, kept.count, kept.out);
+  }
+
+  void update_residual(const Contribution& own, const std::uint16_t* codes) const override {
+    fanin::update_residual(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual);
+  }
+
+ private:
+  FixedPoint fixed_;
+};
+
+bool is_width(std::uint32_t lanes) { return lanes == 32 || lanes == 16 || lanes == 8 || lanes == 4; }
+
+std::shared_ptr<WordCodec> make(const Reduction& asked, const JobSpec& spec, std::uint32_t) {
+  return std::make_shared<LanesCodec>(asked, spec);
+}
+
+const CodecEntry lanes{"lanes",
+                       [](Element element, std::uint32_t width) {
+                         return is_width(width) && is_floating(element) && element != Element::float64;
+                       },
+                       make};
+const CodecEntry wide{
+    "wide", [](Element element, std::uint32_t width) { return is_width(width) && element == Element::float64; }, make};
+
+}  // namespace
+
+}  // namespace fanin

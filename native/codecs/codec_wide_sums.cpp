@@ -1,0 +1,105 @@
+// Block floating point in lanes without head room, which the switch adds up one by one. The rules stand in
+// host/codecs/words/wide_sums.py and fanin/numerics/wide_sums.py.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "kernels/kernels.hpp"
+#include "wire/packet.hpp"
+#include "codecs/word_codec.hpp"
+
+namespace fanin {
+
+namespace {
+
+constexpr std::uint32_t MAX_WIDE_CONTRIBUTIONS = 1u << 14;
+constexpr std::size_t PIECE_ELEMENTS = 1024;
+
+std::int32_t largest(std::uint32_t bits) { return (1 << (bits - 1)) - 1; }
+
+class WideSumsCodec final : public BlockCodec {
+ public:
+  WideSumsCodec(const Reduction& asked, const JobSpec& spec) : fixed_(asked.element, 8, 1) {
+    lanes = static_cast<std::uint8_t>(asked.lanes - 96);
+    up_ = lane_bits_up(lanes), down_ = lane_bits_down(lanes);
+    const std::string widths = std::to_string(up_) + "/" + std::to_string(down_);
+    if (!spec.accumulators)
+      throw std::invalid_argument("lanes = " + widths +
+                                  ": this job's switch adds whole words and keeps no accumulators "
+                                  "for lanes; take packed lanes (lanes = 32, 16, 8 or 4), or a software switch of this "
+                                  "version");
+    if (spec.contributions() > MAX_WIDE_CONTRIBUTIONS)
+      throw std::invalid_argument(widths + "-bit lanes cannot hold the sum of " + std::to_string(spec.contributions()) +
+                                  " contributions; choose wider lanes");
+    fixed_.lanes = up_ == 2 ? 8 : up_;
+    fixed_.bound = largest(up_);
+    number = static_cast<std::uint8_t>(asked.lanes);
+    scaled = true;
+    lay_out(asked.count, std::uint64_t{spec.words_per_packet / spec.codes_per_packet} * (32 / down_),
+            spec.codes_per_packet);
+  }
+
+  std::size_t word_count(std::uint64_t packet) const override { return (span(packet).count * up_ + 31) / 32; }
+
+  void codes(const Contribution& own, std::uint16_t* codes) const override {
+    scale_codes(fixed_, own.x, own.n, block_elements, own.factor, own.residual, codes);
+  }
+
+  void encode(std::uint64_t, const Contribution& own, const std::uint16_t* codes,
+              std::uint8_t* words_be) const override {
+    if (up_ != 2) return quantize(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual, words_be);
+    for (std::size_t first = 0; first < own.n; first += block_elements, ++codes) {
+      const std::size_t end = std::min<std::size_t>(first + block_elements, own.n);
+      for (std::size_t i = first; i < end; i += PIECE_ELEMENTS)
+        encode_two_bits(own, i, std::min(PIECE_ELEMENTS, end - i), *codes, words_be + i / 4);
+    }
+  }
+
+  void decode(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes, std::uint32_t contributors,
+              double divisor, const Kept& kept) override {
+    decode_narrowed(words_be, count, codes, contributors, divisor, 0, kept);
+  }
+
+  void decode_narrowed(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes,
+                       std::uint32_t contributors, double divisor, std::uint32_t shift, const Kept& kept) override {
+    const Narrowed narrowed{down_, contributors != 0 ? largest(down_) : 0, shift};
+    dequantize_narrowed(fixed_, narrowed, words_be, count, block_elements, codes,
+                        divisor != 0 ? divisor : std::max(contributors, 1u), kept.skip, kept.count, kept.out);
+  }
+
+  void update_residual(const Contribution& own, const std::uint16_t* codes) const override {
+    fanin::update_residual(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual);
+  }
+
+ private:
+  // `n` elements of one block, through lanes of 8 bits: 16 of 2 bits fill a word, and what pads the last one holds q =
+  // 0.
+  void encode_two_bits(const Contribution& own, std::size_t first, std::size_t n, std::uint16_t code,
+                       std::uint8_t* out) const {
+    std::uint8_t bytes[PIECE_ELEMENTS];
+    const std::size_t whole = (n + 15) / 16 * 16;
+    std::memset(bytes + n / 16 * 16, 1, whole - n / 16 * 16);
+    quantize(fixed_, own.x + first * element_bytes(fixed_.element), n, PIECE_ELEMENTS, &code, own.factor,
+             own.residual == nullptr ? nullptr : own.residual + first, bytes);
+    for (std::size_t i = 0; i < whole / 4; ++i)
+      out[i] = static_cast<std::uint8_t>(bytes[4 * i] << 6 | bytes[4 * i + 1] << 4 | bytes[4 * i + 2] << 2 |
+                                         bytes[4 * i + 3]);
+  }
+
+  FixedPoint fixed_;  // with 2^(U-1) - 1 levels each side
+  std::uint32_t up_ = 8, down_ = 8;
+};
+
+const CodecEntry wide_sums{
+    "wide_sums",
+    [](Element element, std::uint32_t lanes) {
+      return is_wide_sum(lanes) && is_floating(element) && element != Element::float64;
+    },
+    [](const Reduction& asked, const JobSpec& spec, std::uint32_t) -> std::shared_ptr<WordCodec> {
+      return std::make_shared<WideSumsCodec>(asked, spec);
+    }};
+
+}  // namespace
+
+}  // namespace fanin

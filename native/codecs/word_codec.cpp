@@ -1,0 +1,57 @@
+#include "codecs/word_codec.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace fanin {
+
+namespace {
+
+// Within a function: entries are made while globals are, in whatever order the linker has put the files.
+std::vector<const CodecEntry*>& entries() {
+  static std::vector<const CodecEntry*> table;
+  return table;
+}
+
+// What travels in words of 32 bits, whatever lanes are asked for.
+bool takes_words_of_32_bits(Element element) {
+  return element == Element::float64 || (!is_floating(element) && element != Element::int64);
+}
+
+}  // namespace
+
+void WordCodec::codes(const Contribution&, std::uint16_t*) const {}
+
+const std::uint8_t* WordCodec::collect(std::uint64_t, const std::uint8_t* words_be) { return words_be; }
+
+void WordCodec::decode_narrowed(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes,
+                                std::uint32_t contributors, double divisor, std::uint32_t, const Kept& kept) {
+  decode(words_be, count, codes, contributors, divisor, kept);
+}
+
+void BlockCodec::lay_out(std::uint64_t count, std::uint64_t elements_of_block, std::uint64_t blocks) {
+  count_ = count;
+  block_elements = elements_of_block;
+  packet_elements = elements_of_block * blocks;
+  packets = (count + packet_elements - 1) / packet_elements;
+}
+
+CodecEntry::CodecEntry(const char* name_, Takes takes_, Make make_) : name(name_), takes(takes_), make(make_) {
+  entries().push_back(this);
+}
+
+const std::vector<const CodecEntry*>& codec_table() { return entries(); }
+
+std::shared_ptr<WordCodec> codec_for(const Reduction& asked, const JobSpec& spec, std::uint32_t place) {
+  if (is_wide_sum(asked.lanes) && takes_words_of_32_bits(asked.element)) {
+    Reduction in_words = asked;
+    in_words.lanes = 32;
+    return codec_for(in_words, spec, place);
+  }
+  for (const CodecEntry* entry : entries())
+    if (entry->takes(asked.element, asked.lanes)) return entry->make(asked, spec, place);
+  throw std::invalid_argument("no codec " + std::to_string(asked.lanes) + " for element type " +
+                              std::to_string(static_cast<int>(asked.element)) + ": host/codecs/words has the table");
+}
+
+}  // namespace fanin

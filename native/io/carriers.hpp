@@ -1,0 +1,47 @@
+// The table of carriers: how a flow opens each of them, by preference.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "io/carrier.hpp"
+#include "io/poller.hpp"
+#include "io/udp_socket.hpp"
+
+namespace fanin {
+
+// What a worker's carrier is opened with.
+struct WorkerPath {
+  SocketAddress address;  // of the switch's flow
+  UdpOptions options;
+  std::uint32_t worker;
+  std::uint64_t token;
+  std::string offer;  // what SwitchCarrier::offer has said, empty for nothing
+};
+
+// What a switch's carrier is opened with. All of it outlives the carrier.
+struct SwitchPlace {
+  SocketAddress address;
+  UdpOptions options;
+  Poller& poller;
+  CarrierHost& host;
+};
+
+struct BaseRow {
+  const char* name;
+  std::unique_ptr<WorkerBase> (*open_worker)(const WorkerPath&);  // these two throw std::system_error
+  std::unique_ptr<SwitchBase> (*open_switch)(const SwitchPlace&);
+};
+
+struct BypassRow {
+  const char* name;
+  std::unique_ptr<WorkerCarrier> (*open_worker)(const WorkerPath&);  // null where it does not reach the switch
+  std::unique_ptr<SwitchBypass> (*open_switch)(CarrierHost&);
+  CarrierCounters (*no_counters)();  // of a worker that has none: the same names, all 0
+};
+
+extern const BaseRow BASE;
+std::span<const BypassRow> bypasses();  // the preferred one first
+
+}  // namespace fanin

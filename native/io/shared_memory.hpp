@@ -1,0 +1,229 @@
+// A second way for a flow's datagrams, between processes of one machine: rings in shared memory beside the UDP sockets.
+//
+// Why: on one machine the kernel's copies cost more than the aggregation itself. The same datagrams, byte for byte, go
+// through here instead; what must work everywhere (HELLO, heartbeats, notices) stays on UDP, and so does whatever finds
+// no room here. So the machines know nothing of it, and nothing is ever waited for.
+//
+// One segment per job and flow, made by the switch in anonymous memory that dies with its processes, mapped by workers:
+//
+//     | control: one page, then a page per worker | uplink of worker 0 | uplink of worker 1 | ... | downlink | images |
+//
+// * An uplink is a ring with one writer, the worker, and one reader, the switch. The worker quantizes into it, the
+// switch
+//   adds up from it: no copy at all. The switch adds a round's contributions together (slot_ring.hpp), so a record
+//   stays until its round has closed, or a window has come after it.
+// * The downlink is a ring with one writer, the switch, and every worker as a reader with a position of its own. A
+// result
+//   is written once for all; a record says in a bit mask whom it is for.
+// * Images are where the switch of a job without staleness adds up, and so where its results lie already: a record then
+// says
+//   where, and nothing is copied. An image is used again two rounds later, when every worker has sent its contribution
+//   to the round between, and therefore had the result. Who reads of it later has had it by another way: a record holds
+//   the datagram's first bytes, and is passed over where others stand in the image by then. For the same reason the one
+//   worker that contributes to a round may write into the image itself, as soon as it may send at all, and refer to
+//   that.
+//
+// Records are contiguous: a length, a mask, the datagram (so that words begin on a cache line) or where it is, padding
+// to a line. A position counts bytes from the beginning of time; the place in the ring is its remainder. A writer
+// stores its position with release order after the record, a reader its own after it is done with the record; neither
+// ever waits for the other.
+//
+// Trust: whoever maps the segment may write anything anywhere in it, at any time, and so may any process of the same
+// user. The segment is sealed: it neither shrinks (nobody is killed by SIGBUS) nor grows. What decides where a process
+// reads or writes (the number of workers, the rings' size, its own positions) is in its own memory; of the segment that
+// is read once, when it is mapped, and checked. A position of the other side is read once and means nothing unless it
+// lies within one ring of the own one; so does a record's length. A ring that breaks these rules is not read any more,
+// and its worker is detached: its datagrams go by UDP from there on, and what was lost is sent again (always by UDP).
+// What else is in there only says who sleeps: a wrong word wakes too many, or too few until timers do. Datagrams are
+// anybody's bytes, as from the network, but change while they are read: see parse() in native/wire/packet.hpp. So
+// whoever may write here can stop this job or falsify its sums; the switch, and other jobs, go on.
+//
+// Sleeping: who is about to sleep says so, then looks once more; who has written looks whether the other sleeps and, if
+// so, wakes it. Both sides put a full fence between the two, so one of them sees the other. A thread that has sockets
+// to watch sleeps in poll and is woken with an empty datagram. Workers whose result is waited for sleep on one bell,
+// and the switch wakes all of them at once. The switch says how many of them have to write before a round can close,
+// and is woken by the one that makes up that number, by whoever writes much, and by whoever has waited too long. It
+// wakes workers when it has nothing left to read, or half a window of results lies there: then who is woken finds work
+// that is worth the switch of processes, where there are more of them than cores.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/bell.hpp"
+
+namespace fanin {
+
+// Where a record may begin: they fill whole cache lines. A position that is read from the segment is brought there.
+inline constexpr std::uint64_t RECORD_ALIGNMENT = 64;
+constexpr std::uint64_t aligned(std::uint64_t position) { return position & ~(RECORD_ALIGNMENT - 1); }
+
+// What a record takes whose datagram is elsewhere.
+inline constexpr std::size_t REFERENCE_BYTES = 48;
+
+// Written by one process, read in place by another. Everything is checked: a broken writer ends in `broken`, not in a
+// crash.
+class RingReader {
+ public:
+  RingReader() = default;
+  RingReader(const std::uint8_t* ring, std::size_t bytes, const std::atomic<std::uint64_t>* written,
+             std::atomic<std::uint64_t>* read, std::span<const std::uint8_t> images = {})
+      : ring_(ring),
+        bytes_(bytes),
+        written_(written),
+        read_(read),
+        images_(images),
+        position_(aligned(read->load(std::memory_order_relaxed))),
+        released_(position_) {}
+
+  // The next datagram for anybody in `mask`; empty when there is none. It is at most MAX_DATAGRAM_BYTES long, and stays
+  // until `release`.
+  std::span<const std::uint8_t> next(std::uint32_t mask);
+  // The writer may use again whatever `next` has passed; or what it had passed when it was at that position.
+  void release() { release_to(position_); }
+  void release_to(std::uint64_t position);
+  std::uint64_t position() const { return position_; }
+  std::uint64_t released() const { return released_; }
+  // What would go with release_to: two pieces where the ring ends between.
+  std::array<std::span<const std::uint8_t>, 2> unreleased(std::uint64_t until) const;
+  bool has_more() const { return unread_bytes() != 0; }
+  std::uint64_t unread_bytes() const { return broken_ ? 0 : written_->load(std::memory_order_acquire) - position_; }
+  bool broken() const { return broken_; }
+
+ private:
+  const std::uint8_t* ring_ = nullptr;
+  std::size_t bytes_ = 0;
+  const std::atomic<std::uint64_t>* written_ = nullptr;
+  std::atomic<std::uint64_t>* read_ = nullptr;
+  std::span<const std::uint8_t> images_;  // where records may say that their datagrams lie
+  std::uint64_t position_ = 0;            // of the next record
+  std::uint64_t released_ = 0;            // what `read_` says; behind `position_` until `release`
+  bool broken_ = false;
+};
+
+class RingWriter {
+ public:
+  RingWriter() = default;
+  RingWriter(std::uint8_t* ring, std::size_t bytes, std::atomic<std::uint64_t>* written)
+      : ring_(ring), bytes_(bytes), written_(written), position_(aligned(written->load(std::memory_order_relaxed))) {}
+
+  // Room for a datagram of up to `datagram_bytes` when the slowest reader says that it is at `slowest`; empty when
+  // there is none.
+  std::span<std::uint8_t> reserve(std::size_t datagram_bytes, std::uint64_t slowest);
+  // The datagram is complete in the span last reserved.
+  void commit(std::size_t datagram_bytes, std::uint32_t mask);
+  // The same of a datagram that lies `at` bytes behind the start of the images, where there is room to say so.
+  bool reserve_reference(std::uint64_t slowest);
+  void refer(std::span<const std::uint8_t> datagram, std::uint64_t at, std::uint32_t mask);
+  std::uint64_t position() const { return position_; }
+
+ private:
+  std::uint8_t* ring_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::atomic<std::uint64_t>* written_ = nullptr;
+  bool make_room(std::size_t needed, std::uint64_t slowest);
+  void write(std::uint32_t length, std::uint32_t mask, std::size_t bytes);
+
+  std::uint64_t position_ = 0;
+  std::uint64_t start_ = 0;  // of the record last reserved
+};
+
+class SharedMemory {
+ public:
+  static constexpr std::size_t MUCH_BYTES = 16'000;  // that the switch should not let lie until others have come
+
+  // What `create` takes: memory of the switch.
+  static std::uint64_t bytes_for(std::uint32_t workers, std::size_t window_bytes, std::size_t image_bytes);
+  // For a window of `window_bytes` per worker, and so many bytes of images. Throws std::system_error.
+  static SharedMemory create(std::uint32_t workers, std::size_t window_bytes, std::size_t image_bytes,
+                             std::span<const std::uint64_t> tokens);
+  // The segment at `path` as `worker` may use it; nothing when it cannot be reached from here (another machine, user or
+  // process namespace), is not sealed, or is not the one in which this worker's token was written.
+  static std::optional<SharedMemory> open(const std::string& path, std::uint32_t worker, std::uint64_t token);
+
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  ~SharedMemory();
+
+  // Where a process of the same user finds it, as long as this process lives.
+  std::string path() const;
+  // From either side: the worker's datagrams go by UDP from now on, both ways, and nobody leaves room for it.
+  void detach(std::uint32_t worker);
+
+  // --- the switch's side ---
+  std::uint32_t attached() const;  // the workers that have mapped it, as a bit mask
+  RingReader uplink(std::uint32_t worker);
+  // Where results are to be added up; none if `create` was not asked for any. It stays mapped as long as anybody holds
+  // it.
+  std::shared_ptr<std::uint8_t> images() const;
+  std::span<const std::uint8_t> uplinks() const;  // all of them
+  // Whether the datagram lies among the images.
+  bool holds(std::span<const std::uint8_t> datagram) const;
+  // Copies the datagram into the downlink, or where it lies among the images says so there; false when one in `mask`
+  // reads none, or has left no room for it.
+  bool publish(std::span<const std::uint8_t> datagram, std::uint32_t mask);
+  // Whether so much was published since take_unannounced() that who sleeps has half a window to work on.
+  bool announces() const { return 2 * unannounced_bytes_ >= window_bytes_; }
+  // For whom that was.
+  std::uint32_t take_unannounced() {
+    unannounced_bytes_ = 0;
+    return std::exchange(unannounced_, 0);
+  }
+  Sleep rouse(std::uint32_t worker);  // how it sleeps; it counts as awake from now on
+  // It sleeps until so many workers have written (0: it is awake), and looks once more: with those in `written` there
+  // may be `enough`, that is `until_written` of them, already.
+  void switch_sleeps(std::uint32_t until_written);
+  bool enough(std::uint32_t written, std::uint32_t until_written);
+
+  // --- the worker's side ---
+  void attach(std::uint32_t worker);
+  std::span<std::uint8_t> reserve_uplink(std::uint32_t worker, std::size_t datagram_bytes);
+  void commit_uplink(std::size_t datagram_bytes) { writer_.commit(datagram_bytes, 1); }
+  // The same in place, `at` bytes behind the start of the images.
+  std::span<std::uint8_t> reserve_image(std::uint32_t worker, std::size_t at, std::size_t datagram_bytes);
+  void commit_image(std::size_t at, std::size_t datagram_bytes) {
+    writer_.refer(image_memory().subspan(at, datagram_bytes), at, 1);
+  }
+  RingReader downlink(std::uint32_t worker);
+  // This worker has written. Whether it has to wake the switch, which then counts as awake; `at_once` if it sleeps at
+  // all.
+  bool rouses_switch(std::uint32_t worker, bool at_once);
+  void worker_sleeps(std::uint32_t worker, Sleep how);
+
+  // From either side: a worker waits on it under the bit of its rank.
+  Bell bell() const;
+
+ private:
+  struct Control;
+  struct WorkerControl;
+
+  SharedMemory(int fd, std::uint8_t* memory, std::size_t bytes, std::uint32_t workers, std::size_t ring_bytes,
+               std::size_t image_bytes);
+  Control& control() const;
+  WorkerControl& worker_control(std::uint32_t worker) const;
+  std::uint8_t* uplink_memory(std::uint32_t worker) const;
+  std::uint8_t* downlink_memory() const;
+  std::span<std::uint8_t> image_memory() const;
+
+  int fd_ = -1;
+  std::shared_ptr<std::uint8_t> mapping_;
+  std::uint8_t* memory_ = nullptr;  // the same
+  std::uint32_t workers_ = 0;
+  std::size_t ring_bytes_ = 0;    // of each uplink and of the downlink
+  std::size_t image_bytes_ = 0;   // of all images
+  std::uint32_t detached_ = 0;    // by this side, as a bit mask: whatever the segment says
+  std::size_t window_bytes_ = 0;  // this and the next two: the switch's
+  std::size_t unannounced_bytes_ = 0;
+  std::uint32_t unannounced_ = 0;
+  RingWriter writer_;  // the downlink's at the switch, the own uplink's at a worker
+};
+
+}  // namespace fanin

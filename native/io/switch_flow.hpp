@@ -1,0 +1,114 @@
+// One flow of a switch: a port, a switch machine, its carriers, and the thread that moves packets between them.
+//
+// Bypasses and the base carrier take turns. However much lies in the bypasses, descriptors are looked at after
+// BYPASS_TURN, a bounded amount of work; a look serves a bounded number of datagrams. So neither way, and no job, waits
+// for another to fall silent.
+//
+// Results go out from the memory in which the machine summed them up: sends are gathered, one list of iovecs for all
+// destinations, and handed to the carriers before the machine is called again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "io/carriers.hpp"
+#include "io/lingering.hpp"
+#include "io/loop_thread.hpp"
+#include "io/poller.hpp"
+#include "machine/switch_machine.hpp"
+#include "io/turnstile.hpp"
+
+namespace fanin {
+
+class SwitchFlow : private CarrierHost {
+ public:
+  // Before descriptors have their turn: datagrams from bypasses, where one counts as more the longer it is: 1 MiB at
+  // most, and one batch. A look costs a system call.
+  static constexpr std::size_t BYPASS_TURN = 256;
+  static constexpr std::size_t BYPASS_TURN_BYTES = 4096;  // that count as one more datagram
+
+  using OnEvent = std::function<void(const SwitchEvent&)>;
+
+  // Throws std::system_error when the address cannot be had. `on_event` is called with the flow's lock held.
+  SwitchFlow(const SocketAddress& address, const UdpOptions& options, std::uint64_t memory_bytes, OnEvent on_event);
+  ~SwitchFlow();
+
+  void start();
+  // Ends the thread and gives up the sockets; the machine's counters can still be read.
+  void close();
+  std::uint16_t port() const { return base_->port(); }
+  int receive_buffer_bytes() const { return base_->receive_buffer_bytes(); }
+
+  // Calls `use(machine, now)` while no packet is being handled.
+  template <typename Use>
+  auto with_machine(Use use) {
+    const std::lock_guard lock(turnstile_);
+    return use(machine_, monotonic_now());
+  }
+  // Have the thread send what with_machine() made due, and look at the machine's timer and events.
+  void wake() { poller_.ring(); }
+  // The number of a switch that this one is a leaf of.
+  Address number_of_parent(const SocketAddress& address);
+  // Offers a job's workers a bypass; returns where they find it, or "" if there is none to be had: what it takes counts
+  // as the job's memory, of which the switch may have too little left. The first bypass that makes an offer makes the
+  // only one: a rank is told one text per flow.
+  std::string offer_bypass(const JobSpec& spec);
+  std::uint64_t offer_bytes(const JobSpec& spec) const;  // what that takes
+  void withdraw_bypass(std::uint16_t job);
+  // With all that the carriers keep for its members, or for that one. Throws NoSuchJob.
+  void remove(std::uint16_t job);
+  void evict(std::uint16_t job, std::uint32_t worker);
+  // As SwitchMachine::admit_worker; what happened to the place before has been reported then.
+  void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);
+  CarrierCounters carrier_counters();  // of the base carrier, then of every bypass
+  std::uint64_t overflows();           // as SwitchBase::overflows
+  std::uint64_t flooded();             // as SwitchBase::flooded
+
+ private:
+  class Outbox;
+  class Intake;
+
+  std::optional<Address> source(std::uint16_t job, std::uint32_t worker) const override;
+  std::uint32_t missing(std::uint16_t job) const override;
+  std::uint32_t slots_in_step(std::uint16_t job) const override { return machine_.slots_in_step(job); }
+  bool ring(Address number) override;
+  bool is_parent(Address number) const override;
+  bool waits_in(std::uint16_t job, std::span<const std::uint8_t> memory) const override {
+    return machine_.waits_in(job, memory);
+  }
+  void let_go(std::uint16_t job, std::span<const std::uint8_t> memory) override { machine_.let_go(job, memory); }
+
+  void run();
+  bool receive_from_bypasses();  // false: there may be more
+  void look_at_descriptors();
+  void serve(std::uint64_t key);
+  bool linger();
+  void sleep();
+  void send(double now);
+  void report();
+  bool in_use() const;  // any bypass
+  SwitchBypass* offering(const JobSpec& spec) const;
+
+  OnEvent on_event_;
+  Poller poller_;
+  Turnstile turnstile_;  // guards everything below
+  SwitchMachine machine_;
+  std::unique_ptr<SwitchBase> base_;
+  std::vector<std::unique_ptr<SwitchBypass>> bypasses_;  // by preference
+  std::set<Address> parents_;
+  Lingering lingering_;
+  std::size_t bypass_turn_ = 0;  // of BYPASS_TURN, since descriptors were looked at
+  std::unique_ptr<Outbox> outbox_;
+  std::unique_ptr<Intake> from_base_;
+  std::unique_ptr<Intake> from_bypasses_;
+  std::atomic<bool> closing_ = false;
+  LoopThread thread_;
+};
+
+}  // namespace fanin

@@ -1,0 +1,100 @@
+// A switch's data plane: one flow per port, each with a machine and a thread of its own, behind one set of verbs.
+//
+// A job is admitted to every flow; a chunk of a tensor belongs to one of them. Calls may come from any thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "io/event_fd.hpp"
+#include "io/switch_flow.hpp"
+
+namespace fanin {
+
+// What the bypass that a job is offered takes, on all flows: rings in shared memory.
+struct RingBytes {
+  std::uint64_t held = 0;
+  std::uint64_t wanted = 0;  // the same, or more than was free: then it has none; 0 where none were asked for
+};
+
+class SwitchServer {
+ public:
+  static constexpr std::size_t MAX_EVENTS = 4096;
+
+  // Flow 0 listens at `port`; further flows, and all if it is 0, at any free one. `memory_bytes` is for all flows
+  // together. Without `share_memory` no job is offered a bypass: everything goes through sockets. Throws
+  // std::system_error.
+  SwitchServer(const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
+               const UdpOptions& options, bool share_memory = true);
+  ~SwitchServer();
+
+  void start();
+  void close();
+  std::vector<std::uint16_t> ports() const;
+  int receive_buffer_bytes() const;
+
+  // An uplink, but for the parent's address, which has a number of its own at each flow: flow f's is at ports[f].
+  struct Parent {
+    std::string host;
+    std::vector<std::uint16_t> ports;
+    Uplink uplink;
+  };
+
+  // JobRefused: then it is on no flow. `share_memory`: offer it beside the sockets, for workers on this machine, if
+  // there is room for its rings beside the slots of all jobs; otherwise all of this job goes through the sockets.
+  void admit(const JobSpec& spec, bool share_memory = true, const std::optional<Parent>& parent = std::nullopt);
+  // Where the job's workers on this machine find the bypass (a path of shared memory), one text per flow; empty if
+  // there is none.
+  std::vector<std::string> offers(std::uint16_t job);
+  RingBytes ring_bytes(std::uint16_t job);
+  void remove(std::uint16_t job);  // this and the following throw NoSuchJob
+  void evict(std::uint16_t job, std::uint32_t worker);
+  void suspect(std::uint16_t job, std::uint32_t worker);
+  void set_quorum(std::uint16_t job, std::uint32_t quorum);
+  void set_staleness(std::uint16_t job, std::uint32_t staleness);
+  void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);
+  std::vector<std::uint16_t> jobs();
+  Members members(std::uint16_t job);  // registered on every flow, lost on any, left on any
+  CounterList counters();              // of the machines, added up, then of the carriers
+  CounterList job_counters(std::uint16_t job);
+
+  // Joined: once on every flow. Silent, left: at the first flow that says so.
+  std::optional<SwitchEvent> next_event(double timeout_s);
+  bool closed();
+  // Readable while there is one.
+  int event_fd() const { return events_bell_.fd(); }
+
+ private:
+  struct Seen {  // events of one worker so far
+    std::uint32_t joined = 0;
+    bool silent = false;
+    bool left = false;
+  };
+
+  void take_event(const SwitchEvent& event);
+
+  const bool share_memory_;
+  std::vector<std::unique_ptr<SwitchFlow>> flows_;
+  struct Offer {
+    std::vector<std::string> texts;  // by flow
+    RingBytes bytes;
+  };
+  std::unordered_map<std::uint16_t, Offer> offers_;  // by job; guarded by control_
+  std::mutex control_;  // one control verb at a time, so that all flows see them in one order
+  std::mutex events_lock_;
+  std::condition_variable events_changed_;
+  std::deque<SwitchEvent> events_;
+  EventFd events_bell_;                           // rings while there are any
+  std::unordered_map<std::uint32_t, Seen> seen_;  // by job << 8 | worker
+  bool closed_ = false;
+};
+
+}  // namespace fanin

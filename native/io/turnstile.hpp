@@ -1,0 +1,25 @@
+// A mutex that a thread in a loop cannot take again before those who already wait for it.
+//
+// The flow threads lock and unlock around every batch of packets. With a plain mutex they would nearly always be first
+// to lock again, and a thread that submits or asks for counters could starve for as long as packets flow.
+#pragma once
+
+#include <mutex>
+
+namespace fanin {
+
+class Turnstile {
+ public:
+  void lock() {
+    turn_.lock();
+    inside_.lock();
+    turn_.unlock();
+  }
+  void unlock() { inside_.unlock(); }
+
+ private:
+  std::mutex turn_;  // held while waiting for the inside: who comes later queues up here
+  std::mutex inside_;
+};
+
+}  // namespace fanin

@@ -1,0 +1,109 @@
+// One flow of a worker: a worker machine, its carriers, and what moves packets between them.
+//
+// A result comes in, is written to the destination, and what it makes room for is quantized into the send buffer. The
+// flow's thread (worker_threads.hpp: one of a few that all flows of the process share) does that, unless somebody
+// waits: whoever submits sends the first window itself, and whoever waits moves the packets itself meanwhile. A small
+// reduction that is waited for is done without waking another thread of this process.
+//
+// Which thread reads what: with a bypass that has a bell (shared memory), whoever waits reads bypasses alone and sleeps
+// on the bell; the base carrier, through which little comes then, stays the thread's. Without, whoever waits takes over
+// the base carrier's descriptor, and the thread keeps the timers.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/carriers.hpp"
+#include "io/event_fd.hpp"
+#include "io/lingering.hpp"
+#include "io/poller.hpp"
+#include "io/turnstile.hpp"
+#include "machine/worker_machine.hpp"
+#include "io/worker_threads.hpp"
+
+namespace fanin {
+
+class WorkerFlow final : private Seated {
+ public:
+  static constexpr Address SWITCH = 0;
+
+  // Called with the machine locked (on_event) and with nothing locked (on_failure: the event that ends the flow).
+  struct Listener {
+    std::function<void(const WorkerEvent&)> on_event;
+    std::function<void(const WorkerEvent&)> on_failure;
+  };
+
+  // Throws std::system_error when no socket can be had or the address has no route.
+  WorkerFlow(const JobSpec& spec, const WorkerPath& path, std::uint32_t flow, std::uint32_t flow_count,
+             double connect_timeout_s, bool newcomer, Listener listener);
+  ~WorkerFlow() override;
+
+  void start();
+  // As WorkerMachine::submit; then sends what the window takes. Nothing happens once the machine has failed.
+  void submit(const Reduction& reduction);
+  void leave();
+  void begin(std::uint32_t base);  // as WorkerMachine::begin
+  // Moves packets until `finished()`, the deadline, or the end of the flow. False, at once, if another thread does so.
+  bool drive(const std::function<bool()>& finished, double deadline_s);
+  // No packet is handled any more and no memory written once this returns. The switch gets "nobody listens".
+  void halt();
+  void close();  // halt, and leave the thread
+
+  WorkerCounters counters();
+  CarrierCounters carrier_counters();  // of the base carrier, then of every bypass that there is, in the table's order
+  std::uint64_t packing_us();          // spent on making packets: quantizing, above all
+  std::uint64_t overflows();           // as WorkerBase::overflows
+  std::size_t buffer_bytes();
+  int receive_buffer_bytes() const { return base_->receive_buffer_bytes(); }
+  bool has_bypass();      // that works
+  std::string trouble();  // as WorkerBase::trouble
+
+ private:
+  class Outbox;
+  class Intake;
+
+  int fd() const override { return poller_.fd(); }
+  bool turn(bool woken) override;
+  bool pump(bool reads_base);  // everything that is due; false: there may be more to receive
+  bool linger();
+  bool may_sleep(Sleep how);
+  void wait_for_packets(const std::function<bool()>& finished, double deadline_s);
+  void watch_base(bool by_thread);
+  void count_as_awake();
+  void drop_broken_bypasses();
+  void send(double now, bool overdue = false);
+  std::uint64_t send_ns() const;
+  void wake_driver();
+  // Hands out events; the one that ends the flow, if any, is for on_failure once the lock is released.
+  std::optional<WorkerEvent> report();
+
+  Listener listener_;
+  Poller poller_;
+  Turnstile turnstile_;  // guards everything below
+  std::unique_ptr<WorkerBase> base_;
+  std::vector<std::unique_ptr<WorkerCarrier>>
+      opened_;                            // by row of the table, null where there is none; kept to the end
+  std::vector<WorkerCarrier*> bypasses_;  // those that work, by preference
+  WorkerMachine machine_;
+  std::unique_ptr<Outbox> outbox_;
+  std::unique_ptr<Intake> intake_;
+  std::uint64_t packing_ns_ = 0;
+  std::atomic<bool> closing_ = false;
+  std::mutex driver_;    // held by the thread that waits and drives
+  Lingering lingering_;  // its
+  std::atomic<bool> driven_ = false;
+  std::atomic<bool> told_ = false;  // of any event, since the thread last looked
+  Bell bell_;                       // what it sleeps on, where a bypass has one
+  std::uint32_t my_bit_;            // its place on the bell
+  int driver_fd_ = -1;              // the base carrier's descriptor, as the driver knows it
+  EventFd driver_bell_;             // interrupts it elsewhere
+  WorkerSeat seat_;
+};
+
+}  // namespace fanin

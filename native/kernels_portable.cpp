@@ -1,9 +1,0 @@
-// The kernels without vector instructions of our own.
-#include "kernel_body.hpp"
-#include "simd_portable.hpp"
-
-namespace fanin {
-
-constexpr KernelTable portable_kernels = KernelBody<PortableSimd>::table("portable", crc32_portable);
-
-}  // namespace fanin

@@ -1,0 +1,212 @@
+// What goes up from a leaf to its parent, when, and how long that takes. The rules stand in switch/machine/ascents.py.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "machine/congestion.hpp"
+#include "machine/loss_recovery.hpp"
+#include "machine/receipts.hpp"
+#include "wire/wire_constants.hpp"
+
+namespace fanin {
+
+struct Ascent {
+  std::uint32_t slot;
+  std::uint32_t order;  // that its packet carries
+  bool full;            // as long as a result
+};
+
+class Ascents {
+ public:
+  // `packet_bytes`: of the longest packets that go up.
+  Ascents(std::uint32_t slots, std::size_t packet_bytes)
+      : rounds_of_(slots), congestion_(slots, packet_bytes), recovery_(slots) {
+    waiting_.reserve(slots);
+  }
+
+  // The slot's open round, `number`, is complete; or, if it was already, is to go up again.
+  void complete(std::uint32_t slot, std::uint32_t number) {
+    Round& round = rounds_of_[slot];
+    if (round.place == Place::under_way) return again(slot, false);
+    if (round.place == Place::waiting) return;
+    round = {.place = Place::waiting, .number = number};
+    waiting_.push_back(item(slot));
+    std::ranges::push_heap(waiting_, std::greater<>{});
+  }
+
+  // A worker repeats what it gave to the slot's open round, which is complete: whether that goes up again.
+  bool asked(std::uint32_t slot, double now) {
+    const Round& round = rounds_of_[slot];
+    if (round.place != Place::under_way || std::ranges::find(again_, slot, &Again::slot) != again_.end()) return false;
+    const double shortest_s = std::min(shortest_s_, before_s_);
+    if (now < round.sent_at + (shortest_s == NEVER ? MIN_TIMEOUT_S : shortest_s)) return false;
+    again(slot, false);
+    return true;
+  }
+
+  // The parent has what went up, and cannot answer with a result that is longer: it is asked once more, at once.
+  void acknowledged(std::uint32_t slot) {
+    if (rounds_of_[slot].place == Place::under_way) again(slot, true);
+  }
+
+  // The next slot whose round goes up now.
+  std::optional<Ascent> take(double now) {
+    const double round_trip_s = congestion_.paced_round_trip(recovery_.timer.smoothed_s);
+    Ascent next = {};
+    if (!again_.empty()) {
+      next = {.slot = again_.front().slot, .order = 0, .full = again_.front().full};
+      again_.erase(again_.begin());
+    } else if (const std::optional<std::uint32_t> first = this->first();
+               first && congestion_.may_send(round_trip_s, now)) {
+      next.slot = *first;
+      std::ranges::pop_heap(waiting_, std::greater<>{});
+      waiting_.pop_back();
+      rounds_of_[next.slot].place = Place::under_way;
+    } else {
+      congestion_.limited = !waiting_.empty();
+      return std::nullopt;
+    }
+    next.order = congestion_.shares() ? static_cast<std::uint32_t>(recovery_.next_order()) : 0;
+    congestion_.sent(round_trip_s, now);
+    Round& round = rounds_of_[next.slot];
+    round.sent_at = now;
+    round.once = recovery_.sent(next.slot, now);
+    return next;
+  }
+
+  // When `take` is worth another try, if the pace alone stands in the way.
+  std::optional<double> next_timer() const {
+    return again_.empty() && first() ? std::optional(congestion_.held_until()) : std::nullopt;
+  }
+
+  // The result of the slot's open round has come: to all leaves, or `answered` because this one asked again.
+  void came(std::uint32_t slot, double now, bool answered, bool marked = false) {
+    std::erase_if(again_, [slot](const Again& each) { return each.slot == slot; });
+    const Round round = rounds_of_[slot];
+    if (round.place == Place::waiting) {
+      std::erase(waiting_, item(slot));
+      std::ranges::make_heap(waiting_, std::greater<>{});
+    }
+    rounds_of_[slot] = {};
+    if (round.place != Place::under_way) return;
+    const std::uint64_t order = recovery_.order(slot);
+    if (marked) congestion_.marked(order, recovery_.next_order());
+    if (answered) {
+      recovery_.repetition_was(true);
+      congestion_.lost(recovery_.order_before(slot), recovery_.next_order());
+    }
+    if (const std::optional<double> round_trip_s = recovery_.finished(slot, now, answered))
+      congestion_.round_trip(*round_trip_s, now);
+    congestion_.result(order, recovery_.next_order(), recovery_.overdue());
+    if (!round.once) return;
+    shortest_s_ = std::min(shortest_s_, now - round.sent_at);
+    if (++rounds_ < RECEIPT_EVERY) return;
+    before_s_ = shortest_s_;
+    shortest_s_ = NEVER;
+    rounds_ = 0;
+  }
+
+  // The parent says what has arrived: as at a worker, LossRecovery::receipt. `needless`: `told` was a repetition.
+  void receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now, bool needless) {
+    const bool by_rota = !needless && measures(told);
+    const std::optional<double> round_trip_s = recovery_.receipt(told, highest, received, now, by_rota, needless,
+                                                                 [this](std::uint32_t slot) { lost_.push_back(slot); });
+    congestion_.heard();
+    if (round_trip_s) {
+      recovery_.timer.path_round_trip(*round_trip_s);
+      if (!by_rota) congestion_.path_round_trip(*round_trip_s, now);
+    }
+    if (needless) recovery_.repetition_was(false);
+    for (const std::uint32_t slot : lost_) {
+      congestion_.lost(recovery_.order(slot), recovery_.next_order());
+      again(slot);
+    }
+    lost_.clear();
+  }
+
+  // A receipt also says of each slot whether the parent has closed an odd number of its rounds: `odd(slot)`.
+  template <typename Odd>
+  void settle(std::uint32_t highest, Odd odd, double now) {
+    const auto closed = [&](std::uint32_t slot) { return odd(slot) != ((rounds_of_[slot].number & 1) != 0); };
+    recovery_.settle(highest, closed, now, [this](std::uint32_t slot) { again(slot); });
+  }
+
+  // HELLO of that number went to the parent.
+  void hello_sent(std::uint32_t sequence, double now) { hello_ = {sequence, now}; }
+
+  // WELCOME came. If it answers the last HELLO, both measure the path; an earlier one nobody knows the time of.
+  void welcome(std::uint32_t sequence, double now) {
+    if (!hello_ || hello_->first != sequence) return;
+    const double round_trip_s = now - hello_->second;
+    recovery_.timer.sample(round_trip_s, true);
+    recovery_.timer.path_round_trip(round_trip_s);
+    congestion_.path_round_trip(round_trip_s, now);
+  }
+
+  // Microseconds from a round's going up to its result; 0 while it is not known.
+  std::uint32_t round_trip_us() const {
+    const double shortest_s = std::min(shortest_s_, before_s_);
+    return shortest_s == NEVER ? 0 : static_cast<std::uint32_t>(std::min(shortest_s * 1e6, double{ORDER_MASK}));
+  }
+
+ private:
+  static constexpr double NEVER = std::numeric_limits<double>::infinity();
+
+  enum class Place : std::uint8_t { nowhere, waiting, under_way };
+
+  // The open round of a slot.
+  struct Round {
+    Place place = Place::nowhere;
+    bool once = false;  // it went up for the first time then
+    std::uint32_t number = 0;
+    double sent_at = 0.0;  // when it last went up
+  };
+
+  struct Again {
+    std::uint32_t slot;
+    bool full;
+  };
+
+  std::uint64_t item(std::uint32_t slot) const {
+    return std::uint64_t{rounds_of_[slot].number} * rounds_of_.size() + slot;
+  }
+
+  // What is in the queue stays there, as it is unless it is known (`full` given) whether that is to be as long as a
+  // result.
+  void again(std::uint32_t slot, std::optional<bool> full = std::nullopt) {
+    const auto found = std::ranges::find(again_, slot, &Again::slot);
+    if (found == again_.end())
+      again_.push_back({.slot = slot, .full = full.value_or(false)});
+    else
+      found->full = full.value_or(found->full);
+  }
+
+  // The lowest round that waits, if the window has room for it.
+  std::optional<std::uint32_t> first() const {
+    if (waiting_.empty()) return std::nullopt;
+    const auto slot = static_cast<std::uint32_t>(waiting_.front() % rounds_of_.size());
+    if (congestion_.has_room(recovery_.in_flight(), recovery_.waiting())) return slot;
+    for (std::uint32_t other = 0; other < rounds_of_.size(); ++other)
+      if (rounds_of_[other].place == Place::under_way && item(other) < waiting_.front()) return std::nullopt;
+    return slot;
+  }
+
+  std::vector<Round> rounds_of_;        // by slot
+  std::vector<std::uint64_t> waiting_;  // a heap: complete rounds that have not gone up, as numbers of items
+  std::vector<Again> again_;            // those that are to go up again, in the order in which that was found
+  std::vector<std::uint32_t> lost_;     // of a receipt, while it is read
+  Congestion congestion_;
+  LossRecovery recovery_;
+  std::optional<std::pair<std::uint32_t, double>> hello_;  // number and time of the last one
+  double shortest_s_ = NEVER;
+  double before_s_ = NEVER;
+  std::uint32_t rounds_ = 0;  // that shortest_s_ is of
+};
+
+}  // namespace fanin

@@ -1,0 +1,155 @@
+// How many contributions of a flow may be under way, and how fast they go out. The rules stand in
+// fanin/protocol/congestion.py; operation by operation, so that both machines keep the same windows and times.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "wire/wire_constants.hpp"
+
+namespace fanin {
+
+class Congestion {
+ public:
+  // `packet_bytes` is the length of the job's longest packets.
+  Congestion(std::uint32_t slots, std::size_t packet_bytes)
+      : shares_(packet_bytes <= LONGEST_FRAME_BYTES),
+        pool_(slots),
+        window_(shares_ ? std::min(initial(packet_bytes, pool_), pool_) : pool_),
+        threshold_(pool_) {}
+
+  bool limited = false;  // more would have gone out, had the window or the pace allowed it
+
+  // Whether the path may have links that others use.
+  bool shares() const { return shares_; }
+  double window() const { return window_; }
+  // The longest round trip of the path, fading.
+  double path_s() const { return path_s_; }
+  std::uint64_t cuts() const { return cuts_; }
+  // Whether one more item may go out while so many are in flight, and so many wait for their results.
+  bool has_room(std::uint32_t in_flight, std::uint32_t waiting) const {
+    return in_flight < static_cast<std::uint32_t>(window_) &&
+           waiting < static_cast<std::uint32_t>(WINDOWS_WAITING * window_);
+  }
+
+  // A round trip was measured, with or without the lateness of peers.
+  void round_trip(double round_trip_s, double now) {
+    if (now - shortest_since_ >= SHORTEST_FOR_S) {
+      shortest_before_s_ = shortest_s_;
+      shortest_s_ = round_trip_s;
+      shortest_since_ = now;
+    }
+    shortest_s_ = std::min(shortest_s_, round_trip_s);
+    recent_s_ = std::min(recent_s_, round_trip_s);
+  }
+
+  // A round trip was measured that no peer has a part in.
+  void path_round_trip(double round_trip_s, double now) {
+    round_trip(round_trip_s, now);
+    path_s_ = std::max(std::min(round_trip_s, MAX_PACED_ROUND_TRIP_S), PATH_DECAY * path_s_);
+  }
+
+  // The switch has said something about a transmission: the path is there.
+  void heard() { silent_ = 0; }
+
+  // A result came for that transmission; how many others are overdue.
+  void result(std::uint64_t order, std::uint64_t next_order, std::uint32_t overdue) {
+    silent_ = 0;
+    if (order >= window_ends_) {
+      recent_before_s_ = recent_s_;
+      recent_s_ = NEVER;
+      window_ends_ = next_order;
+    }
+    if (DOUBTS_PER_WINDOW * overdue > window_ || order < recover_ || !limited) return;
+    if (window_ < threshold_)
+      window_ = std::min(window_ + 1.0, pool_);
+    else
+      window_ = std::min(window_ + GROWTH / window_, pool_);
+  }
+
+  // That transmission, or its result, was lost.
+  void lost(std::uint64_t order, std::uint64_t next_order) {
+    if (!shares_ || order < recover_ || !queues()) return;
+    recover_ = next_order;
+    const double unqueued = shortest_s() / std::min(recent_s_, recent_before_s_);
+    threshold_ = window_ = std::max(window_ * std::max(DECREASE, unqueued), std::min(MIN_WINDOW, pool_));
+    ++cuts_;
+  }
+
+  // That transmission, or what came for it, met congestion.
+  void marked(std::uint64_t order, std::uint64_t next_order) {
+    if (!shares_ || order < recover_) return;
+    recover_ = next_order;
+    threshold_ = window_ = std::max(window_ * DECREASE_MARKED, std::min(MIN_WINDOW, pool_));
+    ++cuts_;
+  }
+
+  // The timer expired; whether the switch is known to have what it had been waiting for.
+  void expired(bool arrived, std::uint64_t next_order) {
+    if (arrived || !shares_ || ++silent_ < SILENT_TIMEOUTS) return;
+    if (silent_ == SILENT_TIMEOUTS) {
+      threshold_ = std::max(window_ / 2.0, std::min(MIN_WINDOW, pool_));
+      ++cuts_;
+    }
+    recover_ = next_order;
+    window_ = std::min(MIN_WINDOW, pool_);
+  }
+
+  // The round trip in which a window goes out.
+  double paced_round_trip(double smoothed_s) const { return shares_ ? std::min(smoothed_s, path_s_) : 0.0; }
+
+  // Whether the pace allows a packet now; what is sent is told to `sent`. Otherwise see `held_until`.
+  bool may_send(double round_trip_s, double now) const {
+    return round_trip_s < MIN_PACED_ROUND_TRIP_S || held_until_ <= now;
+  }
+
+  // When the next burst may begin.
+  double held_until() const { return held_until_; }
+
+  // A contribution went out, in a window per that round trip.
+  void sent(double round_trip_s, double now) {
+    if (round_trip_s < MIN_PACED_ROUND_TRIP_S) return;
+    const double gain = window_ < threshold_ ? PACING_GAIN_SLOW_START : PACING_GAIN;
+    const double interval_s = round_trip_s / (gain * window_);
+    drained_at_ = std::min(std::max(drained_at_, now) + interval_s, now + round_trip_s);
+    if (drained_at_ - now >= std::max(BURST_S, BURST_PACKETS * interval_s)) held_until_ = drained_at_;
+  }
+
+ private:
+  static constexpr double NEVER = std::numeric_limits<double>::infinity();
+
+  static double initial(std::size_t packet_bytes, double pool) {
+    const double frames = std::max(INITIAL_WINDOW, static_cast<double>(INITIAL_WINDOW_BYTES / packet_bytes));
+    return frames > INITIAL_WINDOW ? frames : std::min(frames, std::max(FIRST_SHARE * pool, 2.0 * MIN_WINDOW));
+  }
+
+  // The round trip of the path without queues, as far as it is known.
+  double shortest_s() const { return std::min({shortest_s_, shortest_before_s_, LONGEST_UNQUEUED_S}); }
+
+  // Whether this flow's packets wait in queues, as far as round trips tell.
+  bool queues() const {
+    const double recent_s = std::min(recent_s_, recent_before_s_);
+    return recent_s < NEVER && window_ * (recent_s - shortest_s()) > QUEUED_PACKETS * recent_s;
+  }
+
+  bool shares_;  // the path may have links that others use
+  double pool_;
+  double window_;
+  double threshold_;           // slow start up to here
+  std::uint64_t recover_ = 0;  // losses of transmissions with lower orders belong to the last cut
+  std::uint64_t cuts_ = 0;
+  std::uint32_t silent_ = 0;          // timers since anything was heard of a transmission
+  double shortest_s_ = NEVER;         // of the time since shortest_since_
+  double shortest_before_s_ = NEVER;  // of the SHORTEST_FOR_S or more before
+  double shortest_since_ = 0.0;
+  double recent_s_ = NEVER;  // shortest of this window of packets, and of the one before
+  double recent_before_s_ = NEVER;
+  std::uint64_t window_ends_ = 0;  // the order with whose result this window of packets is over
+  double path_s_ = 0.0;            // the longest round trip of the path, fading
+  double drained_at_ = 0.0;        // when all that went out will have left at the rate
+  double held_until_ = 0.0;        // after a burst: when the next may begin
+};
+
+}  // namespace fanin

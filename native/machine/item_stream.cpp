@@ -1,0 +1,160 @@
+#include "machine/item_stream.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
+
+#include "wire/packet.hpp"
+
+namespace fanin {
+
+ItemStream::ItemStream(std::uint32_t slots, std::uint64_t window, std::uint32_t codes_per_packet)
+    : window_(window),
+      again_(slots),
+      codes_per_packet_(codes_per_packet),
+      agreed_for_(window_ + slots),
+      agreed_((window_ + slots) * codes_per_packet) {
+  queue_.reserve(slots);
+  slots_.reserve(slots);
+  for (std::uint32_t slot = 0; slot < slots; ++slot) slots_.push_back({.item = slot});
+}
+
+void ItemStream::append(const Operation& operation) {
+  const std::uint64_t repeats = most_repeats_ + operations_.size() + 1;
+  if (operation.end_item() / slots_.size() + repeats > MAX_BASE)
+    throw std::overflow_error("a slot counts 2^32 - 1 rounds, and this job has used them up: join a new one");
+  if (operation.chunks == 0) return;
+  const std::uint64_t number = operations_.end_number();
+  operations_.push_back(operation);
+  end_item_ = operation.end_item();
+  const std::uint64_t last = std::min<std::uint64_t>(end_item_, operation.first_item + slots_.size());
+  for (std::uint64_t item = operation.first_item; item < last; ++item) offer(item, number);
+}
+
+void ItemStream::begin(std::uint32_t base) {
+  end_item_ = oldest_item_ = std::uint64_t{base} * slots_.size();
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) slots_[slot] = {.item = end_item_ + slot, .held = true};
+}
+
+void ItemStream::release(std::uint32_t slot) {
+  slots_[slot].held = false;
+  if (slots_[slot].item < end_item_) offer(slots_[slot].item, operations_.front_number());
+}
+
+std::optional<std::uint32_t> ItemStream::next() {
+  // An entry may be out of date: its slot was answered, or finished, after it was put here. It is dropped when it is
+  // met, which is cheaper than finding it then.
+  while (!again_.empty()) {
+    if (slots_[again_.front()].state == State::again) return again_.front();
+    slots_[again_.pop()].in_again = false;
+  }
+  while (!queue_.empty()) {
+    const std::uint32_t slot = queue_.front().second;
+    if (slots_[slot].state == State::queued) return slot;
+    pop();
+  }
+  return std::nullopt;
+}
+
+void ItemStream::take() {
+  const std::optional<std::uint32_t> next_slot = next();
+  if (!next_slot) return;
+  Slot& slot = slots_[*next_slot];
+  if (slot.state == State::again) {
+    again_.pop();
+    slot.in_again = false;
+  } else {
+    pop();
+  }
+  slot.state = State::flying;
+}
+
+void ItemStream::send_again(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  slot.state = State::again;
+  if (slot.in_again) return;  // from an earlier time: the ring has room for each slot once
+  slot.in_again = true;
+  again_.push(index);
+}
+
+std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* codes_be) {
+  Slot& slot = slots_[slot_index];
+  const std::uint64_t item = slot.item, number = slot.operation;
+  Operation& operation = operations_[number];
+  slot.item += slots_.size();
+  slot.state = State::idle;
+  if (operation.carries_codes(item)) {
+    learn_codes(item + operation.lead, operation.code_count, codes_be);
+    offer(item + operation.lead, number);
+  }
+  offer(slot.item, number);
+  advance(number);
+  if (!operation.carries_words(item)) return 0;
+  const std::uint64_t done = --operation.unfinished_chunks == 0 ? operation.ticket : 0;
+  // In order only: a later operation may be done first, and `find` counts on numbers without gaps.
+  while (!operations_.empty() && operations_.front().unfinished_chunks == 0) operations_.pop_front();
+  return done;
+}
+
+void ItemStream::repeat(std::uint32_t slot, const std::uint8_t* codes_be) {
+  learn_codes(current(slot), operation(slot).code_count, codes_be);
+  most_repeats_ = std::max(most_repeats_, ++slots_[slot].repeats);
+  enqueue(slot);
+}
+
+void ItemStream::learn_codes(std::uint64_t item, std::uint32_t count, const std::uint8_t* codes_be) {
+  std::uint16_t* const codes = &agreed_[entry(item) * codes_per_packet_];
+  for (std::uint32_t i = 0; i < count; ++i) codes[i] = load_be16(codes_be + i * CODE_BYTES);
+  agreed_for_[entry(item)] = item + 1;
+}
+
+void ItemStream::advance(std::uint64_t hint) {
+  std::uint64_t item = window_end();
+  while (slots_[oldest_item_ % slots_.size()].item > oldest_item_) ++oldest_item_;
+  for (const std::uint64_t last = std::min(window_end(), end_item_); item < last; ++item) offer(item, hint);
+}
+
+std::uint64_t ItemStream::find(std::uint64_t item, std::uint64_t hint) const {
+  if (operations_[hint].contains(item)) return hint;
+  std::uint64_t low = operations_.front_number(), high = operations_.end_number();
+  while (high - low > 1) {
+    const std::uint64_t middle = low + (high - low) / 2;
+    (operations_[middle].first_item <= item ? low : high) = middle;
+  }
+  return low;
+}
+
+void ItemStream::offer(std::uint64_t item, std::uint64_t hint) {
+  if (item >= end_item_ || item >= window_end()) return;
+  const auto index = static_cast<std::uint32_t>(item % slots_.size());
+  Slot& slot = slots_[index];
+  if (slot.item != item || slot.state != State::idle || slot.held) return;
+  const std::uint64_t number = find(item, hint);
+  const Operation& operation = operations_[number];
+  if (operation.lead != 0 && operation.carries_words(item) && !knows_codes(item)) return;
+  slot.operation = number;
+  enqueue(index);
+}
+
+void ItemStream::enqueue(std::uint32_t index) {
+  Slot& slot = slots_[index];
+  slot.state = State::queued;
+  if (slot.in_queue) return;
+  slot.in_queue = true;
+  queue_.emplace_back(slot.item, index);
+  std::ranges::push_heap(queue_, std::ranges::greater{});
+}
+
+void ItemStream::pop() {
+  slots_[queue_.front().second].in_queue = false;
+  std::ranges::pop_heap(queue_, std::ranges::greater{});
+  queue_.pop_back();
+}
+
+std::size_t ItemStream::buffer_bytes() const {
+  return slots_.capacity() * sizeof(Slot) + operations_.capacity_bytes() + queue_.capacity() * sizeof(queue_[0]) +
+         again_.ring.capacity() * sizeof(std::uint32_t) + agreed_for_.capacity() * sizeof(std::uint64_t) +
+         agreed_.capacity() * sizeof(std::uint16_t);
+}
+
+}  // namespace fanin

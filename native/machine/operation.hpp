@@ -1,0 +1,106 @@
+// One reduction in progress: its memory, its numbers, and the chunks and items that it is cut into. The rules and the
+// table stand in host/machine/operation.py.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "wire/job.hpp"
+#include "wire/reduction.hpp"
+#include "machine/scale_forecast.hpp"
+#include "wire/wire_constants.hpp"
+#include "codecs/word_codec.hpp"
+
+namespace fanin {
+
+class Operation {
+ public:
+  Operation() = default;
+  // Throws std::invalid_argument for what would be computed wrongly.
+  Operation(std::uint64_t ticket, const Reduction& asked, const JobSpec& spec, std::uint32_t flow,
+            std::uint32_t flow_count, std::uint64_t first_item, std::uint32_t place);
+
+  std::uint64_t ticket = 0;
+  std::uint64_t first_item = 0;
+  std::uint64_t chunks = 0;
+  std::uint64_t lead = 0;
+  std::uint64_t unfinished_chunks = 0;
+  std::uint32_t signature = 0;
+  std::uint32_t code_count = 0;  // in every packet of this operation
+  bool forecasts = false;
+  bool has_forecast = false;  // whether `forecast` was made: it stays what the words were quantized with
+  Forecast forecast;
+  // Every element has one worker that contributes it.
+  bool owned() const { return asked_.owned; }
+  // Whether this worker contributes nothing to the item.
+  bool passes(std::uint64_t item) const;
+  // Whether nobody else contributes anything to it.
+  bool is_sole(std::uint64_t item) const;
+  // Whether the words of the item's result are needed here.
+  bool keeps(std::uint64_t item) const;
+  Shape shape() const { return {asked_.count, asked_.element, codec_->number}; }
+
+  // --- items ---
+
+  std::uint64_t items() const { return chunks + lead; }
+  std::uint64_t end_item() const { return first_item + items(); }
+  bool contains(std::uint64_t item) const { return item - first_item < items(); }
+  bool carries_codes(std::uint64_t item) const { return lead != 0 && item - first_item < chunks; }
+  bool carries_words(std::uint64_t item) const { return item - first_item >= lead; }
+  std::uint64_t codes_chunk(std::uint64_t item) const { return item - first_item; }
+  std::uint64_t words_chunk(std::uint64_t item) const { return item - first_item - lead; }
+  std::size_t word_count(std::uint64_t item) const {
+    return carries_words(item) ? codec_->word_count(packet(words_chunk(item))) : 0;
+  }
+
+  std::size_t result_word_count(std::uint64_t item) const {
+    return carries_words(item) ? codec_->result_word_count(packet(words_chunk(item))) : 0;
+  }
+  std::uint8_t lanes() const { return codec_->lanes; }
+
+  // --- numbers; codes are in host order, words in wire order ---
+
+  // This worker's code_count scale codes of a chunk; what lies past the end of the array is 0.
+  void own_codes(std::uint64_t chunk, std::uint16_t* codes) const;
+  void quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const;
+  // Writes a chunk's result to the destination, and what quantizing lost to the residual.
+  // `words`: null where none are kept. `shift`: of a sum that the switch has narrowed.
+  void store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words, std::uint32_t contributors,
+             std::uint32_t shift = 0);
+  // The same for a round that nobody contributed to; without agreed codes.
+  void store_zeros(std::uint64_t chunk);
+
+ private:
+  // The number of a chunk of this flow among those of all.
+  std::uint64_t packet(std::uint64_t chunk) const { return flow_ + chunk * flow_count_; }
+  Contribution own(const PacketSpan& at) const {
+    return {asked_.source + at.start * element_bytes(asked_.element), at.count, asked_.factor,
+            asked_.residual == nullptr ? nullptr : asked_.residual + at.start};
+  }
+  struct Range {
+    std::uint64_t first;
+    std::uint64_t last;
+    std::uint64_t count() const { return last - first; }
+  };
+  // Of elements [first, last): those that are this worker's own; an empty range is at an end of that.
+  Range own(Range of) const;
+  bool streams() const;  // whether results are written past the caches
+  // Copies what is kept of a packet's elements that are this worker's own, unless they are in their place.
+  void keep_own(const PacketSpan& at) const;
+  Range kept(const PacketSpan& at) const;
+  // Where elements of a packet go.
+  Kept place(const PacketSpan& at, Range elements) const;
+
+  // The scale codes of a chunk's blocks: those agreed on, or the one that was given.
+  const std::uint16_t* codes(const std::uint16_t* agreed) const {
+    return asked_.scale_code == 0 ? agreed : given_codes_.data();
+  }
+  std::array<std::uint16_t, MAX_CODES> given_codes_{};
+  Reduction asked_;
+  std::shared_ptr<WordCodec> codec_;
+  std::uint64_t flow_ = 0;
+  std::uint64_t flow_count_ = 1;
+};
+
+}  // namespace fanin

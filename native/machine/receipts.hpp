@@ -1,0 +1,48 @@
+// Which transmissions of a worker have arrived, and when the worker is told. The rules stand in
+// switch/machine/receipts.py.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "wire/wire_constants.hpp"
+
+namespace fanin {
+
+inline constexpr std::uint32_t WORD_BITS = 8 * WORD_BYTES;  // slots that a word of a receipt tells of
+
+// Whether that transmission has a receipt in any case.
+inline bool measures(std::uint32_t order) { return order % RECEIPT_EVERY == RECEIPT_EVERY / 2; }
+
+class Arrivals {
+ public:
+  std::uint32_t highest() const { return highest_; }
+  std::uint32_t received() const { return received_; }
+
+  // Whether one of those that are told apart has not come, and is a hole.
+  bool incomplete() const { return (received_ | ((std::uint32_t{1} << (REORDER_THRESHOLD - 1)) - 1)) != ORDER_MASK; }
+
+  // A transmission has arrived; whether it uncovers a hole that the worker has not been told of.
+  bool take(std::uint32_t order) {
+    const std::uint32_t ahead = order - highest_;
+    if (ahead == 0) return false;
+    if (ahead > ORDER_MASK / 2) {
+      const std::uint32_t behind = 0 - ahead;
+      if (behind <= TRACKED) received_ |= std::uint32_t{1} << (behind - 1);
+      return false;
+    }
+    received_ = ahead <= TRACKED
+                    ? static_cast<std::uint32_t>(std::uint64_t{received_} << ahead) | std::uint32_t{1} << (ahead - 1)
+                    : 0;
+    highest_ = order;
+    const auto newly_due =
+        static_cast<std::uint32_t>(((std::uint64_t{1} << std::min(ahead, TRACKED)) - 1) << (REORDER_THRESHOLD - 1));
+    return (received_ & newly_due) != newly_due;
+  }
+
+ private:
+  std::uint32_t highest_ = 0;
+  std::uint32_t received_ = ORDER_MASK;  // bit i: whether order highest_ - 1 - i has come
+};
+
+}  // namespace fanin

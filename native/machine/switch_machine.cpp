@@ -1,0 +1,445 @@
+// See the table at the top of switch/machine/switch_machine.py: the checks here are its rows, in its order.
+#include "machine/switch_machine.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <string>
+
+#include "kernels/checksum.hpp"
+#include "machine/switch_machine_state.hpp"
+
+namespace fanin {
+
+namespace {
+
+bool from_workers(Kind kind) { return kind == Kind::contribution || kind == Kind::hello || kind == Kind::bye; }
+
+// The row LENGTH of contributions.
+bool fits(const JobSpec& spec, const Parsed& packet) {
+  const Header& header = packet.header;
+  const bool passes = (header.flags & FLAG_PASS) != 0, late = (header.flags & FLAG_LATE) != 0;
+  const bool runs = run_of(header) > 1;
+  const bool summed =
+      header.lanes == 0 || runs || (spec.accumulators && (spec.branches || lane_shift(header.lanes) == 0));
+  return (header.code_count == 0 || header.code_count == spec.codes_per_packet) && summed &&
+         packet.word_count <= spec.words_per_packet &&
+         words_of_result(header.lanes, packet.word_count) <= spec.words_per_packet &&
+         !(passes && (header.code_count != 0 || packet.word_count != 0)) && !(late && !passes) &&
+         !(runs && !spec.synchronous()) && !(spec.branches && header.contributors > MAX_TREE_WORKERS);
+}
+
+}  // namespace
+
+SwitchMachine::SwitchMachine(std::uint64_t memory_bytes) : state_(std::make_unique<State>(memory_bytes)) {}
+SwitchMachine::~SwitchMachine() = default;
+
+// --- what the controller asks ---
+
+void SwitchMachine::admit(const JobSpec& spec, const std::optional<Uplink>& uplink) {
+  State& state = *state_;
+  if (state.find(spec.job) != nullptr)
+    throw JobRefused("job index " + std::to_string(spec.job) +
+                     " is taken at this switch; the controller must choose another");
+  const std::uint64_t needed = SlotRing::pool_bytes(spec);
+  const std::uint64_t free = state.memory_bytes - state.memory_taken;
+  if (needed > free)
+    throw JobRefused("job " + std::to_string(spec.job) + " needs " + std::to_string(needed) +
+                     " bytes of switch memory and " + std::to_string(free) + " of " +
+                     std::to_string(state.memory_bytes) +
+                     " are free; ask for fewer slots, end another job or give the switch more memory");
+  if (state.jobs.size() <= spec.job) state.jobs.resize(std::size_t{spec.job} + 1);
+  try {
+    state.jobs[spec.job] = std::make_unique<SwitchJob>(spec, uplink);
+  } catch (const std::bad_alloc&) {
+    throw JobRefused("job " + std::to_string(spec.job) + " needs " + std::to_string(needed) +
+                     " bytes of switch memory, which this machine does not have; ask for fewer slots");
+  }
+  state.memory_taken += needed;
+  if (uplink) state.parts[State::part_key(*uplink)] = spec.job;
+  state.look_at_own_watch();
+}
+
+bool SwitchMachine::hold(std::uint16_t job, std::uint64_t bytes) {
+  SwitchJob& holder = state_->job_at(job);
+  const std::uint64_t others = state_->memory_taken - holder.held_bytes;
+  if (bytes > state_->memory_bytes - others) return false;
+  state_->memory_taken = others + bytes;
+  holder.held_bytes = bytes;
+  return true;
+}
+
+void SwitchMachine::use_images(std::uint16_t job, std::shared_ptr<std::uint8_t> memory,
+                               std::span<const std::uint8_t> lasting) {
+  state_->job_at(job).ring.use_images(std::move(memory), lasting);
+}
+
+bool SwitchMachine::waits_in(std::uint16_t job, std::span<const std::uint8_t> memory) const {
+  const SwitchJob* const found = state_->find(job);
+  return found != nullptr && found->ring.waits_in(memory);
+}
+
+void SwitchMachine::let_go(std::uint16_t job, std::span<const std::uint8_t> memory) {
+  if (SwitchJob* const found = state_->find(job); found != nullptr) found->ring.let_go(memory);
+}
+
+void SwitchMachine::remove(std::uint16_t job) {
+  SwitchJob& gone = state_->job_at(job);
+  state_->queue.make_tags();  // and end runs; with its keys, while they are there
+  const std::span<const std::uint8_t> memory = gone.ring.memory();
+  state_->queue.copy_out_all(memory.data(), memory.size());
+  state_->past.add(gone.tally);
+  if (gone.uplink) state_->parts.erase(State::part_key(gone.uplink->uplink()));
+  state_->memory_taken -= SlotRing::pool_bytes(gone.spec) + gone.held_bytes;
+  state_->jobs[job].reset();
+  state_->look_at_own_watch();
+}
+
+void SwitchMachine::State::look_at_own_watch() {
+  double tick_s = std::numeric_limits<double>::infinity();
+  for (const auto& job : jobs)
+    if (job != nullptr) tick_s = std::min(tick_s, job->heartbeat_s());
+  stops.watch_every(tick_s);
+}
+
+void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
+  SwitchJob& job = state_->job_at(index);
+  if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
+  job.expected &= ~(std::uint32_t{1} << worker);
+  if (job.evicted(worker)) return;
+  const bool known = job.has(job.registered, worker);
+  const Reason news = job.has(job.left, worker) ? Reason::worker_left : Reason::worker_lost;
+  job.ring.set_live(job.ring.live() & ~(std::uint32_t{1} << worker));
+  job.update_audience();
+  if (known) state_->tell(job, Reason::evicted, static_cast<std::uint8_t>(worker), {&job.sources[worker], 1});
+  if (job.spec.survives_loss) {
+    ++job.changes;
+    state_->tell(job, news, SWITCH_WORKER, job.audience());
+  }
+  state_->poke(job);
+}
+
+void SwitchMachine::suspect(std::uint16_t index, std::uint32_t worker, double now) {
+  SwitchJob& job = state_->job_at(index);
+  if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
+  if (!job.suspicion_stands(worker)) job.suspected[worker] = now;
+}
+
+std::vector<Address> SwitchMachine::overdue(double now) const {
+  std::vector<Address> sources;
+  for (const auto& job : state_->jobs) {
+    if (job == nullptr) continue;
+    for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker)
+      if (job->watched(worker) && job->silent_at(worker) <= now) sources.push_back(job->sources[worker]);
+  }
+  return sources;
+}
+
+void SwitchMachine::sign_of_life(Address source, double now) {
+  for (const auto& job : state_->jobs) {
+    if (job == nullptr) continue;
+    for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker)
+      if (job->watched(worker) && job->sources[worker] == source) job->heard[worker] = now;
+  }
+}
+
+void SwitchMachine::admit_worker(std::uint16_t index, std::uint32_t worker, std::uint64_t token) {
+  SwitchJob& job = state_->job_at(index);
+  if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
+  if (!job.spec.survives_loss || !job.evicted(worker))
+    throw std::invalid_argument("worker " + std::to_string(worker) + " of job " + std::to_string(index) +
+                                " has not been evicted, or nobody may come in its place");
+  job.expect(worker, token);
+}
+
+void SwitchMachine::set_quorum(std::uint16_t index, std::uint32_t quorum, double) {
+  SwitchJob& job = state_->job_at(index);
+  if (quorum < 1 || quorum > job.spec.workers)
+    throw std::invalid_argument("quorum = " + std::to_string(quorum) + "; must be in 1.." +
+                                std::to_string(job.spec.workers) + " (workers)");
+  job.ring.set_quorum(quorum);
+  state_->poke(job);
+}
+
+void SwitchMachine::set_staleness(std::uint16_t index, std::uint32_t staleness, double) {
+  SwitchJob& job = state_->job_at(index);
+  if (staleness > job.spec.max_staleness)
+    throw std::invalid_argument("staleness = " + std::to_string(staleness) + "; must be in 0.." +
+                                std::to_string(job.spec.max_staleness) + " (the job's max_staleness)");
+  job.ring.set_staleness(staleness);
+  state_->poke(job);
+}
+
+std::vector<std::uint16_t> SwitchMachine::jobs() const {
+  std::vector<std::uint16_t> indices;
+  for (const auto& job : state_->jobs)
+    if (job != nullptr) indices.push_back(job->spec.job);
+  return indices;
+}
+
+Members SwitchMachine::members(std::uint16_t index) const {
+  const SwitchJob& job = state_->job_at(index);
+  return {.registered = job.registered, .lost = job.lost, .left = job.left};
+}
+
+std::optional<Address> SwitchMachine::source(std::uint16_t index, std::uint32_t worker) const {
+  const SwitchJob& job = state_->job_at(index);
+  const bool known = worker < job.spec.workers && job.has(job.registered, worker);
+  return known ? std::optional(job.sources[worker]) : std::nullopt;
+}
+
+std::uint32_t SwitchMachine::slots_in_step(std::uint16_t index) const {
+  const auto& jobs = state_->jobs;
+  return index < jobs.size() && jobs[index] != nullptr ? jobs[index]->spec.slots_in_step() : 0;
+}
+
+std::uint32_t SwitchMachine::missing(std::uint16_t index) const {
+  const auto& jobs = state_->jobs;
+  return index < jobs.size() && jobs[index] != nullptr ? jobs[index]->ring.missing() : 1;
+}
+
+CounterList SwitchMachine::counters() const {
+  SwitchTally total = state_->past;
+  for (const auto& job : state_->jobs)
+    if (job != nullptr) total.add(job->tally);
+  return total.list();
+}
+
+CounterList SwitchMachine::job_counters(std::uint16_t job) const {
+  const SwitchJob& found = state_->job_at(job);
+  CounterList counts = found.tally.list();
+  for (std::uint32_t worker = 0; worker < found.spec.workers; ++worker)
+    counts.emplace_back("last_arrivals_" + std::to_string(worker), found.last_arrivals[worker]);
+  return counts;
+}
+
+// --- the five verbs ---
+
+void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked) {
+  state_->receive(datagram, source, now, marked);
+}
+
+void SwitchMachine::receive_datagrams(std::span<const Arrival> datagrams, double now) {
+  const auto key_of = [this](const Arrival& arrival) { return state_->key_of(arrival.bytes); };
+  const auto take = [this, now](const Arrival& arrival, const ComputedTag& computed) {
+    state_->receive(arrival.bytes, arrival.source, now, arrival.marked, computed);
+  };
+  for_each_tagged(datagrams, Direction::to_switch, key_of, take);
+}
+
+// Of what a worker of a job with tags says; null for other things, and for what is dropped without a look at its tag.
+const SipKey* SwitchMachine::State::key_of(std::span<const std::uint8_t> datagram) {
+  if (datagram.size() < HEADER_BYTES || !from_workers(static_cast<Kind>(datagram[OFFSET_KIND]))) return nullptr;
+  const SwitchJob* const job = find(load_be16(datagram.data() + OFFSET_JOB));
+  if (job == nullptr || load_be32(datagram.data() + OFFSET_GENERATION) != job->spec.generation) return nullptr;
+  const std::uint32_t worker = datagram[OFFSET_WORKER];
+  return worker < job->spec.workers ? job->keys.of_worker(worker) : nullptr;
+}
+
+void SwitchMachine::State::receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+                                   const ComputedTag& computed) {
+  State& state = *this;
+  state.turn(now);
+  Parsed packet = parse(datagram);
+  if (packet.ok() && !checksum_holds(datagram)) packet.reason = Reason::checksum;
+  const Kind kind = packet.header.kind;
+  if (packet.ok() && !state.parts.empty())
+    if (SwitchJob* const part = state.find_part(source, packet.header))
+      return state.receive_from_parent(*part, packet, datagram, now, marked);
+  SwitchJob* const job = packet.ok() && from_workers(kind) ? state.find(packet.header.job) : nullptr;
+  SwitchTally& tally = job != nullptr ? job->tally : state.past;
+  ++tally.packets_in;
+  tally.bytes_in += datagram.size();
+  if (job != nullptr) {
+    state.receive(*job, packet, datagram, source, now, marked, computed);
+  } else if (packet.reason == Reason::version && (from_workers(kind) || kind == Kind::probe)) {
+    state.refuse(tally, nullptr, packet.reason, packet.header, source);
+  } else if (!packet.ok()) {
+    tally.drop(packet.reason);
+  } else if (kind == Kind::probe) {
+    state.echo(datagram, source);
+  } else if (!from_workers(kind)) {
+    tally.drop(Reason::kind);
+  } else {
+    state.refuse(tally, nullptr, Reason::unknown_job, packet.header, source);
+  }
+}
+
+void SwitchMachine::datagrams_to_send(double now, SwitchSink& sink) {
+  state_->turn(now);
+  for (const auto& [key, index] : state_->parts) state_->speak_to_parent(*state_->jobs[index], now);
+  state_->queue.hand_out(sink);
+}
+
+std::size_t SwitchMachine::pending_bytes() const { return state_->queue.bytes(); }
+
+std::optional<double> SwitchMachine::next_timer() const {
+  double first = std::numeric_limits<double>::infinity();
+  for (const auto& job : state_->jobs) {
+    if (job == nullptr) continue;
+    for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker)
+      if (job->watched(worker)) first = std::min({first, job->silent_at(worker), state_->stops.due_at()});
+    if (!job->uplink) continue;
+    first = std::min(first, job->uplink->next_timer().value_or(first));
+    first = std::min(first, job->ascents->next_timer().value_or(first));
+  }
+  return first == std::numeric_limits<double>::infinity() ? std::nullopt : std::optional(first);
+}
+
+void SwitchMachine::handle_timer(double now) {
+  state_->turn(now);
+  for (const auto& job : state_->jobs) {
+    if (job == nullptr) continue;
+    const std::uint32_t lost_before = job->lost;
+    for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker) {
+      if (!job->watched(worker) || job->silent_at(worker) > now) continue;
+      job->lost |= std::uint32_t{1} << worker;
+      state_->events.push_back({.kind = SwitchEvent::Kind::worker_silent,
+                                .job = job->spec.job,
+                                .worker = static_cast<std::uint8_t>(worker),
+                                .silent_s = now - job->heard[worker]});
+    }
+    if (job->lost != lost_before) state_->tell(*job, Reason::worker_lost, SWITCH_WORKER, job->audience());
+    if (!job->uplink) continue;
+    if (job->lost != lost_before) job->uplink->leave(now);
+    state_->tell_news(*job, job->uplink->handle_timer(now));
+  }
+}
+
+std::optional<SwitchEvent> SwitchMachine::next_event() {
+  if (state_->events.empty()) return std::nullopt;
+  const SwitchEvent event = state_->events.front();
+  state_->events.pop_front();
+  return event;
+}
+
+// --- packets of a job ---
+
+void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram,
+                                   Address source, double now, bool marked, const ComputedTag& computed) {
+  const Reason reason = objection(job, packet, datagram, source, computed);
+  if (reason != Reason{}) return refuse(job.tally, &job, reason, packet.header, source);
+  const std::uint32_t worker = packet.header.worker;
+  if (!job.keys.tags() || packet.header.kind != Kind::contribution) job.heard[worker] = now;
+  if (packet.header.kind == Kind::contribution) {
+    job.marked |= std::uint32_t{marked} << worker;
+    contribute(job, packet, source, now);
+  } else if (packet.header.kind == Kind::bye) {
+    part(job, worker, datagram, source);
+    if (job.uplink && (job.left | job.lost) == job.spec.full_mask()) job.uplink->leave(now);
+  } else {
+    if (!job.has(job.registered, worker)) register_source(job, worker, source);
+    job.hellos[worker] = std::uint64_t{packet.header.slot} + 1;
+    // Only where all contribute to every round, in order: bitmaps are alike then, and no pass has to be answered at
+    // once.
+    const bool runs = job.spec.synchronous() && (packet.header.bitmap & HELLO_RUNS) != 0;
+    job.takes_runs = (job.takes_runs & ~(std::uint32_t{1} << worker)) | std::uint32_t{runs} << worker;
+    welcome(job, packet, source);
+    if (job.uplink && job.registered == job.spec.full_mask()) job.uplink->start(now);
+  }
+}
+
+void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Address source, double now) {
+  const Header& header = packet.header;
+  const bool passes = (header.flags & FLAG_PASS) != 0;
+  const std::uint32_t run = run_of(header);
+  const bool late = (header.flags & FLAG_LATE) != 0;
+  if (!fits(job.spec, packet)) return job.tally.drop(Reason::length);
+  if (header.slot >= job.spec.slots) return job.tally.drop(Reason::slot_range);
+  if (passes && header.base == MAX_BASE) return tell_where(job, header, source);
+  const Contribution given = {.signature = header.signature,
+                              .codes = packet.codes,
+                              .code_count = header.code_count,
+                              .words = packet.words,
+                              .word_count = static_cast<std::uint32_t>(packet.word_count),
+                              .contributors = job.spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1,
+                              .lanes = header.lanes};
+  const std::size_t asked_bytes = datagram_bytes(header.code_count, packet.word_count);
+  // Of a run, whose passes bring one reply at most: it is as long as one of them. Who lacks a result asks with one
+  // pass.
+  std::optional<Header> owed;
+  bool repeated = false;
+  for (std::uint32_t index = 0; index < run; ++index) {
+    const Header each = part_of(header, index, job.spec.slots);
+    const SlotOutcome outcome =
+        job.ring.contribute(each.slot, each.worker, each.base, passes ? nullptr : &given, queue,
+                            {.late = late, .bare = (each.flags & FLAG_BARE) != 0, .signature = each.signature});
+    switch (outcome.verdict) {
+      case Verdict::accepted:
+        ++(passes ? job.tally.passes : job.tally.contributions);
+        job.heard[each.worker] = now;
+        break;
+      case Verdict::duplicate:
+        ++job.tally.duplicates;
+        break;
+      case Verdict::future:
+        job.tally.drop(Reason::future);
+        continue;
+      case Verdict::ancient:
+        job.tally.drop(Reason::ancient);
+        continue;
+      case Verdict::mismatch:  // and so are those behind it: they have the same signature
+        return refuse(job.tally, &job, Reason::mismatch, each, source);
+    }
+    const bool again = outcome.verdict == Verdict::duplicate;
+    if (outcome.ascends && !again) job.ascents->complete(each.slot, each.base);
+    const bool ascends = outcome.ascends && (!again || job.ascents->asked(each.slot, now));
+    // The transmission's order. A result or an answer says as much as a receipt, and most of what comes in order says
+    // nothing new: so a receipt goes out for a gap, for what was sent in vain, and now and then to measure the path.
+    if (each.bitmap != 0) {
+      Arrivals& arrivals = job.arrivals[each.worker];
+      const bool uncovers = arrivals.take(each.bitmap);
+      // Neither tells of marks, though, and who comes last at its leaf every time would never hear of them.
+      const bool due = (uncovers || arrivals.incomplete() || again || measures(each.bitmap)) && !ascends;
+      const bool met_congestion = job.has(job.marked, each.worker);
+      if (!outcome.answered && (due || met_congestion)) {
+        owed = each;
+        repeated = again;
+      }
+    }
+    if (owed && index + 1 == run) receipt(job, *owed, asked_bytes, repeated, source);
+    if (outcome.closed) {
+      ++job.last_arrivals[each.worker];
+      multicast(job, each.slot, outcome.number);
+    }
+    if (outcome.answered && run == 1) answer(job, each, asked_bytes, source);
+  }
+}
+
+void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker, Address source) {
+  const bool enters = job.has(job.expected, worker);
+  if (enters) job.enter(worker);
+  job.sources[worker] = source;
+  job.arrivals[worker] = {};
+  job.marked &= ~(std::uint32_t{1} << worker);
+  job.registered |= std::uint32_t{1} << worker;
+  job.update_audience();
+  if (enters) tell(job, Reason::worker_joined, SWITCH_WORKER, job.audience());
+  events.push_back({.kind = SwitchEvent::Kind::worker_joined,
+                    .job = job.spec.job,
+                    .worker = static_cast<std::uint8_t>(worker),
+                    .silent_s = 0.0});
+}
+
+void SwitchMachine::State::part(SwitchJob& job, std::uint32_t worker, std::span<const std::uint8_t> bye,
+                                Address source) {
+  echo_bye(job, bye, source);
+  if (job.has(job.left, worker)) return;
+  job.left |= std::uint32_t{1} << worker;
+  job.update_audience();
+  events.push_back({.kind = SwitchEvent::Kind::worker_left,
+                    .job = job.spec.job,
+                    .worker = static_cast<std::uint8_t>(worker),
+                    .silent_s = 0.0});
+  // Nobody misses who was expected, and gives up before it has come in.
+  if (job.has(job.left, worker)) tell(job, Reason::worker_left, SWITCH_WORKER, job.audience());
+}
+
+void SwitchMachine::State::poke(SwitchJob& job) {
+  for (std::uint32_t slot = 0; slot < job.spec.slots; ++slot) {
+    if (const std::optional<std::uint32_t> number = job.ring.poke(slot)) multicast(job, slot, *number);
+    if (job.ring.complete(slot)) job.ascents->complete(slot, job.ring.open(slot));
+  }
+}
+
+}  // namespace fanin

@@ -1,0 +1,87 @@
+// What SwitchMachine keeps, and what its three files do with it: switch_machine.cpp decides, switch_replies.cpp makes
+// what is sent, switch_leaf.cpp speaks with a leaf's parent.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "machine/own_stops.hpp"
+#include "wire/packet.hpp"
+#include "machine/switch_job.hpp"
+#include "machine/switch_machine.hpp"
+#include "machine/switch_queue.hpp"
+
+namespace fanin {
+
+struct SwitchMachine::State {
+  explicit State(std::uint64_t memory) : memory_bytes(memory) {}
+
+  SwitchJob& job_at(std::uint16_t index) {
+    SwitchJob* const job = find(index);
+    if (job == nullptr) throw NoSuchJob("job " + std::to_string(index));
+    return *job;
+  }
+  SwitchJob* find(std::uint16_t index) { return index < jobs.size() ? jobs[index].get() : nullptr; }
+
+  void look_at_own_watch();
+  void turn(double now) {
+    if (const double stopped_s = stops.turn(now); stopped_s != 0.0)
+      for (const auto& job : jobs)
+        if (job != nullptr) job->was_stopped(stopped_s, now);
+  }
+
+  void receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+               const ComputedTag& computed = {});
+  void receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source, double now,
+               bool marked, const ComputedTag& computed);
+  const SipKey* key_of(std::span<const std::uint8_t> datagram);
+  void contribute(SwitchJob& job, const Parsed& packet, Address source, double now);
+  void register_source(SwitchJob& job, std::uint32_t worker, Address source);
+  void welcome(SwitchJob& job, const Parsed& hello, Address source);
+  void part(SwitchJob& job, std::uint32_t worker, std::span<const std::uint8_t> bye, Address source);
+  void poke(SwitchJob& job);
+
+  void ascend(SwitchJob& job, const Ascent& ascent);
+  void receipt_from_parent(SwitchJob& job, const Parsed& packet, double now);
+  void speak_to_parent(SwitchJob& job, double now);
+  void send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes);
+  void receive_from_parent(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, double now,
+                           bool marked);
+  void descend(SwitchJob& job, const Parsed& packet, double now, bool marked);
+  void tell_news(SwitchJob& job, Reason news);
+
+  bool takes(SwitchTally& tally, std::size_t bytes, std::size_t destinations);
+  void echo_bye(SwitchJob& job, std::span<const std::uint8_t> bye, Address source);
+  void echo(std::span<const std::uint8_t> probe, Address source);
+  void multicast(SwitchJob& job, std::uint32_t slot, std::uint32_t number);
+  bool lengthen_run(SwitchJob& job, std::span<const std::uint8_t> bare, std::span<const Address> destinations);
+  void answer(SwitchJob& job, const Header& header, std::size_t asked_bytes, Address source);
+  void answer_bare(SwitchJob& job, const Header& header, std::uint32_t base, std::uint32_t bitmap, Address source);
+  void receipt(SwitchJob& job, const Header& header, std::size_t asked_bytes, bool repeated, Address source);
+  void refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header, Address source);
+  void tell(SwitchJob& job, Reason reason, std::uint8_t worker, std::span<const Address> destinations);
+  void tell_where(SwitchJob& job, const Header& header, Address source);
+
+  std::uint64_t memory_bytes;
+  std::uint64_t memory_taken = 0;
+  std::vector<std::unique_ptr<SwitchJob>> jobs;  // by index
+  // Parts of jobs at a parent: its address, its index of the job, the generation. A parent that was restarted uses its
+  // indices again, while parts of jobs of its former life linger here.
+  using PartKey = std::tuple<Address, std::uint16_t, std::uint32_t>;
+  static PartKey part_key(const Uplink& uplink) { return {uplink.parent, uplink.job, uplink.generation}; }
+  SwitchJob* find_part(Address source, const Header& header);
+  std::map<PartKey, std::uint16_t> parts;
+  SwitchTally past;  // packets of no job, and the counts of jobs that were removed
+  SwitchQueue queue;
+  OwnStops stops;
+  std::deque<SwitchEvent> events;  // at most three per worker
+};
+
+// The words of the datagram: the first two the masks of who is gone, the others zero.
+void write_news(std::span<std::uint8_t> datagram, const Header& header, std::uint32_t lost, std::uint32_t left);
+
+}  // namespace fanin

@@ -1,0 +1,62 @@
+// How a leaf is present at its parent, in one job: keepalive.hpp, and what its workers are to be told. The rules, and
+// the table of phases, stand in switch/machine/uplink.py.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "machine/keepalive.hpp"
+
+namespace fanin {
+
+class UplinkPresence : public Keepalive {
+ public:
+  // Connecting, the parent's silence ends nothing.
+  UplinkPresence(const Uplink& uplink, const JobSpec& spec)
+      : Keepalive(spec, Phase::waiting, std::numeric_limits<double>::infinity()), uplink_(uplink) {}
+
+  const Uplink& uplink() const { return uplink_; }
+  Reason news() const { return news_; }  // branch_left or branch_lost, once there is a reason to tell the workers
+
+  void start(double now) {
+    if (phase_ != Phase::waiting) return;
+    phase_ = Phase::connecting;
+    Keepalive::start(now);
+  }
+
+  // What these return is to be told to the leaf's workers; Reason{} for nothing. Each kind of news is told once; the
+  // worse one stays.
+  Reason handle_timer(double now) {
+    if (left_unconfirmed(now)) phase_ = Phase::left;
+    if (!silent_s(now)) return Reason{};
+    phase_ = Phase::failed;
+    return once(Reason::branch_lost);
+  }
+  Reason branches_gone(std::uint32_t lost, std::uint32_t left) {
+    if (!joined()) return Reason{};
+    if (lost != 0) return refused();
+    return left != 0 ? once(Reason::branch_left) : Reason{};
+  }
+  Reason refused() {
+    const bool over = phase_ == Phase::leaving || phase_ == Phase::left || phase_ == Phase::failed;
+    phase_ = over ? Phase::left : Phase::failed;
+    return over ? Reason{} : once(Reason::branch_lost);
+  }
+
+  void welcome(double now) { welcomed(now); }
+  void departed() {
+    if (phase_ == Phase::leaving) phase_ = Phase::left;
+  }
+  using Keepalive::was_stopped;
+
+ private:
+  Reason once(Reason news) {
+    if (news_ == news || news_ == Reason::branch_lost) return Reason{};
+    return news_ = news;
+  }
+
+  Uplink uplink_;
+  Reason news_{};
+};
+
+}  // namespace fanin

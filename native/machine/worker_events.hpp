@@ -1,0 +1,43 @@
+// What the worker machine reports, as in fanin/protocol/events.py.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+namespace fanin {
+
+struct Ready {};
+struct ReductionDone {
+  std::uint64_t ticket;
+};
+struct RoundHeard {
+  std::uint64_t base;
+};
+struct MembersChanged {
+  std::uint32_t change;
+  std::uint32_t members;
+  std::uint32_t gone;
+  std::uint32_t come;
+  std::uint64_t base;
+};
+struct Stands {
+  std::uint64_t base;
+};
+struct WorkersGone {
+  std::uint32_t lost;
+  std::uint32_t left;
+};
+struct SwitchSilent {
+  double silent_s;
+};
+struct PacketRefused {
+  std::uint16_t reason;  // fanin.protocol.wire.Reason
+};
+struct Departed {
+  bool confirmed;
+};
+
+using WorkerEvent = std::variant<Ready, MembersChanged, Stands, ReductionDone, RoundHeard, WorkersGone, SwitchSilent,
+                                 PacketRefused, Departed>;
+
+}  // namespace fanin

@@ -1,0 +1,752 @@
+// Packets and wiring of the worker machine. The rules, and the table of what is done with a result, stand in
+// host/machine/worker_machine.py; the parts are presence, item_stream, loss_recovery, operation and scale_forecast.
+#include "machine/worker_machine.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "machine/catch_up.hpp"
+#include "kernels/checksum.hpp"
+#include "machine/congestion.hpp"
+#include "machine/growing_ring.hpp"
+#include "machine/item_stream.hpp"
+#include "machine/loss_recovery.hpp"
+#include "machine/operation.hpp"
+#include "machine/overtaking.hpp"
+#include "wire/packet.hpp"
+#include "machine/presence.hpp"
+#include "machine/receipts.hpp"
+#include "machine/scale_forecast.hpp"
+
+namespace fanin {
+
+namespace {
+
+constexpr std::uint32_t SYNCHRONOUS_HISTORY = 2;  // H of a job without staleness
+
+}  // namespace
+
+class WorkerMachine::State {
+ public:
+  State(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token, std::uint32_t flow,
+        std::uint32_t flow_count, double connect_timeout_s, bool newcomer)
+      : spec_(std::move(spec)),
+        worker_(worker),
+        switch_(switch_address),
+        token_(token),
+        keys_(spec_.data_key, token),
+        flow_(flow),
+        flow_count_(flow_count),
+        packet_bytes_(datagram_bytes(spec_.codes_per_packet, spec_.words_per_packet)),
+        presence_(spec_, connect_timeout_s, events_),
+        stream_(spec_.slots, spec_.window_items, spec_.codes_per_packet),
+        recovery_(spec_.slots),
+        congestion_(spec_.slots, packet_bytes_),
+        in_order_(spec_.slots),
+        accepted_(spec_.slots),
+        closed_(spec_.slots) {
+    if (worker >= spec_.workers || flow >= flow_count) throw std::invalid_argument("no such worker or flow");
+    if (newcomer) catch_up_.emplace(spec_.slots);
+  }
+
+  std::uint64_t submit(const Reduction& reduction);
+  void receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+               const ComputedTag& computed = {});
+  void receive(std::span<const Arrival> datagrams, double now);
+  void tag(std::span<const iovec> datagrams) const;
+  void send(double now, WorkerSink& sink);
+  std::optional<double> next_timer();
+  void handle_timer(double now);
+  std::optional<WorkerEvent> next_event();
+  void leave(double now) { presence_.leave(now); }
+  void begin(std::uint32_t base);
+
+  Phase phase() const { return presence_.phase(); }
+  bool capable() const { return capable_; }
+  std::size_t outstanding() const { return outstanding_; }
+  // What the next contribution carries. Within one machine none: rings and sockets overtake each other, nothing is
+  // lost.
+  std::uint32_t order() const { return congestion_.shares() ? static_cast<std::uint32_t>(recovery_.next_order()) : 0; }
+  WorkerCounters counters() const {
+    WorkerCounters counters = counters_;
+    counters.cuts = congestion_.cuts();
+    counters.window = static_cast<std::uint64_t>(congestion_.window());
+    counters.srtt_us = static_cast<std::uint64_t>(recovery_.timer.smoothed_s * 1e6);
+    return counters;
+  }
+  std::size_t buffer_bytes() const {
+    return sizeof(State) + stream_.buffer_bytes() + recovery_.buffer_bytes() + scales_.buffer_bytes() +
+           in_order_.buffer_bytes() + accepted_.capacity() + closed_.capacity() * sizeof(std::uint64_t) +
+           events_.capacity_bytes();
+  }
+
+ private:
+  // Unless somebody may be repeating what the switch once said: a keyed tag holds for ever.
+  void hear_switch(double now) {
+    if (!keys_.tags()) presence_.heard(now);
+  }
+  void drop(Reason reason) { ++counters_.dropped[static_cast<std::size_t>(reason)]; }
+  void dispatch(const Parsed& packet, std::size_t bytes, double now, bool marked);
+  void welcome(const Parsed& packet, std::size_t bytes, double now);
+  void notice(const Parsed& packet, double now);
+  void receipt(const Parsed& packet, double now, bool marked);
+  void result(const Parsed& packet, double now, bool marked);
+  void caught(const Header& header, double now);
+  void end_catch_up() {
+    if (catch_up_ && catch_up_->done()) catch_up_.reset();
+  }
+  void send_again(std::uint32_t slot);
+  bool send_pass(WorkerSink& sink, std::uint32_t slot);
+  void path_round_trip(double round_trip_s, double now) {
+    congestion_.path_round_trip(round_trip_s, now);
+    recovery_.timer.path_round_trip(round_trip_s);
+  }
+  void finished(std::uint32_t slot, double now, bool answered);
+  bool sendable(std::uint32_t slot) const;
+  bool sendable();
+  void hear(std::uint32_t slot, std::uint64_t base);
+  void count_result(std::uint32_t slot, double now, bool answered);
+  bool forecast_held(Operation& operation, const Parsed& packet, const std::uint8_t* age_sums);
+  void done(std::uint64_t ticket);
+
+  Header header(Kind kind) const {
+    return {.kind = kind,
+            .job = spec_.job,
+            .worker = static_cast<std::uint8_t>(worker_),
+            .flags = spec_.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
+            .generation = spec_.generation};
+  }
+  // Both return false when the sink takes no more.
+  bool send_token(WorkerSink& sink, const Header& header, std::size_t bytes);
+  bool send_contribution(WorkerSink& sink, std::uint32_t slot);
+  bool joins(WorkerSink& sink, const Header& pass);
+  void store_by_forecast(Operation& operation, std::span<std::uint8_t> words);
+  void commit(WorkerSink& sink, std::span<std::uint8_t> datagram);
+  void finish(const WorkerSink& sink, std::span<std::uint8_t> datagram) const;
+
+  // Whether reductions have waited for so many retransmissions that a departed peer may be why.
+  bool waits_for_departed() const { return stream_.unfinished() && recovery_.timeouts_in_a_row() >= LEFT_MIN_TIMEOUTS; }
+
+  const JobSpec spec_;
+  const std::uint32_t worker_;
+  const Address switch_;
+  const std::uint64_t token_;
+  const MemberKeys keys_;
+  std::uint64_t welcomes_ = 0;  // with keyed tags: the least sequence number of the next WELCOME
+  const std::uint32_t flow_;
+  const std::uint32_t flow_count_;
+  const std::size_t packet_bytes_;
+
+  GrowingRing<WorkerEvent> events_;
+  Presence presence_;
+  ItemStream stream_;
+  LossRecovery recovery_;
+  Congestion congestion_;
+  ScaleForecast scales_;
+  std::vector<std::uint32_t> lost_;  // of a receipt, while it is read
+  std::optional<CatchUp> catch_up_;  // of a newcomer, until it is in step
+  bool begun_ = false;
+  bool runs_ = false;      // the switch takes passes as runs
+  bool joinable_ = false;  // what was sent last is a pass that was not sent before, in this call of `send`
+  bool capable_ = false;   // the switch gives receipts, which say whether contributions met congestion
+  InOrderItems in_order_;
+  std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
+  std::vector<std::uint64_t> closed_;   // by slot: one past the newest round known to be over without this worker
+  std::uint64_t heard_ = 0;             // one past the newest round that RoundHeard told of
+  double moved_at_ = 0.0;               // when a result was last stored, or the first contribution sent after a pause
+  std::uint64_t tickets_ = 0;
+  std::size_t outstanding_ = 0;
+  WorkerCounters counters_;
+};
+
+// --- verbs ---
+
+std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
+  if (!presence_.joined()) throw std::logic_error("this worker has failed or left: it takes no more reductions");
+  if (catch_up_ && !begun_)
+    throw std::logic_error("this worker came into a running job: reductions begin after begin()");
+  const Operation operation(tickets_ + 1, reduction, spec_, flow_, flow_count_, stream_.end_item(),
+                            spec_.place(worker_));
+  stream_.append(operation);
+  ++tickets_;
+  ++outstanding_;
+  if (operation.chunks == 0) done(operation.ticket);
+  return operation.ticket;
+}
+
+// Those of one length side by side; of what is dropped without a look at its tag, none.
+void WorkerMachine::State::receive(std::span<const Arrival> datagrams, double now) {
+  const auto key_of = [this](const Arrival& arrival) -> const SipKey* {
+    const std::uint8_t* const data = arrival.bytes.data();
+    if (arrival.bytes.size() < HEADER_BYTES || arrival.source != switch_ || load_be16(data + OFFSET_JOB) != spec_.job ||
+        load_be32(data + OFFSET_GENERATION) != spec_.generation)
+      return nullptr;
+    return &keys_.of_addressee(arrival.bytes);
+  };
+  const auto take = [this, now](const Arrival& arrival, const ComputedTag& computed) {
+    receive(arrival.bytes, arrival.source, now, arrival.marked, computed);
+  };
+  if (!keys_.tags()) {
+    for (const Arrival& arrival : datagrams) take(arrival, {});
+  } else {
+    for_each_tagged(datagrams, Direction::from_switch, key_of, take);
+  }
+}
+
+void WorkerMachine::State::tag(std::span<const iovec> datagrams) const {
+  if (!keys_.tags()) return;
+  std::array<const SipKey*, TAGS_TOGETHER> keys;
+  keys.fill(&keys_.own());
+  std::array<std::span<std::uint8_t>, TAGS_TOGETHER> together;
+  for (std::size_t first = 0; first < datagrams.size(); first += TAGS_TOGETHER) {
+    const std::size_t count = std::min(datagrams.size() - first, TAGS_TOGETHER);
+    for (std::size_t i = 0; i < count; ++i) {
+      const iovec& datagram = datagrams[first + i];
+      together[i] = {static_cast<std::uint8_t*>(datagram.iov_base), datagram.iov_len};
+    }
+    put_tags(std::span(keys).first(count), std::span(together).first(count), Direction::to_switch);
+  }
+}
+
+void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+                                   const ComputedTag& computed) {
+  ++counters_.packets_in;
+  counters_.bytes_in += datagram.size();
+  counters_.marks += marked;
+  if (source != switch_) return drop(Reason::stranger);
+  const Parsed packet = parse(datagram);
+  if (!packet.ok()) {
+    if (packet.reason == Reason::version) presence_.other_version();
+    return drop(packet.reason);
+  }
+  const bool unprotected = spec_.checksum && (packet.header.flags & FLAG_CHECKSUM) == 0;
+  // A packet without a checksum counts as damaged: the bit that says whether it has one is among those that get
+  // damaged.
+  if (unprotected || !checksum_holds(datagram)) return drop(Reason::checksum);
+  if (packet.header.job != spec_.job) return drop(Reason::unknown_job);
+  if (packet.header.generation != spec_.generation) return drop(Reason::generation);
+  if (packet.header.worker != worker_ && packet.header.worker != SWITCH_WORKER) return drop(Reason::worker_range);
+  if (!keys_.holds(datagram, computed)) return drop(Reason::tag);
+  dispatch(packet, datagram.size(), now, marked);
+}
+
+void WorkerMachine::State::send(double now, WorkerSink& sink) {
+  joinable_ = false;
+  if (presence_.hello_due(now)) {
+    Header hello = header(Kind::hello);
+    hello.slot = presence_.hello_sequence();
+    hello.bitmap = HELLO_RUNS;
+    if (!send_token(sink, hello, phase() == Phase::connecting ? packet_bytes_ : datagram_bytes(0, 2))) return;
+    presence_.hello_sent(now);
+  }
+  if (presence_.bye_due(now)) {
+    if (!send_token(sink, header(Kind::bye), datagram_bytes(0, 2))) return;
+    presence_.bye_sent(now);
+  }
+  if (phase() != Phase::member) return;
+  // Before contributions: a newcomer's slots take none until they are in step.
+  while (catch_up_) {
+    const std::optional<std::uint32_t> slot = catch_up_->next();
+    if (!slot) break;
+    if (!send_pass(sink, *slot)) return;
+    catch_up_->take();
+    if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
+  }
+  const double round_trip_s = congestion_.paced_round_trip(recovery_.timer.smoothed_s);
+  std::optional<std::uint32_t> slot;
+  while ((slot = stream_.next()) && sendable(*slot)) {
+    const bool first = !recovery_.was_sent(*slot);
+    // A pass is next to nothing; what comes for it comes at the pace of whoever contributes.
+    const bool paced = !(first && stream_.operation(*slot).passes(stream_.current(*slot)));
+    if (first && paced && !congestion_.may_send(round_trip_s, now)) {
+      ++counters_.paced;
+      break;
+    }
+    if (!send_contribution(sink, *slot)) return;
+    stream_.take();
+    if (paced) congestion_.sent(round_trip_s, now);
+    // Departed peers are given their grace from here: before, nothing was waited for, however long that was.
+    if (recovery_.idle()) moved_at_ = now;
+    if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
+  }
+  congestion_.limited = slot.has_value();
+}
+
+// What is sent again needs no room in the window.
+bool WorkerMachine::State::sendable(std::uint32_t slot) const {
+  // The oldest item may always go: workers whose windows were full of different items would wait for each other.
+  const bool oldest = stream_.current(slot) == stream_.oldest_item();
+  return oldest || recovery_.was_sent(slot) || congestion_.has_room(recovery_.in_flight(), recovery_.waiting());
+}
+
+// Whether there is an item to send and the window has room for it.
+bool WorkerMachine::State::sendable() {
+  const std::optional<std::uint32_t> slot = stream_.next();
+  return slot && sendable(*slot);
+}
+
+std::optional<double> WorkerMachine::State::next_timer() {
+  std::optional<double> earliest = presence_.next_timer();
+  const auto consider = [&earliest](std::optional<double> deadline) {
+    if (deadline && (!earliest || *deadline < *earliest)) earliest = deadline;
+  };
+  if (phase() == Phase::member) {
+    consider(recovery_.deadline());
+    if (sendable()) consider(congestion_.held_until());  // the pace did not allow it
+    if (waits_for_departed()) consider(presence_.left_deadline(moved_at_));
+  }
+  return earliest;
+}
+
+void WorkerMachine::State::handle_timer(double now) {
+  const std::optional<double> deadline = recovery_.deadline();
+  if (phase() == Phase::member && deadline && now >= *deadline) {
+    recovery_.take_late(now, [this](std::uint32_t slot) {
+      ++counters_.gaps;
+      send_again(slot);
+    });
+    if (const auto expired = recovery_.expire(now, static_cast<std::uint32_t>(stream_.oldest_item() % spec_.slots))) {
+      ++counters_.timeouts;
+      congestion_.expired(expired->second, recovery_.next_order());
+      send_again(expired->first);
+    }
+  }
+  presence_.handle_timer(now);
+  if (waits_for_departed()) presence_.peers_hold_up(moved_at_, now);
+}
+
+std::optional<WorkerEvent> WorkerMachine::State::next_event() {
+  if (events_.empty()) return std::nullopt;
+  const WorkerEvent event = events_.front();
+  events_.pop_front();
+  return event;
+}
+
+// --- packets in ---
+
+void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, double now, bool marked) {
+  switch (packet.header.kind) {
+    case Kind::result:
+    case Kind::answer:
+      hear_switch(now);
+      if (packet.header.slot >= spec_.slots) return drop(Reason::slot_range);
+      for (std::uint32_t index = 0; index < run_of(packet.header) && phase() == Phase::member; ++index)
+        result(packet.part(index, spec_.slots), now, marked);
+      return;
+    case Kind::receipt:
+      hear_switch(now);
+      if (phase() == Phase::member) receipt(packet, now, marked);
+      return;
+    case Kind::welcome:
+      return welcome(packet, bytes, now);
+    case Kind::notice:
+      return notice(packet, now);
+    case Kind::bye:
+      return presence_.departed();
+    default:
+      return drop(Reason::kind);
+  }
+}
+
+void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, double now) {
+  if (packet.word_count < 2 || (phase() == Phase::connecting && bytes != packet_bytes_)) return drop(Reason::length);
+  // Its tag would hold for ever: a WELCOME that somebody repeats must not show a switch that is gone as alive.
+  if (keys_.tags() && packet.header.slot < welcomes_) return drop(Reason::ancient);
+  welcomes_ = std::uint64_t{packet.header.slot} + 1;
+  runs_ = (packet.header.flags & FLAG_RUN) != 0;
+  presence_.heard(now);
+  const std::optional<double> round_trip_s =
+      presence_.welcome(packet.header.slot, load_be32(packet.words), load_be32(packet.words + WORD_BYTES), now);
+  presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
+  const auto news = static_cast<Reason>(packet.header.contributors);
+  if (news == Reason::branch_lost || news == Reason::branch_left) presence_.branch(news, now);
+  if (!round_trip_s) return;  // it answers an earlier HELLO, and nobody knows how long that took
+  recovery_.timer.sample(*round_trip_s, true);
+  path_round_trip(*round_trip_s, now);
+}
+
+void WorkerMachine::State::notice(const Parsed& packet, double now) {
+  const auto reason = static_cast<Reason>(packet.header.contributors);
+  if (packet.header.contributors == 0 || packet.header.contributors >= REASON_NAMES.size()) return drop(Reason::kind);
+  if (reason == Reason::version) {
+    presence_.other_version();
+    return drop(reason);
+  }
+  if (reason == Reason::branch_left) {
+    hear_switch(now);
+    return presence_.branch(reason, now);
+  }
+  if (reason != Reason::worker_lost && reason != Reason::worker_left && reason != Reason::worker_joined)
+    return presence_.refused(reason);
+  if (packet.word_count < 2) return drop(Reason::length);
+  hear_switch(now);
+  presence_.peers_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES), now);
+  presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
+}
+
+// The switch says which transmissions have arrived; of the one that it answers, whether it was needless.
+void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked) {
+  const Header& header = packet.header;
+  const bool repeated = (header.contributors & RECEIPT_REPEATED) != 0;
+  const bool echoed = (header.contributors & RECEIPT_MARKED) != 0;
+  const bool by_rota = !repeated && measures(header.slot);
+  std::optional<double> round_trip_s =
+      recovery_.receipt(header.slot, header.signature, header.bitmap, now, by_rota, repeated,
+                        [this](std::uint32_t slot) { lost_.push_back(slot); });
+  congestion_.heard();
+  if (round_trip_s) {
+    *round_trip_s += header.base * 1e-6;  // of what is above a leaf
+    // The pace does not follow those that come by rota: see congestion.py.
+    if (by_rota)
+      recovery_.timer.path_round_trip(*round_trip_s);
+    else
+      path_round_trip(*round_trip_s, now);
+  }
+  ++counters_.receipts;
+  counters_.marks += echoed;
+  capable_ = true;
+  if (const std::int64_t order = recovery_.sent_as(header.signature); (echoed || marked) && order >= 0)
+    congestion_.marked(static_cast<std::uint64_t>(order), recovery_.next_order());
+  if (repeated) {
+    ++counters_.spurious;
+    recovery_.repetition_was(false);
+  }
+  counters_.losses += lost_.size();
+  for (const std::uint32_t slot : lost_) {
+    congestion_.lost(recovery_.order(slot), recovery_.next_order());
+    send_again(slot);
+  }
+  lost_.clear();
+  // Without staleness no round closes before this worker has had its say, so an outstanding item's round is the open
+  // one or the one before that: a bit tells which.
+  const bool told =
+      packet.word_count == (std::size_t{spec_.slots} + WORD_BITS - 1) / WORD_BITS && spec_.max_staleness == 0;
+  if (!told || catch_up_) return;
+  const auto closed = [&](std::uint32_t slot) {
+    const std::uint32_t bits = load_be32(packet.words + std::size_t{slot / WORD_BITS} * WORD_BYTES);
+    return ((bits >> slot % WORD_BITS ^ stream_.base(slot)) & 1) != 0;
+  };
+  recovery_.settle(header.signature, closed, now, [this](std::uint32_t slot) {
+    ++counters_.gaps;
+    send_again(slot);
+  });
+}
+
+void WorkerMachine::State::result(const Parsed& packet, double now, bool marked) {
+  const Header& header = packet.header;
+  const std::uint32_t slot = header.slot;
+  if (catch_up_ && catch_up_->holds(slot)) return caught(header, now);
+  const std::uint64_t item = stream_.current(slot);
+  const std::uint64_t base = stream_.base(slot);
+  // The multicast of a round and the answer to a retransmission overtake each other; whichever is second comes here.
+  if (header.base < base) {
+    ++counters_.duplicates;
+    counters_.spurious += header.kind == Kind::answer;
+    return;
+  }
+  // With a quorum, rounds close that this worker has not contributed to: news, but no result that it could store.
+  if (header.base > base || !recovery_.was_sent(slot)) {
+    if (header.kind == Kind::result) hear(slot, header.base);
+    return drop(Reason::future);
+  }
+  Operation& operation = stream_.operation(slot);
+  const bool keeps = operation.keeps(item);
+  const bool enough = !keeps && header.code_count == operation.code_count && packet.word_count == 0;
+  const bool bare =
+      header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;  // may say nothing of what is summed
+  const bool acknowledged = (header.bitmap >> worker_ & 1) != 0;
+  const bool of_passes_only = header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 &&
+                              operation.code_count == 0 && !bare;
+  if (header.signature != operation.signature && !of_passes_only && !bare) return drop(Reason::mismatch);
+  if (of_passes_only && operation.owned() && acknowledged) {
+    presence_.refused(Reason::mismatch);  // somebody else was to contribute: another collective, or root
+    return drop(Reason::mismatch);
+  }
+  if (bare && !(enough && acknowledged)) {
+    // Without this worker's bit it says where a newcomer stands (catch_up.hpp), asked before it was in step.
+    // Once accepted, what was sent again since, or the timer, brings the result.
+    if (accepted_[slot] != 0 || !acknowledged) {
+      ++counters_.duplicates;
+      return;
+    }
+    // The result is longer than what was sent, so the switch answered bare: a retransmission as long fetches it, at
+    // once.
+    accepted_[slot] = 1;
+    recovery_.withdraw(slot);
+    return stream_.send_again(slot);
+  }
+  // The round closed without this worker's contribution, which may have been lost, or be on its way to a later round.
+  // If the result were stored now, an in-place reduction would have nothing to send again; the retransmission's answer
+  // tells.
+  if (header.kind == Kind::result && !acknowledged && accepted_[slot] == 0) {
+    ++counters_.unacknowledged;
+    closed_[slot] = std::max(closed_[slot], std::uint64_t{header.base} + 1);  // later ones may have come before it
+    return;
+  }
+  const bool forecasts = stream_.forecasts(slot);
+  const std::size_t words = operation.result_word_count(item);
+  const bool fits = header.code_count == operation.code_count && packet.word_count == words + forecasts * AGE_WORDS &&
+                    without_shift(header.lanes) == lanes_of_result(operation.lanes());
+  if (!fits && !enough && !of_passes_only) return drop(Reason::length);
+  if (const std::uint32_t missing = spec_.full_mask() & ~header.bitmap; operation.owned() && missing != 0) {
+    presence_.missing(missing);
+    return drop(Reason::evicted);
+  }
+  if (marked) congestion_.marked(recovery_.order(slot), recovery_.next_order());
+  // Of one round at a time, an answer with the result shows that the round had closed: so the multicast of it was lost.
+  // With more history the answer may be about a round that others closed long ago.
+  if (header.kind == Kind::answer && spec_.history() == SYNCHRONOUS_HISTORY) {
+    ++counters_.losses;
+    recovery_.repetition_was(true);
+    congestion_.lost(recovery_.order_before(slot), recovery_.next_order());
+  }
+  count_result(slot, now, header.kind == Kind::answer);
+  // The round is over all the same: the words, quantized again with the codes that it has agreed on, go into the next
+  // one.
+  if (forecasts && !forecast_held(operation, packet, packet.words + words * WORD_BYTES))
+    return stream_.repeat(slot, packet.codes);
+  if (operation.carries_words(item)) {
+    const std::uint64_t chunk = operation.words_chunk(item);
+    const std::uint16_t* const agreed = forecasts ? operation.forecast.codes.data() : stream_.agreed_codes(item);
+    if (!keeps)
+      operation.store(chunk, agreed, nullptr, header.contributors);
+    else if (of_passes_only)
+      operation.store_zeros(chunk);
+    else
+      operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes));
+  }
+  const std::uint64_t ticket = stream_.finish(slot, packet.codes);
+  if (ticket != 0) done(ticket);
+}
+
+void WorkerMachine::State::begin(std::uint32_t base) {
+  if (!catch_up_ || begun_ || !catch_up_->first_base() || base < *catch_up_->first_base())
+    throw std::logic_error("begin() is for a newcomer, once, and no earlier than Stands said");
+  begun_ = true;
+  stream_.begin(base);
+  catch_up_->begin(base, [this](std::uint32_t slot) { stream_.release(slot); });
+  end_catch_up();
+}
+
+// A result, or an answer, for a slot that is not in step yet.
+void WorkerMachine::State::caught(const Header& header, double now) {
+  const std::uint32_t slot = header.slot;
+  const bool knew = catch_up_->first_base().has_value();
+  CatchUp::Step step = CatchUp::Step::ignored;
+  if (recovery_.was_sent(slot)) step = catch_up_->receive(header, (header.bitmap >> worker_ & 1) != 0);
+  if (step == CatchUp::Step::ignored) {
+    ++counters_.duplicates;
+  } else {
+    finished(slot, now, header.kind == Kind::answer);
+    if (!catch_up_->holds(slot)) stream_.release(slot);
+  }
+  if (!knew && catch_up_->first_base()) events_.push_back(Stands{.base = *catch_up_->first_base()});
+  end_catch_up();
+}
+
+void WorkerMachine::State::send_again(std::uint32_t slot) {
+  if (catch_up_ && catch_up_->holds(slot)) return catch_up_->again(slot);
+  stream_.send_again(slot);
+}
+
+// A round was closed for which nothing was sent yet: news in jobs with staleness.
+void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
+  closed_[slot] = std::max(closed_[slot], base + 1);
+  if (spec_.history() == SYNCHRONOUS_HISTORY) return;
+  std::uint64_t heard = closed_[slot];  // a pass is late in every slot, or it would close rounds without contributors
+  for (std::uint32_t other = 0; other < spec_.slots && heard > heard_; ++other)
+    heard = std::min(heard, std::max(closed_[other], stream_.current(other) / spec_.slots));
+  if (heard <= heard_) return;
+  heard_ = heard;
+  events_.push_back(RoundHeard{.base = heard - 1});
+}
+
+// The round that the slot's current item was in is over for this worker.
+void WorkerMachine::State::count_result(std::uint32_t slot, double now, bool answered) {
+  accepted_[slot] = 0;
+  presence_.heard(now);
+  ++counters_.results;
+  moved_at_ = now;
+  finished(slot, now, answered);
+}
+
+// What was sent for the slot has its result: for all, or `answered` because this worker has asked again.
+void WorkerMachine::State::finished(std::uint32_t slot, double now, bool answered) {
+  const std::uint64_t order = recovery_.order(slot);
+  in_order_.finished(slot);
+  const std::optional<double> round_trip_s = recovery_.finished(slot, now, answered);
+  if (round_trip_s) congestion_.round_trip(*round_trip_s, now);
+  congestion_.result(order, recovery_.next_order(), recovery_.overdue());
+}
+
+// Whether the words of this result are what words with the agreed codes would have come to.
+bool WorkerMachine::State::forecast_held(Operation& operation, const Parsed& packet, const std::uint8_t* age_sums) {
+  const std::span agreed(packet.codes, operation.code_count * CODE_BYTES);
+  scales_.learn(operation.shape(), operation.ticket, agreed);
+  const bool held = operation.forecast.holds(agreed, age_sums, packet.header.contributors);
+  ++(held ? counters_.forecasts : counters_.forecasts_missed);
+  return held;
+}
+
+void WorkerMachine::State::done(std::uint64_t ticket) {
+  --outstanding_;
+  events_.push_back(ReductionDone{.ticket = ticket});
+}
+
+// --- packets out ---
+
+bool WorkerMachine::State::send_token(WorkerSink& sink, const Header& header, std::size_t bytes) {
+  sink.go_ahead(false);
+  const std::span<std::uint8_t> datagram = sink.reserve(bytes);
+  if (datagram.empty()) return false;
+  store_header(datagram.data(), header);
+  std::uint8_t* const words = datagram.data() + HEADER_BYTES;
+  store_be32(words, static_cast<std::uint32_t>(token_ >> 32));
+  store_be32(words + WORD_BYTES, static_cast<std::uint32_t>(token_));
+  std::memset(words + 2 * WORD_BYTES, 0, bytes - datagram_bytes(0, 2));
+  commit(sink, datagram.first(bytes));
+  return true;
+}
+
+bool WorkerMachine::State::send_pass(WorkerSink& sink, std::uint32_t slot) {
+  sink.go_ahead(false);
+  const std::span<std::uint8_t> datagram = sink.reserve(HEADER_BYTES);
+  if (datagram.empty()) return false;
+  Header pass = header(Kind::contribution);
+  pass.flags |= FLAG_PASS;
+  pass.slot = slot;
+  pass.base = catch_up_->base_to_pass(slot);
+  pass.bitmap = order();
+  store_header(datagram.data(), pass);
+  commit(sink, datagram.first(HEADER_BYTES));
+  in_order_.sent(slot, false);
+  return true;
+}
+
+bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slot) {
+  const std::uint64_t item = stream_.current(slot);
+  Operation& operation = stream_.operation(slot);
+  const std::uint64_t base = stream_.base(slot);
+  const bool forecasts = stream_.forecasts(slot);
+  // A pass that is accepted is sent again as zeros of the result's length: see host/machine/worker_machine.py.
+  // So is what is shorter than its result.
+  const bool keeps = operation.keeps(item);
+  const bool asks = keeps && accepted_[slot] != 0 &&
+                    (operation.passes(item) || operation.result_word_count(item) > operation.word_count(item));
+  const bool passes = operation.passes(item) && !asks;
+  const std::size_t words = passes ? 0
+                            : asks ? operation.result_word_count(item)
+                                   : operation.word_count(item) + forecasts * AGE_WORDS;
+  const std::size_t bytes = datagram_bytes(operation.code_count, words);
+  const bool first = !recovery_.was_sent(slot);
+  Header contribution = header(Kind::contribution);
+  contribution.slot = slot;
+  contribution.bitmap = order();
+  contribution.base = static_cast<std::uint32_t>(base);
+  if (!keeps) contribution.flags |= FLAG_BARE;
+  if (passes) contribution.flags |= static_cast<std::uint8_t>(closed_[slot] > base ? FLAG_PASS | FLAG_LATE : FLAG_PASS);
+  // A stale round's pass is of whatever its worker has come to, which need not be what the others contribute.
+  contribution.signature = passes && !spec_.synchronous() ? 0 : operation.signature;
+  contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
+  if (!passes && !asks) contribution.lanes = operation.lanes();
+  const bool ahead = passes && in_order_.none();
+  if (passes && first && joins(sink, contribution)) {
+    in_order_.sent(slot, ahead);
+    return true;
+  }
+  // Later ones may find that the round has closed, and its result in that place.
+  const bool sole = operation.is_sole(item) && first;
+  sink.go_ahead(ahead);
+  const std::span<std::uint8_t> datagram =
+      sole ? sink.reserve_sole(slot, contribution.base, bytes) : sink.reserve(bytes);
+  if (datagram.empty()) return false;
+  in_order_.sent(slot, ahead);
+  joinable_ = passes && first;
+  store_header(datagram.data(), contribution);
+
+  std::uint8_t* const codes_at = datagram.data() + HEADER_BYTES;
+  std::uint8_t* const words_at = codes_at + codes_bytes(operation.code_count);
+  std::memset(codes_at, 0, static_cast<std::size_t>(words_at - codes_at));
+  if (operation.carries_codes(item) || forecasts) {
+    std::uint16_t codes[MAX_CODES];
+    operation.own_codes(operation.codes_chunk(item), codes);
+    for (std::uint32_t i = 0; i < operation.code_count; ++i) store_be16(codes_at + i * CODE_BYTES, codes[i]);
+  }
+  if (forecasts)
+    store_by_forecast(operation, std::span(words_at, words * WORD_BYTES));
+  else if (passes || asks)
+    std::memset(words_at, 0, words * WORD_BYTES);
+  else if (operation.carries_words(item))
+    operation.quantized(operation.words_chunk(item), stream_.agreed_codes(item), words_at);
+  commit(sink, datagram.first(bytes));
+  return true;
+}
+
+// Makes the pass part of the datagram before it, if they are a run.
+bool WorkerMachine::State::joins(WorkerSink& sink, const Header& pass) {
+  if (!runs_ || !joinable_) return false;
+  const std::span<std::uint8_t> datagram = sink.last();
+  if (datagram.size() != HEADER_BYTES) return false;
+  const Header before = load_header(datagram.data());
+  const std::optional<Header> run = with_next(before, pass, spec_.slots);
+  if (!run) return false;
+  store_header(datagram.data(), *run);
+  finish(sink, datagram);
+  return true;
+}
+
+// The words of the only chunk with the forecast's codes, and the forecast's age.
+void WorkerMachine::State::store_by_forecast(Operation& operation, std::span<std::uint8_t> words) {
+  if (!operation.has_forecast) operation.forecast = scales_.of(operation.shape(), operation.ticket);
+  operation.has_forecast = true;
+  if (operation.forecast.age != 0)
+    operation.quantized(0, operation.forecast.codes.data(), words.data());
+  else
+    std::ranges::fill(words, std::uint8_t{0});
+  operation.forecast.store_age(words.data() + words.size() - AGE_WORDS * WORD_BYTES);
+}
+
+void WorkerMachine::State::finish(const WorkerSink& sink, std::span<std::uint8_t> datagram) const {
+  if (spec_.checksum) seal(datagram);
+  if (!sink.tags_later()) keys_.finish(datagram);
+}
+
+void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> datagram) {
+  finish(sink, datagram);
+  ++counters_.packets_out;
+  counters_.bytes_out += datagram.size();
+  sink.commit(datagram.size());
+}
+
+// --- the public face ---
+
+WorkerMachine::WorkerMachine(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token,
+                             std::uint32_t flow, std::uint32_t flow_count, double connect_timeout_s, bool newcomer)
+    : state_(std::make_unique<State>(std::move(spec), worker, switch_address, token, flow, flow_count,
+                                     connect_timeout_s, newcomer)) {}
+WorkerMachine::~WorkerMachine() = default;
+
+std::uint64_t WorkerMachine::submit(const Reduction& reduction) { return state_->submit(reduction); }
+void WorkerMachine::leave(double now) { state_->leave(now); }
+void WorkerMachine::begin(std::uint32_t base) { state_->begin(base); }
+void WorkerMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked) {
+  state_->receive(datagram, source, now, marked);
+}
+void WorkerMachine::receive_datagrams(std::span<const Arrival> datagrams, double now) {
+  state_->receive(datagrams, now);
+}
+void WorkerMachine::tag(std::span<const iovec> datagrams) const { state_->tag(datagrams); }
+void WorkerMachine::datagrams_to_send(double now, WorkerSink& sink) { state_->send(now, sink); }
+std::optional<double> WorkerMachine::next_timer() const { return state_->next_timer(); }
+void WorkerMachine::handle_timer(double now) { state_->handle_timer(now); }
+std::optional<WorkerEvent> WorkerMachine::next_event() { return state_->next_event(); }
+std::size_t WorkerMachine::outstanding() const { return state_->outstanding(); }
+bool WorkerMachine::ready() const { return state_->phase() == Phase::member; }
+bool WorkerMachine::capable() const { return state_->capable(); }
+bool WorkerMachine::failed() const { return state_->phase() == Phase::failed; }
+WorkerCounters WorkerMachine::counters() const { return state_->counters(); }
+std::size_t WorkerMachine::buffer_bytes() const { return state_->buffer_bytes(); }
+
+}  // namespace fanin

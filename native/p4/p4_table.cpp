@@ -1,0 +1,133 @@
+#include "p4/p4_table.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace fanin::p4 {
+
+namespace {
+
+std::uint64_t cut(const std::uint64_t* key, std::uint32_t shift, std::uint32_t bits) {
+  const std::uint32_t limb = shift / 64, within = shift % 64;
+  std::uint64_t value = key[limb] >> within;
+  if (within + bits > 64) value |= key[limb + 1] << (64 - within);
+  return bits == 64 ? value : value & ((std::uint64_t{1} << bits) - 1);
+}
+
+}  // namespace
+
+std::uint64_t Table::hash(const std::uint64_t* key) const {
+  std::uint64_t mixed = 0x9E3779B97F4A7C15u;
+  for (std::uint32_t limb = 0; limb < limbs_; ++limb) {
+    mixed = (mixed ^ key[limb]) * 0xFF51AFD7ED558CCDu;
+    mixed ^= mixed >> 32;
+  }
+  return mixed;
+}
+
+std::uint32_t Table::put(TableEntry entry, std::size_t position) {
+  entry.used = true;
+  std::uint32_t number = static_cast<std::uint32_t>(entries_.size());
+  if (free_.empty()) {
+    entries_.push_back(std::move(entry));
+  } else {
+    number = free_.back();
+    free_.pop_back();
+    entries_[number] = std::move(entry);
+  }
+  if (!exact_) {
+    order_.insert(order_.begin() + static_cast<std::ptrdiff_t>(std::min(position, order_.size())), number);
+    forget();
+  } else if (2 * ++filled_ > buckets_.size()) {
+    rehash();
+  } else {
+    insert(number);
+  }
+  return number;
+}
+
+void Table::take(std::uint32_t number) {
+  if (number >= entries_.size() || !entries_[number].used) return;
+  if (exact_) {
+    --filled_;
+    erase(number);
+  } else {
+    order_.erase(std::find(order_.begin(), order_.end(), number));
+    forget();
+  }
+  entries_[number] = TableEntry{};
+  free_.push_back(number);
+}
+
+void Table::insert(std::uint32_t number) {
+  std::size_t at = hash(entries_[number].value.data()) & (buckets_.size() - 1);
+  while (buckets_[at]) at = (at + 1) & (buckets_.size() - 1);
+  buckets_[at] = number + 1;
+}
+
+// Knuth, The Art of Computer Programming, volume 3, section 6.4, algorithm R: what a search would no longer find behind
+// the hole moves into it.
+void Table::erase(std::uint32_t number) {
+  const std::size_t mask = buckets_.size() - 1;
+  const auto home = [&](std::uint32_t bucket) { return hash(entries_[bucket - 1].value.data()) & mask; };
+  std::size_t hole = home(number + 1);
+  while (buckets_[hole] != number + 1) hole = (hole + 1) & mask;
+  buckets_[hole] = 0;
+  for (std::size_t at = (hole + 1) & mask; buckets_[at]; at = (at + 1) & mask) {
+    if (((at - home(buckets_[at])) & mask) < ((at - hole) & mask)) continue;  // its home is behind the hole
+    buckets_[hole] = std::exchange(buckets_[at], 0);
+    hole = at;
+  }
+}
+
+void Table::rehash() {
+  std::size_t size = 16;
+  while (size < 4 * filled_) size *= 2;
+  buckets_.assign(size, 0);
+  for (std::uint32_t number = 0; number < entries_.size(); ++number)
+    if (entries_[number].used) insert(number);
+}
+
+void Table::forget() { std::fill(remembered_.begin(), remembered_.end(), 0); }
+
+const TableEntry* Table::scan(const std::uint64_t* key) const {
+  for (const std::uint32_t number : order_) {
+    const TableEntry& entry = entries_[number];
+    bool same = true;
+    for (std::uint32_t limb = 0; limb < limbs_ && same; ++limb)
+      same = (key[limb] & entry.mask[limb]) == entry.value[limb];
+    for (const KeyRange& range : entry.ranges) {
+      if (!same) break;
+      const std::uint64_t value = cut(key, range.shift, range.bits);
+      same = range.low <= value && value <= range.high;
+    }
+    if (same) return &entry;
+  }
+  return nullptr;
+}
+
+const TableEntry& Table::find(const std::uint64_t* key) {
+  const std::uint64_t mixed = hash(key);
+  if (exact_) {
+    if (buckets_.empty()) return miss_;
+    for (std::size_t at = mixed & (buckets_.size() - 1); buckets_[at]; at = (at + 1) & (buckets_.size() - 1)) {
+      const TableEntry& entry = entries_[buckets_[at] - 1];
+      if (std::equal(key, key + limbs_, entry.value.begin())) return entry;
+    }
+    return miss_;
+  }
+  if (remembered_.empty()) {
+    remembered_.resize(REMEMBERED);
+    remembered_keys_.resize(REMEMBERED * limbs_);
+  }
+  const std::size_t place = mixed % REMEMBERED;
+  std::uint64_t* const kept = remembered_keys_.data() + place * limbs_;
+  if (remembered_[place] && std::equal(key, key + limbs_, kept))
+    return remembered_[place] == 1 ? miss_ : entries_[remembered_[place] - 2];
+  const TableEntry* const found = scan(key);
+  std::copy(key, key + limbs_, kept);
+  remembered_[place] = found ? static_cast<std::uint32_t>(found - entries_.data()) + 2 : 1;
+  return found ? *found : miss_;
+}
+
+}  // namespace fanin::p4

@@ -1,0 +1,57 @@
+// What a job is, as in fanin/protocol/job.py, which checks the values; here they are taken as legal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "wire/packet_tag.hpp"
+#include "wire/sinks.hpp"
+
+namespace fanin {
+
+struct JobSpec {
+  std::uint16_t job = 0;
+  std::uint32_t generation = 0;
+  std::uint32_t workers = 1;
+  std::uint32_t quorum = 1;
+  std::uint32_t staleness = 0;
+  std::uint32_t max_staleness = 0;  // fanin.protocol.job.JobSpec.largest_staleness
+  std::uint32_t slots = 1;
+  std::uint64_t window_items = 8;  // a worker sends no item this many ahead of its oldest unfinished one
+  std::uint32_t words_per_packet = 8;
+  std::uint32_t codes_per_packet = 1;
+  std::vector<std::uint64_t> tokens;
+  bool checksum = false;
+  DataKey data_key;  // of the job, for engines and servers; of the flow, for machines
+  double liveness_timeout_s = 5.0;
+  bool survives_loss = false;
+  std::uint32_t all_workers = 0;      // at all switches of a tree; 0: `workers`
+  std::vector<std::uint32_t> places;  // by worker, among those of all switches; empty: its number
+  bool accumulators = false;          // the switch keeps one for each lane
+  bool branches = false;              // the workers are switches, and each says how many contributions its own holds
+
+  std::uint32_t ranks() const { return all_workers != 0 ? all_workers : workers; }
+  std::uint32_t place(std::uint32_t worker) const { return places.empty() ? worker : places[worker]; }
+  std::uint32_t history() const { return max_staleness + 2; }
+  std::uint32_t contributions() const { return ranks() * (max_staleness + 1); }
+  // Of one accumulator, which wraps around.
+  std::uint32_t accumulator_bytes() const { return std::uint64_t{contributions()} << 7 < 1u << 15 ? 2 : 4; }
+  bool waits_for_all() const { return quorum == workers && max_staleness == 0; }
+  bool synchronous() const { return waits_for_all() && !survives_loss; }
+  // Where a slot has no second item before everybody has the first one's result: slots of a flow; 0 elsewhere.
+  std::uint32_t slots_in_step() const { return waits_for_all() ? slots : 0; }
+  std::uint32_t full_mask() const { return workers == 32 ? 0xFFFFFFFFu : (1u << workers) - 1u; }
+};
+
+// How a switch takes part in a job at its parent: as one worker, whose contributions are its own rounds.
+struct Uplink {
+  Address parent = 0;
+  std::uint16_t job = 0;
+  std::uint32_t generation = 0;
+  std::uint8_t worker = 0;
+  std::uint64_t token = 0;
+  DataKey data_key;  // as JobSpec's, of the job at the parent
+};
+
+}  // namespace fanin

@@ -1,0 +1,202 @@
+// Reading and writing the header of a datagram, as fanin/protocol/wire.py does, in place and without copies.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "wire/wire_constants.hpp"
+
+namespace fanin {
+
+inline std::uint16_t load_be16(const std::uint8_t* at) { return static_cast<std::uint16_t>(at[0] << 8 | at[1]); }
+
+inline std::uint32_t load_be32(const std::uint8_t* at) {
+  return std::uint32_t{at[0]} << 24 | std::uint32_t{at[1]} << 16 | std::uint32_t{at[2]} << 8 | std::uint32_t{at[3]};
+}
+
+inline void store_be16(std::uint8_t* at, std::uint32_t value) {
+  at[0] = static_cast<std::uint8_t>(value >> 8);
+  at[1] = static_cast<std::uint8_t>(value);
+}
+
+inline void store_be32(std::uint8_t* at, std::uint32_t value) {
+  store_be16(at, value >> 16);
+  store_be16(at + 2, value);
+}
+
+// Bytes that scale codes take on the wire, padded to whole words.
+constexpr std::size_t codes_bytes(std::size_t code_count) {
+  return (code_count * CODE_BYTES + WORD_BYTES - 1) / WORD_BYTES * WORD_BYTES;
+}
+
+constexpr std::size_t datagram_bytes(std::size_t code_count, std::size_t word_count) {
+  return HEADER_BYTES + codes_bytes(code_count) + word_count * WORD_BYTES;
+}
+
+// The fields that every kind shares; the checksum is not among them.
+struct Header {
+  Kind kind{};
+  std::uint16_t job = 0;
+  std::uint8_t worker = 0;
+  std::uint8_t flags = 0;
+  std::uint32_t generation = 0;
+  std::uint32_t slot = 0;
+  std::uint32_t base = 0;
+  std::uint32_t signature = 0;
+  std::uint32_t bitmap = 0;
+  std::uint16_t contributors = 0;
+  std::uint8_t code_count = 0;
+  std::uint8_t lanes = 0;  // 0: words are added whole
+
+  bool operator==(const Header&) const = default;
+};
+
+// What the `lanes` field says: fanin.protocol.wire.LaneField.
+constexpr std::uint32_t lane_bits_up(std::uint8_t lanes) { return 1u << (lanes >> LANES_UP & 3); }
+constexpr std::uint32_t lane_bits_down(std::uint8_t lanes) { return 1u << (lanes >> LANES_DOWN & 3); }
+constexpr std::uint32_t lane_shift(std::uint8_t lanes) { return lanes >> LANES_SHIFT; }
+constexpr std::uint8_t without_shift(std::uint8_t lanes) {
+  return static_cast<std::uint8_t>(lanes & ((1u << LANES_SHIFT) - 1));
+}
+// Of the result of contributions that say `lanes`.
+constexpr std::uint8_t lanes_of_result(std::uint8_t lanes, std::uint32_t shift = 0) {
+  const std::uint32_t down = lanes >> LANES_DOWN & 3;
+  return static_cast<std::uint8_t>(lanes == 0 ? 0 : shift << LANES_SHIFT | down << LANES_UP | down << LANES_DOWN);
+}
+constexpr std::size_t words_of_result(std::uint8_t lanes, std::size_t words) {
+  return lanes == 0 ? words : words * lane_bits_down(lanes) / lane_bits_up(lanes);
+}
+// Of a pass or a bare result: of how many consecutive items.
+constexpr std::uint32_t run_of(const Header& header) { return (header.flags & FLAG_RUN) != 0 ? header.lanes : 1; }
+constexpr bool legal_run(const Header& header) {
+  const bool joined = header.kind == Kind::contribution
+                          ? (header.flags & FLAG_PASS) != 0
+                          : header.kind == Kind::result && (header.flags & FLAG_BARE) != 0;
+  return joined && header.lanes >= 2 && header.lanes <= MAX_RUN;
+}
+// Of a run: the header of its packet number `index`, as fanin.protocol.wire.Packet.part.
+constexpr Header part_of(Header header, std::uint32_t index, std::uint32_t slots) {
+  if ((header.flags & FLAG_RUN) == 0) return header;
+  const std::uint32_t at = header.slot + index;
+  header.flags &= static_cast<std::uint8_t>(~FLAG_RUN);
+  header.lanes = 0;
+  header.slot = at % slots;
+  header.base += at / slots;
+  if (header.kind == Kind::contribution && header.bitmap != 0) header.bitmap += index;
+  return header;
+}
+// A pass or bare result, or a run of them, with `next` behind it as one run; none where they make none.
+constexpr std::optional<Header> with_next(Header run, const Header& next, std::uint32_t slots) {
+  const std::uint32_t count = run_of(run);
+  if (count >= MAX_RUN) return std::nullopt;
+  run.flags |= FLAG_RUN;
+  run.lanes = static_cast<std::uint8_t>(count + 1);
+  return legal_run(run) && part_of(run, count, slots) == next ? std::optional(run) : std::nullopt;
+}
+
+constexpr bool legal_lanes(const Header& header) {
+  if ((header.flags & FLAG_RUN) != 0 && header.kind != Kind::welcome) return legal_run(header);
+  if (header.lanes == 0) return true;
+  const std::uint32_t up = lane_bits_up(header.lanes), down = lane_bits_down(header.lanes);
+  const bool with_words =
+      header.kind == Kind::contribution || header.kind == Kind::result || header.kind == Kind::answer;
+  const std::uint32_t without_words = header.kind == Kind::contribution ? FLAG_PASS : FLAG_PASS | FLAG_BARE;
+  return with_words && (header.flags & without_words) == 0 && up >= 2 && up <= down && down >= 4;
+}
+
+inline Header load_header(const std::uint8_t* at) {
+  return {.kind = static_cast<Kind>(at[OFFSET_KIND]),
+          .job = load_be16(at + OFFSET_JOB),
+          .worker = at[OFFSET_WORKER],
+          .flags = at[OFFSET_FLAGS],
+          .generation = load_be32(at + OFFSET_GENERATION),
+          .slot = load_be32(at + OFFSET_SLOT),
+          .base = load_be32(at + OFFSET_BASE),
+          .signature = load_be32(at + OFFSET_SIGNATURE),
+          .bitmap = load_be32(at + OFFSET_BITMAP),
+          .contributors = load_be16(at + OFFSET_CONTRIBUTORS),
+          .code_count = at[OFFSET_CODE_COUNT],
+          .lanes = at[OFFSET_LANES]};
+}
+
+// Writes HEADER_BYTES, with the checksum field zero.
+inline void store_header(std::uint8_t* at, const Header& header) {
+  store_be16(at + OFFSET_MAGIC, MAGIC);
+  at[OFFSET_VERSION] = VERSION;
+  at[OFFSET_KIND] = static_cast<std::uint8_t>(header.kind);
+  store_be16(at + OFFSET_JOB, header.job);
+  at[OFFSET_WORKER] = header.worker;
+  at[OFFSET_FLAGS] = header.flags;
+  store_be32(at + OFFSET_GENERATION, header.generation);
+  store_be32(at + OFFSET_SLOT, header.slot);
+  store_be32(at + OFFSET_BASE, header.base);
+  store_be32(at + OFFSET_SIGNATURE, header.signature);
+  store_be32(at + OFFSET_BITMAP, header.bitmap);
+  store_be16(at + OFFSET_CONTRIBUTORS, header.contributors);
+  at[OFFSET_CODE_COUNT] = header.code_count;
+  at[OFFSET_LANES] = header.lanes;
+  store_be32(at + OFFSET_CHECKSUM, 0);
+}
+
+// What parsing found. `reason` is Reason{} (zero) for a well-formed datagram whose checksum is still to be verified.
+struct Parsed {
+  Reason reason{};
+  Header header;
+  const std::uint8_t* codes = nullptr;  // header.code_count of them, 16 bits each, big-endian
+  const std::uint8_t* words = nullptr;  // word_count of them, 32 bits each, big-endian
+  std::size_t word_count = 0;
+
+  bool ok() const { return reason == Reason{}; }
+  // Of a run: its packet number `index`.
+  Parsed part(std::uint32_t index, std::uint32_t slots) const {
+    if ((header.flags & FLAG_RUN) == 0) return *this;
+    return {.header = part_of(header, index, slots),
+            .codes = codes + index * codes_bytes(header.code_count),
+            .words = nullptr,
+            .word_count = 0};
+  }
+};
+
+// Same checks, in the same order and with the same reasons, as fanin.protocol.wire.parse, the checksum apart. `header`
+// is filled in from TOO_SHORT and BAD_MAGIC upwards, so that a packet of another version can be answered.
+//
+// A datagram may lie in memory that its sender still writes to (native/io/shared_memory.hpp). So the header is copied
+// first, and only the copy is checked and used; codes and words are any numbers at any time, and are read as such.
+inline Parsed parse(std::span<const std::uint8_t> datagram) {
+  Parsed parsed;
+  const auto refused = [&parsed](Reason reason) {
+    parsed.reason = reason;
+    return parsed;
+  };
+  if (datagram.size() < HEADER_BYTES) return refused(Reason::too_short);
+  std::uint8_t head[HEADER_BYTES];
+  std::memcpy(head, datagram.data(), HEADER_BYTES);
+  // The compiler must not read the datagram again instead; and words that are read later are not older than the header.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (load_be16(head + OFFSET_MAGIC) != MAGIC) return refused(Reason::bad_magic);
+  parsed.header = load_header(head);
+  if (head[OFFSET_VERSION] != VERSION) return refused(Reason::version);
+  if (head[OFFSET_KIND] < static_cast<std::uint8_t>(Kind::contribution) ||
+      head[OFFSET_KIND] > static_cast<std::uint8_t>(Kind::receipt))
+    return refused(Reason::kind);
+  const std::size_t words_at = HEADER_BYTES + codes_bytes(parsed.header.code_count);
+  if (datagram.size() > MAX_DATAGRAM_BYTES || parsed.header.code_count > MAX_CODES || datagram.size() < words_at ||
+      (datagram.size() - words_at) % WORD_BYTES != 0)
+    return refused(Reason::length);
+  if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE | FLAG_LATE | FLAG_RUN)) != 0 ||
+      !legal_lanes(parsed.header))
+    return refused(Reason::length);
+  if (const std::uint32_t run = run_of(parsed.header);
+      run > 1 && datagram.size() != HEADER_BYTES + run * codes_bytes(parsed.header.code_count))
+    return refused(Reason::length);
+  parsed.codes = datagram.data() + HEADER_BYTES;
+  parsed.words = datagram.data() + words_at;
+  parsed.word_count = (datagram.size() - words_at) / WORD_BYTES;
+  return parsed;
+}
+
+}  // namespace fanin

@@ -1,0 +1,128 @@
+// The keyed tag of data packets, and the keys that it is made with. The rules stand in fanin/protocol/packet_tag.py.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "wire/packet.hpp"
+#include "wire/siphash.hpp"
+#include "wire/wire_constants.hpp"
+
+namespace fanin {
+
+inline constexpr std::size_t TAG_LANES = 4;
+inline constexpr std::size_t TAG_BLOCK_BYTES = TAG_LANES * sizeof(std::uint64_t);
+
+// Stands in the checksum field while the tag is computed.
+enum class Direction : std::uint8_t { to_switch = 1, from_switch = 2 };
+
+enum class KeyPurpose : std::uint8_t { flow = 0, worker = 1, everybody = 2 };
+
+using DataKey = std::optional<SipKey>;  // none: packets are not tagged
+
+SipKey derived(const SipKey& key, KeyPurpose purpose, std::uint64_t value);
+inline DataKey of_flow(const DataKey& key, std::uint32_t flow) {
+  return key ? DataKey(derived(*key, KeyPurpose::flow, flow)) : std::nullopt;
+}
+
+// Of datagrams of HEADER_BYTES at least. Those of a few of one length in a row are computed side by side, which takes a
+// processor little more time than one: TAGS_TOGETHER at most, so that is a good number to ask for.
+inline constexpr std::size_t TAGS_TOGETHER = 4;
+struct Tagged {
+  const SipKey* key = nullptr;
+  std::span<const std::uint8_t> datagram;
+  Direction direction = Direction::to_switch;
+};
+void packet_tags(std::span<const Tagged> datagrams, std::uint32_t* tags);
+// Writes them to the checksum fields.
+void put_tags(std::span<const SipKey* const> keys, std::span<const std::span<std::uint8_t>> datagrams,
+              Direction direction);
+
+// Of one. `put_tag` writes it to the checksum field.
+std::uint32_t packet_tag(const SipKey& key, std::span<const std::uint8_t> datagram, Direction direction);
+void put_tag(const SipKey& key, std::span<std::uint8_t> datagram, Direction direction);
+bool tag_holds(const SipKey& key, std::span<const std::uint8_t> datagram, Direction direction);
+
+// A tag that was computed before it is asked for, with others; of no datagram while there is no key.
+struct ComputedTag {
+  const SipKey* key = nullptr;
+  std::uint32_t tag = 0;
+  bool needless = false;  // by the way that the datagram has come (Arrival::here)
+
+  bool holds(const SipKey& wanted, std::span<const std::uint8_t> datagram, Direction direction) const {
+    if (needless) return true;
+    if (key != &wanted) return tag_holds(wanted, datagram, direction);
+    return load_be32(datagram.data() + OFFSET_CHECKSUM) == tag;
+  }
+};
+
+// Calls `take(item, ComputedTag)` for each of what came in, in order. `key_of(item)` says under which key its tag is
+// expected; null: that is not known beforehand, or there is none. Of what needs none nothing is computed.
+template <typename Item, typename KeyOf, typename Take>
+void for_each_tagged(std::span<const Item> items, Direction direction, KeyOf key_of, Take take) {
+  for (std::size_t first = 0; first < items.size(); first += TAGS_TOGETHER) {
+    const std::span<const Item> group = items.subspan(first, std::min(items.size() - first, TAGS_TOGETHER));
+    std::array<ComputedTag, TAGS_TOGETHER> computed{};
+    std::array<Tagged, TAGS_TOGETHER> asked;
+    std::array<std::uint32_t, TAGS_TOGETHER> tags;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < group.size(); ++i)
+      if (!(computed[i].needless = group[i].here) && (computed[i].key = key_of(group[i])) != nullptr)
+        asked[count++] = {computed[i].key, group[i].bytes, direction};
+    packet_tags(std::span(asked).first(count), tags.data());
+    for (std::size_t i = group.size(); i-- > 0;)
+      if (computed[i].key != nullptr) computed[i].tag = tags[--count];
+    for (std::size_t i = 0; i < group.size(); ++i) take(group[i], computed[i]);
+  }
+}
+
+// The keys of one flow of a job, as its switch has them. Without a flow key nothing is tagged, and all holds.
+class PacketKeys {
+ public:
+  PacketKeys(const DataKey& flow_key, std::span<const std::uint64_t> tokens);
+
+  bool tags() const { return flow_key_.has_value(); }
+  void renew(std::uint32_t worker, std::uint64_t token);
+  void finish(std::span<std::uint8_t> datagram) const;  // of the switch's, whose worker field says for whom it is
+  bool holds(std::span<const std::uint8_t> datagram, std::uint32_t worker, const ComputedTag& computed) const {
+    return !tags() || computed.holds(workers_[worker], datagram, Direction::to_switch);
+  }
+  // Null where nothing is tagged.
+  const SipKey* of_worker(std::uint32_t worker) const { return tags() ? &workers_[worker] : nullptr; }
+  const SipKey* of_everybody() const { return tags() ? &everybody_ : nullptr; }
+
+ private:
+  DataKey flow_key_;
+  std::vector<SipKey> workers_;
+  SipKey everybody_;
+};
+
+// The same as one of its workers has them, or a leaf at its parent.
+class MemberKeys {
+ public:
+  MemberKeys() = default;
+  MemberKeys(const DataKey& flow_key, std::uint64_t token);
+
+  bool tags() const { return tags_; }
+  void finish(std::span<std::uint8_t> datagram) const {
+    if (tags_) put_tag(own_, datagram, Direction::to_switch);
+  }
+  bool holds(std::span<const std::uint8_t> datagram, const ComputedTag& computed = {}) const {
+    return !tags_ || computed.holds(of_addressee(datagram), datagram, Direction::from_switch);
+  }
+  const SipKey& own() const { return own_; }
+  // Of what the switch says: to all, or to this one.
+  const SipKey& of_addressee(std::span<const std::uint8_t> datagram) const {
+    return datagram[OFFSET_WORKER] == SWITCH_WORKER ? everybody_ : own_;
+  }
+
+ private:
+  bool tags_ = false;
+  SipKey own_, everybody_;
+};
+
+}  // namespace fanin

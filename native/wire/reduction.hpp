@@ -1,0 +1,50 @@
+// One reduction of one flat array, as in fanin/numerics/reduction.py, which checks the values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fanin {
+
+enum class Element : std::uint8_t { float32, float64, float16, bfloat16, int32, int16, int8, uint8, int64 };
+
+inline bool is_floating(Element element) { return element <= Element::bfloat16; }
+
+inline std::size_t element_bytes(Element element) {
+  constexpr std::size_t sizes[] = {4, 8, 2, 2, 4, 2, 1, 1, 8};
+  return sizes[static_cast<std::size_t>(element)];
+}
+
+enum class Operator : std::uint8_t { sum, min, max, product, band, bor, bxor };
+
+inline constexpr std::uint32_t EXACT = 0;    // in the place of a lane width
+inline constexpr std::uint32_t COPIED = 65;  // the same: bytes, each of which has an owner
+
+// In the place of a lane width: 96 plus Header.lanes of wide sums, fanin.numerics.reduction.WIDE_SUMS.
+inline bool is_wide_sum(std::uint32_t lanes) {
+  return lanes == 96 + 15 || lanes == 96 + 11 || lanes == 96 + 10 || lanes == 96 + 7 || lanes == 96 + 6;
+}
+
+struct Reduction {
+  const std::uint8_t* source = nullptr;
+  std::uint8_t* destination = nullptr;
+  std::uint64_t count = 0;
+  Element element = Element::float32;
+  std::uint32_t lanes = 32;
+  Operator with = Operator::sum;
+  double divisor = 1.0;  // rounded to float32 where it meets float32 and narrower elements
+  double factor = 1.0;
+  float* residual = nullptr;
+  std::uint64_t keep_first = 0;
+  std::uint64_t keep_count = 0;
+  bool owned = false;  // every element has one worker that contributes it; `source` is what this one does:
+  std::uint64_t own_first = 0;
+  std::uint64_t own_count = 0;
+  std::uint32_t tag = 0;
+  std::uint32_t signature = 0;
+  std::uint16_t scale_code = 0;     // of every element, agreed beforehand; 0: agreed chunk by chunk
+  bool passes = false;              // contribute nothing
+  std::uint32_t* counts = nullptr;  // per chunk of all flows: how many contributions its result holds
+};
+
+}  // namespace fanin
