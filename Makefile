@@ -33,11 +33,12 @@ test: $(VENV)/dev.stamp ## Every test
 test-fast: $(VENV)/dev.stamp ## Every test that is not marked slow
 	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses auto --dist loadgroup -m 'not slow' $(ARGS)
 
-lint: $(VENV)/dev.stamp ## ruff (lint and format), shellcheck and clang-format
+lint: $(VENV)/dev.stamp ## ruff (lint and format), shellcheck, clang-format, words
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/shellcheck .ci/run $(wildcard tools/*.sh)
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES)
+	$(PY) -m tools.words > /dev/null
 
 format: $(VENV)/dev.stamp ## Rewrite files as ruff wants them
 	$(VENV)/bin/ruff check --fix .

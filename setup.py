@@ -36,7 +36,7 @@ def needs_recompile(object_file: str, source: str) -> bool:
 
 
 def missing() -> str:
-    """What it takes to compile the extension and is not there, with the remedy; nothing where all is."""
+    """The missing requirement for compiling the extension, with the remedy; empty if everything is there."""
     found = new_compiler()
     customize_compiler(found)
     words = getattr(found, "compiler_so_cxx", None) or found.compiler_so

@@ -68,18 +68,18 @@ NOT_PASSED_ON = ("TORCHELASTIC_", "FANIN_SWITCH", "FANIN_RACK", "FANIN_LANES", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to look at."""
+    """Settings of the measurement."""
 
     lanes: tuple[int, ...] = (32, 16, 8)
     bytes: int = 25 << 20
-    """Of the sum that is predicted and measured where no program is profiled."""
+    """Bytes of the sum that is predicted and measured if no program is profiled."""
     switches: tuple[str, ...] = ()
     """Switches that are there, or could be."""
     program: tuple[str, ...] = ()
     """A command line whose training steps are profiled."""
     measures: bool = True
     names: tuple[str, ...] = ()
-    """Of the ranks' hosts, where the launcher knows them."""
+    """Names of the ranks' hosts, if the launcher knows them."""
 
     def __post_init__(self) -> None:
         for lanes in self.lanes:
@@ -92,11 +92,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What rank 0 has found out."""
+    """Results at rank 0."""
 
     network: Network
     hosts: tuple[str, ...]
-    """What they call themselves."""
+    """Host names, as the hosts report them."""
     ecn: bool
     profile: Profile
     found: tuple[Forecast, ...]
@@ -124,7 +124,7 @@ def advise(plan: Plan, say: Any) -> Advice | None:
 
 
 class _Rank:
-    """This rank's part."""
+    """This rank's part of the measurement."""
 
     def __init__(self, plan: Plan, say: Any) -> None:
         self.plan, self.say = plan, say
@@ -142,17 +142,17 @@ class _Rank:
 
     @property
     def _addresses(self) -> list[str]:
-        """Of the switches that are there, without weights."""
+        """Addresses of the running switches, without weights."""
         return [each.partition("=")[0] for each in self.plan.switches]
 
     def all(self, own: Any) -> list[Any]:
-        """What every rank says."""
+        """Gather every rank's object."""
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, own)
         return found
 
     def by_host(self, own: Any) -> list[Any]:
-        """What every host's lowest rank says."""
+        """Gather the object of every host's lowest rank."""
         found = self.all(own)
         return [found[leader] for leader in self.hosts.leaders]
 
@@ -259,9 +259,8 @@ class _Rank:
     def _uplinks(
         self, listener: Listener | None, racks: tuple[tuple[int, ...], ...], at: list[Any]
     ) -> tuple[float, ...]:
-        """What each rack's carries, in the slower direction: all of its hosts send to the next rack's.
-
-        One rack at a time: TCP in both directions of one link keeps neither busy (ACKs wait behind data).
+        """Rate of each rack's uplink in the slower direction, while all of its hosts send to the next rack's. One rack
+        at a time: TCP in both directions of one link keeps neither busy (ACKs wait behind data).
         """
         out = []
         for number, rack in enumerate(racks):

@@ -1,4 +1,4 @@
-"""What `fanin advise` finds out about the links between hosts: rates alone and together, round trips, ECN, MTU.
+"""Measurements of `fanin advise` on the links between hosts: rates alone and together, round trips, ECN, MTU.
 
 Every host has a `Listener`, which takes in what others send and says afterwards what came; the hosts agree elsewhere on
 who sends when (benchmarks/advice.py). Rates are of TCP payload, as the receiver sees them.
@@ -20,7 +20,9 @@ PAUSE_S = 0.1
 """Between two attempts to accept a connection, after an error."""
 CHUNK_BYTES = 1 << 16
 SKIPPED_S = 0.15
-"""Of each stream, from its first byte: a token bucket passes a burst at once, and TCP begins slowly."""
+"""Beginning of each stream that is left out, from its first byte: a token bucket passes a burst at once, and TCP begins
+slowly.
+"""
 PINGS = 20
 SEND_BUFFER_BYTES = 1 << 18
 """A stream ends when all of it has arrived: what waits in a large buffer would take long on a slow link."""
@@ -28,7 +30,7 @@ HELLO = struct.Struct(">cHf")
 """Ping or stream, the number of the host that sends, and for how many seconds."""
 PING, STREAM = b"p", b"s"
 PROBE = struct.Struct(">4sHH")
-"""Of a datagram: a mark, the number of the host that sends, and the bytes of the IP packet that it is in."""
+"""Head of a datagram: a mark, the number of the sending host, and the bytes of the IP packet around it."""
 MARK = b"fadv"
 ECT_0, CE = 0b10, 0b11
 """RFC 3168: the sender can use ECN; a router met congestion."""
@@ -41,7 +43,7 @@ DATAGRAM_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Datagrams:
-    """What arrived of the datagrams of one host."""
+    """Facts about the datagrams that arrived from one host."""
 
     ecn: bool
     """Whether a mark arrived as it was set."""
@@ -93,7 +95,7 @@ class Listener:
         return found
 
     def datagrams(self) -> dict[int, Datagrams]:
-        """What has come from each host."""
+        """Facts about the datagrams of each host."""
         with self._lock:
             return {
                 host: Datagrams(ecn={ECT_0, CE} <= marks, mtu=self._sizes.get(host, 0))

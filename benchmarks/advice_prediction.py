@@ -1,4 +1,5 @@
-"""What `fanin advise` makes of its measurements: which hosts share an uplink, and how long a step takes where.
+"""Conclusions of `fanin advise` from its measurements: the hosts that share an uplink, and the time of a step in each
+placement.
 
 Closed forms throughout: a sum takes as long as the busiest link is busy with it, or the processors are, and a round
 trip on top; a ring takes 2 (n - 1) hops. docs/emulation.md has the loads of links, docs/performance.md the
@@ -27,7 +28,7 @@ AGREEING = 0.9
 FANIN_S_PER_BYTE, GLOO_S_PER_BYTE = 0.94e-9, 0.75e-9
 """Processor time per rank and byte of float32 with shards or a ring over sockets: 25 MiB, 4 workers, two cores."""
 FIXED_PART = 0.5
-"""Of ours, what does not depend on the width of lanes: reading and writing the tensor."""
+"""Share of our processor time that does not depend on the width of lanes: reading and writing the tensor."""
 NEARLY = 0.15
 """Links whose rates differ by no more count as alike."""
 MIN_GAIN = 1.05
@@ -36,7 +37,7 @@ MIN_GAIN = 1.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What was measured. Lists are by host."""
+    """The measurements. Lists are by host."""
 
     ranks: tuple[int, ...]
     """Ranks on each host."""
@@ -58,12 +59,12 @@ class Network:
 
     @property
     def hosts(self) -> int:
-        """How many."""
+        """Number of hosts with ranks."""
         return len(self.ranks)
 
     @property
     def size(self) -> int:
-        """Ranks in all."""
+        """Number of ranks in all."""
         return sum(self.ranks)
 
 
@@ -77,7 +78,7 @@ class Choice:
 
     @property
     def in_words(self) -> str:
-        """For tables."""
+        """The placement in words, for tables."""
         places = {
             "rank0": "a switch beside rank 0",
             "hosts": "a shard on every host",
@@ -100,7 +101,7 @@ class Profile:
 
     @property
     def bytes(self) -> int:
-        """Of all buckets."""
+        """Bytes of all buckets together."""
         return sum(size for _, size in self.buckets)
 
 

@@ -1,4 +1,4 @@
-"""What `fanin advise` prints."""
+"""The printed output of `fanin advise`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fanin.emulation.figures import FigureTable, milliseconds
 
 
 def report(advice: Advice, console: Console) -> None:
-    """Print it."""
+    """Print the advice for people."""
     network = advice.network
     cores = ", ".join(dict.fromkeys(f"{each:g}" for each in network.cores))
     mbit = [f"{rate / 1e6:,.0f}" for rate in network.rates]

@@ -37,7 +37,7 @@ MIN_SAMPLES = 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     workers: int
     bytes: int
@@ -65,7 +65,7 @@ class Plan:
 
     @property
     def fanin(self) -> list[Rival]:
-        """Our own rows."""
+        """The rows of fanin itself."""
         clean = [Rival("fanin", lanes) for lanes in self.lanes]
         return clean + [Rival("fanin", loss_percent=percent) for percent in self.loss_percent]
 
@@ -174,7 +174,7 @@ def checked_row(
 
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
-    """For people."""
+    """The rows as a table for people."""
     headings = ("backend", "lanes", "median ms", "fastest", "slowest", "to gloo", "ideal", "max error")
     table = FigureTable(f"all-reduce of {plan.bytes:,} bytes of float32, {plan.workers} workers", headings)
     for row in rows:
@@ -193,7 +193,7 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
 
 
 def record_of(rows: Sequence[Row], command: str, beginning: Beginning, notes: Sequence[str]) -> RunRecord:
-    """Of `fanin bench allreduce`. Nothing limits the links of one machine, so no row has a physical limit."""
+    """The record of `fanin bench allreduce`. One machine has no links, so no row has a physical limit."""
     first = rows[0]
     return finished(
         beginning,

@@ -29,12 +29,12 @@ COLLECTIVE_TIMEOUT = timedelta(seconds=120)
 
 @dataclass(slots=True)
 class Measured:
-    """What this rank saw of one rival. `seconds` are per call, one value per sample."""
+    """This rank's measurements of one rival. `seconds` are per call, one value per sample."""
 
     rival: Rival
     reduce: Callable[[Tensor], object]
     counters: Callable[[], dict[str, int | float]] = dict
-    """What the backend has counted so far."""
+    """Read the backend's counters."""
     buffers: list[Tensor] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     max_error: float = 0.0
@@ -44,7 +44,7 @@ class Measured:
 
 
 def contribution(rank: int, count: int) -> Tensor:
-    """What a rank puts in: float32 from the normal distribution, seeded by the rank."""
+    """A rank's contribution: float32 from the normal distribution, seeded by the rank."""
     return torch.randn(count, generator=torch.Generator().manual_seed(rank))
 
 

@@ -33,9 +33,9 @@ FLOAT_BYTES = 4
 MAX_STEP = 10_000
 MAX_WORKERS = 32
 BASELINE = "lanes:32"
-"""What bytes are compared with."""
+"""The codec that bytes are compared with."""
 DISTRIBUTIONS = ("normal", "student", "digits@50")
-"""What is measured where nothing is said."""
+"""Default distributions of the values."""
 DRAWN = ("normal", "student")
 
 
@@ -47,11 +47,11 @@ def split(texts: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     workers: int
     bytes: int
-    """Of float32 per worker; a multiple of 4."""
+    """Bytes of float32 per worker; a multiple of 4."""
     steps: int
     codecs: tuple[str, ...] = ()
     """Empty: every codec with its defaults, and the first of them in several widths."""
@@ -99,9 +99,9 @@ class Row:
     elements: int
     steps: int
     nmse: float
-    """Of the mean of the first step."""
+    """Normalized mean square error of the first step's mean."""
     nmse_of_steps: float
-    """Of the sum of all steps' means, on the same values in each."""
+    """Normalized mean square error of the sum of all steps' means, on the same values in each step."""
     bytes_out: float
     """Per step, of the worker that sent most; from the engine's counters."""
     bytes_in: float
@@ -182,7 +182,7 @@ def table_of_thc() -> FigureTable:
 
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
-    """For people."""
+    """The rows as a table for people."""
     headings = ("codec", "values", "NMSE", "of steps", "bytes out", "saved", "ms", "break-even Mbit/s")
     table_ = FigureTable(f"codecs: {plan.bytes:,} bytes of float32, {plan.workers} workers", headings)
     for row in rows:

@@ -14,12 +14,12 @@ from fanin.host.codecs import make, table
 from fanin.host.codecs.codec import Place
 
 LINK, PROCESSORS = "link", "processors"
-"""What may bound a step."""
+"""The two resources that may bound a step."""
 TARGET_SHARE = 0.01
 APART_SHARE = 0.01
 """How far the loss of timed steps may be from that of the same steps without links: other rounding, nothing else."""
 STEPS = {"digits": 200, "text": 64}
-"""Of a training, where nothing is said."""
+"""Default number of steps of a training."""
 MIN_STEPS = 4
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Two-sided 95 % of Student's t with 1, 2, ... degrees of freedom; the last one serves beyond."""
@@ -29,7 +29,7 @@ DEFAULTS = ("lanes:32", "lanes:8/8", "rotated:4/8", "rotated:4/4", "by_layer:4/8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to train, and how."""
+    """Settings of the trainings."""
 
     tasks: tuple[str, ...]
     workers: tuple[int, ...]
@@ -67,16 +67,16 @@ class Plan:
                 make(text).encoder(Place(0, workers, ()))
 
     def steps_of(self, task: str) -> int:
-        """Of a training."""
+        """Number of steps of a training."""
         return STEPS[task] if self.steps is None else self.steps
 
     def batch_of(self, task: str) -> int:
-        """Samples per step."""
+        """Number of samples per step."""
         return TASKS[task].batch if self.batch is None else self.batch
 
     @property
     def texts(self) -> list[str]:
-        """The codecs."""
+        """The codecs to train with, as texts."""
         return list(dict.fromkeys(self.codecs or (*DEFAULTS, *sorted(set(table()) - {"lanes"}))))
 
     @property
@@ -149,17 +149,19 @@ class Row:
     step_s: float | None = None
     """Median of the timed steps, of the slowest rank."""
     compute_s: float | None = None
-    """Of a step: forward, backward and optimizer, with all workers on this machine's processors."""
+    """Computation in a step: forward, backward and optimizer, with all workers on this machine's processors."""
     codec_s: float | None = None
-    """Of a step: the codec's arithmetic, likewise."""
+    """Codec arithmetic in a step, with all workers on this machine's processors."""
     without_links_s: float | None = None
-    """Of a step on this machine alone, all workers on its processors: these bound the step, whatever the links are."""
+    """Time of a step on this machine alone, all workers on its processors: these bound the step, whatever the links
+    are.
+    """
     processor_s: float | None = None
-    """Of a step: what one worker used of a processor, with all of its threads."""
+    """Processor time of one worker in a step, with all of its threads."""
     bytes_out: float | None = None
     """Per step, of the worker that sent most."""
     bytes_in: float | None = None
-    """Of the worker that received most."""
+    """Bytes received by the worker that received most."""
     saved: float | None = None
     """How many times fewer bytes leave a worker than with gloo."""
     to_target_s: float | None = None
@@ -170,14 +172,14 @@ class Row:
 
     @property
     def link_s(self) -> float | None:
-        """What the bytes take of a link alone, in the direction that has more of them."""
+        """Time that the bytes take on a link alone, in the direction that has more of them."""
         if self.bytes_out is None or self.bytes_in is None or self.rate_bit_s is None:
             return None
         return max(self.bytes_out, self.bytes_in) * 8 / self.rate_bit_s
 
     @property
     def bound_by(self) -> tuple[str, float] | None:
-        """What takes more of a step, the link or this machine's processors, and its share, at most 1."""
+        """The resource that takes more of a step, the link or this machine's processors, and its share, at most 1."""
         if self.link_s is None or self.without_links_s is None or not self.step_s:
             return None
         name, bound_s = max((LINK, self.link_s), (PROCESSORS, self.without_links_s), key=lambda each: each[1])

@@ -34,25 +34,25 @@ GLOO = "gloo"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training."""
+    """Settings of one training."""
 
     task: str
     workers: int
     codec: str
-    """Or GLOO."""
+    """The codec's text, or GLOO."""
     batch: int
     """Samples per step over all workers together."""
     steps: int
     points: int
     """Evaluations, evenly spread, the last one after the last step."""
     seed: int = 0
-    """Of weights and order of samples."""
+    """Seed of weights and of the order of samples."""
     rate_bit_s: float | None = None
-    """Of every link; None: on this machine alone."""
+    """Rate of every link; None: this machine alone."""
 
     @property
     def words(self) -> str:
-        """For people."""
+        """The training in words, for people."""
         links = "" if self.rate_bit_s is None else f", links of {rate_in_words(self.rate_bit_s)}"
         return f"{self.task}, {self.workers} workers{links}, {self.codec}, seed {self.seed}"
 
@@ -70,28 +70,30 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a training brought."""
+    """Results of one training."""
 
     run: Run
     points: tuple[Point, ...]
     step_s: float
     """Median, of the slowest rank, without the first steps, in which DDP makes its buckets."""
     compute_s: float
-    """Of a step: forward and backward without communication, and the optimizer, while all ranks do the same."""
+    """Computation in a step: forward and backward without communication, and the optimizer, while all ranks do the
+    same.
+    """
     codec_s: float
-    """Of a step: the codec's arithmetic, before sums and after them."""
+    """Codec arithmetic in a step, before sums and after them."""
     bytes_out: float | None = None
     """Per step, of the worker that sent most, from its device's counters; None without links."""
     bytes_in: float | None = None
-    """Received, likewise."""
+    """Bytes received per step, by the worker that received most."""
     processor: float | None = None
     """How busy this machine's processors were in steps, 0..1."""
     processor_s: float | None = None
-    """Of a step: what one worker used of a processor, with all of its threads; the median of the worker with most."""
+    """Processor time of one worker in a step, with all of its threads; the median of the worker with most."""
 
 
 class Trainings(Kept[Run, Outcome]):
-    """What trainings have brought."""
+    """Results of trainings, kept between runs."""
 
     def __init__(self, path: Path | None) -> None:
         """ConfigurationError for a file that holds something else."""
@@ -144,7 +146,7 @@ def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
 
 
 def rate_in_words(rate_bit_s: float) -> str:
-    """For people."""
+    """A rate in words, for people."""
     return f"{rate_bit_s / 1e6:g} Mbit/s"
 
 

@@ -1,4 +1,4 @@
-"""What `fanin bench codecs --train` says: tables, sentences, and the record for the page with all curves."""
+"""The output of `fanin bench codecs --train`: tables, sentences, and the record for the page with all curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LABEL = 32
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    """Which codec is at the target first, for each task, number of workers and rate."""
+    """Sentences that name the codec that reaches the target first, for each task, number of workers and rate."""
     found = []
     cases = dict.fromkeys((row.task, row.workers, row.rate_bit_s) for row in rows if row.rate_bit_s is not None)
     for case in cases:
@@ -32,7 +32,9 @@ def verdicts(rows: list[Row]) -> list[str]:
 
 
 def _own_cores(rows: list[Row], first: Row) -> str:
-    """What the codec that is first is worth where this machine's processors bound its steps."""
+    """A sentence on the first codec's speed if every worker had cores of its own, where this machine's processors bound
+    its steps.
+    """
     if (bound := first.bound_by) is None or bound[0] != PROCESSORS:
         return ""
     gloo = next((row for row in rows if row.codec == GLOO), None)
@@ -95,7 +97,7 @@ def record_of(plan: Plan, rows: list[Row], command: str, beginning: Beginning) -
 
 
 def labels(codecs: list[str]) -> dict[str, str]:
-    """What curves and bars are called: a long codec's name by its beginning, and a number where two begin alike."""
+    """Labels of curves and bars: a long codec's name is cut, and numbered where two begin alike."""
     found: dict[str, str] = {}
     for codec in codecs:
         short = codec if len(codec) <= MAX_LABEL else f"{codec[: MAX_LABEL - 5]}..."

@@ -28,8 +28,9 @@ WARM_UP_STEPS = 2
 """Steps that are not timed: DDP puts its buckets together in the first one, and encoders are made in both."""
 COMPUTE_SAMPLES = 3
 BUCKET_MB = 1
-"""Of DDP, for every codec and gloo. Its own 25 would put all of these networks' gradients into one or two buckets, of
-which nothing travels before the last gradient is there."""
+"""Bucket size of DDP, for every codec and gloo. Its own 25 would put all of these networks' gradients into one or two
+buckets, of which nothing travels before the last gradient is there.
+"""
 TIMEOUT = timedelta(seconds=300)
 
 

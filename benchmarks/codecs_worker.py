@@ -20,11 +20,11 @@ from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.codec_sums import reduce_now
 
 ROWS = 256
-"""Of the matrix that the values are, for codecs that look at shapes."""
+"""Rows of the matrix that the values form, for codecs that look at shapes."""
 
 
 def drawn(distribution: str, rank: int, count: int) -> Floats:
-    """What a rank puts in, seeded by the rank."""
+    """A rank's values, seeded by the rank."""
     generator = np.random.default_rng(rank)
     values = generator.normal(size=count) if distribution == "normal" else generator.standard_t(3, size=count)
     return values.astype(np.float32)
@@ -55,7 +55,7 @@ def captured(task: Task, step: int, size: int) -> tuple[list[Floats], tuple[tupl
 
 
 def inputs_of(distribution: str, count: int, size: int) -> tuple[list[Floats], tuple[tuple[int, ...], ...]]:
-    """What each rank puts in, and as which shapes."""
+    """The values of each rank, and their shapes."""
     task, _, step = distribution.partition("@")
     if step:
         return captured(TASKS[task], int(step), size)

@@ -34,17 +34,17 @@ COLLECTIVES = ("broadcast", "all_gather", "reduce_scatter", "reduce", "all_reduc
 SUMS = ("reduce_scatter", "reduce", "all_reduce")
 DEVICES = ("cpu", "cuda")
 WEIGHTS_ERROR = 2.0**-7
-"""Of weights in 8 bits, relative to the largest."""
+"""Bound on the error of weights in 8 bits, relative to the largest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     workers: int
     """Hosts, of one rank each."""
     link: Link | None
-    """Of every host; None: all ranks on this machine, without links."""
+    """Link of every host; None: all ranks on this machine, without links."""
     switch_at: SwitchPlace
     collectives: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -52,7 +52,7 @@ class Plan:
     lanes: tuple[int | str, ...]
     samples: int
     device: str = "cpu"
-    """Of the tensors; with "cuda", ranks share devices where there are fewer."""
+    """Device of the tensors; with "cuda", ranks share devices where there are fewer."""
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -84,12 +84,12 @@ class Row:
     switch_at: str
     device: str
     median_s: float
-    """Of the samples, each the slowest rank's."""
+    """Median of the samples, each the slowest rank's time."""
     fastest_s: float
     to_gloo: float
     """gloo's time / this one's."""
     ideal_s: float | None
-    """What the busiest link needs; None for gloo, and without links."""
+    """Time that the busiest link needs; None for gloo, and without links."""
     max_error: float
     """Relative to the largest value of the result."""
     processor: float | None
@@ -175,7 +175,7 @@ def copies(switch_at: SwitchPlace, collective: str, hosts: int) -> float:
 
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
-    """For people."""
+    """The rows as a table for people."""
     where = "on this machine"
     if plan.link is not None and plan.link.rate_bit_s is not None:
         where = f"links of {plan.link.rate_bit_s / 1e6:g} Mbit/s, switch: {plan.switch_at.in_words}"

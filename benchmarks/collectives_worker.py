@@ -27,7 +27,7 @@ WEIGHTS = "8"
 
 
 class Given:
-    """What the ranks put in, and what must come out. `size`: bytes of float32, a multiple of 4 times the ranks."""
+    """Inputs of the ranks, and the expected results. `size`: bytes of float32, a multiple of 4 times the ranks."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -80,7 +80,7 @@ class Trial:
 
     @property
     def moved_bytes(self) -> int:
-        """Of all weights as they travel, or of float32."""
+        """Bytes of all weights as they travel, or of float32."""
         if self.weights is None:
             return self.whole.nbytes
         return self.ranks * PiecedGather(self.weights, self.layout).payload_bytes
@@ -89,7 +89,7 @@ class Trial:
         dist.reduce_scatter_tensor(self.kept, self.own, group=self.group)
 
     def _prepare(self) -> None:
-        """What the call overwrites is as it was."""
+        """Restore the memory that the call overwrites."""
         if self.collective in ("all_reduce", "reduce") or (self.collective == "broadcast" and self.rank == ROOT):
             self.whole.copy_(self.own)
 
@@ -108,7 +108,7 @@ class Trial:
             torch.cuda.synchronize(self.own.device)
 
     def _calls(self) -> int:
-        """Of a sample: rank 0 says how many, by how long the last one took it."""
+        """Number of calls in a sample: rank 0 chooses it by the time of its last call."""
         took = [self._timed() for _ in range(WARM_UP_CALLS)][-1]
         calls = torch.tensor(min(MAX_CALLS, max(1, int(SAMPLE_TARGET_S / took))))
         dist.broadcast(calls, 0)
@@ -128,7 +128,9 @@ class Trial:
         self.max_error = max(self.max_error, self._error())
 
     def _error(self) -> float:
-        """Of this rank's result, relative to the largest contribution of any rank; infinite where it is not finite."""
+        """Error of this rank's result, relative to the largest contribution of any rank; infinite if the result is not
+        finite.
+        """
         if self.collective == "reduce" and self.rank != ROOT:
             return 0.0
         found, expected = {
@@ -164,7 +166,7 @@ def trials(
 
 
 def run(collectives: list[str], rivals: list[Rival], sizes: list[int], samples: int, device_type: str) -> None:
-    """What the command line asks for."""
+    """Measure and print the requested collectives."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
     device = torch.device(device_type)

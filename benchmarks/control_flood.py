@@ -1,6 +1,6 @@
-"""Strangers at the control port of a switch, for the fairness benchmark: what they do, as fast as they can.
+"""Strangers at the control port of a switch, for the fairness benchmark: their attacks, as fast as they can.
 
-None of them needs to know anything but the address. What comes back is read and thrown away, since a switch reads
+None of them needs to know anything but the address. Answers are read and thrown away, since a switch reads
 nothing more from whoever leaves its answers unread.
 """
 
@@ -30,7 +30,7 @@ HALF_OPEN = 600
 PATH_MTU, RECEIVE_BUFFER_BYTES = 1500, 1 << 20
 READ_BYTES = 1 << 16
 SEND_BUFFER_BYTES = 1 << 16
-"""What is counted as sent and is not there yet: little."""
+"""Send buffer of a flood's socket: bytes in it count as sent although they have not arrived, so it is small."""
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER of 0 s: closing resets the connection, which leaves this side nothing to remember."""
 _REPLIES = ZmtpLimits(frame_bytes=control.MAX_REPLY_BYTES, frames=1, message_bytes=control.MAX_REPLY_BYTES)
@@ -150,7 +150,7 @@ def _connected(address: SwitchAddress) -> socket.socket:
 
 
 def _framed(body: bytes) -> bytes:
-    """As one ZMTP message of one frame."""
+    """Frame a body as one ZMTP message of one frame."""
     if len(body) <= 255:
         return bytes((0, len(body))) + body
     return b"\x02" + struct.pack("!Q", len(body)) + body

@@ -1,4 +1,4 @@
-"""What has passed the device of an emulated host (proc(5), net/dev)."""
+"""Bytes that have passed the device of an emulated host (proc(5), net/dev)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ MAX_ERROR = {32: 1e-6, 16: 2e-3, 8: 0.25, 4: 3.0}
 
 @dataclass(frozen=True)
 class Settings:
-    """One job."""
+    """Settings of one job."""
 
     workers: int
     flows: int
@@ -56,7 +56,7 @@ class Settings:
     shared_memory: bool
 
     def spec(self) -> JobSpec:
-        """What a controller would make of it."""
+        """The job's facts, as a controller would choose them."""
         words, codes = packet_shape(self.mtu)
         words, codes = self.words or words, self.codes or codes
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -76,7 +76,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration, measured."""
+    """Measurements of one configuration."""
 
     workers: int
     lanes: int
@@ -277,7 +277,7 @@ def measure(settings: Settings, lanes: list[int], sizes: list[int], iterations: 
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[4])
     parser.add_argument("--lanes", type=int, nargs="+", default=[32, 16, 8])

@@ -29,7 +29,7 @@ from fanin.errors import ConfigurationError, FaninError
 
 WORKERS = 4
 PROMISED_SHARE = 0.8
-"""Of its fair rate, that a job keeps whatever the other does."""
+"""Share of its fair rate that a job keeps under any load of the other."""
 TARGETS = ("native", "python")
 
 
@@ -84,7 +84,7 @@ def bench(
 
 
 def table_of(rows: list[dict[str, Any]]) -> FigureTable:
-    """For people."""
+    """The rows as a table for people."""
     headings = ("second job", "first job", "of its fair rate", "flooded")
     table = FigureTable("two jobs on one switch: what the first one keeps", headings)
     for row in rows:

@@ -22,7 +22,7 @@ COUNT = 1 << 18
 """int32 elements of a sum: exact, so that every one can be checked."""
 WARM_UP_SUMS = 3
 SECOND_JOBS = ("idle", "sum", "packets", *FLOODS)
-"""What the second job does while the first sums; from the third on, it floods the switch."""
+"""Activities of the second job while the first sums; from the third on, it floods the switch."""
 FLOOD_BURST = 64
 LOWEST_PRIORITY = 19
 
@@ -49,7 +49,7 @@ def summing(session: Session, seconds: float) -> dict[str, object]:
 def flooding(session: Session, seconds: float) -> dict[str, object]:
     """Send the switch contributions of our own job from a stranger's port, as fast as the link takes them.
 
-    Who floods has a machine of its own; here it gets the processor time that nobody else wants.
+    A real stranger has a machine of its own; here it gets the processor time that nobody else wants.
     """
     _yield_to_others()
     spec, address = session.spec, session.address

@@ -1,4 +1,6 @@
-"""What the links alone need for an all-reduce, wherever the switch is: the busiest link's bytes, headers and all."""
+"""Time that the links alone need for an all-reduce, for every place of the switch: the busiest link's bytes, headers
+and all.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ class Streams(NamedTuple):
     contributions: float = 0.0
     results: float = 0.0
     between: float = 0.0
-    """What switches of a tree exchange: sums, narrowed as results are, as many either way."""
+    """Sums that switches of a tree exchange, narrowed as results are, as many either way."""
 
     def wire_bytes(self, contribution: float, result: float) -> float:
         """In the busier direction, where a contribution and a result have so many."""
@@ -37,7 +39,7 @@ class Streams(NamedTuple):
 def ideal_s(topology: Topology, rival: Rival, size: int) -> float | None:
     """Seconds that the busiest link is busy in its busier direction. None without any rate.
 
-    `size`: bytes of float32 per rank. What ranks of one host exchange crosses no link, and a ring goes from host to
+    `size`: bytes of float32 per rank. Traffic between ranks of one host crosses no link, and a ring goes from host to
     host in order of rank, so each link has one sender and one receiver of it.
     """
     loads = [(_of_host(topology, rival, host), topology.link_of(host)) for host in range(topology.hosts)]
@@ -77,7 +79,7 @@ def _elements(rival: Rival, words: int, workers: int) -> int:
 
 
 def _of_host(topology: Topology, rival: Rival, host: int) -> Streams:
-    """What a host's link carries on the way out."""
+    """Load of a host's link on the way out."""
     if rival.backend != "fanin":
         return Streams(rival.bytes_through_wire(topology.workers) if topology.hosts > 1 else 0.0)
     per_host, hosts = topology.ranks_per_host, topology.hosts
@@ -91,7 +93,7 @@ def _of_host(topology: Topology, rival: Rival, host: int) -> Streams:
 
 
 def _of_uplink(topology: Topology, rival: Rival, rack: int) -> Streams:
-    """What a rack's uplink carries on the way out."""
+    """Load of a rack's uplink on the way out."""
     if rival.backend != "fanin":
         return Streams(rival.bytes_through_wire(topology.workers))
     hosts = topology.hosts

@@ -49,7 +49,7 @@ class Kept(Generic[R, Brought]):
         return self._found[run]
 
     def missing(self, runs: Iterable[R]) -> list[R]:
-        """Those that are still to be done."""
+        """The runs that are still to be done."""
         return [run for run in runs if run not in self._found]
 
     def add(self, outcome: Brought) -> None:

@@ -33,5 +33,5 @@ def linked_job(
 
 
 def slowest(reports: Iterable[Mapping[str, Any]]) -> list[float]:
-    """Of every sample (`seconds`, as many from each rank), the slowest rank's time."""
+    """The slowest rank's time of every sample (`seconds`, as many from each rank)."""
     return [max(each) for each in zip(*(report["seconds"] for report in reports), strict=True)]

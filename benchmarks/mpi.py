@@ -12,7 +12,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("mpi_allreduce.c")
 BYTE_TRANSFER_LAYERS = {"tcp": "tcp,self", "shm": "^tcp"}
 PROGRAM_VARIABLE = "FANIN_BENCH_MPI_PROGRAM"
-"""Where the compiled program is, for the worker processes."""
+"""Variable with the path of the compiled program, for the worker processes."""
 AGENT_VARIABLE = "FANIN_BENCH_MPI_AGENT"
 """A program that runs a command line on another host: given an address and the command. Unset: all ranks are here."""
 HOSTS_VARIABLE = "FANIN_BENCH_MPI_HOSTS"

@@ -51,16 +51,16 @@ BOUND_MARK = " !"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     workers: int
-    """Ranks in all."""
+    """Number of ranks in all."""
     sizes: tuple[int, ...]
     """Bytes of float32 per worker, each a multiple of 4."""
     link: Link
     lanes: tuple[int | str, ...]
     against: tuple[str, ...]
-    """Of `gloo` and `mpi`."""
+    """Rivals out of `gloo` and `mpi`."""
     samples: int
     """Per rival and size."""
     steps: int = 0
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def topology(self) -> Topology:
-        """What to build."""
+        """The cluster to build."""
         return Topology(
             workers=self.workers,
             link=self.link,
@@ -288,12 +288,12 @@ def _row(
 
 
 def _processor(reports: list[dict[str, Any]]) -> float | None:
-    """As rank 0 saw it; all of them share the machine."""
+    """Load of the processors as rank 0 saw it; all ranks share the machine."""
     return next((report["processor"] for report in reports if report.get("processor") is not None), None)
 
 
 def table_of(plan: Plan, rows: list[Row], notes: Sequence[str] = ()) -> FigureTable:
-    """For people."""
+    """The rows as a table for people."""
     rate = "without limit" if plan.link.rate_bit_s is None else f"{plan.link.rate_bit_s / 1e6:g} Mbit/s"
     headings = ("what", "size", "backend", "median ms", "ideal", "of ideal", "to gloo", "resent", "processors")
     hosts = f" on {plan.topology.hosts} hosts" if plan.ranks_per_host > 1 else ""

@@ -3,7 +3,7 @@
     python -m fanin.benchmarks.p4_emulator
 
 Two workers contribute 64 words to the slots of one job in turn: every second packet closes a round and leaves as two
-copies. Every result is checked, and the two interpreters must send the same bytes. What is counted is processor time of
+copies. Every result is checked, and the two interpreters must send the same bytes. The figure is processor time of
 the thread that works on the packets; what a socket costs comes on top. The goal is 300,000 packets per second.
 """
 
@@ -93,7 +93,7 @@ def contributions(rounds: int) -> list[tuple[int, bytes]]:
 
 
 def check_sum(frame: bytes) -> None:
-    """That a frame from the switch has the sum of both."""
+    """Check that a frame from the switch has the sum of both workers."""
     read = read_frame(frame)
     assert read is not None
     assert np.array_equal(parse(read.payload).words, VALUES[0] + VALUES[1])

@@ -67,12 +67,12 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One job."""
+    """Measurements of one job."""
 
     call_s: float
-    """Of an all-reduce, the mean of all calls."""
+    """Time of an all-reduce, the mean of all calls."""
     packets: int
-    """That the switch got, in all of the job."""
+    """Packets that reached the switch, in all of the job."""
     busy_s: float
     """Processor time of the switch meanwhile."""
 
@@ -94,7 +94,7 @@ def busy_s(process: int) -> float:
 
 
 def packets_in(address: str) -> int:
-    """What a switch has got so far."""
+    """Packets that have reached a switch so far."""
     answer = ask(SwitchAddress.parse(address), control.Ask(), timeout_s=START_TIMEOUT_S)
     assert isinstance(answer, control.Stats)
     return sum(report.counters["packets_in"] for report in answer.data)

@@ -19,11 +19,11 @@ class ProcessorMeter:
         self._begin = (0, 0)
 
     def start(self) -> None:
-        """Begin a stretch."""
+        """Begin a stretch of measurement."""
         self._begin = _ticks()
 
     def stop(self) -> None:
-        """End it."""
+        """End a stretch of measurement."""
         busy, total = _ticks()
         self._busy += busy - self._begin[0]
         self._all += total - self._begin[1]

@@ -23,8 +23,9 @@ class Rival:
     transport: str = ""
     """Transport of OpenMPI: `tcp` or `shm`."""
     loss_percent: float | None = None
-    """Of fanin: datagrams that the fault injector drops, in either direction at every worker. None: no injector, whose
-    Python loop and checksums cost something even where it drops nothing."""
+    """Percentage of datagrams that fanin's fault injector drops, in either direction at every worker. None: no
+    injector, whose Python loop and checksums cost something even where it drops nothing.
+    """
 
     @property
     def label(self) -> str:
@@ -44,7 +45,7 @@ class Rival:
         return cls(backend, transport=detail)
 
     def options(self, rank: int, environment: Mapping[str, str]) -> Options:
-        """For fanin: the process group's. What the rival does not fix comes from the environment."""
+        """For fanin: the process group's. Options that the rival does not fix come from the environment."""
         if self.loss_percent is None:
             return Options.from_environment(environment, lanes=self.lanes)
         faults = f"drop={self.loss_percent}%@seed={rank}"

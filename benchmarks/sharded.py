@@ -31,19 +31,19 @@ from fanin.errors import ConfigurationError
 
 WORKER = "fanin.benchmarks.sharded_worker"
 EXACT = "fanin-32"
-"""What bytes are compared with."""
+"""The rival that bytes are compared with."""
 
 Reports = dict[str, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     workers: int
     """Hosts, of one rank each."""
     link: Link | None
-    """Of every host; None: all ranks on this machine, without links."""
+    """Link of every host; None: all ranks on this machine, without links."""
     switch_at: SwitchPlace
     rivals: tuple[str, ...]
     steps: int
@@ -62,17 +62,17 @@ class Plan:
 
     @property
     def rate_bit_s(self) -> float | None:
-        """Of every link; None: without links, or as fast as they go."""
+        """Rate of every link; None: without links, or as fast as they go."""
         return None if self.link is None else self.link.rate_bit_s
 
     def training(self, rival: str, seed: int) -> Run:
-        """Of one rival with one seed."""
+        """The training of one rival with one seed."""
         place = "" if self.link is None else str(self.switch_at)
         return Run(rival, self.workers, self.epochs, seed, self.rate_bit_s, place)
 
     @property
     def trainings(self) -> list[Run]:
-        """Seed by seed."""
+        """All trainings, seed by seed."""
         seeds = range(self.seeds if self.epochs else 0)
         return [self.training(rival, seed) for seed in seeds for rival in self.rivals]
 
@@ -85,23 +85,24 @@ class Row:
     workers: int
     rate_bit_s: float | None
     parameter_bytes: int | None = None
-    """Of the whole model in float32."""
+    """Bytes of the whole model in float32."""
     seconds: tuple[float, ...] = ()
-    """Of every step, the slowest rank's."""
+    """The slowest rank's time of every step."""
     median_s: float | None = None
     to_gloo: float | None = None
     """gloo's float32 time / this one's."""
     sent_bytes: float | None = None
     """Per step, of the rank that sent most; None where nothing counts them."""
     share_of_exact: float | None = None
-    """Of fanin's with exact moves."""
+    """Bytes as a share of those of fanin's exact moves."""
     processor: float | None = None
     """How busy this machine's processors were in these steps, with all ranks on them."""
     used_s: float | None = None
-    """Of a step: what one rank used of a processor, with all of its threads; the most of any rank. A host's shard is a
-    process of its own and not in it."""
+    """Processor time of one rank in a step, with all of its threads; the most of any rank. A host's shard is a process
+    of its own and not in it.
+    """
     waited_s: float | None = None
-    """Of the last step: for gathers and reductions that were not done when their results were needed."""
+    """Time in the last step spent on gathers and reductions that were not done when their results were needed."""
     link_bytes: float | None = None
     """Per step, that passed a host's link in the direction that had more of them, the shard's included."""
     losses: tuple[float, ...] = ()
@@ -115,7 +116,7 @@ class Row:
 
     @property
     def link_s(self) -> float | None:
-        """What the bytes take of a link alone."""
+        """Time that the bytes take on a link alone."""
         return self.link_bytes * 8 / self.rate_bit_s if self.link_bytes and self.rate_bit_s else None
 
     @property
@@ -200,7 +201,7 @@ def _learned(plan: Plan, row: Row, kept: Trainings) -> Row:
 
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
-    """For people."""
+    """The rows as a table for people."""
     headings = (
         "moves",
         "median ms",
@@ -239,7 +240,7 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
 
 
 def bounds_of(rows: list[Row]) -> FigureTable:
-    """What bounds a step: the link, or the processors that all ranks share."""
+    """A table of the bounds of a step: the link, or the processors that all ranks share."""
     headings = ("moves", "median ms", "busy", "link", "rank's", "waited", "own core", "to gloo")
     table = FigureTable("what bounds a step", headings, left=("moves",))
     gloo = next((row.own_core_s for row in rows if row.rival == "gloo"), None)

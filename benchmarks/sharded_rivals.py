@@ -9,17 +9,17 @@ from fanin.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class ShardedRival:
-    """One way."""
+    """One way to move shards."""
 
     label: str
     backend: str
     weights: str | None = None
-    """Of `shard_codecs`; None: exact."""
+    """Argument `weights` of `shard_codecs`; None: exact."""
     gradients: str | None = None
     half: bool = False
     """bfloat16 weights and gradients (MixedPrecisionPolicy)."""
     keep_codes: bool = False
-    """Of `shard_codecs`: weights are gathered once per step."""
+    """Argument `keep_codes` of `shard_codecs`: weights are gathered once per step."""
 
     @classmethod
     def parse(cls, label: str) -> ShardedRival:
@@ -41,4 +41,4 @@ RIVALS = {
         ShardedRival("fanin-4", "fanin", "4", "4/8"),
     )
 }
-"""By label."""
+"""All rivals, by their labels."""

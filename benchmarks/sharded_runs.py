@@ -19,22 +19,22 @@ COMPARED_SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training."""
+    """Settings of one training."""
 
     rival: str
     workers: int
     epochs: int
     seed: int
-    """Of weights and order of samples."""
+    """Seed of weights and of the order of samples."""
     rate_bit_s: float | None = None
-    """Of every link; None: on this machine alone."""
+    """Rate of every link; None: this machine alone."""
     switch_at: str = ""
-    """Where sums are made, over links: packets differ, and with them the elements that share a scale."""
+    """Place of the sums, over links: packets differ by it, and with them the elements that share a scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a training brought."""
+    """Results of one training."""
 
     run: Run
     loss: float
@@ -46,7 +46,7 @@ class Outcome:
 
 
 class Trainings(Kept[Run, Outcome]):
-    """What trainings have brought."""
+    """Results of trainings, kept between runs."""
 
     def __init__(self, path: Path | None) -> None:
         """ConfigurationError for a file that holds something else."""
@@ -54,7 +54,9 @@ class Trainings(Kept[Run, Outcome]):
 
 
 def to_do(runs: Sequence[Run], kept: Trainings) -> list[Run]:
-    """What `kept` has not; and the first rival's training, where others are compared with the weights that it makes."""
+    """The runs that `kept` lacks; and the first rival's training, if others are compared with the weights that it
+    makes.
+    """
     missing = kept.missing(runs)
     compared = any(run.seed == COMPARED_SEED for run in missing)
     return [runs[0], *missing] if compared and runs[0] not in missing else missing

@@ -33,12 +33,12 @@ from fanin.options import Options
 
 @dataclass(slots=True)
 class ShardedTrainee(Trainee[ShardedRival]):
-    """One rival's shards."""
+    """The shards of one rival."""
 
     codecs: ShardCodecs | None = None
     bytes_before: float = 0.0
     link_bytes: tuple[int, int] = (0, 0)
-    """That left this host in the timed steps, and that came: the shard's, too."""
+    """Bytes that left this host in the timed steps, and that came, its shard's included."""
 
 
 def mesh_of(rival: ShardedRival) -> DeviceMesh:
@@ -101,12 +101,12 @@ def steps_in_turn(rivals: list[ShardedRival], steps: int) -> Iterator[dict[str, 
 
 
 def whole(one: ShardedTrainee) -> list[torch.Tensor]:
-    """All weights, gathered."""
+    """Gather all weights whole."""
     return [p.full_tensor() for p in one.model.parameters() if isinstance(p, DTensor)]
 
 
 def apart(one: ShardedTrainee, reference: list[torch.Tensor]) -> float:
-    """Of the parameter that is farthest from the reference's: the norm of the difference, by its own."""
+    """Distance of the parameter that is farthest from the reference's: the norm of the difference over its own."""
     found = zip(whole(one), reference, strict=True)
     return max(float((own - first).norm() / first.norm()) for own, first in found)
 
@@ -156,7 +156,7 @@ def training_of(
 
 
 def run(rivals: list[ShardedRival], steps: int, trainings: list[Run]) -> None:
-    """What the command line asks for."""
+    """Measure and print the requested steps and trainings."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
     for line in itertools.chain(steps_in_turn(rivals, steps) if steps else (), trainings_in_turn(trainings)):

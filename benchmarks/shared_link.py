@@ -34,23 +34,24 @@ from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES
 
 Marks = Sequence[tuple[float, int]]
-"""Of one job or flow: at what time it had come how far."""
+"""Progress of one job or flow: pairs of time and amount."""
 MIN_SECONDS = 2.0
 SECONDS, SECONDS_BESIDE_TCP = 10.0, 40.0
-"""Of a row, where nobody says. A CUBIC flow comes back to the window at which it lost a packet after as many seconds as
-the cube root of 0.75 windows (RFC 9438, section 4.2): 5.6 s for 240 packets. A few such times say how flows begin, and
-not how they share."""
+"""Duration of a row, by default. A CUBIC flow comes back to the window at which it lost a packet after as many seconds
+as the cube root of 0.75 windows (RFC 9438, section 4.2): 5.6 s for 240 packets. A few such times say how flows begin,
+and not how they share.
+"""
 MAX_PROCESSES = 64
 OWN_QUEUE_BYTES = Link().queue_bytes
-"""Of hosts' own links where an uplink is shared: nothing is to be dropped there."""
+"""Queue of hosts' own links if an uplink is shared: nothing is to be dropped there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What shares the link, and for how long."""
+    """Users of the shared link, and the duration."""
 
     workers: int
-    """Of each job."""
+    """Number of workers of each job."""
     jobs: int
     tcp_flows: int
     """CUBIC, in the direction of contributions."""
@@ -60,7 +61,7 @@ class Plan:
     """The one that is shared; with an uplink, every worker's and every TCP sender's own."""
     seconds: float
     uplink: Link | None = None
-    """That is shared instead: the workers and the TCP senders are hosts of one rack."""
+    """An uplink that is shared instead: the workers and the TCP senders are hosts of one rack."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= 32 or self.jobs < 1 or self.tcp_flows < 0:
@@ -96,7 +97,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What came of it. Shares are of the link's rate, in the direction of contributions."""
+    """Results of one row. Shares are of the link's rate, in the direction of contributions."""
 
     workers: int
     jobs: int
@@ -124,7 +125,7 @@ class Shares:
 
     @property
     def together(self) -> float:
-        """Of the link, jobs and TCP flows."""
+        """Share of the link that jobs and TCP flows use together."""
         return sum(self.job_shares) + sum(self.tcp_shares)
 
     @property
@@ -134,7 +135,7 @@ class Shares:
 
     @property
     def tcp_to_fair(self) -> tuple[float, ...]:
-        """By flow."""
+        """Share of each TCP flow, relative to its fair share."""
         return tuple(share / self.fair_share for share in self.tcp_shares)
 
 
@@ -153,7 +154,7 @@ def bench(plans: Sequence[Plan], *, json_file: Path | None, console: Console) ->
 
 
 def measure(plan: Plan, console: Console) -> Shares:
-    """One row."""
+    """Measure one row of the table."""
     topology, link = plan.topology, plan.shared
     words, _ = packet_shape(link.mtu)
     members = plan.workers * plan.jobs
@@ -243,7 +244,7 @@ def _total(workers: Sequence[dict[str, Any]], counter: str) -> int:
 
 
 def record_of(shares: Shares) -> dict[str, Any]:
-    """As it is written."""
+    """The row as an object for JSON."""
     told = {"together": shares.together, "worker_to_fair": shares.worker_to_fair, "tcp_to_fair": shares.tcp_to_fair}
     return {**asdict(shares), **told}
 
@@ -272,7 +273,7 @@ def overview(rows: Sequence[Shares]) -> Table:
 
 
 def table_of(shares: Shares) -> Table:
-    """For people."""
+    """The row as a table for people."""
     flows = f" and {shares.tcp_flows} TCP flow{'s' * (shares.tcp_flows > 1)}" if shares.tcp_flows else ""
     title = f"{_jobs_of(shares)}{flows} behind one link of {shares.rate_bit_s / 1e6:g} Mbit/s "
     title += f"with a queue of {shares.queue_bytes >> 10} KiB"

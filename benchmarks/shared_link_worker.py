@@ -26,7 +26,7 @@ from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, sl
 from fanin.protocol.wire import datagram_bytes
 
 PORT = 7100
-"""Of the switch, in a namespace of its own; TCP flows take those after it."""
+"""Port of the switch, in a namespace of its own; TCP flows take the ports after it."""
 WAIT_S = 60.0
 CONNECT_S = 20.0
 STOP = 1 << 20
@@ -36,7 +36,7 @@ TCP_BLOCK = bytes(1 << 16)
 
 
 def spec_of(job: int, workers: int, mtu: int) -> JobSpec:
-    """What a controller would make of it."""
+    """The job's facts, as a controller would choose them."""
     words, codes = packet_shape(mtu)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
@@ -87,7 +87,7 @@ def work(given: argparse.Namespace, job: int, worker: int) -> dict[str, object]:
     under_way: deque[tuple[int, np.ndarray[Any, np.dtype[np.int32]]]] = deque()
     began, stopping = 0.0, False
     while not stopping or under_way:
-        # What another worker has submitted beside the one that says so is submitted here, too, and waited for.
+        # Submit here as well, and wait for, each sum that another worker had submitted before it said so.
         while not stopping and tensors:
             tensor = tensors.pop()
             tensor.fill(1 + worker)

@@ -57,7 +57,7 @@ SMOOTHED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """Settings of the benchmark."""
 
     workers: int = 4
     steps: int = 160
@@ -73,11 +73,11 @@ class Plan:
     rate_bit_s: float = 4e6
     """Rate of the slow links."""
     task: str = "digits"
-    """Of SUBJECTS."""
+    """Name of the task, out of SUBJECTS."""
     slow: float = 3.0
     """How many times longer than an ordinary one a slow worker's step is."""
     switch_at: SwitchPlace = OWN
-    """Where sums are made over links."""
+    """Place of the sums, over links."""
 
     def __post_init__(self) -> None:
         if not 2 <= self.workers <= 32:
@@ -117,7 +117,7 @@ class Row:
     step_s: float
     """Median over the steps of all ranks that are not slow; an asynchronous one is from a gradient to the next."""
     samples_per_s: float
-    """Of all ranks together, mean over the repeats, without those whose gradients were dropped."""
+    """Samples of all ranks together, mean over the repeats, without those whose gradients were dropped."""
     dropped: float | None
     """Share of the gradients handed in, by the ranks' accounts; None: the mode drops none."""
     step_to_gloo: float | None
@@ -127,7 +127,7 @@ class Row:
 
 
 Told = dict[tuple[str, int], list[dict[str, Any]]]
-"""What the ranks told, in their order, by mode and seed."""
+"""The ranks' reports, in their order, by mode and seed."""
 
 
 def bench(
@@ -215,7 +215,7 @@ def rows_of(plan: Plan, condition: str, told: Told) -> list[Row]:
 
 
 def _step_s(runs: list[list[dict[str, Any]]], quick: int) -> float:
-    """Of the first `quick` ranks."""
+    """Median time of a step over the first `quick` ranks."""
     taken: list[float] = [step for reports in runs for each in reports[:quick] for step in each["step_s"]]
     return statistics.median(taken)
 
@@ -344,7 +344,7 @@ def _by_condition(table: FigureTable, rows: list[Row]) -> Iterator[Row]:
 
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
-    """For people."""
+    """The rows as a table for people."""
     headings = ("mode", "to target", "of", "speed-up", "whole", "accuracy", "loss", "S or K")
     table = FigureTable(_title(plan), headings)
     for row in _by_condition(table, rows):

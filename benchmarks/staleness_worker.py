@@ -52,7 +52,7 @@ MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dss
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is trained."""
+    """The network, its data and its optimizer."""
 
     network: Callable[[], nn.Module]
     data: Callable[[], tuple[TensorDataset, TensorDataset]]
@@ -125,7 +125,7 @@ class Curve:
         """Seconds, steps, test loss, test accuracy."""
 
     def add(self, steps: int) -> None:
-        """A point, now."""
+        """Add a point of this moment."""
         now = time.perf_counter() - self._started_s
         with torch.no_grad():
             logits = self.network(self._inputs)
@@ -135,7 +135,9 @@ class Curve:
 
 
 class Training:
-    """What every mode trains, from the same weights, on the same samples in the same order, as slow as `conditions`."""
+    """The training of every mode: from the same weights, on the same samples in the same order, as slow as
+    `conditions`.
+    """
 
     def __init__(self, task: str, conditions: Conditions) -> None:
         subject = SUBJECTS[task]
@@ -152,7 +154,7 @@ class Training:
         """Duration of each step since the clock started."""
 
     def start(self) -> None:
-        """Of the clock."""
+        """Start the clock and an empty curve."""
         self.curve = Curve(self.network, self._test)
         self.step_s.clear()
 
@@ -171,7 +173,7 @@ class Training:
         self.step_s.append(time.perf_counter() - started)
 
     def point(self, steps: int) -> None:
-        """Of rank 0's curve, at times."""
+        """Add a point to rank 0's curve, every EVALUATE_EVERY steps."""
         if self.conditions.rank == 0 and steps > 0 and steps % EVALUATE_EVERY == 0:
             self.curve.add(steps)
 
@@ -189,15 +191,15 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one rank tells of one run, its curve and steps aside."""
+    """One rank's report of one run, its curve and steps aside."""
 
     gradients: int
-    """Of this rank, that training used since the clock started."""
+    """Gradients of this rank that training used since the clock started."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 def facts_of(account: Account, choices: list[int]) -> dict[str, Any]:
-    """Of a rank that may drop gradients."""
+    """Report facts of a rank that may drop gradients."""
     return {
         "account": str(account),
         "choices": choices,
@@ -283,7 +285,7 @@ def run(mode: str, task: str, conditions: Conditions, steps: int, groups: dict[s
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=SUBJECTS, required=True)
     parser.add_argument("--modes", required=True)

@@ -29,7 +29,7 @@ class Thc:
 
     @property
     def clip(self) -> float:
-        """T."""
+        """The clipping threshold T."""
         return NORMAL.inv_cdf(1 - self.share / 2)
 
     def table(self) -> list[int]:

@@ -1,4 +1,4 @@
-"""What the benchmarks of training steps have in common: a rival's replica, its samples, and its clock."""
+"""Common parts of the benchmarks of training steps: a rival's replica, its samples, and its clock."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Trainee(Generic[R]):
     optimizer: torch.optim.Optimizer
     seconds: list[float] = field(default_factory=list)
     used_s: list[float] = field(default_factory=list)
-    """Of a processor, by this rank with all of its threads."""
+    """Processor time of this rank per step, with all of its threads."""
     processor: ProcessorMeter = field(default_factory=ProcessorMeter)
 
     def step(self, inputs: Tensor, classes: Tensor) -> Tensor:
-        """The loss."""
+        """Do one step and return its loss."""
         self.optimizer.zero_grad()
         loss = cross_entropy(self.model(inputs).float(), classes)
         loss.backward()

@@ -43,7 +43,7 @@ def announced(console: Console, what: str) -> Iterator[Tell]:
 
 
 def reports_of(job: LocalJob, tell: Tell) -> Iterator[Report]:
-    """What the job's workers report, their progress aside, which is told."""
+    """Yield the reports of the job's workers; their progress goes to `tell` instead."""
     for report in job.reports():
         words = report.record.get(PROGRESS)
         if isinstance(words, str):

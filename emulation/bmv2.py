@@ -1,6 +1,5 @@
 """BMv2's simple_switch_grpc as a process: its command line, veth pairs at its ports, and when it serves P4Runtime.
-
-Whoever runs it (an emulated network, a benchmark, the tests) starts it here, so that what it must be told is said once.
+Emulated networks, benchmarks and tests all start it here, so its options stand in one place.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ DEVICE_ID = 1
 START_TIMEOUT_S = 20.0
 REPLY_TIMEOUT_S = 20.0
 MTU = 9000
-"""Of the veth pairs; BMv2 takes frames of up to 10,240 bytes."""
+"""MTU of the veth pairs; BMv2 takes frames of up to 10,240 bytes."""
 ETH_P_ALL = 3
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
 LINKED = itertools.count()

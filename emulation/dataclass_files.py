@@ -31,7 +31,7 @@ def read_dataclass(body: Mapping[str, Any], kind: type[Kept], path: str) -> Kept
 
 
 def load_json(path: Path, what: str) -> object:
-    """What a JSON file says; ConfigurationError for one that cannot be read, and for one that is none."""
+    """Parse a JSON file; ConfigurationError if it cannot be read or is no JSON."""
     try:
         return strict.load_json(files.read(path, what))
     except strict.RecordError as error:
@@ -39,7 +39,7 @@ def load_json(path: Path, what: str) -> object:
 
 
 def load_toml(path: Path, what: str) -> dict[str, Any]:
-    """What a TOML file says; ConfigurationError likewise."""
+    """Parse a TOML file; ConfigurationError if it cannot be read or is no TOML."""
     try:
         return strict.load_toml(files.read(path, what))
     except strict.RecordError as error:

@@ -18,9 +18,8 @@ INDENT = 2
 
 
 def milliseconds(seconds: float | None, digits: int = 4) -> str:
-    """Of a time in seconds, in so many digits, and all before the point where there are more: `4.567`, `12,890`.
-
-    Empty where none was measured.
+    """A time as milliseconds with so many digits, and all before the point where there are more: `4.567`, `12,890`.
+    Empty for None.
     """
     if seconds is None:
         return ""
@@ -55,7 +54,7 @@ class FigureTable:
         if self.title:
             yield self.title
         table = self._table()
-        # What it would take if nothing had to be cut: measured at a width that no table needs.
+        # The width without any cut, measured at a width that no table needs.
         wanted = Measurement.get(console, options.update(max_width=10_000), table).maximum
         yield table if wanted <= options.max_width else self._list()
         if self.caption:

@@ -24,7 +24,8 @@ MAX_LINE_BYTES = 1 << 20
 """A longer line loses its beginning."""
 READ_BYTES = 1 << 16
 MAX_REST_BYTES = 1 << 20
-"""What is read of a pipe once its process has ended: a pipe's largest capacity (pipe(7)), in case somebody goes on."""
+"""Bytes read from a pipe after its process ended: a pipe's largest capacity (pipe(7)), since a child may go on writing.
+"""
 
 
 class Printed(NamedTuple):
@@ -42,7 +43,7 @@ class Ended(NamedTuple):
 
 
 def follow(processes: Mapping[int, subprocess.Popen[bytes]], tick_s: float | None) -> Iterator[Printed | Ended | None]:
-    """What the processes print and how they end, by rank, in order; and None at least every `tick_s`, if given.
+    """Yield the lines of the processes and their ends, by rank, in order; and None at least every `tick_s`, if given.
 
     Ends after the last process's end. Standard output of each must be a pipe, which nobody else reads; it becomes
     non-blocking.

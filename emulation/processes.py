@@ -1,6 +1,6 @@
 """A job of worker processes on this machine, as torchrun would start it, for the demo, benchmarks and tests.
 
-Workers get torchrun's environment variables. What they print on standard output as JSON objects, one to a line, are
+Workers get torchrun's environment variables. JSON objects that they print on standard output, one to a line, are
 their reports; standard error is kept for the message of a failure. The first failing worker ends the job, and whatever
 ends it (failure, Ctrl-C, the end of this process by any signal) leaves no worker behind.
 """
@@ -26,10 +26,10 @@ STOP_GRACE_S = 3.0
 """Between SIGTERM, which lets a worker say goodbye to its switch, and SIGKILL."""
 MAX_CAUSE_LINES = 8
 MAX_LOG_BYTES = 1 << 20
-"""Of a worker's standard error, from its end: there it says why it failed."""
+"""Bytes that are kept of a worker's standard error, from its end, which holds the reason of a failure."""
 EXCEPTION_LINE = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b", re.MULTILINE)
 RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
-"""What torch writes before every line of a traceback."""
+"""The prefix that torch writes before every line of a traceback."""
 
 
 class Report(NamedTuple):
@@ -50,7 +50,7 @@ class WorkerFailedError(FaninError):
 
 
 def cause_in(log: str) -> str:
-    """What a log of Python ends with: the text of the last exception, or else the last line."""
+    """The end of a Python log: the text of the last exception, or else the last line."""
     lines = [RANK_PREFIX.sub("", line) for line in log.splitlines()]
     lines = [line for line in lines if line.strip()]
     for start in range(len(lines) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""What training programs say of themselves: JSON objects on their standard output, one to a line.
+"""Progress that training programs report: JSON objects on their standard output, one to a line.
 
 A figure is kept if it is a number of at most MAX_FIGURE. A loss that has become NaN or infinite is shown in the
 terminal and noted in the record instead: JSON has no such number, and a plot has no place for it.

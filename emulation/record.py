@@ -56,7 +56,7 @@ class WorkerRecord:
 
     rank: int
     place: str
-    """Where it ran: a namespace, a container."""
+    """Place of the process: a namespace, a container."""
     outcome: str
     """`finished`, or how it ended otherwise, for people."""
     slowdown: float = 1.0
@@ -87,7 +87,7 @@ class LinkRecord:
     rate_bit_s: float | None
     """Each way; None for no limit."""
     delay_s: float = 0.0
-    """One way."""
+    """Delay in one direction, in seconds."""
     loss: float = 0.0
     """Probability per frame and direction."""
     mtu: int = 1500
@@ -117,7 +117,7 @@ class SwitchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a training program reported at one moment (a JSON object on its standard output)."""
+    """One report of a training program (a JSON object on its standard output)."""
 
     time_s: float
     rank: int
@@ -130,9 +130,11 @@ class Progress:
     """Median time of a step."""
     communication_s: float | None = None
     label: str = ""
-    """Which of several runs it belongs to; empty where there is only one."""
+    """Name of the run that the point belongs to; empty where there is only one run."""
     group: str = ""
-    """Which runs are compared with each other: every group has axes of its own. Empty where there is only one."""
+    """Name of the runs that are compared with each other: every group has axes of its own. Empty where there is only
+    one.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ class Row:
     """One line of a benchmark's table."""
 
     backend: str
-    """fanin, gloo, mpi-tcp."""
+    """Name of the backend: fanin, gloo, mpi-tcp."""
     lanes: int
     """Bits per element on the wire."""
     workers: int
@@ -158,13 +160,13 @@ class Row:
     rate_bit_s: float | None
     """Rate of every link, each way."""
     measures: Literal["allreduce", "step"]
-    """What `median_s` times: one all-reduce, or a whole training step."""
+    """Meaning of `median_s`: one all-reduce, or a whole training step."""
     median_s: float
     fastest_s: float
     slowest_s: float
     samples: int
     ideal_s: float | None
-    """What the links alone need: bytes with all headers over the rate. None for whole steps."""
+    """Time that the links alone need: bytes with all headers over the rate. None for whole steps."""
     ratio_to_gloo: float | None
     """gloo's median over this one."""
     max_error: float | None
@@ -172,7 +174,7 @@ class Row:
     retransmissions: int | None = None
     """Packets sent again during all samples, all workers together; None for rivals."""
     switch: str = ""
-    """Where fanin's switch was, in words; empty where nobody noted it."""
+    """Place of fanin's switch, in words; empty if it was not noted."""
     ranks_per_host: int = 1
     processor: float | None = None
     """Share of the machine's processors that was busy while this was timed, 0..1; None: not known."""
@@ -189,16 +191,16 @@ class Quantity:
     """One figure that stands beside others of its kind: a bar."""
 
     plot: str
-    """What is compared, as a title: all quantities of one plot have one unit."""
+    """Title of the plot that the quantity belongs to: all quantities of one plot have one unit."""
     name: str
-    """Whose it is."""
+    """Name of the owner, such as a worker."""
     value: float | None
     """None: it was tried, and there is none (a target that was not reached)."""
     unit: Literal["s", "bit/s", "share"]
     group: str = ""
     """Under which condition; every group has axes of its own."""
     limit: float | None = None
-    """What cannot be exceeded or is to be reached, drawn as a dashed line; `caption` says which."""
+    """A bound or a target, drawn as a dashed line; `caption` says which."""
     caption: str = ""
     """Caption of the plot; that of its first quantity is used."""
 
@@ -212,13 +214,13 @@ class RunRecord:
     title: str
     command: str
     started: str
-    """ISO 8601, UTC."""
+    """Start of the run: ISO 8601, UTC."""
     duration_s: float
     outcome: Literal["finished", "failed", "interrupted"]
     error: str = ""
     """Why it failed, as the first failing worker said."""
     software: str = ""
-    """fanin's version."""
+    """fanin's version during the run."""
     kernel: str = ""
     machine: str = ""
     """Processor and number of cores, for people."""
@@ -232,10 +234,12 @@ class RunRecord:
     rows: tuple[Row, ...] = ()
     quantities: tuple[Quantity, ...] = ()
     notes: tuple[str, ...] = ()
-    """What a reader must know: what was cut off, what could not be emulated."""
+    """Remarks that a reader needs: data that was cut off, conditions that could not be emulated."""
 
     def write(self, path: Path) -> None:
-        """As JSON. FaninError where the file cannot be written; it names the temporary file that has the record."""
+        """Write the record as JSON. FaninError if the file cannot be written; it names the temporary file that has the
+        record.
+        """
         text = json.dumps(dataclasses.asdict(self), indent=1) + "\n"
         try:
             files.write(path, text, "the record")

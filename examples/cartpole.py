@@ -77,7 +77,7 @@ class Agent(nn.Module):
 
 @dataclass(slots=True)
 class Experience:
-    """What one iteration brought, all of shape [steps * environments, ...]."""
+    """Samples of one iteration, all of shape [steps * environments, ...]."""
 
     observations: Tensor
     actions: Tensor
@@ -87,7 +87,7 @@ class Experience:
 
 
 class Player:
-    """This worker's environments."""
+    """The environments of this worker."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self._plan = plan
@@ -99,7 +99,7 @@ class Player:
 
     @torch.no_grad()
     def play(self, agent: nn.Module) -> Experience:
-        """One iteration's experience."""
+        """Play one iteration and return its samples."""
         plan = self._plan
         shape = (plan.steps, plan.environments)
         observations = torch.zeros(*shape, 4)
@@ -203,7 +203,7 @@ def train(staleness: int | None, iterations: int, target: float, seed: int) -> N
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--staleness", type=int, help="S; without it training is synchronous")
     parser.add_argument("--iterations", type=int, default=300, help="at most; it ends when solved")

@@ -34,7 +34,7 @@ MAX_EPOCHS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to train and how."""
+    """Settings of the demo."""
 
     task: str
     backend: str
@@ -61,12 +61,12 @@ class Plan:
 
 @dataclass(slots=True)
 class Run:
-    """What one training run reported."""
+    """Reports of one training run."""
 
     plan: Plan
     epochs: list[dict[str, Any]] = field(default_factory=list)
     ends: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """By rank."""
+    """The last report of every rank."""
     progress: list[records.Progress] = field(default_factory=list)
     workers: list[records.WorkerRecord] = field(default_factory=list)
     """With their time lines, which only fanin writes."""
@@ -171,7 +171,7 @@ def take(run: Run, rank: int, said: dict[str, Any], time_s: float) -> None:
 
 
 def worker_of(rank: int, timeline: Path, origin_s: float) -> records.WorkerRecord:
-    """What a worker did when since training began, as its process group wrote it down."""
+    """A worker's activities since training began, from the time line of its process group."""
     lines = timelines.legal(timelines.read_lines(Path(str(timeline).replace("%r", str(rank)))))
     return records.WorkerRecord(
         rank=rank,
@@ -213,7 +213,7 @@ def record_of(runs: list[Run], command: str, beginning: Beginning) -> records.Ru
 
 
 def progress_line(record: dict[str, Any]) -> str:
-    """What a user sees of one epoch, within 80 columns."""
+    """One epoch as a line for people, within 80 columns."""
     return (
         f"  epoch {record['epoch']:2}  loss {record['loss']:.4f}  accuracy {record['accuracy']:6.1%}"
         f"  step {record['step_s'] * 1e3:.0f} ms, comm. {record['communication_s'] * 1e3:.0f} ms"

@@ -87,7 +87,7 @@ def train(backend: str, weights: str, gradients: str, epochs: int, seed: int) ->
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="fanin", help="of torch.distributed (default: fanin)")
     parser.add_argument("--weights", default="8", help="bits of all-gathers: 8, 6, 4, or none (default: 8)")

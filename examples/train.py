@@ -116,7 +116,7 @@ def report(**record: object) -> None:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=TASKS, default="digits", help="what to train (default: digits)")
     parser.add_argument("--backend", default="fanin", help="of torch.distributed (default: fanin)")

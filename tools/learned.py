@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Of the rows of one file."""
+    """A table of the rows of one file."""
     return _sharded(rows) if "rival" in rows[0] else _codecs([row for row in rows if row["rate_bit_s"] is None])
 
 

@@ -27,7 +27,7 @@ P4 = ROOT / "p4"
 MANIFEST = "build/manifest.json"
 ARCHITECTURES = {"bmv2": "v1model", "tofino": "tna", "tofino2": "t2na"}
 COMPILERS = {"bmv2": ("p4c-bm2-ss",), "tofino": ("p4c-barefoot", "bfas"), "tofino2": ("p4c-barefoot", "bfas")}
-"""What must be on PATH, the compiler first."""
+"""Commands that must be on PATH, the compiler first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Configuration:
     main: str
     """The program's file, relative to p4/."""
     defines: tuple[str, ...]
-    """What is set in place of the defaults of p4/shared/sizes.p4 and p4/tna/types.p4."""
+    """Definitions in place of the defaults of p4/shared/sizes.p4 and p4/tna/types.p4."""
     target: Literal["bmv2", "tofino", "tofino2"] = "bmv2"
 
     @property
@@ -92,7 +92,7 @@ def digest(path: Path) -> str:
 
 
 def record(configuration: Configuration, compiler: str) -> dict[str, Any]:
-    """What the manifest says of a configuration whose artefacts are there."""
+    """The manifest's entry of a configuration whose artefacts are there."""
     return {
         "compiler": compiler,
         "main": configuration.main,
@@ -103,13 +103,13 @@ def record(configuration: Configuration, compiler: str) -> dict[str, Any]:
 
 
 def manifest() -> dict[str, Any]:
-    """The committed manifest."""
+    """Read the committed manifest."""
     loaded: dict[str, Any] = json.loads((P4 / MANIFEST).read_text(encoding="utf-8"))
     return loaded
 
 
 def drift() -> Iterator[str]:
-    """What does not agree with the manifest, one line each."""
+    """Yield each disagreement with the manifest, as a line."""
     committed = manifest()
     for configuration in CONFIGURATIONS:
         if configuration.name not in committed:
@@ -180,7 +180,7 @@ def run_compiler(configuration: Configuration, *options: str) -> None:
 
 
 def version_of(compiler: str) -> str:
-    """As it says itself, without the build's date."""
+    """The compiler's own version text, without the date of its build."""
     command = [compiler, "--version"]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
     line = next(line for line in said.splitlines() if line.startswith("Version "))

@@ -1,4 +1,4 @@
-"""What a port of a Tofino carries, by words per packet: the table of p4/README.md.
+"""The load of a Tofino's port, by words per packet: the table of p4/README.md.
 
     python -m tools.p4_port_arithmetic
 
@@ -28,19 +28,21 @@ CLOCK_HZ = 1.22e9
 PAGES = Path(__file__).resolve().parent.parent / "p4" / "build"
 
 AGAIN_BYTES, LATE_BYTES, LEAF_BYTES = 5, 8, 4
-"""Of header `again`, and what a program with staleness, or one that can be a leaf, has besides (p4/tna/types.p4)."""
+"""Bytes of header `again`, and of the headers that a program with staleness, or one that can be a leaf, has besides
+(p4/tna/types.p4).
+"""
 
 
 @dataclass(frozen=True)
 class Build:
-    """A program."""
+    """A program as it was compiled."""
 
     name: str
-    """Of its artefacts in p4/build."""
+    """Name of its artefacts in p4/build."""
     words: int
     staleness: str
     again_bytes: int = 0
-    """What a packet is longer in its second pass; 0: there is none."""
+    """Bytes by which a packet is longer in its second pass; 0: there is none."""
     passes: int = 1
     """Second passes in a round; of a leaf, that of its contribution to the parent's and that of the parent's result."""
 

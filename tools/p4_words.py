@@ -28,7 +28,7 @@ HEAD = (
 
 
 def text() -> str:
-    """The whole file."""
+    """The text of the whole file."""
     lines = [HEAD]
     for n in range(MAX_WORDS):
         lines.append(f"#if WORDS > {n}")

@@ -1,5 +1,5 @@
-"""What a build of p4/tna takes of a Tofino, as markdown: from the compiler's logs (resources.json, phv.json and
-parser.characterize.log).
+"""The resources that a build of p4/tna takes of a Tofino, as markdown: from the compiler's logs (resources.json,
+phv.json and parser.characterize.log).
 
 `python -m tools.tofino_resources NAME OUT/fanin` prints it, after a compilation with `-g --verbose -o OUT`.
 """

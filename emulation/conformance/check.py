@@ -17,20 +17,20 @@ from fanin.protocol.wire import OFFSET_FLAGS, OFFSET_KIND, Flag, Kind, Packet, W
 from fanin.switch.machine.switch_machine import SwitchMachine
 
 MEMORY_BYTES = 1 << 28
-"""Of the twin: more than any job here needs."""
+"""The twin's memory: more than any job here needs."""
 SAME, DIFFERS, ALLOWED, REFUSED = "same", "differs", "differs, as hardware may", "refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one history."""
+    """The outcome of one history."""
 
     history: str
     seed: int
     outcome: str
     """SAME, DIFFERS, ALLOWED or REFUSED."""
     packets: int
-    """That the switch was sent."""
+    """Number of packets sent to the switch."""
     bare: int
     """Answers that the switch sent bare, and the twin whole."""
     difference: str = ""
@@ -103,8 +103,9 @@ class _Play:
         return ""
 
     def _as_bare(self, expected: list[bytes], came: list[bytes]) -> Iterable[bytes]:
-        """What is expected, with those answers bare that came bare, and those whole that the twin shortens: it gives
-        nobody more bytes than came in, and a pipeline cannot compare lengths."""
+        """Yield the expected answers, bare where a bare one came, and whole where only the twin shortens: the twin
+        gives nobody more bytes than came in, and a pipeline cannot compare lengths.
+        """
         for data in expected:
             if data[OFFSET_KIND] == Kind.ANSWER and data not in came:
                 if (short := _bare(data)) in came:

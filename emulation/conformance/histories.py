@@ -1,4 +1,4 @@
-"""What is said to a switch: histories of packets, each with its sender, for one job.
+"""Histories of packets for one job, each packet with its sender, as input of a switch.
 
 Rules
 -----
@@ -55,7 +55,7 @@ class Voices:
         return worker, self.packet(kind, worker, words=words).to_bytes()
 
     def hellos(self) -> Iterator[Said]:
-        """All workers register."""
+        """Yield the HELLO of every worker."""
         for worker in range(self.spec.workers):
             yield self.with_token(Kind.HELLO, worker, padded=True)
 
@@ -218,7 +218,7 @@ def _lawless(voices: Voices) -> Iterator[Said]:
 
 
 STEPS = 150
-"""Of a random history."""
+"""Number of steps in a random history."""
 SYNCHRONOUS = Wanted(workers=3, quorum=3)
 STALE = Wanted(workers=3, quorum=2, staleness=1)
 HOST_RULES = "workers that keep the host rules never meet it"
@@ -242,4 +242,4 @@ HISTORIES = (
     History("lawless, stale", "the same with a quorum and S = 1", STALE, _lawless, may_differ=HOST_RULES),
 )
 RANDOM = ("random", "random, stale", "lawless", "lawless, stale")
-"""Those that a seed changes."""
+"""Names of the histories that depend on a seed."""

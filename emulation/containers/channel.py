@@ -1,4 +1,4 @@
-"""What the job and its members say to each other: JSON objects, one to a line, over a TCP connection per member.
+"""Messages between the job and its members: JSON objects, one to a line, over a TCP connection per member.
 
     member -> job   {"type": "join", "command": "...", "settings": {}}   once connected
     job -> member   {"type": "start", "rank": 2, "workers": 4, "master": "172.18.0.5"}   when the roster closed
@@ -28,7 +28,7 @@ SEND_TIMEOUT_S = 5.0
 
 
 class ChannelError(FaninError):
-    """What came is no message of these."""
+    """The peer sent something that is none of these messages."""
 
 
 class Channel:
@@ -40,7 +40,7 @@ class Channel:
         self._partial = b""
 
     def fileno(self) -> int:
-        """For selectors."""
+        """The socket's descriptor, for selectors."""
         return self._connection.fileno()
 
     @property
@@ -68,7 +68,7 @@ class Channel:
         return [_message(line) for line in lines]
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the connection; a second call does nothing."""
         self._connection.close()
 
 

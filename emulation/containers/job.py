@@ -192,7 +192,7 @@ class JobServer:
 
 
 def container_name(address: str) -> str:
-    """What the network calls it: Docker's names end with the network's, which is left out."""
+    """The container's name in the network, without the network's own name, which Docker appends."""
     try:
         return socket.gethostbyaddr(address)[0].partition(".")[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""What becomes of a job of containers as a record and a page, in a folder that outlives them.
+"""A job of containers becomes a record and a page, in a folder that outlives the containers.
 
 All containers of a job are on one machine and share its CLOCK_MONOTONIC, so that workers' time lines fit together.
 Switches are those that the workers named when they joined; each is asked for its counters all the time. A leaf counts
@@ -47,14 +47,14 @@ SAMPLE_INTERVAL_S = 0.5
 MAX_PROGRESS = 20_000
 MAX_NOTES = 100
 IP_UDP_ETHERNET_BYTES = 14 + 20 + 8
-"""Which a switch does not count."""
+"""Bytes of headers per packet that a switch does not count."""
 ENVIRONMENT = "FANIN_"
 UNINTERESTING = ("FANIN_JOB", "FANIN_TIMELINE")
 
 
 @dataclass(slots=True)
 class _Joined:
-    """What a member said when it joined, and what came of it later."""
+    """A member's message at joining, and its later outcome."""
 
     command: str = ""
     settings: dict[str, str] = field(default_factory=dict)
@@ -161,7 +161,9 @@ class Recorder:
         )
 
     def _faults_at_steps(self, member: Member) -> Iterator[Event]:
-        """Those that its own options ask for, as far as its time line shows them; a note for each that it does not."""
+        """Yield the faults that the member's options ask for, as far as its time line shows them, and a note for each
+        that it does not show.
+        """
         joined = self._joined[member.address]
         try:
             faults = FaultSchedule.parse(joined.settings.get("FANIN_FAULTS", "")).scheduled

@@ -5,7 +5,7 @@ Rules
 * A member is a container. Members come in any order and number, under names that nobody knew before; the rank is the
   order in which they joined.
 * The roster closes when as many are there as were asked for or, where no number was asked for, once MIN_MEMBERS or more
-  are there and nobody has come for SETTLE_S. Who comes later is refused, in words.
+  are there and nobody has come for SETTLE_S. A later container is refused, with the reason.
 * A running member says something at least every BEAT_S, and how it ended before it goes. One that goes without a word,
   or is silent for SILENCE_S, is lost: its container was killed, or the network between it and the job is cut.
 * The job has succeeded when every member ended with status 0 and with the same replica of the model. After the first
@@ -49,7 +49,7 @@ class TooLateError(FaninError):
 
 @dataclass(slots=True)
 class Member:
-    """One container."""
+    """One container of the job."""
 
     rank: int
     name: str
@@ -60,7 +60,7 @@ class Member:
     status: int = 0
     """Exit status; legal once it ended."""
     cause: str = ""
-    """What failed, in its own words, or why it counts as lost."""
+    """The member's own error text, or the reason why it counts as lost."""
     replica: str | None = None
     """Hash of its parameters, if its program reports one."""
 
@@ -116,7 +116,7 @@ class Roster:
         return True
 
     def heard(self, member: Member, now: float) -> None:
-        """It said something."""
+        """Note that the member sent a message at `now`."""
         member.heard_s = now
 
     def report(self, member: Member, record: dict[str, Any], now: float) -> None:
@@ -175,4 +175,4 @@ class Verdict:
     status: int
     """Exit status of the job, and of every container of it."""
     lines: tuple[str, ...]
-    """What went wrong, the lost members first; empty when nothing did."""
+    """Reasons of a failure, the lost members first; empty after a success."""

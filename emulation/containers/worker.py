@@ -188,7 +188,7 @@ def take_part(channel: Channel, command: list[str]) -> int:
 
 
 def send_timeline(channel: Channel, rank: int) -> None:
-    """What the process group wrote down (Options.timeline), if it was told to."""
+    """Send the time line that the process group wrote (Options.timeline), if it was told to write one."""
     path = os.environ.get("FANIN_TIMELINE")
     if not path:
         return
@@ -206,7 +206,7 @@ def job_address(text: str) -> tuple[str, int]:
 
 
 def main() -> None:
-    """Command line."""
+    """Run the command line of a member's container."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         sys.exit(128 + number)

@@ -23,7 +23,7 @@ PROGRAM = "v1model-64"
 DATA_PORT = control.DEFAULT_PORT + 1
 SWITCH_MAC = "02:fa:19:00:00:01"
 GRPC_PORT = 9559
-"""P4Runtime's."""
+"""TCP port of BMv2's P4Runtime server."""
 
 
 def require_tools() -> None:

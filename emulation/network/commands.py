@@ -25,7 +25,7 @@ def require_privileges() -> None:
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             raise UnsupportedError(f"emulation needs the command `{tool}`; install {package}")
-    # What namespaces are made in must be ours to mount in: a container without CAP_SYS_ADMIN is refused here.
+    # Namespaces need the right to mount: a container without CAP_SYS_ADMIN is refused here.
     probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         raise UnsupportedError(
@@ -66,7 +66,7 @@ def in_namespace(namespace: str, command: Sequence[str]) -> list[str]:
 
 
 def run(command: Sequence[str], text: str = "") -> str:
-    """Its standard output."""
+    """Run a command and return its standard output."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S)
     if done.returncode != 0:
         raise FaninError(f"`{' '.join(command)}` failed: {done.stderr.strip() or f'status {done.returncode}'}")

@@ -69,7 +69,7 @@ class CrossTraffic:
         return tuple(self._received)
 
     def in_words(self) -> str:
-        """What each flow has got, for people."""
+        """The rate of each flow, as a line for people."""
         seconds = max((self._ended_s or time.monotonic()) - self._began_s, 1e-9)
         rates = ", ".join(f"{count * 8e-6 / seconds:.1f}" for count in self._received)
         return f"{self._flows} TCP flow{'s' * (self._flows != 1)} beside: {rates} Mbit/s of payload"

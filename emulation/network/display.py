@@ -1,4 +1,4 @@
-"""What `fanin emulate` shows: the scenario at the beginning, links while it runs, a line per worker at the end."""
+"""The output of `fanin emulate`: the scenario at the beginning, links while it runs, a line per worker at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow"}
 
 
 def description(scenario: Scenario) -> str:
-    """What is unusual about the cluster, and what is not."""
+    """Describe the cluster: links, topology, and everything that differs from the defaults."""
     parts = [f"links {scenario.rate}, delay {scenario.delay}, loss {scenario.loss}, MTU {scenario.mtu}"]
     topology = scenario.topology
     parts += [f"{topology.hosts} hosts of {topology.ranks_per_host} ranks"] if topology.ranks_per_host > 1 else []
@@ -28,7 +28,7 @@ def description(scenario: Scenario) -> str:
 
 
 def links_table(time_s: float, links: Mapping[str, Sequence[LinkSample]]) -> FigureTable:
-    """What the links carry at this moment."""
+    """A table of the links' rates at this moment."""
     table = FigureTable(f"{time_s:.0f} s", ("link", "up", "down", "sent", "dropped"))
     for name, samples in links.items():
         last = samples[-1]

@@ -156,7 +156,7 @@ def _sample_switch(switch: SwitchProcess, output: Path) -> subprocess.Popen[byte
 
 
 def _show_line(line: Line, seen: Observations, console: Console) -> None:
-    """What a worker printed, or its figures where it printed an object of them."""
+    """Print a worker's line, or its figures if the line is a JSON object."""
     if line.record is None:
         if line.text.strip():
             # One call, which does not wrap: a worker that prints much waits for this.

@@ -36,12 +36,12 @@ CONTROL_DEVICE = "control"
 CONTROL_PORT_DEVICE = "port0"
 OFFLOADS = ("tx", "rx", "tso", "gso", "gro")
 BURST_S = 0.001
-"""What a token bucket may send at once, in time at its rate: above a timer's slack, below what anybody notices."""
+"""Burst of a token bucket, as time at its rate: above a timer's slack, below anything noticeable."""
 TRAIN_BYTES = 70_000
 """A train of packets (GSO) with the headers of each: what a bucket takes whole, so that the kernel need not cut it up
 and set a timer for every frame, which is what two cores would mostly do otherwise."""
 MAX_BURST_S = 0.01
-"""Where the rate is so low that a train would last longer, it is cut up."""
+"""Longest train, as time at the link's rate; a train that would last longer is cut up."""
 MIN_BURST_FRAMES = 2
 """Also what the uplink of a lone rack may send at once: its hosts send frames one by one. A bucket that was full passed
 what came back, results and TCP's acknowledgements, in no time, 43 frames of it, where a link of 100 Mbit/s takes 5 ms:
@@ -115,12 +115,12 @@ class Fabric:
 
     @property
     def folder(self) -> Path:
-        """Where its processes may write; gone when the run is cleaned up, however it ends."""
+        """Folder for files of the run's processes; it is removed when the run is cleaned up, however it ends."""
         assert self._run is not None
         return self._run.folder
 
     def worker_namespace(self, worker: int) -> str:
-        """Where a worker lives, with all that share its host."""
+        """Namespace of a worker and of all others on its host."""
         return self.host_namespace(self.topology.host_of(worker))
 
     def worker_processes(self, worker: int) -> set[int]:
@@ -139,7 +139,7 @@ class Fabric:
         return self._namespace(f"spare{spare}")
 
     def switch_namespace(self, rack: int | None = None) -> str:
-        """Where the root's switch lives, or a rack's."""
+        """Namespace of the root's switch, or of a rack's."""
         return self._namespace("root" if rack is None else f"rack{rack}")
 
     @property
@@ -149,7 +149,7 @@ class Fabric:
         return list(enumerate([*devices, CONTROL_PORT_DEVICE], start=1))
 
     def cut(self, cable: Cable, down: bool) -> None:
-        """Take a link down, or bring it back. What is queued is lost."""
+        """Take a link down, or bring it back; queued frames are lost."""
         if cable.wire is not None and self._wires is not None:
             self._wires.cut(cable.wire, down)
         else:

@@ -63,7 +63,7 @@ class FaultRunner:
         heapq.heappush(self._due, (time_s, next(self._order), text, action))
 
     def _begin(self, fault: ScheduledFault, at_s: float) -> Callable[[], None]:
-        """What to do for it; what lasts plans its own end."""
+        """Return the action that starts a fault; a fault that lasts plans its own end."""
         begin, end = {
             "link": self._link_actions,
             "worker": self._worker_actions,

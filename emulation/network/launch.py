@@ -1,9 +1,9 @@
 """The workers' processes: the user's command in every worker's namespace, through torchrun or with its variables alone.
 
 `python [OPTIONS] train.py ...` is run by torchrun, one node per namespace, so that a script needs no change; a bare
-`python` is the interpreter of fanin itself (sudo has another PATH). Any other command is run as it is, with the
-variables that torchrun would set (RANK, WORLD_SIZE, MASTER_ADDR, ...), and so is every command where several ranks
-share a host: what each prints, and how it ends, is then seen apart.
+`python` is the interpreter of fanin itself (sudo has another PATH). Any other command is run unchanged, with the
+variables that torchrun would set (RANK, WORLD_SIZE, MASTER_ADDR, ...). Where several ranks share a host, every command
+is run this way, so that the output and the end of each rank are seen apart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fanin.errors import ConfigurationError
 from fanin.modules import running
 
 AGENT = "torch.distributed.run"
-"""What torchrun is as a module."""
+"""torchrun's name as a module."""
 MASTER_PORT = 29_400
 STOP_GRACE_S = 3.0
 TORCHRUN_REPORT = re.compile(r"^E\d{4} .*failed \(exitcode: (?P<status>-?\d+)\)", re.MULTILINE)
@@ -168,11 +168,11 @@ class Workers:
         self.stop()
 
     def log(self, rank: int) -> Path:
-        """What a worker writes to standard error."""
+        """File of a worker's standard error."""
         return self._logs / f"worker{rank}.log"
 
     def lines(self, tick_s: float) -> Iterator[Line | End | None]:
-        """What workers print and how they end, and None at least every `tick_s`, until all have ended."""
+        """Yield the lines that workers print and their ends, and None at least every `tick_s`, until all have ended."""
         for item in follow(dict(enumerate(self._processes)), tick_s):
             if isinstance(item, Printed):
                 yield Line(item.rank, item.line.decode(errors="replace"), object_in(item.line))

@@ -1,4 +1,4 @@
-"""What this process does inside a namespace itself: open sockets and TAP devices there, and keep them."""
+"""Sockets and TAP devices that this process itself opens inside a namespace and keeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is seen of a run while it goes on, and the record that it becomes, however it ends."""
+"""Observations of a run while it goes on, and the record that they become, however it ends."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Observations:
         self.note(f"fault that never fired: {fault} ({why})")
 
     def record(self) -> RunRecord:
-        """All of it."""
+        """The record of the whole run."""
         scenario = self._scenario
         outcomes = self._outcomes()
         outcome: Outcome = "finished"
@@ -182,7 +182,7 @@ class Observations:
         )
 
     def _outcomes(self) -> list[str]:
-        """By rank. Who had not ended was stopped, and is not to blame."""
+        """Outcomes by rank. A rank that was stopped before its end is not to blame."""
         first = self.first_failure
         if first is not None:
             others = f"stopped because of worker {first}, which had failed"

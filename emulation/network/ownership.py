@@ -1,4 +1,4 @@
-"""Who made which namespace, so that everything that is ours goes away, and nothing else.
+"""Ownership of namespaces, so that everything that is ours goes away, and nothing else.
 
 Rules
 -----
@@ -41,7 +41,7 @@ KILL_INTERVAL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run's mark."""
+    """The mark of one run."""
 
     name: str
     pid: int
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def mark(self) -> Path:
-        """Its file."""
+        """File of the run's mark."""
         return MARKS / f"{self.name}.json"
 
 

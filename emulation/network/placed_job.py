@@ -9,7 +9,7 @@ from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.processes import LocalJob
 
 MASTER_PORT = 29_500
-"""Of rank 0's store, in a namespace of its own."""
+"""TCP port of the ranks' store; each job has a namespace of its own."""
 
 
 def placed_job(

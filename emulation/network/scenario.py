@@ -1,10 +1,10 @@
-"""What a run is to be: a TOML file, and the options of the command line, which win.
+"""The plan of a run: a TOML file, and the options of the command line, which win.
 
 Keys are the long options of `fanin emulate`. `[links.3]` and `[uplink]` are tables of rate, delay, loss, duplicate,
 reorder, mtu and queue; `[stragglers]` maps ranks to factors. The files in emulation/network/scenarios are shipped and
 are known by their names.
 
-Whatever is wrong is a ConfigurationError that names the file or the option, the key, the value, and what was expected.
+A wrong value raises a ConfigurationError that names the file or the option, the key, the value, and the legal values.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ScenarioError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTable:
-    """What is different about a link; None: as all links."""
+    """Differences of one link from the others; None means no difference."""
 
     rate: str | None = None
     delay: str | None = None
@@ -65,10 +65,10 @@ class Scenario:
 
     name: str = ""
     workers: int = 4
-    """Ranks in all."""
+    """Number of ranks in all."""
     ranks_per_host: int = 1
     switch_at: str = "own"
-    """Where the switch is: `own`, `rank0`, `hosts`, `spare:K`, `spare-only:K` (switch_place.py)."""
+    """Place of the switch: `own`, `rank0`, `hosts`, `spare:K`, `spare-only:K` (switch_place.py)."""
     racks: int = 1
     target: str = "native"
     """Kind of the switch: one of switches.TARGETS."""
@@ -87,14 +87,14 @@ class Scenario:
     tcp_flows: int = 0
     """TCP flows from host to host beside the job, 0..64."""
     stragglers: dict[str, str] = field(default_factory=dict)
-    """Factors by rank."""
+    """Factor of each slow rank, by rank."""
     faults: tuple[str, ...] = ()
     restarts: int = 0
     """How often torchrun starts the workers anew after a failure, 0..8."""
     fallback: str = "raise"
-    """What workers do when the switch is lost: `raise` or `gloo`."""
+    """The workers' reaction to a lost switch: `raise` or `gloo`."""
     seed: int = 0
-    """0..2^32-1."""
+    """Seed of every random draw, 0..2^32-1."""
 
     def __post_init__(self) -> None:
         for key, limit in (("restarts", MAX_RESTARTS), ("seed", MAX_SEED)):
@@ -150,7 +150,7 @@ class Scenario:
 
     @property
     def slowdowns(self) -> dict[int, float]:
-        """By rank."""
+        """Factors of slow ranks, by rank."""
         found = {}
         for rank, text in self.stragglers.items():
             with _at(f"stragglers.{rank}"):
@@ -159,12 +159,12 @@ class Scenario:
 
     @property
     def schedule(self) -> FaultSchedule:
-        """What is to go wrong."""
+        """The faults of the run, with their times."""
         return FaultSchedule.parse(self.faults_text)
 
     @property
     def faults_text(self) -> str:
-        """All clauses."""
+        """All clauses of the schedule as one text."""
         return ";".join(self.faults)
 
     def settings(self) -> dict[str, Scalar]:

@@ -23,7 +23,7 @@ ASK_TIMEOUT_S = 1.0
 
 
 def sample(address: SwitchAddress) -> dict[str, object] | None:
-    """One line's object. Who closed rounds last is among what only an operator is told."""
+    """One line's object; it names the worker that closed rounds last only if an operator asks."""
     try:
         credentials = operator_credentials(None) or OPEN
         answer = ask(address, control.Ask(), timeout_s=ASK_TIMEOUT_S, credentials=credentials, otherwise_open=True)
@@ -45,7 +45,7 @@ def sample(address: SwitchAddress) -> dict[str, object] | None:
 
 
 def main() -> None:
-    """Until nobody reads."""
+    """Print samples until nobody reads them."""
     address, interval_s = SwitchAddress.parse(sys.argv[1]), float(sys.argv[2])
     while True:
         found = sample(address)

@@ -1,4 +1,4 @@
-"""Where the switch of an emulated cluster is: with a port per host, beside rank 0, on every host, or on spare hosts."""
+"""The switch's place in an emulated cluster: with a port per host, beside rank 0, on every host, or on spare hosts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class SwitchPlace:
 
     @property
     def in_words(self) -> str:
-        """For tables."""
+        """The place in words, for tables."""
         if self.spares:
             spare = f"on {self.spares} spare host{'s' * (self.spares != 1)}"
             return f"a shard on every host and {spare}" if self.on_hosts else spare

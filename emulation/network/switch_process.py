@@ -49,12 +49,12 @@ class SwitchProcess:
 
     @property
     def url(self) -> str:
-        """What workers are told."""
+        """The address that workers are given."""
         return f"udp://{self.address}:{control.DEFAULT_PORT}"
 
     @property
     def pid(self) -> int | None:
-        """While it runs."""
+        """Process id of the running switch, or None."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
@@ -85,7 +85,7 @@ class SwitchProcess:
             self._process = None
 
     def stop(self) -> None:
-        """As an operator would, with a limit. Idempotent."""
+        """Terminate the switch as an operator would, within a time limit; a second call does nothing."""
         if self._process is not None:
             self._process.terminate()
             try:

@@ -39,8 +39,9 @@ class _Stretch:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects of a file of JSON lines; none if there is no file. What is no object is left out: a last line that is
-    incomplete, or what a full disk or somebody else made of a line."""
+    """Return the objects of a file of JSON lines; none if there is no file. A line that is no object is left out: an
+    incomplete last line, or one that a full disk or another program has spoiled.
+    """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except OSError:
@@ -54,7 +55,7 @@ def legal(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def legal_samples(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those lines of a switch's file that are what stats_sampler.py writes."""
+    """Return the lines of a switch's file that have the form that stats_sampler.py writes."""
     return [
         line
         for line in lines

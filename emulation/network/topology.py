@@ -1,4 +1,4 @@
-"""What a cluster looks like: hosts, workers, switches, links. Only descriptions; fabric.py builds them.
+"""The shape of a cluster: hosts, workers, switches, links. Only descriptions; fabric.py builds them.
 
 One Ethernet segment: the root namespace holds a bridge with an address, and a port per host; with racks, each rack has
 a namespace and a bridge of its own, joined to the root's by an uplink; ranks that start shards are told so. gloo
@@ -42,13 +42,13 @@ class Link:
     loss: float = 0.0
     """Probability per frame and direction, 0..1. The same."""
     duplicate: float = 0.0
-    """The same."""
+    """Share of frames that are sent twice, 0..1."""
     reorder: float = 0.0
     """Probability that a frame leaves three frames late. The same."""
     mtu: int = 1500
     """Bytes of IP packets, 576..9000."""
     queue_bytes: int = 1 << 20
-    """What waits at either end before frames are dropped, 16 KiB..64 MiB."""
+    """Bytes that wait at either end before frames are dropped, 16 KiB..64 MiB."""
     bands: bool = False
     """Whether the host's end is as Linux makes a device where nobody has chosen otherwise (pfifo_fast): three bands, by
     the priorities of sockets, each of 1,000 trains of frames in the place of `queue_bytes`."""
@@ -79,7 +79,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """The whole cluster."""
+    """The cluster's hosts, racks, links and switches."""
 
     workers: int
     """Ranks in all: 1..32 per switch that they meet at, and at most 100."""
@@ -141,7 +141,9 @@ class Topology:
 
     @property
     def rack_plan(self) -> RackPlan | None:
-        """Where ranks make their sums that are told of racks; None where they are not, or it makes no difference."""
+        """The placement of sums that ranks of this topology use if they know their racks; None if they do not, or if
+        racks make no difference.
+        """
         if self.switch_at.kind != "hosts" or not 1 < self.racks < self.hosts:
             return None
         found: dict[int, list[int]] = {}
@@ -156,11 +158,11 @@ class Topology:
 
     @property
     def hosts(self) -> int:
-        """Those with workers."""
+        """Number of hosts with workers."""
         return self.workers // self.ranks_per_host
 
     def host_of(self, worker: int) -> int:
-        """0..hosts-1."""
+        """A worker's host, 0..hosts-1."""
         return worker // self.ranks_per_host
 
     def host_name(self, host: int) -> str:
@@ -172,7 +174,7 @@ class Topology:
         return self.links.get(host, self.link)
 
     def rack_of(self, host: int) -> int:
-        """0..racks-1."""
+        """A host's rack, 0..racks-1."""
         return host * self.racks // self.hosts
 
     def worker_address(self, worker: int) -> str:
@@ -181,7 +183,7 @@ class Topology:
 
     @staticmethod
     def host_address(host: int) -> str:
-        """IPv4."""
+        """IPv4 address of a host."""
         return f"{NETWORK}.{FIRST_WORKER_HOST + host}"
 
     @staticmethod
@@ -208,7 +210,7 @@ class Topology:
         return tuple(map(self.spare_address, range(place.spares)))
 
     def rank_environment(self, worker: int) -> dict[str, str]:
-        """What tells a rank where it is, and where its sums are made."""
+        """Variables that tell a rank its host, its rack and the switches of its sums."""
         addresses = self.switch_addresses(worker)
         named = [f"udp://{address}:{control.DEFAULT_PORT}" for address in addresses]
         words = ",".join([HOSTS] * (self.switch_at.kind == "spare") + named)

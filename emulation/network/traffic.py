@@ -37,7 +37,7 @@ MAX_SAMPLES = 20_000
 
 
 class Sent(NamedTuple):
-    """What a device has sent so far, and what its queue had no room for."""
+    """Bytes that a device has sent so far, and drops at its queue."""
 
     bytes: int
     dropped: int
@@ -56,7 +56,7 @@ class _Probe:
         return opened, dict(socket.if_nameindex())
 
     def sent(self) -> dict[str, Sent]:
-        """By device."""
+        """Counters of every device, by its name."""
         body = TRAFFIC_CONTROL.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
         header = MESSAGE.pack(MESSAGE.size + len(body), RTM_GETQDISC, NLM_F_REQUEST | NLM_F_DUMP, 1, 0)
         self._socket.send(header + body)
@@ -98,7 +98,7 @@ class Meters:
         return samples
 
     def close(self) -> None:
-        """Idempotent."""
+        """Close the sockets; a second call does nothing."""
         for probe in self._probes.values():
             probe.close()
 
@@ -133,7 +133,7 @@ class LinkWatch:
         self._meters.close()
 
     def links(self) -> tuple[LinkRecord, ...]:
-        """What has been seen so far."""
+        """The samples of every link so far."""
         return tuple(link_record(self._fabric.topology, name, samples) for name, samples in self._samples.items())
 
     def _watch(self) -> None:

@@ -26,7 +26,7 @@ def duration_s(text: str) -> float:
 
 
 def size_bytes(text: str) -> int:
-    """Bytes of `512kib`."""
+    """Parse a size such as `512kib` into bytes."""
     return int(_quantity("a size", text, SIZES, "512kib or 1mib"))
 
 

@@ -29,7 +29,7 @@ UNWANTED = re.compile(r'<metadata>.*?</metadata>|(?<=<g) id="[^"]*"', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Canvas:
-    """What a plot is drawn on."""
+    """The axes and the palette of one plot."""
 
     figure: Figure
     palette: Palette
@@ -121,7 +121,7 @@ class Plot:
 
 
 def bytes_label(value: float, _: object = None) -> str:
-    """`25 MiB`."""
+    """A number of bytes as a label: `25 MiB`."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if value >= size:
             return f"{value / size:g} {unit}" if value % size == 0 else f"{value / size:.1f} {unit}"
@@ -129,7 +129,7 @@ def bytes_label(value: float, _: object = None) -> str:
 
 
 def time_label(value_s: float, _: object = None) -> str:
-    """`1.5 ms`."""
+    """A time as a label: `1.5 ms`."""
     if abs(value_s) >= 1000:
         return f"{value_s:,.0f} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -139,7 +139,7 @@ def time_label(value_s: float, _: object = None) -> str:
 
 
 def rate_label(value_bit_s: float | None, _: object = None) -> str:
-    """`100 Mbit/s`."""
+    """A rate as a label: `100 Mbit/s`."""
     if value_bit_s is None:
         return "no limit"
     for unit, size in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):

@@ -16,7 +16,7 @@ WORKER_COUNTERS = {
 }
 SWITCH_COUNTERS = {"duplicates": "duplicates that came"}
 DROPPED = "dropped_"
-"""What the names of a switch's drop counters begin with."""
+"""Prefix of the names of a switch's drop counters."""
 
 
 def plots(record: RunRecord) -> list[Plot]:

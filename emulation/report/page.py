@@ -63,7 +63,7 @@ def plots_of(record: RunRecord) -> list[Plot]:
 
 
 def render(record: RunRecord, plots: list[Plot]) -> str:
-    """The page."""
+    """Return the page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("fanin.emulation.report", "."),
         autoescape=True,
@@ -85,7 +85,7 @@ def render(record: RunRecord, plots: list[Plot]) -> str:
 
 
 def head_figures(record: RunRecord) -> Iterator[Figure]:
-    """What a reader wants to know first."""
+    """Yield the figures at the top of the page."""
     yield Figure("took", time_label(record.duration_s))
     if record.workers:
         yield Figure("workers", str(len(record.workers)))

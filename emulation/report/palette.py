@@ -15,7 +15,7 @@ ninth series starts again with the first, and markers tell them apart."""
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """`#rrggbb` each."""
+    """The colours of a page, `#rrggbb` each."""
 
     paper: str
     panel: str

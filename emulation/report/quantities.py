@@ -16,12 +16,12 @@ ROW_IN, FRAME_IN = 0.34, 0.95
 
 
 def percent_label(value: float, _: object = None) -> str:
-    """`88%`."""
+    """A share as a label: `88%`."""
     return f"{value:.0%}"
 
 
 LABELS: dict[str, Callable[..., str]] = {"s": time_label, "bit/s": rate_label, "share": percent_label}
-"""By unit."""
+"""The label function of each unit."""
 
 
 def plots(record: RunRecord) -> list[Plot]:

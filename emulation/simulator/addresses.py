@@ -16,5 +16,5 @@ CAPTURE_NETWORK = "192.0.2"
 
 
 def endpoint(address: int) -> SocketAddress:
-    """What an address is shown as."""
+    """The socket address that stands for a simulated address in captures."""
     return SocketAddress(f"{CAPTURE_NETWORK}.{address % 254 + 1}", PORT + address // 254)

@@ -51,7 +51,7 @@ class SwitchAuditor:
     # --- every step ---
 
     def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
-        """See fanin.emulation.simulator.network.Watcher."""
+        """Implements the protocol `network.Watcher`."""
         if address != self._address:
             return
         touched = self._take_in(*received) if received is not None else None

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 BATCH_SEEDS = 50
-"""That a process gets at a time."""
+"""Number of seeds that a process gets at a time."""
 T = TypeVar("T")
 
 
 def in_batches(run: Callable[[range], T], first_seed: int, seeds: int, processes: int) -> Iterator[T]:
-    """What `run` makes of each batch, in order, so that the first failure that is seen is the one with the lowest seed.
-
-    Whoever asks for no more ends the rest.
+    """Yield the result of `run` for each batch, in order, so that the first failure that is seen has the lowest seed.
+    Closing the iterator ends the remaining batches.
     """
     end = first_seed + seeds
     batches = [range(start, min(end, start + BATCH_SEEDS)) for start in range(first_seed, end, BATCH_SEEDS)]

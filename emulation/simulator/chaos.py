@@ -51,19 +51,19 @@ TREE_SHARE = 0.2
 """Scenarios with leaf switches."""
 MAX_LEAVES = 3
 WORKERS_OF_A_TREE = 6
-"""At most."""
+"""Most workers of a tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chaos:
-    """What may be drawn."""
+    """Bounds of the random draw of a scenario."""
 
     workers: int = 4
-    """At most."""
+    """Most workers of a job."""
     staleness: int = 3
-    """At most."""
+    """Largest staleness bound S."""
     faults: int = MAX_FAULTS
-    """At most."""
+    """Most faults of a scenario."""
     kinds: tuple[FaultKind, ...] = get_args(FaultKind)
     trees: float = TREE_SHARE
     """Probability of leaf switches."""

@@ -62,7 +62,7 @@ class SimulatedJob:
         self.results: dict[tuple[int, int], bytes] = {}
         """By generation and step, what the first worker held."""
         self.explanations: list[tuple[int, float, control.Explanation]] = []
-        """What workers that failed were told: rank, time and text."""
+        """Explanations that failed workers received: rank, time and text."""
         self._seed = seed
         self._finished: dict[int, set[int]] = {}
         """By generation, the ranks that have done all steps."""
@@ -74,18 +74,18 @@ class SimulatedJob:
 
     @property
     def name(self) -> str:
-        """What the controller knows it by."""
+        """The job's name at the controller."""
         return f"job{self.index}"
 
     def start(self) -> None:
-        """Start every worker."""
+        """Start the process of every worker."""
         for process in self.processes:
             process.start()
 
     # --- work ---
 
     def _inputs(self, rank: int, step: int) -> Array:
-        """What a worker reduces in a step: the same in every attempt."""
+        """The array that a worker reduces in a step: the same in every attempt."""
         dice = np.random.default_rng((self._seed, self.index, rank, step))
         count = self.plan.chunks * self.plan.words_per_packet - self.plan.short
         if self.plan.element == "int32":

@@ -28,7 +28,7 @@ class LeafHost(SwitchHost):
         super().__init__(setup, address=address, name=name)
         self._parent = parent
         self.url = str(_url(address))
-        """What it says that its address is, and others call it by."""
+        """The address under which the leaf announces itself, and others reach it."""
 
     def _make_controller(self) -> AnyController:
         self._leaf = LeafController(
@@ -60,11 +60,11 @@ class LeafHost(SwitchHost):
         return f"{self.address}-{self.lives}".encode()
 
     def hears(self) -> bool:
-        """See fanin.emulation.simulator.switch_host.Client."""
+        """Implements the protocol `switch_host.Client`."""
         return self._node is None or not self._node.paused
 
     def replied(self, peer: bytes, reply: control.Reply) -> None:
-        """See fanin.emulation.simulator.switch_host.Client."""
+        """Implements the protocol `switch_host.Client`."""
         if self._node is not None and peer == self._peer:
             self._leaf.receive_from_parent(reply, self._network.queue.now, CALLER.key)
             self._dispatch()
@@ -89,7 +89,7 @@ class _LeafServer(SimulatedServer):
         self._leaf = host
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
-        """See fanin.switch.server.interface.Server."""
+        """Implements the interface of `switch.server.interface.Server`."""
         self._leaf.admit_part(spec, parent)
 
 

@@ -73,7 +73,7 @@ class SlotLedger:
     bare: int = 0
     """Mask of the workers that keep no words of it."""
     others: list[int] = field(default_factory=list)
-    """Of the round that closed last: addresses that its bare result has still to go to."""
+    """Addresses that still need the bare result of the round that closed last."""
     results: list[Closed] = field(default_factory=list)
     accepted: dict[int, int] = field(default_factory=dict)
     """By base, the mask of the workers whose contribution was accepted."""
@@ -112,7 +112,7 @@ class SlotLedger:
 
     @property
     def sent(self) -> tuple[Words, LaneField | None]:
-        """What is sent of what the open round holds: its words and what they say of their lanes."""
+        """The words that are sent for the open round, and their lane field."""
         if self.lanes is None:
             return self.words, None
         words, shift = narrowed(self.words, self.lanes.down)
@@ -243,7 +243,7 @@ class JobLedger:
             raise ConservationError(f"{what}: {new} are new, and {accepted} were accepted")
 
     def _verdict(self) -> str | Reason:
-        """What the counters say about the contribution that was just taken in."""
+        """The verdict on the contribution that was just taken in, read from the machine's counters."""
         before, after = self._counters, self._machine.job_counters(self.spec.job)
         self._counters = after
         if after["contributions"] + after["passes"] > before["contributions"] + before["passes"]:

@@ -29,9 +29,9 @@ class Link:
 
     delay_s: float = 50e-6
     bytes_per_s: float = 1.25e9
-    """10 Gbit/s."""
+    """Rate of the link; 10 Gbit/s by default."""
     queue_bytes: int = 1 << 20
-    """What waits for the rate, at most. More is lost."""
+    """Most bytes that wait for the rate; further ones are lost."""
     mark_bytes: int = 0
     """A datagram that finds more waiting is marked (fanin/protocol/ecn.py); 0: none is."""
     loss: float = 0.0
@@ -80,7 +80,7 @@ class Pipe:
         """Packets that its queue has marked."""
 
     def clog(self, until: float) -> None:
-        """Pass nothing on until then. What waits stays in the queue, as far as that goes."""
+        """Pass nothing on until then; packets wait in the queue as far as it has room."""
         self.clogged_until = max(self.clogged_until, until)
         self.free_at = max(self.free_at, until)
 
@@ -122,7 +122,7 @@ class SharedLink:
     def __init__(self, link: Link) -> None:
         self.link = link
         self.up = Pipe()
-        """Away from them."""
+        """The direction away from the nodes."""
         self.down = Pipe()
 
 

@@ -67,7 +67,7 @@ class Network:
         self.watchers: list[Watcher] = []
         self.packets = 0
         self.bytes = 0
-        """Sent, by anybody."""
+        """Bytes sent by all nodes."""
         self._dice = dice
         self._nodes: dict[int, Node] = {}
         self._pipes: dict[tuple[int, int], Pipe] = {}
@@ -208,5 +208,5 @@ class Network:
 
 
 def ends(one: int, other: int) -> tuple[int, int]:
-    """What a link between two addresses is known by."""
+    """The key of a link: its two addresses in ascending order."""
     return (one, other) if one < other else (other, one)

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def summed(words: Sequence[Words], lanes: LaneField | None, accumulator_bytes: int) -> tuple[Words, int]:
-    """What one switch makes of contributions to a round: the words of its result, and the shift of its lanes."""
+    """One switch's result of the contributions to a round: the words, and the shift of their lanes."""
     if lanes is None:
         return np.asarray(np.sum(words, axis=0, dtype=np.uint32)), 0
     total = accumulated(words[0], lanes, accumulator_bytes)
@@ -30,7 +30,7 @@ def summed(words: Sequence[Words], lanes: LaneField | None, accumulator_bytes: i
 
 
 def expected(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: int = 32, **given: Any) -> Array:
-    """What every worker must get: codes agreed, words added, one chunk after another.
+    """The array that every worker must get: codes agreed, words added, one chunk after another.
 
     `inputs` are the workers' arrays, all of one shape (n,); `given` may hold the reduction's factor, divisor, operator.
     """

@@ -38,7 +38,7 @@ class Recorder:
             self._show(line)
 
     def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
-        """See fanin.emulation.simulator.network.Watcher."""
+        """Implements the protocol `network.Watcher`."""
         if received is None and not sent:
             return
         step = (self._queue.happened, self._queue.now, address, received, sent)

@@ -15,13 +15,14 @@ Array = npt.NDArray[Any]
 
 
 class Rule:
-    """Of a job whose steps are no all-reduces. Arrays are reduced in place; parts are by rank, as even as can be."""
+    """The collective of a job whose steps are no all-reduces. Arrays are reduced in place; parts are by rank, as even
+    as can be."""
 
     def __init__(self, plan: JobPlan) -> None:
         self._plan = plan
 
     def reduction(self, rank: int, step: int, array: Array) -> Reduction:
-        """What a worker asks for."""
+        """The reduction that a worker submits."""
         plan = self._plan
         if plan.collective == "reduce_scatter":
             first, end = self._part(rank, len(array))
@@ -37,7 +38,7 @@ class Rule:
         )  # fmt: skip
 
     def result(self, rank: int, step: int, inputs: Sequence[Array], total: Array | None) -> Array:
-        """What the worker's array must be afterwards. `inputs`: all ranks'; `total`: their sum, where one is made."""
+        """The array that the worker must hold afterwards. `inputs`: all ranks'; `total`: their sum, if any."""
         after = np.array(inputs[rank])
         if total is not None:
             first, end = self._part(rank, len(after))

@@ -7,9 +7,9 @@ Rules of this file
   in order, at its rate. So each time is a maximum of earlier ones plus a constant, and a row of workers is one numpy
   operation. `tests/simulator/test_scale.py` holds it to the packet-level simulation of the real machines, where both
   can run.
-* Switches add at line rate, as a pipeline does, and take SWITCH_S for it. What a software switch does at a thousand
-  workers is not modelled here, and neither are loss, other traffic, or workers that start at different times. Receipts,
-  a six-hundredth of the bytes, are left out.
+* Switches add at line rate, as a pipeline does, and take SWITCH_S for it. The limits of a software switch with a
+  thousand workers are not modelled here, and neither are loss, other traffic, or workers that start at different times.
+  Receipts, a six-hundredth of the bytes, are left out.
 * Rivals run on the same links, in packets of the same size, with the same overhead, and compute for nothing. Ring: each
   worker passes parts of 1/N on, 2 (N - 1) times. Halving-doubling (Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005,
   section 4.4), nearest partners first, which is the order that loads the links between switches least.
@@ -77,7 +77,7 @@ class Transfer:
 
     @classmethod
     def over(cls, mtu: int = MTU_BYTES, tensor_bytes: int = 25 << 20, window: int = 128) -> Transfer:
-        """As float32 over a path with that MTU: the packets that fanin.protocol.window chooses."""
+        """A tensor of float32 over a path with that MTU, in the packets that fanin.protocol.window chooses."""
         words, codes = packet_shape(mtu)
         return cls(tensor_bytes=tensor_bytes, words_per_packet=words, codes_per_packet=codes, window=window)
 
@@ -87,7 +87,7 @@ class Transfer:
         return -(-self.tensor_bytes // (self.words_per_packet * WORD_BYTES))
 
     def item_bytes(self) -> list[int]:
-        """What each item takes on a link, in order: see host/machine/operation.py."""
+        """Bytes of each item on a link, in order: see host/machine/operation.py."""
         last_words = (self.tensor_bytes - (self.chunks - 1) * self.words_per_packet * WORD_BYTES) // WORD_BYTES
         lead = min(self.window, self.chunks) if self.codes_per_packet else 0
         words = [0] * lead + [self.words_per_packet] * (self.chunks - 1) + [last_words]
@@ -125,7 +125,7 @@ def aggregate(fabric: Fabric, transfer: Transfer) -> float:
 
 
 def floor(fabric: Fabric, transfer: Transfer) -> float:
-    """What no in-network aggregation can beat: every worker's link carries all of it once, and the path is as long."""
+    """Lower bound of in-network aggregation: every worker's link carries all of it once, and the path is as long."""
     sizes = transfer.item_bytes()
     hops, switches = (4, 3) if fabric.leaves > 1 else (2, 1)
     path_s = hops * fabric.delay_s + switches * fabric.switch_s + (hops - 1) * sizes[-1] / fabric.bytes_per_s
@@ -133,7 +133,7 @@ def floor(fabric: Fabric, transfer: Transfer) -> float:
 
 
 def _wire_bytes(payload_bytes: float, transfer: Transfer) -> float:
-    """What some bytes of a rival take on a link, cut into packets as long as ours, with no header but the network's."""
+    """Bytes that a rival's payload takes on a link, in packets as long as ours, with no header but the network's."""
     packet_bytes = datagram_bytes(transfer.codes_per_packet, transfer.words_per_packet)
     return payload_bytes + math.ceil(payload_bytes / packet_bytes) * transfer.overhead_bytes
 

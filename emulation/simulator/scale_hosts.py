@@ -4,7 +4,7 @@ Rules of this file
 ------------------
 * The model is that of scale.py, with a shard on every host: item t + P of a flow is sent when result t has come, a
   shard passes a slot on when the last contribution is in, and a link passes packets on in the order in which they come.
-  Between the links is a switch that blocks nobody. What a host sends to its own shard takes no link and no time.
+  Between the links is a switch that blocks nobody. Packets to a host's own shard take no link and no time.
 * Every host does the same at the same time: host h sends to the shards of h + 1, h + 2, ... in turn. So one host is
   looked at: what it sends to the k-th one after it, it gets at that moment from the k-th one before it.
 * tests/simulator/test_scale_hosts.py holds it to the packet-level simulation of the real machines, which all begin with
@@ -30,7 +30,7 @@ MAX_CROSSOVER_BYTES = 1 << 26
 """Sizes are compared up to this one, in powers of two."""
 
 _SENT, _ARRIVED = 0, 1
-"""What happens to a packet: it reaches the queue of its sender's link, or that of its receiver's."""
+"""Events of a packet: it reaches the queue of its sender's link, or that of its receiver's."""
 
 
 class _Link:
@@ -92,7 +92,7 @@ def spread_over_hosts(fabric: Fabric, transfer: Transfer) -> float:
 
 
 def floor_over_hosts(fabric: Fabric, transfer: Transfer) -> float:
-    """What 2 (n - 1) / n of the tensor takes on a link, in packets with their headers."""
+    """Time that 2 (n - 1) / n of the tensor takes on a link, in packets with their headers."""
     words = dataclasses.replace(transfer, codes_per_packet=0).item_bytes()
     return 2 * (fabric.workers - 1) / fabric.workers * sum(words) / fabric.bytes_per_s
 

@@ -103,7 +103,7 @@ class Fault:
 
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast"]
 MOVES: tuple[Collective, ...] = ("all_gather", "broadcast")
-"""Those that add nothing."""
+"""Collectives that add nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +128,9 @@ class JobPlan:
     """Bits up / bits down of wide sums; float32. In a tree 4/8 and 2/8, whose leaves lose nothing. Empty: lanes of 32
     bits."""
     collective: Collective = "all_reduce"
-    """What a step is: every worker keeps the whole sum, or a part; or no sum, but parts that each have an owner (whose
-    turn it is to broadcast goes round). Synchronous, apart from the first."""
+    """Collective of every step: every worker keeps the whole sum, or a part; or no sum, but parts that each have an
+    owner (the turn to broadcast goes round). Synchronous, apart from the first.
+    """
     steady_steps: int = 1
     """Steps for which the largest magnitude of a worker's array stays the same; float32. 1: it never does."""
     steps: int = 6
@@ -142,8 +143,9 @@ class JobPlan:
     passes: float = 0.0
     """Probability that a worker passes a step of its own accord."""
     policy: str | None = None
-    """What a stale worker does with gradients that are late (docs/staleness.md): then host/stale decides what each base
-    is used for, and a flush of S passes follows the steps. None: one step after another, as in a synchronous job."""
+    """Policy of a stale worker for late gradients (docs/staleness.md): then host/stale decides the use of each base,
+    and a flush of S passes follows the steps. None: one step after another, as in a synchronous job.
+    """
     on_worker_loss: Literal["raise", "continue"] = "raise"
     """continue: who is lost or leaves is evicted, the others go on, and it comes in again."""
     tree: bool = False

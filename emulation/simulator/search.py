@@ -37,7 +37,7 @@ class Failure:
 
 @dataclass(slots=True)
 class Tally:
-    """What schedules came to, added up."""
+    """Totals over the schedules of a search."""
 
     schedules: int = 0
     events: int = 0
@@ -50,7 +50,7 @@ class Tally:
     failed: list[tuple[int, ViolationError]] = field(default_factory=list)
 
     def add(self, report: Report) -> None:
-        """Enter a run."""
+        """Add the report of a run."""
         self.schedules += 1
         self.events += report.events
         self.packets += report.packets
@@ -61,7 +61,7 @@ class Tally:
         self.slowest_recovery_s = max(self.slowest_recovery_s, report.recovery_s)
 
     def merge(self, other: Tally) -> None:
-        """Enter another tally."""
+        """Add the totals of another tally."""
         self.schedules += other.schedules
         self.events += other.events
         self.packets += other.packets

@@ -54,7 +54,7 @@ class ShardMember:
         self.failure: FaninError | None = None
         self.switch_is_dead = False
         self.members = tuple(range(workers))
-        """As Session.members."""
+        """Workers of the job, as in `Session.members`."""
         self._ranks = self.members
         self.replied_to: Callable[[int, control.Reply], None] | None = None
         """Gets answers to what a rank asks besides."""
@@ -73,18 +73,18 @@ class ShardMember:
 
     @property
     def spec(self) -> JobSpec:
-        """As Session.spec."""
+        """Facts of the job, as in `Session.spec`."""
         assert self._spec is not None
         return self._spec
 
     @property
     def nonce(self) -> str:
-        """As Session.nonce."""
+        """Name of this membership, as in `Session.nonce`."""
         return f"{self._job}-{self.number}-{self.address}"
 
     @property
     def peer(self) -> bytes:
-        """What the shard's controller knows its connection by."""
+        """Name of the connection at the shard's controller."""
         return self.nonce.encode()
 
     @property
@@ -117,11 +117,11 @@ class ShardMember:
         self.host.request(self.peer, self, request)
 
     def hears(self) -> bool:
-        """See fanin.emulation.simulator.switch_host.Client."""
+        """Implements the protocol `switch_host.Client`."""
         return True
 
     def replied(self, peer: bytes, reply: control.Reply) -> None:
-        """See fanin.emulation.simulator.switch_host.Client."""
+        """Implements the protocol `switch_host.Client`."""
         self._heard_at = self._network.queue.now
         if self._closed:
             return
@@ -156,7 +156,7 @@ class ShardMember:
     # --- working ---
 
     def submit(self, reduction: Reduction) -> int:
-        """As Session.submit."""
+        """Submit a reduction, as `Session.submit` does."""
         if self.failure is not None:
             raise self.failure
         assert self._machine is not None
@@ -171,7 +171,7 @@ class ShardMember:
             self._network.speak(self._node)
 
     def done(self, ticket: int) -> bool:
-        """As Session.done."""
+        """Whether a reduction has ended, as `Session.done` says."""
         return ticket in self._done
 
     def _stepped(self) -> None:
@@ -204,19 +204,19 @@ class ShardMember:
         self._fail(error(f"shard {self.number}", "nothing listens there"))
 
     def stands_for(self, ranks: tuple[int, ...]) -> None:
-        """As Session.stands_for."""
+        """Set the ranks of the members, as `Session.stands_for` does."""
         self._ranks, gone = ranks, set(self._ranks).difference(self.members)
         self.members = tuple(rank for worker, rank in enumerate(ranks) if worker not in gone)
 
     # --- the end ---
 
     def abandon(self, failure: FaninError) -> None:
-        """As Session.abandon."""
+        """Fail the membership, as `Session.abandon` does."""
         self.failure = self.failure or failure
         self._detach()
 
     def close(self) -> None:
-        """As Session.close."""
+        """Leave the job, as `Session.close` does."""
         if not self._closed and not isinstance(self.failure, SwitchLostError) and self.host.alive:
             self.request(control.Leave(job=self._job, rank=self._worker, nonce=self.nonce))
         self.die()

@@ -30,7 +30,7 @@ MAX_PLANS = 600
 
 @dataclass(slots=True)
 class ShardTally:
-    """What plans came to, added up."""
+    """Totals over the plans of a search."""
 
     plans: int = 0
     packets: int = 0
@@ -38,12 +38,12 @@ class ShardTally:
     dealt_anew: int = 0
     """Plans in which the ranks went on as another job."""
     twice: int = 0
-    """Those in which they did so more than once."""
+    """Number of runs that dealt their shards anew more than once."""
     violation: ViolationError | None = None
-    """The first."""
+    """The first violation, if any."""
 
     def add(self, report: ShardReport) -> None:
-        """Enter a run."""
+        """Add the report of a run."""
         self.plans += 1
         self.packets += report.packets
         self.virtual_s += report.virtual_s

@@ -68,9 +68,9 @@ FaultKind = Literal["dies", "halts", "kills", "power", "ends", "stops", "part", 
 Step = Literal["asks", "hears", "meets", "goes on"]
 KINDS: tuple[FaultKind, ...] = ("dies", "dies", "halts", "kills", "power", "part", "cut", "ends", "stops")
 STEPS: tuple[Step, ...] = ("asks", "hears", "hears", "meets", "goes on")
-"""As often as they are drawn."""
+"""The steps at which a fault may strike, each as often as it is drawn."""
 DIGIT_BITS = 4
-"""Of a result, per rank: how often it is in there."""
+"""Bits of a result per rank: they count how often the rank is in it."""
 LIVENESS_TIMEOUT_S = 1.0
 POLL_S = 0.05
 LIMIT_S = 30.0
@@ -90,7 +90,7 @@ class ShardFault:
     host: int
     """For `part`, the first of the second part."""
     rank: int = 0
-    """For `cut`."""
+    """The rank that `cut` strikes."""
     at_s: float = 0.0
     after: Step | None = None
     """`at_s` counts from when the first rank comes to that step; None: from when all ranks work."""
@@ -98,7 +98,7 @@ class ShardFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPlan:
-    """What is drawn by a seed."""
+    """The plan of a run, drawn by a seed."""
 
     hosts: int
     spares: int = 0
@@ -106,28 +106,28 @@ class ShardPlan:
     think_s: float = 0.02
     """Between two steps of a rank, about."""
     packets: int = 6
-    """Of a large step; every third is of one."""
+    """Packets of a large step; every third step has one packet."""
     link: Link = field(default_factory=Link)
     faults: tuple[ShardFault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReport:
-    """What a run that violated nothing came to."""
+    """The outcome of a run without a violation."""
 
     seed: int
     virtual_s: float
     jobs: int
     """Under how many names the ranks have agreed to go on: 1 without a loss."""
     ranks: int
-    """That have done all steps."""
+    """Number of ranks that have done all steps."""
     stopped: tuple[str, ...]
     """Why others stopped that were not struck."""
     packets: int
 
 
 def draw_shards(seed: int) -> ShardPlan:
-    """A plan."""
+    """Draw a plan by its seed."""
     dice = random.Random(f"shards {seed}")
     hosts = dice.randint(2, 4)
     spares = dice.choice((0, 0, 0, 1))
@@ -188,11 +188,11 @@ class _Run:
         self.paths_cut: set[tuple[int, int]] = set()
         """Ranks and shards between which nothing passes."""
         self.struck: set[int] = set()
-        """Hosts."""
+        """Hosts that a fault has struck."""
         self.jobs: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             JOB: (tuple(range(plan.hosts)), tuple(range(shards)))
         }
-        """Of every name, its ranks and shards."""
+        """Ranks and shards of every job, by its name."""
         self.steps: set[Step] = set()
         """To which any rank has come."""
         self.ranks = [_Rank(self, number) for number in range(plan.hosts)]
@@ -236,7 +236,7 @@ class _Run:
     # --- faults ---
 
     def comes_to(self, step: Step) -> None:
-        """A rank does."""
+        """Note that a rank reaches a step, and strike the faults that wait for it."""
         if step not in self.steps:
             self.steps.add(step)
             self.recorder.note(f"step: {step}")
@@ -281,7 +281,7 @@ class _Run:
                 self.network.pipe(one, other).blocked = 1
 
     def address(self) -> int:
-        """A new one."""
+        """Return an address that is not in use."""
         self._addresses += 1
         return self._addresses
 

@@ -37,7 +37,7 @@ OPERATOR = b"operator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a run that violated nothing came to."""
+    """The outcome of a run without a violation."""
 
     seed: int
     virtual_s: float
@@ -45,9 +45,9 @@ class Report:
     """When the last fault was over."""
     events: int
     packets: int
-    """Sent by anybody."""
+    """Packets sent by all nodes."""
     contributions: int
-    """That reached a switch machine: how often the ledgers were compared."""
+    """Contributions that reached a switch machine: the number of comparisons with the ledgers."""
     attempts: int
     """Generations that jobs needed, all jobs together."""
     forecasts: int
@@ -285,7 +285,7 @@ class Simulation:
 
 
 class _Operator:
-    """Whoever runs `fanin tune`. See fanin.emulation.simulator.switch_host.Client."""
+    """An operator who runs `fanin tune`; implements the protocol `switch_host.Client`."""
 
     address = OPERATOR_ADDRESS
 

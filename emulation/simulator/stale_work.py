@@ -1,4 +1,4 @@
-"""What a worker of a stale job does between joining and leaving: it computes, and host/stale decides about each base.
+"""The work of a stale job's worker between joining and leaving: it computes, and host/stale decides about each base.
 
 The state machine is the real one, `fanin.host.stale.rounds`: it contributes, passes what it has heard is over, drains
 between scale epochs, drops or folds what is too old, and flushes at the end. Here a gradient is the worker's array of
@@ -24,7 +24,7 @@ EPOCH_BOUNDS = 3
 
 
 class WorkerProcess(Protocol):
-    """Whose work it is: a process of the simulation (worker.py)."""
+    """The process of the simulation that the work belongs to (worker.py)."""
 
     PAUSE_POLL_S: float
 

@@ -36,7 +36,7 @@ class Strangers:
         self._sent: set[bytes] = set()
 
     def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
-        """See fanin.emulation.simulator.network.Watcher."""
+        """Implements the protocol `network.Watcher`."""
         if received is None or address not in self._switches or received[1] == STRANGER_ADDRESS:
             return
         # Not what strangers sent, nor what was changed on the way: a second change may give such a copy the generation

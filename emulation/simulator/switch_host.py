@@ -35,11 +35,11 @@ Note = Callable[[str], None]
 
 
 class Client(Protocol):
-    """Whoever asks a switch's controller."""
+    """A client of a switch's controller."""
 
     @property
     def address(self) -> int:
-        """Where it is in the network, for what is cut off there."""
+        """The client's place in the network, where it can be cut off."""
 
     def hears(self) -> bool:
         """Whether it can take in a reply at the moment; one waits until it can."""
@@ -58,7 +58,7 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchSetup:
-    """What all switches of a run are given alike."""
+    """Settings that all switches of a run share."""
 
     network: Network
     make: SwitchType
@@ -112,7 +112,7 @@ class SwitchHost:
         )
 
     def stop(self) -> None:
-        """End this life."""
+        """End this life of the switch."""
         if self._node is not None:
             self.contributions += self.auditor.contributions
             self._network.watchers.remove(self.auditor)
@@ -160,7 +160,7 @@ class SwitchHost:
         self._connections[peer].up.send(request)
 
     def hung_up(self, peer: bytes) -> None:
-        """That client's connection has ended."""
+        """Note that the client's connection has ended."""
         if self._node is not None:
             self.controller.hung_up(peer, self._network.queue.now)
             self._dispatch()

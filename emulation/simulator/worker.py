@@ -57,7 +57,7 @@ class Phase(enum.Enum):
 
 
 class Launcher(Protocol):
-    """Who starts a job's processes, gives them work and is told what becomes of them (job.py)."""
+    """The owner of a job's processes: it starts them, gives them work and hears of their ends (job.py)."""
 
     plan: JobPlan
     index: int
@@ -70,15 +70,15 @@ class Launcher(Protocol):
 
     @property
     def name(self) -> str:
-        """What the controller knows the job by."""
+        """The job's name at the controller."""
 
     @property
     def inputs(self) -> Callable[[int, int], Array]:
-        """What a rank reduces in a step."""
+        """The array that a rank reduces in a step."""
 
     @property
     def rule(self) -> Rule:
-        """Who adds and who keeps, where not everybody does both."""
+        """The collective's rule, for collectives in which not everybody adds and keeps."""
 
     def explained(self, process: Process, explanation: control.Explanation) -> None:
         """A worker that failed was told why."""
@@ -151,7 +151,7 @@ class Process:
     # --- what happens to it ---
 
     def start(self) -> None:
-        """Begin a life."""
+        """Begin a life of the worker."""
         if self.phase is not Phase.OUT or self.job.complete:
             return
         if self.job.queue.now < self.held_until:
@@ -212,11 +212,11 @@ class Process:
         self.switch.request(self._peer, self, request)
 
     def hears(self) -> bool:
-        """See fanin.emulation.simulator.switch_host.Client."""
+        """Implements the protocol `switch_host.Client`."""
         return self.node is None or not self.node.paused
 
     def replied(self, peer: bytes, reply: control.Reply) -> None:
-        """See fanin.emulation.simulator.switch_host.Client."""
+        """Implements the protocol `switch_host.Client`."""
         if isinstance(reply, control.Explanation):
             self.job.explained(self, reply)
         if peer != self._peer or self.phase is not Phase.JOINING:
@@ -247,7 +247,7 @@ class Process:
             self.stale_work.begin()
 
     def _enter(self, machine: Worker, base: int) -> None:
-        """As a newcomer, begin with the step that the others are about to begin."""
+        """Enter as a newcomer, with the step that the others are about to begin."""
         self._first_step = self._submitted = self._done = base + ENTRY_MARGIN
         machine.begin(self._first_step)
         self._is_newcomer = False

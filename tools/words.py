@@ -1,0 +1,207 @@
+"""Check that docstrings, comments and documents are sentences in plain English: `python -m tools.words [FILE...]`.
+
+Rules, in the order of the harm that their violation does
+---------------------------------------------------------
+* fragment: a docstring starts with its subject. It does not start with a relative word ("What", "Of", "As", "Where",
+  "That", "Those", "Who", "Which" and their relatives), whose clause has no main verb or hides the subject.
+* headless: no sentence has a clause without a head as its subject ("What is refused, the first flow refuses").
+* reference: a docstring does not replace a description by the name of another function ("As Session.submit.").
+* short: a docstring of one to three words repeats the name ("Noted."); it says more than the name, or it goes.
+* idiom: `IDIOMS` has no place in technical text.
+
+Docstrings are those of modules, classes, functions and of attributes (a string behind an assignment). Comments are
+those of Python, C++ and P4. In Markdown, code blocks, tables' rules, quotations and headings are left out.
+
+`LEFT` bounds the findings that are still there, by folder; tests/house/test_words.py compares. The bounds only fall.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+FRAGMENT = re.compile(
+    r"(What|Whatever|Of|As|Where|Wherever|That|Those|Who|Whoever|Whom|Whose|Which|Whichever)\b(?! if\b)"
+)
+HEADLESS = re.compile(
+    r"(?:^|(?<=[.:;!?] ))((?:What|Whatever|Who|Whoever|Whichever)(?:'s| [a-z']+)[^.?!:;]*[.;:])(?=\s|$)"
+)
+REFERENCE = re.compile(r"(?:As|Like|See) [`\w.]+\.?$|The same(?: as [`\w. ]+)?\.?$")
+IDIOMS = re.compile(
+    r"\b(so too|so (?:is|are|does|do|has|have|was|were) (?:every|each|any|all|its|the|a)\b|may be had|can be had"
+    r"|is as it is|as it was before|and no other\b|for whom it may|has none of its own of)",
+    re.IGNORECASE,
+)
+SHORT_WORDS = 3
+"""A docstring has more words than this."""
+
+LEFT = {"docs": 39, "fanin": 196, "host": 380, "native": 95, "p4": 4, "switch": 361, "tests": 400}
+"""Bound on the findings of each top-level folder; a folder that is not listed has none."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One violation of a rule, at a line of a file (path relative to the repository)."""
+
+    path: str
+    line: int
+    rule: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.text}"
+
+
+def _one_line(text: str) -> str:
+    """The text with every run of white space as one space."""
+    return " ".join(text.split())
+
+
+def _in_sentences(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (rule, excerpt) for each violation that any prose may have."""
+    flat = _one_line(text)
+    for match in HEADLESS.finditer(flat):
+        yield "headless", match[1][:90]
+    for match in IDIOMS.finditer(flat):
+        yield "idiom", flat[max(0, match.start() - 30) : match.end() + 30]
+
+
+def _in_docstring(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (rule, excerpt) for each violation in a docstring."""
+    flat = _one_line(text)
+    first = re.split(r"(?<=[.:]) ", flat, maxsplit=1)[0]
+    if REFERENCE.match(flat):
+        yield "reference", flat[:90]
+    elif FRAGMENT.match(flat) and not first.endswith("?"):
+        yield "fragment", first[:90]
+    elif len(re.findall(r"[\w'`.-]+", flat)) <= SHORT_WORDS:
+        yield "short", flat[:90]
+    for rule, excerpt in _in_sentences(flat):
+        if not (rule == "headless" and flat.startswith(excerpt[:40]) and FRAGMENT.match(flat)):
+            yield rule, excerpt
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of every docstring of a module, class, function or attribute."""
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        owner = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        for at, statement in enumerate(body):
+            if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+                continue
+            follows_assignment = at > 0 and isinstance(body[at - 1], ast.Assign | ast.AnnAssign)
+            if isinstance(statement.value.value, str) and ((owner and at == 0) or follows_assignment):
+                yield statement.lineno, statement.value.value
+
+
+def python_comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of every run of comment lines; a comment beside code is a run of its own."""
+    run: list[str] = []
+    start = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line, alone = token.start[0], token.line[: token.start[1]].strip() == ""
+        if run and not (alone and line == last + 1):
+            yield start, " ".join(run)
+            run = []
+        if not run:
+            start = line
+        run.append(token.string.lstrip("#: "))
+        last = line if alone else -1
+    if run:
+        yield start, " ".join(run)
+
+
+def slash_comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of every run of `//` comments of C++ or P4."""
+    run: list[str] = []
+    start = last = 0
+    for number, line in enumerate(source.splitlines(), 1):
+        found = re.search(r"(^|\s)//\s?(.*)$", line)
+        if not found or '"' in line[: found.start()]:
+            continue
+        alone = line[: found.start()].strip() == ""
+        if run and not (alone and number == last + 1):
+            yield start, " ".join(run)
+            run = []
+        if not run:
+            start = number
+        run.append(found[2])
+        last = number if alone else -1
+    if run:
+        yield start, " ".join(run)
+
+
+def markdown(source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of every line of prose and every cell of a table."""
+    fenced = False
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        elif not fenced and not line.startswith(("#", "|--", ">", "    ")):
+            for cell in (
+                line.strip("|").split(" | ") if line.startswith("|") else [re.sub(r"^\s*(?:[*-]|\d+\.) ", "", line)]
+            ):
+                yield number, cell.strip()
+
+
+def findings(path: Path) -> list[Finding]:
+    """Return every violation in a file; files of other kinds have none."""
+    name, source = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+    found: list[tuple[int, str, str]] = []
+    if path.suffix in (".py", ".pyi"):
+        found += [(line, *each) for line, text in docstrings(source) for each in _in_docstring(text)]
+        found += [(line, *each) for line, text in python_comments(source) for each in _in_sentences(text)]
+    elif path.suffix in (".cpp", ".hpp", ".p4"):
+        found += [(line, *each) for line, text in slash_comments(source) for each in _in_sentences(text)]
+    elif path.suffix == ".md":
+        found += [(line, *each) for line, text in markdown(source) for each in _in_sentences(text)]
+    return [Finding(name, line, rule, text) for line, rule, text in sorted(set(found))]
+
+
+def folder(name: str) -> str:
+    """The top-level folder of a path of the repository, or "." for a file beside them."""
+    head, _, tail = name.partition("/")
+    return head if tail else "."
+
+
+def by_folder(found: list[Finding]) -> dict[str, int]:
+    """Count findings by top-level folder."""
+    return dict(sorted(Counter(folder(each.path) for each in found).items()))
+
+
+def tracked() -> list[Path]:
+    """Every file of a kind that is checked, as git knows them."""
+    kinds = ["*.py", "*.pyi", "*.cpp", "*.hpp", "*.p4", "*.md"]
+    listed = subprocess.run(["git", "ls-files", *kinds], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / line for line in listed.splitlines() if (ROOT / line).is_file()]
+
+
+def main(arguments: list[str]) -> int:
+    """Print the findings in the files given (default: all), and end with 1 if a folder has more than its bound."""
+    files = [Path(each).resolve() for each in arguments] or tracked()
+    found = [each for path in files for each in findings(path)]
+    for each in found:
+        print(each)
+    counts = by_folder(found)
+    over = {name: count for name, count in counts.items() if count > LEFT.get(name, 0)}
+    if not arguments:
+        print(f"{len(found)} findings: {counts}", file=sys.stderr)
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
