@@ -90,19 +90,19 @@ def narrow_lanes(
 def max_codes(codes_be: _Bytes, in_be: _Bytes) -> None: ...
 def crc32(data: _Bytes, start: int = 0) -> int: ...
 def packet_tags(keys: Sequence[bytes], datagrams: Sequence[bytes], to_switch: bool) -> list[int]:
-    """As fanin.protocol.packet_tag.tag of each: those of one length in a row side by side."""
+    """Tag each datagram as fanin.protocol.packet_tag.tag does; those of one length in a row side by side."""
 
 def hadamard_in_place(x: npt.NDArray[np.float32], block: int) -> None:
-    """As fanin.host.codecs.rotation.hadamard."""
+    """Transform in place as fanin.host.codecs.rotation.hadamard does."""
 
 def philox_into(key: Sequence[int], counter: Sequence[int], words: npt.NDArray[np.uint32]) -> None:
-    """As fanin.host.codecs.philox.words."""
+    """Write the words of fanin.host.codecs.philox.words."""
 
 def block_squares_into(x: npt.NDArray[np.float32], block: int, squares: npt.NDArray[np.float32]) -> None:
-    """As fanin.host.codecs.blocks.block_squares."""
+    """Write the results of fanin.host.codecs.blocks.block_squares."""
 
 def nonzero_blocks_into(x: npt.NDArray[np.float32], block: int, nonzero: npt.NDArray[np.bool_]) -> None:
-    """As fanin.host.codecs.blocks.nonzero_blocks."""
+    """Write the results of fanin.host.codecs.blocks.nonzero_blocks."""
 
 def rotate_and_clip_into(
     x: npt.NDArray[np.float32],
@@ -114,7 +114,7 @@ def rotate_and_clip_into(
     cut: npt.NDArray[np.float32],
     squares: npt.NDArray[np.float32],
 ) -> None:
-    """As fanin.host.codecs.rotation.rotate_and_clip."""
+    """Rotate and clip in place as fanin.host.codecs.rotation.rotate_and_clip does."""
 
 def rotate_back_into(
     mean: npt.NDArray[np.float32],
@@ -125,7 +125,7 @@ def rotate_back_into(
     squares: npt.NDArray[np.float32],
     x: npt.NDArray[np.float32],
 ) -> None:
-    """As fanin.host.codecs.rotation.rotate_back."""
+    """Rotate in place as fanin.host.codecs.rotation.rotate_back does."""
 
 def shifted_encode_into(
     x: npt.NDArray[np.float32],
@@ -134,12 +134,14 @@ def shifted_encode_into(
     shifts: npt.NDArray[np.float32],
     into: npt.NDArray[np.uint8],
 ) -> tuple[float, float]:
-    """As fanin.host.codecs.shifted_weights.ShiftedWeights.encode; squared norms of the elements and of the error."""
+    """Encode as fanin.host.codecs.shifted_weights.ShiftedWeights.encode does; squared norms of the elements and of the
+    error.
+    """
 
 def shifted_decode_into(
     encoded: npt.NDArray[np.uint8], count: int, bucket: int, bits: int, first: int, out: npt.NDArray[np.float32]
 ) -> None:
-    """As fanin.host.codecs.shifted_weights.ShiftedWeights.decode_rows."""
+    """Decode as fanin.host.codecs.shifted_weights.ShiftedWeights.decode_rows does."""
 
 def word_codecs() -> list[str]:
     """The word codecs of this engine (host/codecs/words has the twins), in no particular order."""
@@ -242,7 +244,9 @@ class SwitchServer:
     def ports(self) -> tuple[int, ...]: ...
     @property
     def receive_buffer_bytes(self) -> int:
-        """What the kernel granted each socket, as getsockopt(SO_RCVBUF) reads it: fanin.protocol.window.slots_for."""
+        """The receive buffer that the kernel granted each socket, as getsockopt(SO_RCVBUF) reads it:
+        fanin.protocol.window.slots_for.
+        """
 
     def start(self) -> None: ...
     def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
@@ -252,10 +256,12 @@ class SwitchServer:
         """The same for a part of a job at a parent."""
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
-        """Where the job's workers on this machine find shared memory, a path per flow; empty if there is none."""
+        """Paths of the shared memory for the job's workers on this machine, one per flow; empty if there is none."""
 
     def ring_bytes(self, job: int) -> tuple[int, int]:
-        """What its rings there hold of the switch's memory, over all flows, and what they want: it has all or none."""
+        """Bytes of the switch's memory in the job's rings, over all flows, and the bytes that they want: a job has all
+        or none.
+        """
 
     def remove(self, job: int) -> None: ...
     def evict(self, job: int, worker: int) -> None: ...

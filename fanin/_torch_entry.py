@@ -9,8 +9,8 @@ from typing import Any
 def register() -> None:
     """Make `init_process_group("fanin")` known. The backend itself is imported when a group is made.
 
-    Idempotent. Whatever goes wrong is logged and costs only the backend: an exception here would break `import torch`
-    for the whole environment.
+    A second call does nothing. Errors are logged and cost only the backend: an exception here would break
+    `import torch` for the whole environment.
     """
     try:
         import torch.distributed as dist
@@ -18,7 +18,7 @@ def register() -> None:
         if dist.is_available() and "FANIN" not in dist.Backend._plugins:
             dist.Backend.register_backend("fanin", _create, extended_api=True, devices=["cpu", "cuda"])
             # Since 2.15 torch hangs a recorder on every group whose backend is not named here, and fails on one that is
-            # written in Python. What goes through gloo is recorded by gloo.
+            # written in Python. Gloo records its own collectives.
             recording: set[str] = getattr(dist.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
             recording.add("fanin")
     except Exception:

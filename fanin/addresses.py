@@ -27,7 +27,7 @@ def check_brackets(what: str, text: str, before: str = "") -> None:
 
 @dataclass(frozen=True, slots=True)
 class SwitchAddress:
-    """Where a switch is: `udp://host:port` or another of fanin/schemes.py. Control is TCP at the same port."""
+    """Address of a switch: `udp://host:port` or another scheme of fanin/schemes.py. Control is TCP at the same port."""
 
     scheme: str
     host: str
@@ -63,7 +63,7 @@ class SwitchAddress:
 
 @dataclass(frozen=True, slots=True)
 class SwitchList:
-    """What FANIN_SWITCH says: `rank0`, `hosts`, addresses, or `hosts` and addresses; each but rank0 with `=WEIGHT`.
+    """The value of FANIN_SWITCH: `rank0`, `hosts`, addresses, or `hosts` and addresses; each but rank0 with `=WEIGHT`.
 
     A weight is the rate of the link there, in any unit that is the same for all; 1 where none is said.
     """
@@ -71,10 +71,10 @@ class SwitchList:
     word: str = ""
     """`hosts`, `rank0` or nothing."""
     hosts_weight: float = 1.0
-    """Of the link of each host that does not say its own (FANIN_LINK)."""
+    """Weight of the link of each host that does not state its own (FANIN_LINK)."""
     addresses: tuple[SwitchAddress, ...] = ()
     weights: tuple[float, ...] = ()
-    """One per address."""
+    """Weights of the addresses, one each."""
 
     @classmethod
     def parse(cls, text: str) -> SwitchList:

@@ -22,11 +22,11 @@ ENUM_TYPES: dict[type[enum.IntEnum], str] = {wire.Kind: "std::uint8_t", wire.Rea
 """Enumerations that are shared, with their width on the wire (a Reason travels in the contributors field)."""
 
 P4_REASONS = [reason for reason in wire.Reason if reason < wire.Reason.WORKER_JOINED]
-"""What a pipeline may have to say: only software switches take newcomers in, or are leaves of trees."""
+"""Reasons that a pipeline may report: only software switches take newcomers in, or are leaves of trees."""
 P4_KINDS = [kind for kind in wire.Kind if kind is not wire.Kind.RECEIPT]
-"""What a pipeline may have to read or say: only software switches give receipts."""
+"""Kinds that a pipeline may read or send: only software switches give receipts."""
 P4_FLAGS = [flag for flag in wire.Flag if flag is not wire.Flag.RUN]
-"""What a pipeline may have to read or say: only software switches take runs and give them."""
+"""Flags that a pipeline may read or send: only software switches take and send runs."""
 P4_WIDTHS = {
     "MAGIC": 16,
     "VERSION": 8,
@@ -36,7 +36,8 @@ P4_WIDTHS = {
     "MAX_BASE": 32,
     "SWITCH_WORKER": 8,
 }
-"""What P4 programs need of fanin.protocol.wire, each with the width in bits of the field it is compared with."""
+"""Constants of fanin.protocol.wire that P4 programs need, each with the width in bits of the field it is compared with.
+"""
 
 
 def shared_constants(module: ModuleType) -> dict[str, int | float]:

@@ -30,7 +30,7 @@ class CurveKeys:
 
 
 CLIENT_VARIABLE = "FANIN_CURVE_CLIENT_KEYS"
-"""File with the key pair of this process's clients; made if need be. What is public in it goes on the switch's list."""
+"""File with the key pair of this process's clients; made if need be. Its public part goes on the switch's list."""
 
 
 def client_keys() -> CurveKeys:

@@ -1,4 +1,4 @@
-"""What can go wrong, as types. docs/errors.md says for each who is at fault, within which time, and what to do.
+"""The errors of fanin, as types. docs/errors.md says for each who is at fault, within which time, and what to do.
 
 Every error that a user can meet carries its facts as attributes and says the remedy in its text. None of these is a
 programming error of ours: those are assertions.

@@ -11,8 +11,9 @@ Clauses are separated by semicolons (or are several `--fault` options):
 * `down=link:3@5s+2s`: worker 3's link carries nothing for two seconds.
 * `slow=link:3:4x@5s+10s`: worker 3's link has a quarter of its rate for ten seconds.
 
-Only the reading of the text stands here. Who does it: datagrams, host/transports/faulty.py; workers at a step,
-host/torch/collectives/timeline.py; the rest, the emulator (emulation/network/fault_runner.py), which alone can.
+This module only reads the text. host/transports/faulty.py carries out the faults of datagrams,
+host/torch/collectives/timeline.py those of workers at a step, and the emulator (emulation/network/fault_runner.py) the
+rest.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ TARGETS: dict[Action, tuple[str, ...]] = {
     "down": ("link",),
     "slow": ("link",),
 }
-"""What each can happen to."""
+"""Targets that each action can have."""
 LASTING: tuple[Action, ...] = ("pause", "down", "slow")
-"""What has a duration."""
+"""Actions that have a duration."""
 _SCHEDULED = re.compile(
     r"(?P<action>[a-z]+)=(?P<target>worker|switch|link)(?::(?P<index>\d{1,9}))?(?::(?P<factor>\d{1,9}(?:\.\d+)?)x)?"
     r"@(?:step:(?P<step>\d{1,9})|(?P<at>\d{1,9}(?:\.\d+)?)s)(?:\+(?P<lasts>\d{1,9}(?:\.\d+)?)s)?"
@@ -115,7 +116,7 @@ class ScheduledFault:
     factor: float = 1.0
     """How much slower, for `slow`."""
     text: str
-    """As it was given."""
+    """The clause as it was given."""
 
     @property
     def by_worker(self) -> bool:
@@ -179,7 +180,7 @@ class FaultSchedule:
         return cls(packets=packets, scheduled=tuple(scheduled))
 
     def for_workers(self, text: str) -> str:
-        """Those clauses of `text`, which this was read from, that workers carry out themselves: FANIN_FAULTS."""
+        """The clauses of `text`, from which this was read, that workers carry out themselves: FANIN_FAULTS."""
         mine = [fault.text for fault in self.scheduled if fault.by_worker]
         packets = [clause.strip() for clause in text.split(";") if clause.partition("=")[0].strip() in _FIELDS]
         return ";".join(packets + mine)

@@ -45,7 +45,7 @@ def name(path: str | Path) -> str:
 
 
 def in_words(error: OSError) -> str:
-    """What, and the remedy."""
+    """The error in words, with the remedy."""
     return f"{error.strerror or error}. Remedy: {REMEDIES.get(error.errno or 0, OTHERWISE)}"
 
 

@@ -19,7 +19,7 @@ MAX_FILE_BYTES = 1024
 
 
 def default_path() -> Path:
-    """Where this user's key is: below XDG_STATE_HOME, or ~/.local/state. RuntimeError for a user without a home."""
+    """Path of this user's key: below XDG_STATE_HOME, or ~/.local/state. RuntimeError for a user without a home."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return (Path(state) if state else Path.home() / ".local" / "state") / "fanin" / "operator.key"
 

@@ -13,7 +13,7 @@ WITHOUT_FOLDER = (
     "import sys; sys.path[:1] == [''] and sys.path.pop(0); sys.argv.pop(0); "
     "import runpy; runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)"
 )
-"""What `python -c` runs; the module's name is its first argument. Where PYTHONSAFEPATH is set, the path has no ''."""
+"""Program for `python -c`; the module's name is its first argument. Where PYTHONSAFEPATH is set, the path has no ''."""
 
 
 def running(module: str, *arguments: str, python: str | None = None) -> list[str]:

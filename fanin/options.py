@@ -103,11 +103,13 @@ class Options:
     shared_memory: bool | None = None
     """False: packets go by UDP even to a switch on this machine. None, True: through shared memory where they can."""
     on_worker_loss: Literal["raise", "continue"] = "raise"
-    """What happens when a rank dies or leaves: an error on every other rank, or rounds go on without it, means divide
-    by who is there, and a new process may join in its place. The same on every rank of a job."""
+    """Reaction to a rank that dies or leaves: an error on every other rank, or rounds go on without it, means divide by
+    the number of members, and a new process may join in its place. The same on every rank of a job.
+    """
     fallback: Literal["raise", "gloo"] = "raise"
-    """What happens when the switch is lost: an error on every rank, or, loudly and once, gloo from there on. The same
-    on every rank."""
+    """Reaction to a lost switch: an error on every rank, or, loudly and once, gloo from there on. The same on every
+    rank.
+    """
     ordered_futures: bool = False
     """Whether asking a collective for its future waits for it, so that callbacks run in program order. For hooks whose
     callbacks issue collectives for several buckets (PowerSGD); it costs the overlap with the backward pass."""
@@ -132,8 +134,9 @@ class Options:
     trace: str | None = None
     """File that receives one line of text per datagram of this worker; `%r` becomes the rank, `-` is standard error."""
     secret: str | None = field(default=None, repr=False)
-    """What the ranks of a job share and nobody else knows, 16..512 characters. None: behind torch.distributed rank 0
-    draws one, and the others have it from the group's store; without torch, whoever knows the job's name is in it."""
+    """Secret that only the ranks of a job share, 16..512 characters. None: behind torch.distributed rank 0 draws one,
+    and the others have it from the group's store; without torch, whoever knows the job's name is in it.
+    """
     curve_server_key: str | None = None
     """The switch's CURVE public key in Z85 (40 characters): control, and zmq data, are then encrypted."""
 
@@ -207,12 +210,12 @@ class Options:
 
     @property
     def switch_list(self) -> SwitchList:
-        """What `switch` says."""
+        """The value of `switch`, parsed."""
         return SwitchList() if self.switch is None else SwitchList.parse(self.switch)
 
     @property
     def packet_faults(self) -> FaultPlan | None:
-        """What is to happen to datagrams, if anything."""
+        """Faults that are injected into datagrams, if any."""
         return None if self.faults is None else FaultSchedule.parse(self.faults).packets
 
     @property
@@ -240,12 +243,12 @@ _IN_WORDS: dict[type, str] = {
     type(None): "None",
 }  # fmt: skip
 _ABSTRACT: dict[type, type] = {int: numbers.Integral, float: numbers.Real}
-"""What passes for these: numpy's numbers as well."""
+"""Types that are accepted in place of these: numpy's numbers as well."""
 
 
 @functools.cache
 def _kinds() -> dict[str, tuple[type, ...]]:
-    """What the value of each option is an instance of. A text for a truth would pass for True, whatever it says."""
+    """Types of each option's value. A text for a truth would pass for True, whatever it says."""
     found = {}
     for name, hint in typing.get_type_hints(Options).items():
         kinds = typing.get_args(hint) or (hint,)

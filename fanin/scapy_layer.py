@@ -95,7 +95,7 @@ class Fanin(Packet):
         return f"{text} flags {self.flags or 0} codes {len(self.codes)} words {len(self.words)}"
 
     def hashret(self) -> bytes:
-        """What a question and its answer have in common."""
+        """The bytes that a question and its answer have in common."""
         return struct.pack("!HI", self.job, self.slot)
 
     def answers(self, other: Packet) -> bool:

@@ -17,7 +17,7 @@ from fanin.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerEnd:
-    """What a worker's transport is opened with."""
+    """Arguments for opening a worker's transport."""
 
     host: str
     """Name or address of the switch."""
@@ -29,7 +29,7 @@ class WorkerEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchEnd:
-    """What a switch's transport is opened with."""
+    """Arguments for opening a switch's transport."""
 
     host: str
     port: int
@@ -46,9 +46,9 @@ class Scheme:
     """A row of the table."""
 
     name: str
-    """As addresses write it: `udp` in udp://host:port."""
+    """Name of the scheme in addresses: `udp` in udp://host:port."""
     protocol: Literal["UDP", "TCP", ""]
-    """What firewalls must let through; empty: nothing, since it stays within a machine."""
+    """Protocol that firewalls must let through; empty: none, since the data stays within a machine."""
     port_after_control: int
     """How far the data port is from that of control."""
     packets_are_datagrams: bool
@@ -76,7 +76,7 @@ class Scheme:
         return pkgutil.resolve_name(self.worker)(end)
 
     def open_switch(self, end: SwitchEnd) -> Any:
-        """A switch's transport."""
+        """Open a switch's transport."""
         return pkgutil.resolve_name(self.switch)(end)
 
 

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from fanin.options import ENVIRONMENT_PREFIX, Options
 
 OTHERS = frozenset(("CURVE_CLIENT_KEYS", "JOB", "KERNELS", "KEY_FILE"))
-"""What is read besides options: by commands, containers and the native kernels."""
+"""Variables besides options: of commands, containers and the native kernels."""
 DEVELOPERS = ("BENCH_MPI_", "BUILD_", "COMPOSE_CHECK", "FINSY_PYTHON", "FUZZ_", "P4_", "PARENT", "SANITIZE", "TEST_")
 """Beginnings of those of set-up, tests and benchmarks."""
 SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)")
-"""What Kubernetes makes of the name of a service."""
+"""Variables that Kubernetes makes from the name of a service."""
 
 
 def without_effect(environment: Mapping[str, str]) -> Iterator[str]:

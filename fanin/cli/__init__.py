@@ -48,7 +48,7 @@ app.add_typer(p4.app, name="p4")
 
 
 def print_version(wanted: bool) -> None:
-    """`fanin --version`."""
+    """Print the version for `fanin --version` and end."""
     if wanted:
         print(fanin.__version__)
         raise typer.Exit

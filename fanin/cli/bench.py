@@ -22,7 +22,7 @@ MAX_SHARED_S = 3600.0
 NOT_BESIDE_SHARED_LINK = (
     "ranks_per_host", "switch_at", "racks", "lanes", "against", "samples", "steps", "record", "html"
 )  # fmt: skip
-"""Of `fanin bench network`."""
+"""Options of `fanin bench network` that have no meaning beside --shared-link."""
 
 app = typer.Typer(no_args_is_help=True, help="Measure against other backends.")
 
@@ -479,7 +479,9 @@ def fairness(
 
 
 def _link(rate: str, workers: int, switch_at: str) -> Link | None:
-    """Of every host, its device as Linux makes it, checked as a scenario's; None for `none`: this machine, no links."""
+    """Link of every host, its device as Linux makes it, checked as a scenario's; None for `none`: this machine, no
+    links.
+    """
     from fanin.emulation.network import scenario
 
     if rate == "none":

@@ -8,7 +8,7 @@ from fanin.errors import ConfigurationError
 NEEDED = 64
 """A switch over both carriers with one flow opens about 30; every flow and every connected worker another."""
 AMPLE = 1024
-"""What most systems allow."""
+"""Limit of open files on most systems."""
 
 
 def require() -> None:

@@ -78,7 +78,7 @@ def examine(switch: str | None, options: Options) -> Iterator[Check]:
 
 
 def show(check: Check, console: Console) -> None:
-    """Print one check."""
+    """Print one check with its result."""
     from rich.markup import escape
 
     console.print(f"{STYLES[check.state]:<20} [bold]{escape(check.name)}[/]: {escape(check.result)}")

@@ -66,7 +66,7 @@ class _Named(io.FileIO):
     """Standard output whose errors name it."""
 
     def write(self, data: Any) -> int:
-        """As FileIO's."""
+        """Write as FileIO does; a reader that is gone raises ReaderGoneError."""
         try:
             return super().write(data)
         except BrokenPipeError:
@@ -131,7 +131,7 @@ def of_system(error: OSError) -> str:
 
 
 def _usage(error: Any) -> str:
-    """What typer says about a command line, on one line."""
+    """Typer's message about a command line, on one line."""
     context = getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":  # typer has printed the help
         return ""
@@ -169,7 +169,7 @@ def _discard_output() -> None:
 
 
 def mute(descriptor: int) -> None:
-    """What is written there from here on goes nowhere."""
+    """Send all later output of the descriptor nowhere."""
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), descriptor)
 
@@ -199,7 +199,7 @@ def prepare() -> None:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """As Ctrl-C does, once: whoever asks again does not want to wait."""
+    """Interrupt as Ctrl-C does, once; a second signal ends the process at once."""
     for each in ENDING:
         signal.signal(each, signal.SIG_DFL)
     raise KeyboardInterrupt

@@ -92,5 +92,5 @@ STATUS = f"Exit status: {'; '.join(f'{status}: {meaning}' for status, meaning in
 
 
 def epilog(command: str) -> str:
-    """What stands below a command's options: paragraphs, since lines would be joined."""
+    """The text below a command's options: paragraphs, since lines would be joined."""
     return "\n\n".join(("Examples:", *EXAMPLES[command], STATUS))

@@ -1,4 +1,4 @@
-"""What a command needs beyond fanin's own dependencies, and what to install where that is missing."""
+"""Packages that a command needs beyond fanin's own dependencies, and the extra to install if one is missing."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def require_for(command: Sequence[str]) -> None:
 
 
 def remedy(module: str | None) -> str | None:
-    """What to install for a module that could not be imported; None where it is none of an extra's."""
+    """The installation command for a module that could not be imported; None if no extra has it."""
     top = (module or "").partition(".")[0]
     return next((f"pip install 'fanin[{extra}]'" for extra, modules in MODULES.items() if top in modules), None)

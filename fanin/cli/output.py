@@ -1,4 +1,4 @@
-"""What commands that measure leave behind: options for files, checked before anything is measured."""
+"""Output files of commands that measure: their options, checked before anything is measured."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def check(*files: Path | None) -> None:
 
 
 def command_line() -> str:
-    """As it was typed."""
+    """The command line as it was typed."""
     return shlex.join(["fanin", *sys.argv[1:]])

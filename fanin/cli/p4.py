@@ -198,7 +198,7 @@ app.command(epilog=epilog("deploy"))(deploy)
 
 
 def _frames(packet: str) -> list[bytes]:
-    """What `packet` says: hexadecimal digits, or the packets of a capture."""
+    """The frames that `packet` names: hexadecimal digits, or the packets of a capture."""
     from fanin import files
     from fanin.formats.capture import read_pcap
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 """Prints a line, or does nothing when JSON is wanted."""
 Facts = dict[str, Any]
-"""What JSON says. What went wrong stands under `violation` or `missed`; without either, nothing did."""
+"""A result as a JSON object. `violation` or `missed` holds a failure; without either the run succeeded."""
 
 MAX_RUNS = 10**9
 CANARY_SEEDS_APART = 1_000_000

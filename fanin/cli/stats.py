@@ -34,7 +34,7 @@ KeyFile = Annotated[
 COLUMNS = {"packets_in": "in", "packets_out": "out", "rounds": "rounds", "duplicates": "dup."}
 """Counters with a column of their own, and its heading."""
 DROPPED = "dropped_"
-"""What the names of drop counters begin with; the rest is the reason."""
+"""Prefix of the names of drop counters; the rest is the reason."""
 
 
 def stats(
@@ -148,7 +148,7 @@ def render(answer: control.Stats | FaninError, address: SwitchAddress) -> Group:
 
 
 def _count(answer: control.Stats) -> str:
-    """What is said where no job is named."""
+    """The line for a switch whose answer names no job."""
     if not answer.job_count:
         return "no jobs"
     which = "" if answer.operator else "; the switch's --key-file (FANIN_KEY_FILE) shows which"

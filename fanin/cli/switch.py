@@ -192,7 +192,7 @@ def _artefacts(target: str, program: Path | None, p4info: Path | None, p4runtime
 
 
 def load_p4() -> ModuleType:
-    """What makes data planes of P4 programs; ConfigurationError where its packages are not installed."""
+    """Import the module that opens data planes of P4 programs; ConfigurationError if its packages are not installed."""
     try:
         from fanin.switch.p4runtime import opening
     except ImportError as error:
@@ -239,7 +239,7 @@ def serve_device(
 
 
 def describe(service: SwitchService) -> list[str]:
-    """What is printed at start."""
+    """The lines that are printed at start."""
     import fanin
     from fanin.protocol.wire import MAX_DATAGRAM_BYTES, MAX_WORKERS
 
@@ -317,7 +317,7 @@ def operator_key(path: Path | None, quiet: bool) -> bytes | None:
 
 
 def _job_keys() -> tuple[bytes, ...] | None:
-    """What the process that started this one says in its first line: the key of its jobs, or nothing."""
+    """The key of the parent process's jobs, from the first line that it writes, or None."""
     line = b""
     while not line.endswith(b"\n") and len(line) <= 2 * KEY_BYTES and (byte := os.read(sys.stdin.fileno(), 1)):
         line += byte

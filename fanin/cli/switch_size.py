@@ -25,17 +25,17 @@ PARENT_TIMEOUT_S = 1.0
 
 
 def default_flows(cores: int, there_bytes: int) -> int:
-    """Of a machine, or container, with so many cores and so much memory: no more than it has memory for."""
+    """Default number of flows of a machine, or container, with so many cores and so much memory."""
     return max(1, min(cores // CORES_PER_FLOW, there_bytes // MEMORY_PART // LEAST_MEMORY_BYTES, MAX_FLOWS))
 
 
 def default_memory_bytes(flows: int, there_bytes: int) -> int:
-    """Of a switch with so many flows on a machine, or in a container, with so much memory."""
+    """Default memory of a switch with so many flows on a machine, or in a container, with so much memory."""
     return max(LEAST_MEMORY_BYTES, min(flows * FLOW_MEMORY_BYTES, there_bytes // MEMORY_PART))
 
 
 def flows_of(given: int | None) -> int:
-    """What --flows says, or leaves to us; ConfigurationError out of 1..MAX_FLOWS."""
+    """The number of flows of --flows, or the default; ConfigurationError out of 1..MAX_FLOWS."""
     if given is None:
         return default_flows(len(os.sched_getaffinity(0)), memory_bytes())
     if not 1 <= given <= MAX_FLOWS:
@@ -44,7 +44,9 @@ def flows_of(given: int | None) -> int:
 
 
 def flows_like(parent: SwitchAddress | None, otherwise: int) -> int:
-    """Those of the parent, since a leaf must have as many; `otherwise`, where there is none, or none that answers."""
+    """The parent's number of flows, which a leaf must have as well; `otherwise` if there is no parent or none that
+    answers.
+    """
     if parent is None:
         return otherwise
     from fanin.host.session.control import ask

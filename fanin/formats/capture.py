@@ -37,7 +37,7 @@ class SocketAddress:
 
 
 def pcap_header() -> bytes:
-    """What a capture file begins with: version 2.4, microseconds, Ethernet, big-endian."""
+    """Head of a capture file: version 2.4, microseconds, Ethernet, big-endian."""
     return struct.pack("!IHHiIII", PCAP_MAGIC_MICROSECONDS, 2, 4, 0, 0, SNAP_BYTES, PCAP_LINK_ETHERNET)
 
 

@@ -20,7 +20,7 @@ class Endpoint:
 
     mac: bytes
     address: int
-    """IPv4, 32 bits."""
+    """An IPv4 address of 32 bits."""
     port: int
 
 

@@ -15,7 +15,7 @@ Direction = Literal[">", "<"]
 
 
 def describe(data: bytes) -> str:
-    """What a datagram says, in one line; of one that is no legal packet, why not."""
+    """Describe a datagram in one line; for an illegal packet, give the reason."""
     try:
         packet = parse(data)
     except WireError as error:

@@ -37,12 +37,12 @@ class ZmtpError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZmtpLimits:
-    """What one message may be."""
+    """Limits of one message."""
 
     frame_bytes: int
     frames: int
     message_bytes: int
-    """Over all frames."""
+    """Most bytes over all frames."""
 
 
 class ZmtpConnection:

@@ -39,7 +39,7 @@ QUIET_NAN = {
 }
 """The bits of every NaN that comes out."""
 ROOM = 2.0**-11
-"""What finite float64 are multiplied by where their sum, not their mean, overflows: there are at most 1,024."""
+"""Factor of finite float64 whose sum, but not whose mean, overflows: there are at most 1,024 contributions."""
 
 
 def words_for(element: Element, count: int) -> int:
@@ -90,7 +90,7 @@ def encode(x: Array, element: Element, factor: float = 1.0, residual: Residual |
 
 
 def residual_after(x: Array, element: Element, factor: float, residual: Residual) -> Residual:
-    """What rounding to the element type lost; an element that is not finite keeps its residual."""
+    """Loss by rounding to the element type; an element that is not finite keeps its residual."""
     with np.errstate(all="ignore"):
         exact = wide(x, element) * factor + residual
         sent = wide(narrow(exact, element), element)

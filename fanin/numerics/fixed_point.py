@@ -1,8 +1,7 @@
 """Block floating point: floats to integers that a switch can add, and sums of them back. docs/numerics.md derives it.
 
 This is the readable oracle, in numpy; native/kernels/kernel_body.hpp is the fast twin and agrees with it bit for bit.
-What both
-compute, in this order, each line one rounding to nearest, ties to even:
+Both compute, in this order, each line with one rounding to nearest, ties to even:
 
     x'   = x * factor + residual                              (each step only where it is asked for)
     code = the block's largest |x'|, rounded up to 11 exponent and 5 mantissa bits; all workers agree on the maximum
@@ -65,13 +64,13 @@ def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 
 def bound_of(code: int) -> float:
-    """What a finite scale code stands for: the largest magnitude of its block, rounded up."""
+    """The largest magnitude of a block with that finite scale code, rounded up."""
     return float(np.array([code << CODE_SHIFT], np.int64).view(np.float64)[0])
 
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """What scale codes mean, per element, shape (n,): the factors to steps and back, and the largest |q|."""
+    """Meaning of scale codes, per element, shape (n,): the factors to steps and back, and the largest |q|."""
 
     to_steps: tuple[Array, Array]
     to_value: tuple[Array, Array]

@@ -1,7 +1,7 @@
 """Lanes: several small integers in one 32-bit word, so that adding words adds every one of them.
 
 A lane of L bits (16, 8 or 4) holds q + B, with q in [-B, B] and B = (2^L - 1) // (2 M): the sum of M of them is at most
-2 B M <= 2^L - 1, so nothing is ever carried into the neighbour. Whoever reads the sum of c contributions subtracts c B.
+2 B M <= 2^L - 1, so nothing is ever carried into the neighbour. The reader of a sum of c contributions subtracts c B.
 32-bit lanes are plain two's complement with B = (2^31 - 1) // M. docs/numerics.md has the table of B.
 
 Within a word the first element is the most significant: the order of elements is the order of bytes on the wire.

@@ -1,7 +1,7 @@
-"""What a worker asks for: one reduction of one flat array, described by addresses so that no library is favoured.
+"""A worker's request: one reduction of one flat array, described by addresses so that no library is favoured.
 
 A `Reduction` names memory by address because the fast path reads and writes the user's tensors in place, with no copy.
-Whoever makes one keeps that memory alive until the reduction is done (`owner` helps: the engine holds on to it).
+Its maker keeps that memory alive until the reduction is done (`owner` helps: the engine holds on to it).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WIDE_SUMS = {96 + 15: (8, 8), 96 + 11: (4, 8), 96 + 10: (4, 4), 96 + 7: (2, 8), 
 
 
 def lanes_number(lanes: int | str) -> int:
-    """What `Reduction.lanes` is for a width as people give it; ConfigurationError for one that is none.
+    """`Reduction.lanes` for a width in the form that people write; ConfigurationError for an illegal one.
 
     A number: packed lanes of so many bits. A text: bits up / bits down of wide sums, where "8" and "4" are "8/8" and
     "4/4"; "32" and "16", which need no accumulators, are packed.
@@ -74,7 +74,7 @@ class Element(enum.IntEnum):
 
 
 class Operator(enum.IntEnum):
-    """What becomes of the ranks' elements. Values are shared with the native code; all but SUM need lanes = EXACT."""
+    """Operation on the ranks' elements. Values are shared with the native code; all but SUM need lanes = EXACT."""
 
     SUM = 0
     MIN = 1
@@ -119,8 +119,9 @@ class Reduction:
     count: int
     element: Element
     lanes: int = 32
-    """Which codec (host/codecs/words): bits per lane of floats, 32, 16, 8 or 4 (integers and float64 then take 32);
-    EXACT; or the number of another one, from FIRST_NAMED_CODEC on."""
+    """Word codec (host/codecs/words): bits per lane of floats, 32, 16, 8 or 4 (integers and float64 then take 32);
+    EXACT; or the number of another codec, from FIRST_NAMED_CODEC on.
+    """
     operator: Operator = Operator.SUM
     divisor: float = 1.0
     """The result is divided by it (AVG: the number of workers). 0: each chunk by the contributions that it holds."""
@@ -130,7 +131,7 @@ class Reduction:
     """Address of `count` float32 of error feedback, updated in place; 0 for none."""
     keep_first: int = 0
     keep_count: int = -1
-    """-1: all."""
+    """Number of elements to keep; -1: all."""
     own_first: int = 0
     own_count: int = -1
     """With lanes = COPIED: how many elements this rank contributes. -1, otherwise: all of them, as all ranks do."""
@@ -147,7 +148,7 @@ class Reduction:
     counts: int = 0
     """Address of a uint32 per chunk of all flows, that receives how many contributions its result holds; 0: none."""
     owner: object = field(default=None, repr=False, compare=False)
-    """Whatever keeps the memory alive."""
+    """An object that keeps the memory alive."""
 
     def __post_init__(self) -> None:
         if self.lanes not in LANES and self.lanes != EXACT and not FIRST_NAMED_CODEC <= self.lanes <= LAST_NAMED_CODEC:

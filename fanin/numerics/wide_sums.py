@@ -48,7 +48,7 @@ def largest(bits: int) -> int:
 
 
 def accumulated(words: Words, lanes: LaneField, accumulator_bytes: int) -> Sums:
-    """What one contribution adds to the accumulators, shape (32 / up * words,)."""
+    """The numbers that one contribution adds to the accumulators, shape (32 / up * words,)."""
     count = len(words) * WORD_BITS // lanes.up
     steps = lane_words.unpack(words, lanes.up, count, largest(lanes.up), 1)
     return (steps << lanes.shift).astype(np.int16 if accumulator_bytes == 2 else np.int32)

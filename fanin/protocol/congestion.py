@@ -153,7 +153,7 @@ class Congestion:
             self.window = min(self.window + GROWTH / self.window, self._pool)
 
     def lost(self, order: int, next_order: int) -> None:
-        """That transmission, or its result, was lost."""
+        """Take in that a transmission, or its result, was lost."""
         # Sent before the last cut, it belongs to the congestion that was answered by it; lost with empty queues, it was
         # lost to noise.
         if not self.shares or order < self._recover or not self._queues():
@@ -164,7 +164,7 @@ class Congestion:
         self.cuts += 1
 
     def marked(self, order: int, next_order: int) -> None:
-        """That transmission, or what came for it, met congestion."""
+        """Take in that a transmission, or its result, was marked by a congested queue."""
         if not self.shares or order < self._recover:
             return
         self._recover = next_order

@@ -70,7 +70,7 @@ MAX_REPLY_BYTES = 1 << 24
 Scheme: TypeAlias = str
 """The name of a row of fanin/schemes.py. A controller refuses one that it does not serve."""
 OnWorkerLoss = Literal["raise", "continue"]
-"""What a job does when a worker is lost or leaves: fail, or go on without it."""
+"""Reaction of a job to a worker that is lost or leaves: fail, or go on without it."""
 
 
 class ControlError(FaninError):
@@ -130,16 +130,16 @@ class Join:
     nonce: str
     """Chosen at random by the worker: tells a repetition from another process that wants the same rank."""
     wire_version: int
-    """fanin.protocol.wire.VERSION."""
+    """Version of the sender's wire format (fanin.protocol.wire.VERSION)."""
     software: str
-    """fanin.__version__, for people."""
+    """The sender's fanin.__version__, for people."""
     process: str
     """`host:pid`, for people."""
     scheme: Scheme
     path_mtu: int
     """Bytes that one IP packet towards the switch can have, as far as the worker's own machine knows."""
     receive_buffer_bytes: int
-    """What the system grants a socket of this worker."""
+    """Receive buffer that the system grants a socket of this worker."""
     slots: int | None = None
     shards: int = 1
     """Switches that the job is spread over, for people."""
@@ -153,14 +153,14 @@ class Join:
     exposed: bool = False
     """Whether packets of this rank leave its machine, and nothing else protects them."""
     taggable: bool = True
-    """Of a rank at a leaf: whether that can tag packets."""
+    """Whether the leaf of this rank can tag packets; True without a leaf."""
     accumulators: bool | None = False
     """Whether this rank needs an accumulator for each lane at the switch (JobSpec.accumulators). None: it can use
     them."""
     quorum: int | None = None
-    """K; None: all."""
+    """Quorum K; None: all workers."""
     staleness: int = 0
-    """S."""
+    """The staleness bound S."""
     max_staleness: int | None = None
     """The largest S that Tune may set later; memory and lanes are sized for it. None: S."""
     on_worker_loss: OnWorkerLoss = "raise"
@@ -200,7 +200,7 @@ class Admitted:
     """This rank's, 64 bits."""
     scheme: Scheme
     ports: tuple[int, ...]
-    """One per flow."""
+    """UDP ports, one per flow."""
     shared_memory: tuple[str, ...] = ()
     """Paths, one per flow, where a worker on the switch's own machine finds rings for its datagrams; none if empty."""
     ranks: tuple[int, ...] = ()
@@ -260,7 +260,7 @@ class Enlist:
     address: str
     """`udp://host:port` of the leaf, for people."""
     join: Join
-    """As the rank said it, with what the way from the leaf to its parent carries taken into account."""
+    """The rank's Join, bounded by the path from the leaf to its parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,9 +268,9 @@ class Attach:
     """A leaf to its parent: are you there, and am I a leaf of yours?"""
 
     leaf: str
-    """As in Enlist."""
+    """The leaf's name, as in Enlist."""
     address: str
-    """As in Enlist."""
+    """The leaf's address, as in Enlist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,7 +333,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """Noted."""
+    """The switch has taken the rank's Leave in."""
 
     job: str
     rank: int
@@ -356,7 +356,7 @@ class Explanation:
     lost: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
     gave_up: str = ""
-    """Which rank gave the job up for a reason of its own, and which, in words."""
+    """The rank that gave the job up for a reason of its own, with the reason, in words."""
     generation: int = 0
     """The question's, by which a leaf knows whose question to its parent this answers."""
 
@@ -368,13 +368,13 @@ class Regroup:
     job: str
     rank: int
     nonce: str
-    """Of the rank's Join."""
+    """The nonce of the rank's Join."""
     shard: int
     """The number of the switch that is asked."""
     lost: tuple[int, ...]
     """Numbers of the shards that this rank has lost."""
     dead: tuple[int, ...]
-    """Those of them that are known to have died, since nothing listens at their ports any more."""
+    """Ranks among them that are known to have died, since nothing listens at their ports any more."""
     gone: tuple[int, ...]
     """Ranks without which any of the shards goes on, as far as this rank has heard."""
     first: int
@@ -382,9 +382,9 @@ class Regroup:
     last: int
     """The last one that was submitted here."""
     done: tuple[int, ...] = ()
-    """Those between that are done here, as ranges: first, last, first, last, ..."""
+    """Reductions in between that are done here, as ranges: first, last, first, last, ..."""
     decided: Regrouped | None = None
-    """What another of the switches has said, which is lost since."""
+    """The decision of another switch, which is lost since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,22 +395,22 @@ class Regrouped:
     successor: str
     """The other job's name."""
     ranks: tuple[int, ...]
-    """Who is left; worker i of the successor is ranks[i]."""
+    """Ranks that are left; worker i of the successor is ranks[i]."""
     lost: tuple[int, ...]
     """Numbers of the shards that are left out."""
     dead: tuple[int, ...]
-    """Those of them that any rank knows to have died."""
+    """Ranks among them that any rank knows to have died."""
     first: int
     """Reductions before this one are done by all."""
     again: tuple[int, ...] = ()
-    """Those from there on that somebody has not done, and has submitted."""
+    """Reductions from there on that some rank has submitted and some rank has not done."""
     holders: tuple[int, ...] = ()
     """For each of these, a rank that has done it, and whose result counts; NOBODY: nobody has, so it is summed anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """How are you?"""
+    """A question for the switch's statistics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,7 +426,7 @@ class Tune:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What the job's rounds close under from here on."""
+    """The conditions under which the job's rounds close from here on."""
 
     job: str
     quorum: int
@@ -465,7 +465,7 @@ class JobReport:
     memory_bytes: int
     """Memory of the switch that the job holds, its rings in shared memory included."""
     ring_bytes: int
-    """What those take; 0 where it has none."""
+    """Bytes of the job's rings; 0 if it has none."""
     wanted_ring_bytes: int
     """The same, or more than was free when it was admitted: then it has none, and goes through sockets."""
     age_s: float
@@ -497,7 +497,7 @@ class DataReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParentReport:
-    """What a leaf knows of its parent. States: unknown (so far), answers, silent, refuses."""
+    """A leaf's view of its parent. States: unknown (so far), answers, silent, refuses."""
 
     address: str
     state: str
@@ -525,7 +525,7 @@ class Stats:
     refused: dict[str, int]
     """Refusals so far by code."""
     parent: ParentReport | None = None
-    """A leaf's parent."""
+    """A leaf's view of its parent; None if this is no leaf."""
     job_count: int = 0
     """Jobs that some worker takes part in or waits for, whoever asks."""
     operator: bool = True
@@ -547,10 +547,10 @@ _TAIL_BYTES = len(',"tag":""}') + 2 * TAG_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """What a keyed hash covers besides the message."""
+    """Facts that a keyed hash covers besides the message."""
 
     key: str
-    """The key's fingerprint."""
+    """Fingerprint of the key."""
     challenge: str
     """The controller's, for this connection; empty as long as it is not known."""
     number: int
@@ -566,7 +566,7 @@ class Sealed:
     message: Message
     seal: Seal | None
     covered: bytes
-    """What the keyed hash is over."""
+    """The bytes under the keyed hash."""
     tag: bytes
 
     def holds(self, key: bytes) -> bool:
@@ -575,7 +575,7 @@ class Sealed:
 
 
 def successor_of(job: str, shard: int) -> str:
-    """What a job is called that another one goes on as, as that shard has decided: `j~1@0`, `j~2@3`, ..."""
+    """Name of the job that succeeds `job`, as decided by `shard`: `j~1@0`, `j~2@3`, ..."""
     name, _, tail = job.rpartition(SUCCESSOR)
     number = tail.partition(DECIDED_AT)[0]
     name, number = (name, number) if name and number.isdigit() else (job, "0")

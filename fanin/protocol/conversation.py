@@ -86,7 +86,7 @@ class Conversation:
         return Heard(reply, seal.key)
 
     def to_say_again(self) -> list[bytes]:
-        """What must be sent, in order, after a challenge."""
+        """The messages that must be sent again, in order, after a challenge."""
         again, self._again = self._again, []
         return again
 

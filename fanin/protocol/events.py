@@ -1,4 +1,4 @@
-"""What the machines report to whoever drives them: `next_event()` returns one of these, or None."""
+"""Events that the machines report to their driver: `next_event()` returns one of these, or None."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ class MembersChanged:
     """Worker, in a job that survives losses: who takes part from here on. Each change is reported once, in order."""
 
     change: int
-    """Which change of this job it is: 1, 2, ...; one that was overtaken by the next is not reported by itself."""
+    """Number of this change of the job: 1, 2, ...; a change that the next one overtakes is not reported by itself."""
     members: int
     """Bit mask of the workers that rounds wait for."""
     gone: int
-    """Those that are no members any more: lost, or left."""
+    """Bitmap of workers that are no members any more: lost, or left."""
     come: int
-    """Those that are new."""
+    """Bitmap of new members."""
     base: int
     """The base of this worker's oldest unfinished item: rounds from about here on are without, or with, them. Exactly
     who is in a round is what its result says."""

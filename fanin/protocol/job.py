@@ -1,4 +1,4 @@
-"""What a job is: the facts that the controller hands to the switch and to every worker, and nothing else."""
+"""The facts of a job that the controller hands to the switch and to every worker, and nothing else."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WINDOW_POOLS = 8
 CACHE_LINE_BYTES = 64
 """The words of a result begin on a cache line of their own, behind its header and codes."""
 ENTRY_FACTS_BYTES = 28
-"""What a switch notes about a ring entry beside the result's wire image."""
+"""Bytes that a switch notes about a ring entry beside the result's wire image."""
 ARRIVED_BYTES = 8
 """One entry of a slot's arrived ring: tag and bitmap."""
 SLOT_BYTES = 16
@@ -57,7 +57,7 @@ MAX_LANES_PER_WORD = 8
 MAX_TREE_WORKERS = 1024
 """Workers of a two-level tree: 32 switches of 32."""
 SWITCH_QUEUE_DATAGRAMS = 4096
-"""What a switch machine holds for its driver to send; beyond that it is lost, which workers recover from."""
+"""Most datagrams that a switch machine holds for its driver; further ones are lost, which workers recover from."""
 SWITCH_QUEUE_BYTES = 1 << 25
 """The same in bytes (a multicast counts once): 32 MiB, 512 of the longest datagrams."""
 
@@ -71,7 +71,7 @@ class JobSpec:
     generation: int
     """32 bits in every packet; differs between any two jobs that could meet in the network."""
     workers: int
-    """N, 1..32."""
+    """Number N of workers, 1..32."""
     quorum: int
     """K, 1..N: arrivals that close a round once the staleness bound allows it. N for synchronous all-reduce."""
     staleness: int = 0
@@ -231,7 +231,7 @@ class Uplink:
     """The branch that this switch is at its parent."""
     token: int
     data_key: bytes = field(default=b"", repr=False)
-    """As JobSpec.data_key, of the job at the parent."""
+    """The data key of the job at the parent, as JobSpec.data_key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ class ParentRoute:
     """An uplink as a data server knows it: where the parent's flows are, and who this switch is there."""
 
     host: str
-    """Numeric address."""
+    """Numeric address of the parent."""
     ports: tuple[int, ...]
     """One per flow of either switch."""
     job: int
@@ -247,7 +247,7 @@ class ParentRoute:
     worker: int
     token: int
     data_key: bytes = field(default=b"", repr=False)
-    """As JobSpec.data_key, of the job at the parent."""
+    """The data key of the job at the parent, as JobSpec.data_key."""
 
     def uplink(self, parent: int, flow: int) -> Uplink:
         """For the machine of one flow, whose driver has given the parent this number."""

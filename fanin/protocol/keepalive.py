@@ -1,4 +1,4 @@
-"""What a member of a job says and hears at its switch, whoever it is: HELLO, heartbeats, silence, BYE.
+"""The messages between a member of a job and its switch that show that both live: HELLO, heartbeats, silence, BYE.
 
 A worker is a member at its switch (host/machine/presence.py), a leaf at its parent (switch/machine/uplink.py). Each
 has the table of its phases; what both do is here. Twin of native/machine/keepalive.hpp.
@@ -45,7 +45,7 @@ class Keepalive:
         self._heard_at = 0.0
         """When the switch was last heard; before that, when this started."""
         self._unanswered = 0
-        """HELLOs since then."""
+        """Number of HELLOs since then."""
         self._say_at = 0.0
         """When the next HELLO or BYE is due."""
         self._leave_by = 0.0
@@ -78,7 +78,7 @@ class Keepalive:
         return self.phase is Phase.LEAVING and now >= self._say_at
 
     def bye_sent(self, now: float) -> None:
-        """BYE was sent."""
+        """Note that a BYE was sent at `now`."""
         self._say_at = now + BYE_RETRY_S
 
     def leave(self, now: float) -> None:

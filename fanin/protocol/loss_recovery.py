@@ -8,8 +8,8 @@ Rules of this file
   REORDER_THRESHOLD below the highest that has arrived (RFC 9002, section 6.1.1), or if it was sent more than
   REORDER_SHARE of a round trip before that one (RFC 8985, section 6.2).
 * A receipt also says which rounds had closed when it was sent (`settle`). Their results left the switch before it: what
-  has not come is lost, and sent again at once, to be answered. What is overdue, and at the switch, and whose round is
-  open waits for a peer: as long as receipts say so it is not sent again.
+  has not come is lost, and sent again at once, to be answered. An overdue item that is at the switch, in an
+  open round, waits for a peer: as long as receipts say so it is not sent again.
   If none of the TRACKED that it tells of has arrived, a burst was lost, and what was sent before is in doubt (below).
 * What is in doubt is asked for one at a time, since what comes back says which of the others are lost: of the last
   TRACKED orders, that is. Of a burst that was longer, one repetition at a time would cost as many round trips as it
@@ -80,7 +80,7 @@ class Transmission:
     order: int
     sent_at: float
     order_before: int
-    """Of the item's transmission before this one; its own, if there was none."""
+    """Order of the item's transmission before this one; its own, if there was none."""
     count: int = 1
     """How often it was sent."""
     arrived: bool = False

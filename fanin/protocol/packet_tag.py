@@ -1,10 +1,10 @@
-"""The keyed tag of data packets, readable: what stands in the checksum's place in a job that authenticates its packets.
+"""The keyed tag of data packets, readable: it takes the checksum's place in a job that authenticates its packets.
 
 Rules
 -----
 * A job's data key is derived from the key of its control messages, its index and its generation
-  (fanin/protocol/seal.py). Each flow has a key of its own, derived from that, and so has each worker, by its token;
-  results and whatever else goes to all workers have one for all, since they go out in identical bytes. So a packet
+  (fanin/protocol/seal.py). Each flow and each worker (by its token) has a key of its own, derived from that;
+  results and other packets for all workers have one key for all, since they go out in identical bytes. So a packet
   that was recorded in another job, in another flow, or from an earlier process never holds.
 * The tag is computed over the whole datagram, whose checksum field says meanwhile which way it goes: what one side said
   cannot be sent back to it as the other's.
@@ -36,14 +36,14 @@ _EACH = sum(1 << _APART * lane for lane in range(LANES))
 
 
 class Direction(enum.IntEnum):
-    """Which way a datagram goes; stands in the checksum field while the tag is computed."""
+    """Direction of a datagram; it stands in the checksum field while the tag is computed."""
 
     TO_SWITCH = 1
     FROM_SWITCH = 2
 
 
 class Purpose(enum.IntEnum):
-    """What a key is derived for."""
+    """Purpose of a derived key."""
 
     FLOW = 0
     WORKER = 1

@@ -1,4 +1,4 @@
-"""Where the sums of hosts in racks are made, so that each byte crosses a rack's uplink once, each way.
+"""Placement of the sums of hosts in racks, so that each byte crosses a rack's uplink once, each way.
 
 A tensor is cut into slices. Every rack has a shard for each slice, at which its ranks meet; one of a slice's shards is
 above the others, which are leaves of it (docs/control.md, *Trees of switches*). For S slices and R racks an uplink
@@ -61,9 +61,8 @@ class RackPlan:
         return sum(self.link_streams(host, ranks))
 
     def link_streams(self, host: int, ranks: int = 1) -> tuple[float, float, float]:
-        """Of that, on the way out: contributions of its ranks, results for its neighbours, and what switches exchange.
-
-        On the way in the first two change places.
+        """Tensors that the host's link carries on the way out: contributions of its ranks, results for its neighbours,
+        and sums that switches exchange. On the way in the first two change places.
         """
         slices, rack = len(self.roots), self.rack_of(host)
         beside = len(self.racks[rack]) - 1

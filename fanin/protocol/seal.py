@@ -2,8 +2,8 @@
 
 Rules
 -----
-* A job has a secret, a text that its ranks share. The key of its control messages is derived from it one way, and so is
-  every other key that the job needs: who learns one of them learns neither the secret nor another one.
+* A job has a secret, a text that its ranks share. The key of its control messages and every other key that the job
+  needs are derived from it one way: one of them discloses neither the secret nor another one.
 * A key has a public fingerprint, by which it is named in messages. A job at a switch is known by its name and the
   fingerprint of its key, so the same name under another secret is another job.
 * The hash is BLAKE2b with a key (RFC 7693), over the bytes of the message as they travel: type, all fields, the
@@ -28,7 +28,7 @@ NONCE_BITS = 62
 """Bits of the first number of a connection, so that any JSON reader can hold those that follow."""
 
 DATA_KEY_BYTES = 16
-"""Of the key that data packets are tagged with (fanin/protocol/packet_tag.py)."""
+"""Bytes of the key that data packets are tagged with (fanin/protocol/packet_tag.py)."""
 
 _CONTROL, _FINGERPRINT = b"fanin control", b"fanin finger"
 _DATA = b"fanin data"
@@ -42,7 +42,7 @@ def derived(secret: str, purpose: bytes) -> bytes:
 
 
 def fingerprint(key: bytes) -> str:
-    """What a key is called in public, in hexadecimal digits."""
+    """A key's public name, in hexadecimal digits."""
     return hashlib.blake2b(key, digest_size=FINGERPRINT_BYTES, person=_FINGERPRINT).hexdigest()
 
 
@@ -79,14 +79,14 @@ class Credentials:
 
     @classmethod
     def of_job(cls, secret: str | None, *, discloses: bool = True) -> Credentials:
-        """Those of a job's ranks. Without a secret, everybody has them."""
+        """Credentials of a job's ranks. Without a secret, everybody has them."""
         return cls(derived(secret or "", _CONTROL), discloses)
 
     @property
     def name(self) -> str:
-        """The key's fingerprint."""
+        """Fingerprint of the control key."""
         return fingerprint(self.key)
 
 
 OPEN = Credentials.of_job(None)
-"""What everybody can speak with: of jobs without a secret, and of questions that need none."""
+"""Credentials that everybody has: for jobs without a secret, and for questions that need none."""

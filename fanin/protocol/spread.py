@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 WHOLE = 1 << 16
-"""What weights add up to, about: a part is exact to 15 millionths of the tensor."""
+"""Approximate sum of all weights: a part is exact to 15 millionths of the tensor."""
 _TURN = 40_503
 """WHOLE over the golden ratio: successive turns times this, modulo WHOLE, are spread evenly (Fibonacci hashing)."""
 MIN_PACKETS_PER_SHARD = 2
@@ -56,9 +56,8 @@ def link_loads(parts: Sequence[float], hosts: int) -> tuple[float, ...]:
 
 
 def link_streams(parts: Sequence[float], hosts: int) -> tuple[tuple[float, float], ...]:
-    """Of that, on each link's way out: contributions of its host, and results for the others.
-
-    On the way in they change places.
+    """Tensors on each link's way out: contributions of its host, and results for the others. On the way in they change
+    places.
     """
     return tuple(
         (1 - part, (hosts - 1) * part) if number < hosts else (0.0, hosts * part) for number, part in enumerate(parts)
@@ -66,7 +65,9 @@ def link_streams(parts: Sequence[float], hosts: int) -> tuple[tuple[float, float
 
 
 def weights_of(parts: Sequence[float]) -> tuple[int, ...]:
-    """Parts as weights; equal ones are all 1. What is less than half a unit is 0: such a shard is not worth a flow."""
+    """Parts as weights; equal ones are all 1. A part of less than half a unit becomes 0: such a shard is not worth a
+    flow.
+    """
     units = tuple(round(part * WHOLE) for part in parts)
     return tuple(1 for _ in units) if len(set(units)) == 1 else units
 
@@ -86,15 +87,15 @@ class Spread:
 
     @property
     def shards(self) -> int:
-        """How many."""
+        """Number of shards of the job."""
         return len(self.weights)
 
     def part(self, shard: int) -> float:
-        """Of a large reduction."""
+        """A shard's part of a large reduction."""
         return self.weights[shard] / sum(self.weights)
 
     def only(self, shards: Sequence[int]) -> Spread:
-        """Those that are left, in proportion."""
+        """The spread over the shards that are left, in proportion."""
         return replace(self, weights=tuple(self.weights[shard] for shard in shards))
 
     def in_turn(self, turn: int) -> int:
@@ -105,7 +106,7 @@ class Spread:
         return bisect_right(ends, turn * _TURN % WHOLE * ends[-1] // WHOLE)
 
     def shares(self, count: int, packet_elements: int, turn: int) -> Iterator[tuple[int, int, int]]:
-        """Of the `turn`-th reduction, of so many elements: which shard gets which, as (shard, first, end).
+        """Yield each shard's share of the `turn`-th reduction, of so many elements, as (shard, first, end).
 
         Cuts are between packets, of `packet_elements` elements; 0: it is not to be cut.
         """

@@ -64,7 +64,7 @@ MESSAGES = Limits(text_characters=MAX_TEXT_CHARACTERS, items=MAX_ITEMS, printabl
 
 
 def load_json(data: bytes) -> object:
-    """What a JSON text says; RecordError where it is none, or none that can be taken."""
+    """Parse a JSON text; RecordError if it is none, or one that cannot be taken."""
     try:
         body: object = json.loads(
             data.decode(),
@@ -81,7 +81,7 @@ def load_json(data: bytes) -> object:
 
 
 def load_toml(data: bytes) -> dict[str, Any]:
-    """What a TOML text says; RecordError as for JSON."""
+    """Parse a TOML text; RecordError as for JSON."""
     try:
         return tomllib.loads(data.decode().replace("\r\n", "\n"), parse_float=_finite)
     except RecursionError:
@@ -177,7 +177,7 @@ def name(key: str) -> str:
 
 
 def unknown_field(field: str, known: typing.Iterable[str]) -> str:
-    """What to say of a field that there is not, with one that may have been meant."""
+    """Message about an unknown field, with one that may have been meant."""
     alike = difflib.get_close_matches(field[:MAX_SHOWN], sorted(known), 1)
     meant = f"; did you mean {alike[0]!r}?" if alike else ""
     return f"unknown field {shown(field)}{meant}"
@@ -194,7 +194,7 @@ _NAMES: dict[Any, str] = {
 
 
 def expected(hint: Any) -> str:
-    """What a value of that type is, in words."""
+    """Description of the values of a type, in words."""
     origin, arguments = _parts(hint)
     if origin in (types.UnionType, typing.Union):
         return " or ".join(expected(argument) for argument in arguments if argument is not type(None))

@@ -33,18 +33,22 @@ MAX_TIMEOUT_S = 1.0
 REORDER_THRESHOLD = 3
 """A result overtaken by that many later ones is taken for lost (RFC 9002, section 6.1.1; RFC 5681, section 3.2)."""
 THIN_REORDER_THRESHOLD = 1
-"""The same where so few fly that three cannot overtake: in a short transfer, or at the end of one. What it sends again
-in vain is at most REORDER_THRESHOLD packets. Early retransmit (RFC 5827) counts almost alike."""
+"""The threshold where so few packets are in flight that three cannot overtake: in a short transfer, or at its end. It
+repeats at most REORDER_THRESHOLD packets needlessly. Early retransmit (RFC 5827) counts almost alike.
+"""
 RECEIPT_EVERY = 16
 """One transmission in so many has a receipt although nothing is missing: the round trip of the path, queues included,
 and what is no longer under way. A receipt of 36 bytes per 16 contributions is a six-hundredth of what they take."""
 NO_RECEIPTS_AFTER = 4 * RECEIPT_EVERY
 """Transmissions without any receipt after which the switch is taken for one that gives none (hardware)."""
 REORDER_SHARE = 1 / 4
-"""Of a round trip: what was sent that much earlier than something that has arrived is lost (RFC 8985, section 6.2)."""
+"""Share of a round trip: a packet that was sent that much earlier than one that has arrived is lost (RFC 8985, section
+6.2).
+"""
 PATIENCE_SHARE = 1 / 4
-"""Of a round trip: how much longer than one a result may be overdue before its item is sent again. If it was a peer's
-contribution that was lost, its repetition takes one round trip."""
+"""Share of a round trip by which a result may be later than one round trip before its item is sent again. If a peer's
+contribution was lost, its repetition takes one round trip.
+"""
 MORE_PATIENCE, LESS_PATIENCE, MAX_PATIENCE = 0.5, 0.25, 3.0
 """Round trips by which a needless repetition prolongs that wait, by which a needed one shortens it, and the most that
 it comes to (RFC 8985, section 6.2, adapts its reordering window by the same evidence)."""
@@ -53,7 +57,8 @@ TRACKED = 32
 ANSWERS_IN_A_ROW = 3
 """Answers to repetitions, with no other result in between, after which it was a burst of results that was lost."""
 NEXT_ASKED = 2
-"""Of a burst: what is asked for at once when one more has turned out to be missing, as in slow start."""
+"""Number of items of a burst that are asked for at once when one more has turned out to be missing, as in slow start.
+"""
 LINEAR_TIMEOUTS = 6
 """Timeouts in a row that are not doubled where so few fly. One packet per timeout is no load, but doubling makes one
 loss at the end of a transfer cost more than all before it. Linux TCP has this rule and this number for thin streams

@@ -29,9 +29,11 @@ from fanin.protocol.pace import LONGEST_FRAME_BYTES
 from fanin.protocol.wire import HEADER_BYTES, MAX_DATAGRAM_BYTES, WORD_BYTES, codes_bytes
 
 RECEIVE_BUFFER_REQUEST_BYTES = 4 << 20
-"""What a socket asks for with SO_RCVBUF. The kernel grants at most twice net.core.rmem_max: 425,984 on Debian 12."""
+"""Receive buffer that a socket asks for with SO_RCVBUF. The kernel grants at most twice net.core.rmem_max: 425,984 on
+Debian 12.
+"""
 DEFAULT_RECEIVE_BUFFER_BYTES = 2 * 212_992
-"""What SO_RCVBUF reads after asking where net.core.rmem_max has its default."""
+"""Value of SO_RCVBUF after asking where net.core.rmem_max has its default."""
 USABLE_QUARTERS = 3
 """Quarters of a receive buffer that are safe to fill (udp_rmem_release returns memory in lumps of one quarter)."""
 IP_UDP_HEADER_BYTES = 40 + 8
@@ -54,9 +56,9 @@ MAX_FRAMES_WINDOW_BYTES = 1 << 19
 """The same where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is slow to wake up. Where
 the link is the limit, a window waits in the sender's own queue; one of 1 MiB overflowed a queue of that size."""
 MAX_SHARDS = 64
-"""Of one job: each costs every worker a socket, and a thread for each of its flows."""
+"""Most shards of one job: each costs every worker a socket, and a thread for each of its flows."""
 MIN_SHARE_SLOTS = 16
-"""Of one of many shards, or flows: with fewer, every wake-up would move a packet or two."""
+"""Fewest slots of one of many shards, or flows: with fewer, every wake-up would move a packet or two."""
 MAX_SLOTS = 1024
 BLOCK_WORDS = 1024
 """Words that share a scale code, about. Smaller blocks lose less precision and cost two bytes each."""

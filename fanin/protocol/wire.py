@@ -100,7 +100,7 @@ assert _HEADER.size == HEADER_BYTES
 
 
 class Kind(enum.IntEnum):
-    """What a datagram is. Values are on the wire: never renumber."""
+    """Kind of a datagram. Values are on the wire: never renumber."""
 
     CONTRIBUTION = 1
     """Worker to switch: words of base `base` for `slot`; with Flag.PASS, an arrival without words."""
@@ -132,14 +132,16 @@ class Flag(enum.IntFlag):
     CHECKSUM = 2
     """The checksum field holds a CRC-32 (IEEE 802.3, as zlib.crc32) of the datagram with that field zero."""
     BARE = 4
-    """Of a contribution: its sender keeps none of the round's words, so its result may leave them out. Of a result:
-    they are left out. Of an answer: it acknowledges, and carries no words."""
+    """On a contribution: its sender keeps none of the round's words, so its result may leave them out. On a result:
+    they are left out. On an answer: it acknowledges, and carries no words.
+    """
     LATE = 8
     """With PASS: the sender has seen that round `base` is over, so this arrival lets others go on past it (it moves
     the floor) and does not count towards the quorum of the round that is open now. Without PASS it is illegal."""
     RUN = 16
-    """Of a pass, or a bare result: it stands for several, of consecutive items; the `lanes` field is their number
-    (`Packet.run`). Of a WELCOME: the switch takes such passes."""
+    """On a pass, or a bare result: it stands for several, of consecutive items; the `lanes` field is their number
+    (`Packet.run`). On a WELCOME: the switch takes such passes.
+    """
 
 
 RECEIPT_REPEATED, RECEIPT_MARKED = 1, 2
@@ -198,7 +200,7 @@ NO_WORDS.flags.writeable = False
 
 
 class LaneField(NamedTuple):
-    """What the `lanes` field says of packets whose lanes a switch adds up one by one: docs/numerics.md, *Wide sums*."""
+    """The `lanes` field of packets whose lanes a switch adds up one by one: docs/numerics.md, *Wide sums*."""
 
     up: int
     """Bits of a lane in these words: 2, 4 or 8."""
@@ -224,7 +226,8 @@ class LaneField(NamedTuple):
 
     @classmethod
     def parse(cls, field: int) -> LaneField | None:
-        """What a byte says; None for 0, which is words that are added whole. WireError for what says nothing."""
+        """Parse the byte of the field; None for 0, which is words that are added whole. WireError for what says
+        nothing."""
         if not field:
             return None
         up, down = field >> LANES_UP & 3, field >> LANES_DOWN & 3
@@ -260,7 +263,9 @@ class Packet:
     codes: tuple[int, ...] = ()
     words: npt.NDArray[np.uint32] = field(default_factory=lambda: NO_WORDS)
     lanes: LaneField | None = None
-    """Of a contribution to a round with an accumulator per lane, and of its result; None: words are added whole."""
+    """Lane field of a contribution to a round with an accumulator per lane, and of its result; None: words are added
+    whole.
+    """
     run: int = 1
     """With Flag.RUN in a pass or a bare result: of how many consecutive items; `words` hold the codes of the others."""
 
@@ -284,7 +289,7 @@ class Packet:
         return self.lanes.field if self.lanes else 0
 
     def part(self, index: int, slots: int) -> Packet:
-        """Of a run: its packet number `index`, 0..run-1, in a job of that many slots.
+        """Packet number `index` of a run, 0..run-1, in a job of that many slots.
 
         Items take slots in turn, and a new base each time around. Passes have consecutive orders, if they have any.
         """

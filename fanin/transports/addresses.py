@@ -40,5 +40,5 @@ class AddressBook(Generic[Key]):
         return number
 
     def key(self, number: int) -> Key | None:
-        """Whose number it is; None for one that was forgotten or never given out."""
+        """The owner of a number; None for one that was forgotten or never given out."""
         return self._keys.get(number)

@@ -1,4 +1,4 @@
-"""What a UDP socket says about explicit congestion notification (fanin/protocol/ecn.py, RFC 3168)."""
+"""Marks of explicit congestion notification at a UDP socket (fanin/protocol/ecn.py, RFC 3168)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fanin.protocol.ecn import ECN_CAPABLE, ECN_CONGESTION, ECN_MASK, Capable
 from fanin.transports.polling import WRITABLE, is_ready
 
 IP_RECVTOS, IPV6_RECVTCLASS, IPV6_TCLASS = 13, 66, 67
-"""Of Linux (linux/in.h, linux/in6.h); the first is not in Python 3.10's socket module."""
+"""Linux's numbers (linux/in.h, linux/in6.h); the first is not in Python 3.10's socket module."""
 CONTROL_BYTES = socket.CMSG_SPACE(4)
 
 Control = list[tuple[int, int, bytes]]

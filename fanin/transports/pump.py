@@ -25,7 +25,7 @@ _log = logging.getLogger("fanin.pump")
 
 
 class Pump(Generic[AnyEvent]):
-    """Drives `machine` over `transport`. Whoever calls the machine besides it holds `lock`, and `wake`s the pump then.
+    """Drives `machine` over `transport`. Other callers of the machine hold `lock`, and `wake` the pump afterwards.
 
     `on_event` and `on_crash` are called by `run`, without the lock. After a crash (an exception that no machine or
     transport should let out) it returns. `before_timers` is called under the lock with the time, before timers that are

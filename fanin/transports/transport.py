@@ -1,4 +1,5 @@
-"""What moves datagrams between a machine and its peers: the one interface that every transport and wrapper has.
+"""The one interface of everything that moves datagrams between a machine and its peers: every transport and wrapper has
+it.
 
 Rules
 -----
@@ -30,7 +31,7 @@ class Transport(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What the operating system last complained about, in words for a user; empty if nothing."""
+        """The operating system's last complaint, in words for a user; empty if none."""
 
     def send(self, datagrams: Iterable[Datagram]) -> None:
         """Send what can be sent now."""
