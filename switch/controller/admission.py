@@ -19,10 +19,10 @@ from fanin.schemes import either, scheme_of
 MAX_STALENESS = 1024
 """S that fanin.protocol.job.JobSpec takes."""
 MIN_PATH_MTU = 576
-"""What every IPv4 host must accept (RFC 791); a path that reports less is misread."""
+"""MTU that every IPv4 host must accept (RFC 791); a path that reports less is misread."""
 MIN_SLOTS = 1
 MAX_JOIN_TIMEOUT_S = 86_400.0
-"""What fanin.options.Options takes."""
+"""Upper limit of fanin.options.Options."""
 MAX_NAME_CHARACTERS = 200
 """A job's name appears in messages that are bounded themselves."""
 assert 2 * MAX_NAME_CHARACTERS < MAX_TEXT_CHARACTERS
@@ -55,7 +55,7 @@ def patience_s(join: Join) -> float:
 
 
 def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> Refused | None:
-    """What is wrong with a Join whatever the other ranks say; None when nothing is. `tree`: it came through a leaf."""
+    """The objection to a Join that holds for any other ranks; None without one. `tree`: it came through a leaf."""
     largest_size = MAX_TREE_WORKERS if tree else MAX_WORKERS
     quorum = join.size if join.quorum is None else join.quorum
     if join.wire_version != WIRE_VERSION:
@@ -154,7 +154,7 @@ def tags_packets(joins: Sequence[Join], *, open_job: bool, able: bool) -> bool:
 
 
 def judge_beside(join: Join, first: Join) -> Refused | None:
-    """What is wrong with a Join beside the first one of its job; None when they agree."""
+    """The objection to a Join beside the first one of its job; None when they agree."""
     if join.size != first.size:
         return refuse(
             Refusal.SIZE,
@@ -179,7 +179,9 @@ def judge_beside(join: Join, first: Join) -> Refused | None:
 
 
 def judge_newcomer(join: Join, spec: JobSpec) -> Refused | None:
-    """What is wrong with a Join, of a rank whose place is free, to the running job that `spec` describes."""
+    """The objection to a Join, of a rank whose place is free, to the running job that `spec` describes; None without
+    one.
+    """
     needed = spec.packet_bytes + IP_UDP_HEADER_BYTES
     if scheme_of(join.scheme).packets_are_datagrams and join.path_mtu < needed:
         return refuse(
@@ -191,7 +193,7 @@ def judge_newcomer(join: Join, spec: JobSpec) -> Refused | None:
 
 
 def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
-    """What is wrong with a wish to change K or S of the job that `spec` describes (None: it does not run)."""
+    """The objection to a new K or S of the job that `spec` describes (None: it does not run)."""
     if spec is None:
         return refuse(
             Refusal.UNKNOWN_JOB,

@@ -3,7 +3,7 @@
 Rules
 -----
 * A job is known by its name and its ranks' key while ranks may still join, and by index and generation once it is on
-  the data plane. Whoever asks with another key neither finds it nor stands in its way.
+  the data plane. A request under another key neither finds the job nor blocks its name.
 * Time, randomness and the data plane are passed in; messages go out through `messages_to_send`. No socket, no clock.
 * `AnyController` is what every controller does, and what drives one knows of it: requests, hang-ups, events and times
   come in, replies are fetched. `Controller` is that of a switch on its own and of a root; a leaf's is leaf.py's.
@@ -55,7 +55,7 @@ class AnyController(abc.ABC):
         self._planes = planes
         self._started_s = started_s
         self.engine = engine
-        """Which engine and data servers run, in words."""
+        """Names of the running engine and data servers, in words."""
         self._curve = curve
         self._outbox = Outbox()
         self._table = JobTable()
@@ -103,7 +103,7 @@ class AnyController(abc.ABC):
         return self._jobs.next_timer()
 
     def messages_to_send(self) -> list[tuple[bytes, control.Reply]]:
-        """What to send, in order, each with the peer that it is for."""
+        """The messages to send, in order, each with its peer."""
         return self._outbox.fetch()
 
     @property
@@ -178,7 +178,7 @@ class Controller(AnyController):
         engine: str,
         curve: bool = False,
     ) -> None:
-        """As AnyController. Leaves come by one scheme only."""
+        """Construct as `AnyController`. Leaves come by one scheme only."""
         super().__init__(limits, planes, random_bits=random_bits, started_s=started_s, engine=engine, curve=curve)
         self._direct = direct.Direct(planes, self._resources)
         self._leaves = ThroughLeaves(planes[up], self._resources) if (up := tree_scheme()) in planes else None

@@ -1,4 +1,4 @@
-"""What the controller has to give: memory, and ways to the machines that use it."""
+"""Resources that the controller hands out: memory, and ways to the machines that use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fanin.switch.server.interface import Server
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a switch gives to its jobs."""
+    """Limits of a switch's jobs."""
 
     memory_bytes: int
     """Aggregation memory in all; a job that does not fit is refused."""

@@ -25,7 +25,7 @@ from fanin.switch.controller.resources import Resources
 
 
 class Direct:
-    """See fanin.switch.controller.jobs.Way."""
+    """Implements the protocol `jobs.Way` for ranks that reach this switch themselves."""
 
     tree = False
     decides = True
@@ -87,7 +87,7 @@ class Direct:
         return all_processes(job)
 
     def named(self, job: Job, worker: int) -> str:
-        """The rank."""
+        """The worker's name in messages: its rank."""
         return f"rank {worker}"
 
     def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
@@ -95,7 +95,7 @@ class Direct:
 
 
 def all_processes(job: Job) -> Started:
-    """What ranks are told when a job starts all of whose ranks are known here."""
+    """The message that starts a job all of whose ranks are known here."""
     members = (job.members.get(rank) for rank in range(job.first.size))
     return Started(job=job.name, processes=tuple("" if member is None else member.join.process for member in members))
 

@@ -1,4 +1,5 @@
-"""Who may say what: between the bytes of the control channel and the controller. No socket, no clock.
+"""Authentication between the bytes of the control channel and the controller: the rights of each sender. No socket, no
+clock.
 
 Rules
 -----
@@ -10,7 +11,7 @@ Rules
   further keys; without one of its own, all that it answers is Ask, and Attach, with which leaves ask whether it is
   there.
 * A challenge is drawn for each connection, and numbers grow within it: nothing that was recorded holds again.
-* Everything here is bounded, and the least recently used goes first. What an honest rank loses by it is one exchange.
+* Everything here is bounded, and the least recently used goes first. An honest rank loses one exchange by it at most.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class Gate:
     # --- out ---
 
     def sealed(self, peer: bytes, reply: control.Reply) -> tuple[bytes, bytes] | None:
-        """Where a reply to `peer` goes, and its bytes; None when the connection or its key is forgotten."""
+        """The connection of `peer` and the sealed bytes of a reply; None if the connection or its key is forgotten."""
         name, route = peer[:FINGERPRINT_BYTES].hex(), peer[FINGERPRINT_BYTES:]
         key, connection = self.key(name), self._connections.get(route)
         if key is None or connection is None:

@@ -16,7 +16,7 @@ MAX_EPITAPHS = 256
 
 
 class JobTable:
-    """All of them. Whoever moves a job from one state to the next enters it here and takes it out again."""
+    """All jobs of a switch. The code that changes a job's state enters it here and takes it out again."""
 
     def __init__(self) -> None:
         self.open: dict[Title, Job] = {}
@@ -42,7 +42,7 @@ class JobTable:
 
     @property
     def memory_bytes(self) -> int:
-        """What the jobs on the data plane hold of the switch's memory."""
+        """Bytes of the switch's memory that the jobs on the data plane hold."""
         return sum(job.memory_bytes for job in self.placed.values())
 
     def find(self, title: Title, generation: int) -> Job | None:

@@ -1,7 +1,7 @@
-"""What a controller remembers of a job, and the life that every job has, whatever way its ranks come.
+"""A controller's record of a job, and the life that every job has, for every way of its ranks.
 
 `LIFE` is the table that lifecycle.py reads: in each state, what may happen to a job, which state it is in then, and
-what its ranks are told. docs/control.md has the same table in words. What differs is the *way* of a job's ranks: to
+what its ranks are told. docs/control.md has the same table in words. Jobs differ in the *way* of their ranks: to
 this switch themselves (direct.py), to leaves of it (trees.py), or to this switch as a leaf (leaf.py). To the data plane
 a job has *workers*: its ranks, or, at the root of a tree, its leaves.
 
@@ -38,7 +38,7 @@ Title = tuple[str, str]
 
 
 class State(enum.Enum):
-    """Where a job is in its life."""
+    """State of a job in its life."""
 
     FORMING = "forming"
     STARTING = "starting"
@@ -49,7 +49,7 @@ class State(enum.Enum):
 
 
 class Happening(enum.Enum):
-    """What moves a job on."""
+    """Trigger of a transition of a job."""
 
     COMPLETE = "every rank has asked, and there is room on the data plane"
     REFUSED = "a rank is refused, or all of them: a bad shape, or no memory"
@@ -63,7 +63,7 @@ class Happening(enum.Enum):
 
 
 class Told(enum.Enum):
-    """What the ranks are told when their job moves on."""
+    """Notice to the ranks when their job changes its state."""
 
     NOTHING = "nothing here: the data plane tells them"
     STANDING = "how far the job is"
@@ -99,14 +99,15 @@ LIFE: dict[State, dict[Happening, tuple[State, Told]]] = {
         Happening.DUE: (State.FORGOTTEN, Told.NOTHING),
     },
 }
-"""In a state, what may happen, what follows, and what the ranks are told. What is not here cannot happen."""
+"""For each state: the triggers, the next state, and the notice to the ranks. A trigger that is not here cannot happen.
+"""
 OPEN = frozenset((State.FORMING, State.STARTING, State.RUNNING))
 """States in which a job keeps its title to itself."""
 
 
 @dataclass(slots=True)
 class Contact:
-    """Whom the answers for a rank go to: its own process, or the leaf that it is at."""
+    """The receiver of answers for a rank: its own process, or the leaf that it is at."""
 
     peer: bytes
     leaf: str = ""
@@ -146,11 +147,11 @@ class Job:
     """One job, from the first rank that asks for it to the last that is gone. Masks are over workers."""
 
     name: str
-    """What its ranks call it."""
+    """The job's name among its ranks."""
     key: str
     """Fingerprint of the key that they speak with."""
     control_key: bytes = field(default=b"", repr=False)
-    """That key; empty where everybody has it."""
+    """The job's control key; empty where everybody has it."""
     source: str
     """Address of the rank that asked first, on whose account its memory goes."""
     way: Way
@@ -161,7 +162,7 @@ class Job:
     """When it must have formed, and, after that, started."""
     state: State = State.FORMING
     members: dict[int, Member] = field(default_factory=dict)
-    """By rank."""
+    """Members of the job, by rank."""
     spec: JobSpec | None = None
     """Its specification, once it is on the data plane, with the K and S that are in force."""
     workers: tuple[tuple[int, ...], ...] = ()
@@ -180,18 +181,20 @@ class Job:
     epitaph: str = ""
     """The first failure in words, or, without one, the first departure."""
     gave_up: str = ""
-    """Explanation.gave_up."""
+    """Reason for which a rank gave up, as in Explanation.gave_up."""
     forget_s: float = 0.0
     """When it goes off the data plane, once it has ended."""
     excused: frozenset[int] = frozenset()
     """Ranks that are not waited for while it forms: they were lost in the job that it succeeds."""
     regrouping: dict[int, Regroup] = field(default_factory=dict)
-    """What its ranks have said of shards that are lost, by rank (regroup.py)."""
+    """The ranks' reports on lost shards, by rank (regroup.py)."""
     regrouped: Regrouped | None = None
-    """What was decided from that."""
+    """The decision on these reports."""
 
     def tag_key(self, *, able: bool) -> bytes:
-        """What the key of its packets' tags is derived from; empty without tags. `able`: whether the data plane can."""
+        """The key that the keys of packets' tags are derived from; empty without tags. `able`: whether the data plane
+        can tag.
+        """
         joins = [member.join for member in self.members.values()]
         return self.control_key if tags_packets(joins, open_job=not self.control_key, able=able) else b""
 
@@ -263,11 +266,11 @@ class Job:
 
     @property
     def lost_ranks(self) -> set[int]:
-        """Those that the others miss; the ranks behind a worker that is lost are lost."""
+        """Ranks that are lost to the others, those behind a lost worker included."""
         return {rank for rank, member in self.members.items() if member.lost} | set(self.ranks_at(self.lost))
 
     def explanation(self) -> Explanation:
-        """What became of it."""
+        """The outcome of the job, for ranks that ask."""
         because = f": {self.epitaph}" if self.epitaph else ""
         state = State.ENDED if self.state is State.FORGOTTEN else self.state
         text = one_line(f"job {self.name!r} is {state.value}{because}")
@@ -287,16 +290,16 @@ class Way(Protocol):
     """Whether the job starts by this switch's word, and not by its parent's."""
 
     def judge(self, join: Join) -> Refused | None:
-        """What is wrong with a rank that comes this way, whatever the others say; None when nothing is."""
+        """The objection to a rank that comes this way, for any other ranks; None without one."""
 
     def judge_all(self, job: Job) -> Refused | None:
-        """What is wrong with all of them together."""
+        """The objection to all ranks together; None without one."""
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """The ranks behind each worker."""
 
     def spec(self, job: Job) -> JobSpec:
-        """What the data plane is to hold the job to. ConfigurationError for a shape that it cannot have."""
+        """The facts that the data plane holds the job to. ConfigurationError for a shape that it cannot have."""
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
         """Put it there, perhaps with rings.
@@ -305,16 +308,16 @@ class Way(Protocol):
         """
 
     def plane(self, job: Job) -> DataPlane:
-        """Where the job's data goes."""
+        """The data plane of the job."""
 
     def said(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Reply:
-        """What to send to a rank's contact, so that the rank is told this."""
+        """The message to a rank's contact that brings the rank this reply."""
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> Reply:
         """The same, for a rank that is to reach the data path."""
 
     def started(self, job: Job) -> Started:
-        """Who takes part."""
+        """The message that names all processes of the job."""
 
     def named(self, job: Job, worker: int) -> str:
         """A worker, for people."""

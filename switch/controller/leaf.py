@@ -52,7 +52,7 @@ class ParentPath:
 
     address: SwitchAddress
     host: str
-    """Numeric address."""
+    """Numeric address of the leaf."""
     path_mtu: int
     receive_buffer_bytes: int
     own_address: str
@@ -70,16 +70,16 @@ class Part:
     def __init__(self, leaf: LeafController) -> None:
         self._leaf = leaf
         self.placed: Placed | None = None
-        """What the parent says that this part must look like."""
+        """The shape of this part, as the parent demands it."""
         self.start: control.Started | None = None
-        """What it says of all ranks, once the job has started."""
+        """The parent's message about all ranks, once the job has started."""
 
     def judge(self, join: Join) -> Refused | None:
-        """The parent does."""
+        """Object to nothing: the parent judges ranks."""
         return None
 
     def judge_all(self, job: Job) -> Refused | None:
-        """The parent has."""
+        """Object to nothing: the parent has judged all ranks."""
         return None
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
@@ -127,7 +127,7 @@ class Part:
         return self._leaf.plane
 
     def said(self, job: str, rank: int, reply: control.Waiting | control.Started | Refused) -> control.Reply:
-        """As it stands; a refusal says which switch it is of."""
+        """The reply unchanged, but for a refusal, which names the switch that it comes from."""
         if isinstance(reply, Refused):
             return replace(reply, reason=control.one_line(f"leaf {self._leaf.parent.own_address}: {reply.reason}"))
         return reply
@@ -140,12 +140,12 @@ class Part:
         return replace(admitted, ranks=self.placed.ranks, total_workers=self.placed.size)
 
     def started(self, job: Job) -> control.Started:
-        """As the parent said."""
+        """The parent's message about all ranks."""
         assert self.start is not None
         return self.start
 
     def named(self, job: Job, worker: int) -> str:
-        """The rank."""
+        """The worker's name in messages: its rank."""
         return f"rank {job.workers[worker][0]}"
 
     def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
@@ -187,13 +187,13 @@ class LeafController(AnyController):
         self._id = f"{random_bits(64):016x}"
         self.watch = ParentWatch(parent.address, self._id, parent.own_address, started_s)
         self._upwards: deque[tuple[str, control.Request]] = deque()
-        """What to say to the parent, each with the fingerprint of the key to seal it with."""
+        """Messages to the parent, each with the fingerprint of the key to seal it with."""
         self._questions: deque[tuple[bytes, int, float]] = deque()
         """Peers that wait for an explanation, with the generation at the parent and the deadline, in order."""
 
     @property
     def resources(self) -> Resources:
-        """What its jobs share."""
+        """Resources that the leaf's jobs share."""
         return self._resources
 
     # --- from workers and tools ---
@@ -359,13 +359,13 @@ class LeafController(AnyController):
     # --- what goes out ---
 
     def messages_to_parent(self) -> list[tuple[str, control.Request]]:
-        """What to send up, in order, each with the fingerprint of the key to seal it with."""
+        """The messages to send up, in order, each with the fingerprint of the key to seal it with."""
         messages = list(self._upwards)
         self._upwards.clear()
         return messages
 
     def stats(self, now: float) -> control.Stats:
-        """What `fanin stats` shows: this leaf's part of each job, and its parent."""
+        """The report for `fanin stats`: this leaf's part of each job, and its parent."""
         return replace(super().stats(now), parent=self.watch.report(now))
 
     def _ranks_here(self, job: Job) -> Iterable[int]:

@@ -4,7 +4,8 @@ Rules
 -----
 * `LIFE` (jobs.py) says what follows from what, and what the ranks are told. `_move` is the only place that
   changes a job's state, enters it under its title and takes it off the data plane.
-* What differs between ranks that come themselves, through a leaf, and to this switch as a leaf, is the job's `way`.
+* The job's `way` holds all differences between ranks that come themselves, through a leaf, and to this switch as a
+  leaf.
 * Every rank of a job that does not start is told why, and every refusal is counted under its code.
 * A job that another one goes on as (regroup.py) is its successor here and at the other shards, whose ranks have agreed
   to meet in it. It starts without those that die on the way, as it would go on without them if it ran: while it forms,
@@ -233,7 +234,7 @@ class Lifecycle:
             if refused is None:
                 workers, spec, server = way.workers(job), way.spec(job), way.plane(job).server
                 memory_bytes = spec.pool_bytes * len(server.ports)
-                # What only waits to be forgotten must not refuse a job that is complete, nor count in its quota.
+                # A job that only waits to be forgotten must not refuse a complete one, nor count in its quota.
                 if self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None:
                     self._make_room(memory_bytes, now)
                 if way.decides and (
@@ -295,7 +296,7 @@ class Lifecycle:
         token = self.resources.draw_token()
         job.way.plane(job).server.admit_worker(spec.job, worker, token)
         job.spec = replace(spec, tokens=(*spec.tokens[:worker], token, *spec.tokens[worker + 1 :]))
-        # Whatever is known of this worker was of the process before.
+        # Forget the previous process's state for this worker.
         others = ~(1 << worker)
         job.registered, job.lost, job.left = job.registered & others, job.lost & others, job.left & others
 
@@ -438,7 +439,7 @@ class Lifecycle:
                     job.way.plane(job).server.suspect(job.spec.job, worker)
 
     def explain(self, title: Title, generation: int) -> control.Explanation | None:
-        """What became of a job; None for one that was never here, or long ago."""
+        """The outcome of a job; None for one that was never here, or was forgotten."""
         job = self.table.find(title, generation)
         return None if job is None else job.explanation()
 

@@ -1,4 +1,4 @@
-"""What a controller has to say, in order, until whoever drives it fetches it."""
+"""Messages of a controller, in order, until its driver fetches them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Outbox:
         """Refusals so far by code."""
 
     def send(self, peer: bytes, reply: Reply) -> None:
-        """Tell `peer`."""
+        """Send `reply` to `peer`."""
         self._messages.append((peer, reply))
 
     def refuse(self, peer: bytes, refused: Refused) -> None:
-        """Tell `peer` no."""
+        """Send a refusal to `peer` and count it."""
         self.count(refused.code)
         self.send(peer, refused)
 

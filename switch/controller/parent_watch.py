@@ -29,7 +29,7 @@ ParentState = Literal["unknown", "answers", "silent", "refuses"]
 
 
 class ParentWatch:
-    """What one leaf knows of its parent."""
+    """One leaf's knowledge of its parent."""
 
     def __init__(self, parent: SwitchAddress, leaf: str, own_address: str, now: float) -> None:
         self.address = parent
@@ -45,7 +45,7 @@ class ParentWatch:
 
     @property
     def state(self) -> ParentState:
-        """As things stand."""
+        """The state of the parent at this moment."""
         if self._unanswered >= UNANSWERED_ATTACHES:
             return "silent"
         if self._refused is not None:
@@ -57,7 +57,7 @@ class ParentWatch:
         return self._next_s
 
     def due(self, now: float) -> control.Attach | None:
-        """What to say, if it is time to."""
+        """The message that is due, or None."""
         if now < self._next_s:
             return None
         self._next_s = now + ATTACH_INTERVAL_S
@@ -65,7 +65,7 @@ class ParentWatch:
         return self._attach
 
     def take(self, reply: control.Reply, now: float) -> None:
-        """The parent said something. What is neither Attached nor Refused only shows that it lives."""
+        """Take in a message of the parent; any but Attached and Refused only shows that it lives."""
         self._unanswered, self._heard_s = 0, now
         if isinstance(reply, control.Attached):
             self.attached, self._refused = True, None
@@ -79,7 +79,7 @@ class ParentWatch:
         return f"--parent {self.address}: {self._refused.reason}. Remedy: {self._refused.remedy}"
 
     def objection(self, now: float, waiting_since_s: float) -> Refused | None:
-        """What to tell a rank that has waited since then; None while there is hope."""
+        """The refusal of a rank that has waited since then; None while there is hope."""
         if self.state == "refuses":
             assert self._refused is not None
             return refuse(Refusal.PARENT, f"{self.in_words(now)}", self._refused.remedy)
@@ -100,7 +100,7 @@ class ParentWatch:
         return f"{whose} answers" if self.state == "answers" else f"{whose} was not heard of yet"
 
     def report(self, now: float) -> control.ParentReport:
-        """For Stats."""
+        """The state of the parent, for Stats."""
         return control.ParentReport(
             address=str(self.address),
             state=self.state,

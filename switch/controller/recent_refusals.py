@@ -26,7 +26,7 @@ class RecentRefusals:
         self._by_job: dict[Title, tuple[float, int, Refused]] = {}
 
     def remember(self, join: Join, key: str, refused: Refused, now: float) -> Refused | None:
-        """What the others are to be told of this refusal; None when it is no matter of theirs."""
+        """The notice of this refusal to the other ranks; None if it does not concern them."""
         if refused.code in PRIVATE_REFUSALS:
             return None
         verdict = peer_refused(join, refused)
@@ -36,7 +36,7 @@ class RecentRefusals:
         return verdict
 
     def judge(self, join: Join, key: str, now: float) -> Refused | None:
-        """What another rank of the same job was just refused for; forgotten when that rank itself asks again."""
+        """The refusal that another rank of the same job just had; forgotten when that rank itself asks again."""
         until_s, rank, verdict = self._by_job.get((join.job, key), (now, join.rank, None))
         if rank == join.rank or until_s <= now:
             self._by_job.pop((join.job, key), None)

@@ -1,4 +1,4 @@
-"""What the jobs of one switch share: its memory, job indices, generations and tokens.
+"""Resources that the jobs of one switch share: its memory, job indices, generations and tokens.
 
 Quotas: nobody who can only ask may use up what others need. Each is per source address, since that is all that is known
 of whoever brings a key of his own; ranks of one machine share theirs.
@@ -20,7 +20,7 @@ MAX_INDEX = 0xFFFF
 UNLIMITED_BYTES = 1 << 40
 """Memory of a switch whose device says itself when it has room for no more; reported as 0."""
 RINGS_SHARE, ACCUMULATORS_SHARE = 0.5, 0.75
-"""Of the memory, and of an address's share of it: once more is held, jobs go without what they can do without."""
+"""Shares of the memory, and of an address's part of it: once more is held, jobs go without rings and accumulators."""
 MAX_JOBS = 4096
 """Jobs at one time, forming ones included."""
 MAX_JOBS_PER_SOURCE = 512
@@ -100,7 +100,9 @@ class Resources:
         return self._holds_at_most(ACCUMULATORS_SHARE, source)
 
     def _holds_at_most(self, part: float, source: str) -> bool:
-        """Of what jobs opened from that address may hold, and of what there is. The rest is for slots alone."""
+        """True if jobs from that address hold at most `part` of its share, and all jobs at most `part` of the memory.
+        The rest is for slots alone.
+        """
         jobs = self._table.placed.values()
         held = sum(job.memory_bytes for job in jobs if job.source == source)
         share = self.limits.memory_bytes * self.limits.source_share

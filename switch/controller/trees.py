@@ -28,7 +28,7 @@ from fanin.switch.controller.resources import Resources
 
 
 class ThroughLeaves:
-    """See fanin.switch.controller.jobs.Way."""
+    """Implements the protocol `jobs.Way` for ranks behind leaves."""
 
     tree = True
     decides = True
@@ -37,7 +37,7 @@ class ThroughLeaves:
         self._plane, self._resources = plane, resources
 
     def judge(self, join: Join) -> Refused | None:
-        """As direct ranks are, and a tree is synchronous."""
+        """Judge a rank as a direct one; besides, a tree is synchronous."""
         synchronous = join.quorum in (None, join.size) and not join.staleness and not join.max_staleness
         if not synchronous or join.on_worker_loss != "raise":
             return refuse(
@@ -74,7 +74,7 @@ class ThroughLeaves:
         return replace(spec, total_workers=job.first.size, branches=True)
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
-        """As any job."""
+        """Admit the job to the data plane, as any job."""
         self._plane.server.admit(spec, share_memory=share_memory)
 
     def plane(self, job: Job) -> DataPlane:
@@ -90,7 +90,7 @@ class ThroughLeaves:
         return Relayed(job=job, rank=rank, refused=reply)
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> Relayed:
-        """What the leaf's part of the job must look like."""
+        """The shape that the leaf's part of the job must have."""
         branch = job.worker_of(rank)
         assert branch is not None
         placed = control.Placed(

@@ -1,4 +1,4 @@
-"""What goes up from a leaf to its parent, when, and how long that takes. Twin of native/machine/ascents.hpp.
+"""Transmissions of a leaf to its parent: their times, and their round trips. Twin of native/machine/ascents.hpp.
 
 Rules of this file
 ------------------
@@ -51,7 +51,7 @@ class Ascents:
         """By slot: when its open round last went up, and whether for the first time."""
         self._shortest_s = self._before_s = NEVER
         self._rounds = 0
-        """That `_shortest_s` is of."""
+        """Number of rounds that `_shortest_s` was measured over."""
         self._hello = -1, 0.0
         """Number and time of the last one."""
 

@@ -1,4 +1,4 @@
-"""What a switch machine is to those who drive it and those who control it: the twin, the native one, a P4 program."""
+"""The interface of a switch machine for its driver and its controller: the twin, the native one, a P4 program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class AnySwitchMachine(Machine[SwitchEvent], Protocol):
         """Take a job in."""
 
     def remove(self, job: int) -> None:
-        """Forget a job."""
+        """Forget a job and free its memory."""
 
     def evict(self, job: int, worker: int, now: float) -> None:
         """Take a worker out of the full mask."""
@@ -25,10 +25,10 @@ class AnySwitchMachine(Machine[SwitchEvent], Protocol):
         """Expect a sign of life from a worker soon."""
 
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
-        """Change K."""
+        """Change the quorum K of a job."""
 
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
-        """Change S."""
+        """Change the staleness bound S of a job."""
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
         """Open an evicted worker's place."""
@@ -37,7 +37,7 @@ class AnySwitchMachine(Machine[SwitchEvent], Protocol):
         """Masks of registered, lost and left workers."""
 
     def counters(self) -> dict[str, int]:
-        """Counts by name."""
+        """The machine's counters, by name."""
 
     def job_counters(self, job: int) -> dict[str, int]:
         """Counts of one job."""

@@ -65,7 +65,7 @@ class LeafSide:
         self._jobs[uplink.parent, uplink.job, uplink.generation] = job
 
     def remove(self, uplink: Uplink) -> None:
-        """Forget it."""
+        """Forget the job's uplink."""
         del self._jobs[uplink.parent, uplink.job, uplink.generation]
 
     def find(self, source: int, packet: Packet) -> SwitchJob | None:

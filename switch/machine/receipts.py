@@ -1,17 +1,18 @@
-"""Which transmissions of a worker have arrived, and when the worker is told. Twin of native/machine/receipts.hpp.
+"""Arrivals of a worker's transmissions, and the receipts that tell the worker of them. Twin of
+native/machine/receipts.hpp.
 
 Rules of this file
 ------------------
 * A worker numbers its transmissions 1, 2, ... (`order`, 32 bits, wrapping around; fanin/protocol/loss_recovery.py). The
   switch keeps the highest one that it has seen, and which of the 32 before that one have come.
 * An order that has not come once REORDER_THRESHOLD later ones have (RFC 9002, section 6.1.1; RFC 5681, section 3.2) is
-  a hole. A contribution that uncovers one is answered by a RECEIPT, so that the worker, and no other, sends again.
-* So is every one while one of these 32 is missing. On such a path results are lost, too, and what has them repeated is
-  what a receipt says of rounds: with one in RECEIPT_EVERY a slot could wait for many round trips for that, and all
-  workers for the slot. A receipt has a thirtieth of a contribution's length.
-* So is one in RECEIPT_EVERY, which measures the path for its worker, queues and all, and no peers: results wait for
-  peers, and what was sent twice measures nothing.
-* So is one that was here already while its round is open: nothing of this worker is missing, a peer is late.
+  a hole. A contribution that uncovers one is answered by a RECEIPT, so that this worker alone sends again.
+* Every contribution gets a RECEIPT while one of these 32 is missing. On such a path results are lost, too, and a
+  receipt's bits of rounds have them repeated: with one in RECEIPT_EVERY a slot could wait for many round trips for
+  that, and all workers for the slot. A receipt has a thirtieth of a contribution's length.
+* One contribution in RECEIPT_EVERY gets a RECEIPT, which measures the path for its worker, queues and all, and no
+  peers: results wait for peers, and a packet that was sent twice measures nothing.
+* A duplicate gets a RECEIPT while its round is open: nothing of this worker is missing, a peer is late.
 * A receipt also has a bit for each slot: whether an odd number of its rounds has closed. Without staleness no round
   closes before its worker has had its say, so that a worker's outstanding item is of the open round or the one before:
   the bit tells whether its result has been sent. So the worker tells a lost result from a peer's lost contribution.
@@ -27,7 +28,7 @@ from fanin.protocol.wire import ORDER_MASK
 
 
 class Arrivals:
-    """What has arrived from one worker."""
+    """The transmissions that have arrived from one worker."""
 
     __slots__ = ("highest", "received")
 

@@ -55,10 +55,10 @@ answer or late contribution changes it. Only the open round has accumulators.
 
 Bare results: a contribution, or a pass, may say that its sender keeps none of the round's words. `bare` has the bits of
 those whose base is the open round; when it closes, they are sent its result without words, and the others the whole.
-So is a leaf, if all of its workers have said so.
+A leaf gets a bare result if all of its workers have said so.
 
-So a leaf needs no register beyond those of any slot (complete is count >= K and V < floor), and no timer. Each level is
-exactly once by its own bitmap, and words wrap around, so the sum of sums is the sum.
+A leaf therefore needs no register beyond those of any slot (complete is count >= K and V < floor), and no timer. Each
+level is exactly once by its own bitmap, and words wrap around, so the sum of sums is the sum.
 
 The first and the fourth row restate what the host rules imply, so that the staleness bound and the lanes' head room (at
 most N (M + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers
@@ -78,11 +78,11 @@ from fanin.numerics.wide_sums import Sums, accumulated, narrowed
 from fanin.protocol.wire import MAX_BASE, LaneField
 
 Words = npt.NDArray[np.uint32]
-"""Host order."""
+"""Words in host order."""
 
 
 class Verdict(enum.Enum):
-    """What became of a contribution: the second column of the table."""
+    """Verdict on a contribution: the second column of the table."""
 
     FUTURE = enum.auto()
     ANCIENT = enum.auto()
@@ -93,7 +93,7 @@ class Verdict(enum.Enum):
 
 @dataclass(slots=True)
 class Membership:
-    """What all slots of a job share and only the controller changes."""
+    """Facts that all slots of a job share and only the controller changes."""
 
     live: int
     """Bit mask of the workers that a base must have from before it counts for the floor."""
@@ -106,7 +106,7 @@ class Membership:
     history: int
     """Ring depth H. Anything but M + 2 is for the test which shows that M + 1 is not enough."""
     accumulator_bytes: int = 4
-    """Of one accumulator of a wide sum: JobSpec.accumulator_bytes."""
+    """Bytes of one accumulator of a wide sum: JobSpec.accumulator_bytes."""
     has_parent: bool = False
     """Whether this is a leaf of a tree, whose rounds close at its parent."""
 
@@ -117,7 +117,7 @@ class Membership:
 
 
 class Contribution(NamedTuple):
-    """What a worker adds to a round; a pass is None instead."""
+    """A worker's addition to a round; a pass is None instead."""
 
     words: Words
     """Host order, shape (n,); the sum wraps around at 32 bits."""
@@ -127,14 +127,14 @@ class Contribution(NamedTuple):
     contributors: int = 1
     """Contributions that this one holds: of a switch in a tree, those of its round."""
     lanes: LaneField | None = None
-    """What the words hold, where lanes are added up one by one; None: words are added whole."""
+    """Lane field of the words if lanes are added up one by one; None: words are added whole."""
 
 
 class Manner(NamedTuple):
-    """What else a contribution or a pass says."""
+    """Properties of a contribution or a pass besides its words."""
 
     late: bool = False
-    """Of a pass: its sender has seen that the round is over."""
+    """Whether the sender of a pass has seen that the round is over."""
     bare: bool = False
     """The sender keeps none of the round's words."""
     signature: int = 0
@@ -152,7 +152,7 @@ class Arrived(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a round holds; an entry of the second ring."""
+    """Contents of a round; an entry of the second ring."""
 
     words: Words
     codes: tuple[int, ...]
@@ -162,14 +162,14 @@ class Round(NamedTuple):
     bitmap: int
     """arrived[V] when round V closed; 0 while it is open."""
     lanes: LaneField | None = None
-    """As the contributions say, without a shift; of a result, as it says itself."""
+    """Lane field of the contributions, without a shift; in a result, its own."""
     sums: Sums | None = None
     """Accumulators of an open round with `lanes`, whose `words` are then those of its first contribution."""
     bare: int = 0
-    """Of a result: mask of the workers that keep none of its words."""
+    """Mask, in a result, of the workers that keep none of its words."""
 
     def without_words(self) -> Round:
-        """What goes to a worker that keeps none of them."""
+        """The result for a worker that keeps none of its words."""
         return self._replace(words=EMPTY.words, lanes=None)
 
     def takes(self, given: Contribution) -> bool:
@@ -193,7 +193,9 @@ class Round(NamedTuple):
         return Round(words, codes, self.signature, self.contributors + given.contributors, 0, lanes, sums)
 
     def narrowed(self) -> Round:
-        """What is sent of this round, down as its result or up as a contribution: wide sums in lanes of `down` bits."""
+        """The round in the form that is sent, down as its result or up as a contribution: wide sums in lanes of `down`
+        bits.
+        """
         if self.lanes is None or self.sums is None:
             return self
         words, shift = narrowed(self.sums, self.lanes.down)
@@ -212,7 +214,7 @@ class Answer(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What the switch must do after a contribution: multicast `closed`, then send `answer` to its sender."""
+    """Duties of the switch after a contribution: multicast `closed`, then send `answer` to its sender."""
 
     verdict: Verdict
     closed: tuple[int, Round] | None = None
@@ -235,9 +237,11 @@ class Slot:
         self.count = 0
         self.sums = [EMPTY] * membership.history
         self.bare = 0
-        """Of the open round, or of the last one that closed: workers whose contribution said so."""
+        """Mask of the workers whose contribution to the open round, or to the last one that closed, asked for a bare
+        result.
+        """
         self.signature = 0
-        """Of the open round's contributions; while there is none, the first that a pass has said, or 0."""
+        """Signature of the open round's contributions; without contributions the first signature of a pass, or 0."""
 
     def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
         """Take in base `base` of `worker`; `given` is None for a pass. See the table at the top."""

@@ -11,7 +11,9 @@ from fanin.protocol.job import SUSPICION_SETTLES_S, SUSPICION_TIMEOUT_S
 
 
 def stands(heard_s: float, suspected_s: float | None) -> bool:
-    """Whether nothing has withdrawn the suspicion. What comes at once may have been sent before, and does not."""
+    """Whether nothing has withdrawn the suspicion. A packet that comes at once may have been sent before, and does not
+    withdraw it.
+    """
     return suspected_s is not None and heard_s <= suspected_s + SUSPICION_SETTLES_S
 
 

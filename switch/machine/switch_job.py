@@ -42,7 +42,7 @@ class SwitchJob:
         )
         self.slots: dict[int, Slot] = {}
         self.tokens = list(spec.tokens)
-        """What a HELLO or BYE of each worker must carry; a new process in a place has a new one."""
+        """Token that a HELLO or BYE of each worker must carry; a new process in a place has a new one."""
         self.keys = PacketKeys(spec.data_key, spec.tokens)
         self.parent_keys = MemberKeys(uplink.data_key, uplink.token) if uplink is not None else None
         self.hellos = [0] * spec.workers
@@ -60,7 +60,9 @@ class SwitchJob:
         self.suspected: list[float | None] = [None] * spec.workers
         """When something else than silence spoke for a worker's death, if it did."""
         self._excused = [float("-inf")] * spec.workers
-        """What `heard` was after the last stop of the switch: only who has spoken since gets heartbeats' time again."""
+        """Value of `heard` after the last stop of the switch: only a worker that has spoken since gets heartbeats' time
+        again.
+        """
         self.arrivals = [Arrivals() for _ in range(spec.workers)]
         """By worker, which of its transmissions have come."""
         self.marked = 0

@@ -41,13 +41,13 @@ ends its worker. A tag holds for ever, so that only HELLO, BYE and contributions
 HELLO is one twice.
 
 Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long,
-and an ANSWER to a shorter one (a pass) is bare. Who asks for a bare result is sent the round's codes, and none of its
-words, in results and answers. Whoever passed and needs the result asks with a contribution of that
+and an ANSWER to a shorter one (a pass) is bare. A worker that asks for a bare result is sent the round's codes, and
+none of its words, in results and answers. A worker that passed and needs the result asks with a contribution of that
 length, which is a duplicate by then.
 
-What then happens: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker
-left, is echoed, and the others are told; a contribution goes to its slot. Whatever passes the STRANGER check is a sign
-of life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
+Effects: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker left, is
+echoed, and the others are told; a contribution goes to its slot. A packet that passes the STRANGER check is a sign of
+life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
 NOTICE to all. Nobody is evicted for it: that is for the controller to decide. One that the controller suspects is lost
 SUSPICION_TIMEOUT_S later if it gives none meanwhile; what comes in the first SUSPICION_SETTLES_S is no sign of life.
 Time during which the switch itself was stopped is no silence (fanin/protocol/own_stops.py), and after it who has spoken
@@ -105,7 +105,7 @@ class SwitchMachine:
     """Jobs, registration, packets, liveness and counters around the slots. Not thread safe."""
 
     job_type: type[SwitchJob] = SwitchJob
-    """What holds a job's slots: the simulator's canary has some with defects."""
+    """Class that holds a job's slots: the simulator's canary has some with defects."""
 
     def __init__(self, memory_bytes: int) -> None:
         """`memory_bytes` is what all pools together may take (JobSpec.pool_bytes each)."""
@@ -116,7 +116,7 @@ class SwitchMachine:
         self._queue: list[tuple[bytes, tuple[int, ...]]] = []
         self._queue_bytes = 0
         self._run: tuple[int, Packet] | None = None
-        """Of the queue: the latest bare result, or run of them, and its place."""
+        """The latest bare result in the queue, or run of them, and its place."""
         self._events: deque[SwitchEvent] = deque()
         self._stops = OwnStops()
 
@@ -142,7 +142,7 @@ class SwitchMachine:
         self._look_at_own_watch()
 
     def remove(self, job: int) -> None:
-        """Forget a job and free its memory. KeyError for one that is not there; so too in all that follows."""
+        """Forget a job and free its memory. This and all methods below raise KeyError for a job that is not there."""
         gone = self._jobs.pop(job)
         self._run = None
         self._past.add(gone.tally)
@@ -174,9 +174,8 @@ class SwitchMachine:
         self._poke(state)
 
     def suspect(self, job: int, worker: int, now: float) -> None:
-        """Something speaks for the worker's death: unless it is heard of from here on, it is lost sooner.
-
-        Whoever drives the machine looks at `next_timer` again. A suspicion that stands already stays as it is.
+        """Suspect a worker of having died: unless a packet of it comes, it is lost sooner. The caller reads
+        `next_timer` again. A suspicion that stands already stays as it is.
         """
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
@@ -237,14 +236,14 @@ class SwitchMachine:
         return state.registered, state.lost, state.left
 
     def counters(self) -> dict[str, int]:
-        """What the machine has counted since it was made, jobs that are gone included."""
+        """Counters since the machine was made, jobs that are gone included."""
         total = Tally()
         for tally in (self._past, *(job.tally for job in self._jobs.values())):
             total.add(tally)
         return total.as_dict()
 
     def job_counters(self, job: int) -> dict[str, int]:
-        """What concerned one job: from the row UNKNOWN_JOB of the table on."""
+        """Counters of one job: from the row UNKNOWN_JOB of the table on."""
         found = self._jobs[job]
         last = {f"last_arrivals_{worker}": count for worker, count in enumerate(found.last_arrivals)}
         return found.tally.as_dict() | last
@@ -425,7 +424,8 @@ class SwitchMachine:
         holds = max(packet.contributors, 1) if spec.branches else 1
         given = None if passes else Contribution(packet.words, packet.codes, packet.signature, holds, packet.lanes)
         manner = Manner(late, Flag.BARE in packet.flags, packet.signature)
-        # Of a run, whose passes bring one reply at most: it is as long as one. Who lacks a result asks with one pass.
+        # A run's passes bring one reply at most, since a run is as long as one pass. A worker that lacks a result asks
+        # with one pass.
         owed: tuple[Packet, bool] | None = None
         for index in range(packet.run):
             each = packet.part(index, spec.slots) if packet.run > 1 else packet
@@ -513,7 +513,7 @@ class SwitchMachine:
         self._send(job.tally, job.keys.finish(full.to_bytes()), (source,))
 
     def _receipt(self, job: SwitchJob, packet: Packet, repeated: bool, source: int) -> None:
-        """Which of the worker's transmissions have come, this one being the last."""
+        """Send the worker a receipt of its transmissions, this one being the last."""
         job.tally.receipts += 1
         arrivals = job.arrivals[packet.worker]
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))

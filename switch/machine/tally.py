@@ -1,4 +1,4 @@
-"""What a switch counts, per job and in all. `fanin stats` shows it; the native machine counts the same."""
+"""Counters of a switch, per job and in all. `fanin stats` shows them; the native machine counts the same."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Tally:
     contributions: int = 0
     """Accepted and added to a round."""
     passes: int = 0
-    """Accepted, adding nothing."""
+    """Number of accepted passes."""
     duplicates: int = 0
     """Contributions that were there already, whether they had to be answered or not."""
     answers: int = 0
@@ -34,7 +34,7 @@ class Tally:
     receipts: int = 0
     """RECEIPT packets sent: news for one worker of what has arrived and what has not."""
     rounds: int = 0
-    """Rounds closed."""
+    """Number of closed rounds."""
     notices: int = 0
     """NOTICE packets sent; a multicast counts once per worker."""
     unsent: int = 0

@@ -96,7 +96,7 @@ class UplinkPresence(Keepalive):
         return self._once(self._branches_gone(int(packet.words[0]), int(packet.words[1])))
 
     def handle_timer(self, now: float) -> Reason | None:
-        """What time makes true; what the leaf's workers are to be told, if anything."""
+        """Take in that time has passed; return the notice to the leaf's workers, if any."""
         if self._left_unconfirmed(now):
             self.phase = Phase.LEFT
         elif self._silent_s(now) is not None:

@@ -1,1 +1,1 @@
-"""What serves a switch's data ports: the native server, or the pump that drives a machine over a transport."""
+"""Servers of a switch's data ports: the native server, or the pump that drives a machine over a transport."""

@@ -1,4 +1,4 @@
-"""What data threads have to report, until the controller's thread takes it."""
+"""Events of data threads, until the controller's thread takes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EventQueue:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        """Guards everything below."""
+        """The lock of everything below."""
         self._events: deque[SwitchEvent] = deque()
         self._crash: Exception | None = None
         self._closed = False

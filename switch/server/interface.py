@@ -1,4 +1,4 @@
-"""What serves a switch's data ports, as its controller sees it.
+"""The server of a switch's data ports, as its controller sees it.
 
 A server owns one switch machine per flow, each with a port and a thread of its own. Its calls may come from any thread;
 none of them hangs.
@@ -17,7 +17,7 @@ class Server(Protocol):
 
     @property
     def description(self) -> str:
-        """Which server, machine and transport run, in words."""
+        """Names of the server, the machine and the transport, in words."""
 
     @property
     def ports(self) -> tuple[int, ...]:
@@ -55,9 +55,8 @@ class Server(Protocol):
         """A descriptor that is readable while `next_event` has something to say."""
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
-        """The next event, once per worker however many flows there are; waits up to `timeout_s`.
-
-        Whoever has heard of something from the data plane finds it reported here. RuntimeError after a crash.
+        """The next event, once per worker however many flows there are; waits up to `timeout_s`. An event that packets
+        have announced is already here when they arrive. RuntimeError after a crash.
         """
 
     def counters(self) -> dict[str, int]:
@@ -67,12 +66,11 @@ class Server(Protocol):
         """The same, of one job."""
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
-        """Where the job's workers on this machine find shared memory, a path per flow; empty if none is offered."""
+        """Paths of the shared memory for the job's workers on this machine, one per flow; empty if none is offered."""
 
     def ring_bytes(self, job: int) -> tuple[int, int]:
-        """What its rings there hold of the switch's memory, over all flows, and what they want: it has all or none.
-
-        Both are 0 where the job is offered no shared memory.
+        """Bytes of the switch's memory in the job's rings, over all flows, and the bytes that they want: a job has all
+        or none. Both are 0 if the job is offered no shared memory.
         """
 
     def members(self, job: int) -> tuple[int, int, int]:

@@ -66,7 +66,7 @@ class PumpServer:
         self._reported: dict[tuple[type, int, int], int] = {}
         """By kind of event, job and worker: how many flows have reported it."""
         self._reporting = threading.Lock()
-        """Guards that."""
+        """The lock of the line above."""
         self._events = EventQueue()
         self._pumps = [
             Pump(
@@ -87,7 +87,7 @@ class PumpServer:
 
     @property
     def description(self) -> str:
-        """What drives what over what."""
+        """Names of the driver, the machine and the transport."""
         return self._description
 
     @property
@@ -175,7 +175,7 @@ class PumpServer:
         return self._events.next(timeout_s)
 
     def counters(self) -> dict[str, int]:
-        """Sums over flows."""
+        """Counters, summed over flows."""
         return self._sum(lambda machine: machine.counters())
 
     def job_counters(self, job: int) -> dict[str, int]:
@@ -233,7 +233,9 @@ class PumpServer:
 
 
 def _attesting(machine: PumpedMachine, transport: Transport) -> Callable[[float], None] | None:
-    """What tells the machine, before its timers, of silent workers whose connection says that they live."""
+    """A function that tells the machine, before its timers, of silent workers whose connection shows that they live;
+    None if the transport sees no connections.
+    """
     if not isinstance(transport, SeesConnections):
         return None
 

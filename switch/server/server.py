@@ -18,10 +18,10 @@ from fanin.transports.transport import Transport
 
 
 class PortTransport(Transport, Protocol):
-    """A switch's transport."""
+    """The transport of a switch's data port."""
 
     port: int
-    """That workers send to."""
+    """Port that workers send to."""
 
 
 def make_server(

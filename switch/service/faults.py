@@ -1,4 +1,4 @@
-"""What a handler raises is a bug of ours, and must not end the switch: it is counted, logged now and then, answered."""
+"""Exceptions of handlers: a bug of ours must not end the switch, so it is counted, logged at times, and answered."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Faults:
 
 
 def internal() -> Refused:
-    """What the sender of a request is told that raised."""
+    """The reply to a request whose handler raised."""
     return refuse(
         Refusal.INTERNAL,
         "the switch met a bug of its own with this request, and goes on without it",

@@ -76,7 +76,9 @@ class ParentLink:
         self.socket.connect(f"tcp://{host}:{address.port}")
 
     def path(self, own_address: str) -> ParentPath:
-        """What the kernel says about datagrams to the parent, and TCP, where it accepts that."""
+        """Properties of the path to the parent: the kernel's for datagrams, and TCP's if the parent accepts a
+        connection.
+        """
         with socket.socket(self._family, socket.SOCK_DGRAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
             granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
@@ -99,16 +101,17 @@ class ParentLink:
         )
 
     def send(self, requests: Iterable[tuple[str, control.Request]], key_of: Callable[[str], bytes | None]) -> None:
-        """Send without waiting, each request sealed with the key of that fingerprint.
-
-        What the queue does not take, or has a key that is forgotten, is lost, and asked again.
+        """Send without waiting, each request sealed with the key of that fingerprint. A request is lost, and asked
+        again, if the queue is full or its key is forgotten.
         """
         for name, request in requests:
             if (key := key_of(name)) is not None:
                 self._send(self._conversation.outgoing(request, Credentials(key)))
 
     def receive(self) -> list[Heard]:
-        """What has come; what is no reply of this version is left out: ranks then run into their timeouts."""
+        """The replies that have come. Anything but a reply of this version is left out: ranks then run into their
+        timeouts.
+        """
         replies: list[Heard] = []
         for _ in range(REPLIES_PER_TURN):
             try:

@@ -64,7 +64,7 @@ log = logging.getLogger("fanin.switch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceOptions:
-    """What a switch process is told."""
+    """Settings of a switch process."""
 
     host: str = "0.0.0.0"
     """Name or address to listen on."""
@@ -77,7 +77,7 @@ class ServiceOptions:
     native: bool | None = None
     """True: the native engine or an error; False: the twin; None: native where it is built."""
     schemes: tuple[Scheme, ...] = (DEFAULT,)
-    """What carries data; each opens ports, so that one which nobody asked for stays closed."""
+    """Schemes of the data; each opens ports, so only requested ones are open."""
     curve: CurveKeys | None = None
     curve_clients: tuple[str, ...] | None = None
     """With `curve`: public keys of the clients that are let in, in Z85. None: any that has the switch's."""
@@ -90,7 +90,7 @@ class ServiceOptions:
     parent: SwitchAddress | None = None
     """The switch that this one is a leaf of."""
     parent_curve_key: str | None = None
-    """That switch's public key in Z85, if it encrypts control."""
+    """The parent's public key in Z85, if it encrypts control."""
     liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S
     data: Callable[[str, int], DataPlane] | None = None
     """Opens the data plane for `schemes`, which is then one, at a host and port: a programmable switch. None: the
@@ -106,7 +106,7 @@ class SwitchService:
         """Open all ports. ConfigurationError for one that cannot be had, and for a host that is not this machine's."""
         self.options = options
         self.host: str = _resolve(options.host)
-        """Numeric address."""
+        """Numeric address that the switch binds."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         """ZeroMQ context of the connection to the parent."""
         self._control: Listener | CurvePort | None = None
@@ -119,10 +119,10 @@ class SwitchService:
         self._stopping = threading.Event()
         self._servers: dict[Scheme, Server] = {}
         self._supplied_plane: DataPlane | None = None
-        """What `options.data` has opened."""
+        """The data plane that `options.data` has opened."""
         self._parent: ParentLink | None = None
         self._parent_state: ParentState = "unknown"
-        """As it was last told to the operator."""
+        """The parent's state, as last logged for the operator."""
         try:
             if options.parent is not None:
                 self._parent = ParentLink(self._context, options.parent, options.parent_curve_key, self.host)

@@ -45,7 +45,7 @@ class AllowList:
 
 
 class CurvePort:
-    """As fanin.switch.transports.listener.Listener, with libzmq's bounds: who is let in at all is decided by a key."""
+    """A port like fanin.switch.transports.listener.Listener, with libzmq's bounds: a key decides who is let in."""
 
     def __init__(
         self,

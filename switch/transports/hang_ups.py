@@ -1,4 +1,4 @@
-"""Which peers of a ROUTER socket have hung up: libzmq tells of closed connections by their file descriptors.
+"""Peers of a ROUTER socket that have hung up: libzmq tells of closed connections by their file descriptors.
 
 Rules
 -----
@@ -31,9 +31,9 @@ class HangUps:
         self.socket: zmq.Socket[bytes] = router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         """Readable when `gone` has something to say."""
         self._peers: OrderedDict[bytes, int] = OrderedDict()
-        """Descriptors by peer."""
+        """The descriptor of each peer."""
         self._at: dict[int, set[bytes]] = {}
-        """Peers by descriptor."""
+        """The peers of each descriptor."""
 
     def receive(self) -> tuple[bytes, list[bytes], str]:
         """The next message: peer, frames, and the address that they come from. zmq.Again when there is none."""
@@ -63,7 +63,7 @@ class HangUps:
         return gone
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching the socket."""
         if not self.socket.closed:
             self._router.disable_monitor()
             self.socket.close(linger=0)

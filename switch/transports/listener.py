@@ -2,7 +2,7 @@
 
 Rules
 -----
-* Who connects is heard at once and held to the bounds of fanin/formats/zmtp.py. Nothing is read from a connection
+* A new connection is heard at once and held to the bounds of fanin/formats/zmtp.py. Nothing is read from a connection
   while messages of it wait to be taken, or more than `max_unread_bytes` to be sent: it waits, and nobody else does.
 * A connection is a stranger's until `keep` says otherwise. A stranger's that says nothing for STRANGER_PATIENCE_S is
   closed, and where a port is full, or an address has its share, the one that was silent longest makes room.
@@ -32,7 +32,7 @@ from fanin.transports.polling import WRITABLE, is_ready
 MAX_CONNECTIONS = 4096
 """On one port; fewer where the process may not open so many files."""
 SPARE_FILES = 256
-"""That many a process keeps for everything else."""
+"""Number of files that a process keeps for everything else."""
 MAX_PER_SOURCE = 512
 """Connections from one address: ranks, leaves and tools of one machine."""
 STRANGER_PATIENCE_S = 10.0
@@ -266,7 +266,7 @@ class Listener:
         if self._crowd[source] >= self._max_per_source:
             oldest = next((peer for peer in self._strangers.values() if peer.source == source), None)
         elif len(self._peers) >= self._max_connections:
-            # Who has most gives first: a crowd must not drive out single ones.
+            # The source with most connections gives first: a crowd must not drive out single ones.
             largest = max(
                 (peer.source for peer in self._strangers.values()), key=lambda each: self._crowd[each], default=""
             )
@@ -294,7 +294,7 @@ class Listener:
         self._closed.append(peer.route)
 
     def _tidy(self, now: float) -> None:
-        """Time passes."""
+        """Do the work that is due at `now`."""
         if self._heartbeat is not None and now >= self._beat_s:
             self._beat(self._heartbeat, now)
         if self._resume_s is not None and now >= self._resume_s:

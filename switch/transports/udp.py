@@ -30,7 +30,7 @@ SEND_WAIT_S = 0.01
 RECEIVE_BYTES = 65_536
 """More than any datagram: one that is longer than a packet may be is seen whole, and counted for what it is."""
 IP_PKTINFO, IPV6_RECVPKTINFO, IPV6_PKTINFO = 8, 49, 50
-"""Of Linux (linux/in.h, linux/in6.h); not in every Python's socket module."""
+"""Linux's numbers (linux/in.h, linux/in6.h); not in every Python's socket module."""
 IPV4_INFO, IPV6_INFO = struct.Struct("=I4s4s"), struct.Struct("=16sI")
 """in_pktinfo (interface, local address, the header's) and in6_pktinfo (the header's, interface), ip(7) and ipv6(7)."""
 INFO_BYTES = socket.CMSG_SPACE(IPV6_INFO.size)
@@ -118,13 +118,13 @@ class UdpServerTransport:
         self._waker.wake()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket and its waker."""
         self._socket.close()
         self._waker.close()
 
 
 def open_switch(end: SwitchEnd) -> UdpServerTransport:
-    """As the table of schemes asks for it."""
+    """Open the transport for the table of schemes."""
     return UdpServerTransport(end.host, end.port)
 
 

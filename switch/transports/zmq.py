@@ -39,7 +39,7 @@ PATIENCE_S = 60.0
 
 
 def open_switch(end: SwitchEnd) -> ZmqServerTransport:
-    """As the table of schemes asks for it."""
+    """Open the transport for the table of schemes."""
     return ZmqServerTransport(
         end.host,
         end.port,
@@ -102,11 +102,11 @@ class ZmqServerTransport:
 
     @property
     def trouble(self) -> str:
-        """What is dropped is dropped without complaint."""
+        """Nothing: messages are dropped without complaint."""
         return ""
 
     def send(self, datagrams: Iterable[Datagram]) -> None:
-        """Send all, each peer's together. What goes to a peer that is gone, or does not read, is dropped."""
+        """Send all, each peer's together. Messages to a peer that is gone, or does not read, are dropped."""
         by_peer: dict[int, list[bytes]] = {}
         for data, address in datagrams:
             by_peer.setdefault(address, []).append(data)
