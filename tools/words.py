@@ -45,7 +45,7 @@ IDIOMS = re.compile(
 SHORT_WORDS = 3
 """A docstring has more words than this."""
 
-LEFT = {"docs": 39, "host": 380, "native": 95, "p4": 4, "switch": 361, "tests": 400}
+LEFT = {"host": 376, "native": 95, "switch": 204, "tests": 408}
 """Bound on the findings of each top-level folder; a folder that is not listed has none."""
 
 
