@@ -1,4 +1,4 @@
-"""What `fanin doctor` looks at: this machine, and the way to a switch, one named check after another.
+"""The checks of `fanin doctor`: this machine, and the way to a switch, one named check after another.
 
 A check that cannot even begin because an earlier one failed is left out: the first failure is the one to cure.
 """
@@ -35,11 +35,11 @@ SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
 """Linux, udp(7). The socket module names the last two from Python 3.13 on."""
 PROBE_ATTEMPTS = 4
 PROBE_TIMEOUT_S = 0.5
-"""Per attempt."""
+"""Time limit of each attempt."""
 USUAL_LENGTHS = (16_384, 8_924, 4_096, 1_452, 1_372, 1_232, 548)
 """Datagrams that are tried when the full length does not come through: of jumbo frames, Ethernet, tunnels, minima."""
 AMPLE_BUFFER_BYTES = 2 * RECEIVE_BUFFER_REQUEST_BYTES
-"""What SO_RCVBUF reads when the system grants all that a socket of ours asks for."""
+"""Value of SO_RCVBUF if the system grants all that a socket of ours asks for."""
 NOTABLE = ("socket_overflows", "dropped_")
 """Beginnings of the names of a switch's counters that a user should hear of."""
 
@@ -67,7 +67,7 @@ def examine_environment(environment: Mapping[str, str]) -> Iterator[Check]:
 
 
 def examine_machine(options: Options) -> Iterator[Check]:
-    """What this machine brings along."""
+    """Yield the checks of this machine."""
     yield Check(name="python", result=f"{platform.python_version()} at {sys.executable}, fanin {fanin.__version__}")
     yield _engine(options)
     yield _loopback()

@@ -18,7 +18,7 @@ Guard, every WATCH_STEPS steps: per layer the workers sum |v|^2, |e|^2 and |x|^2
     sum |e|^2 / sum |v|^2 > most_nmse,  or  sqrt(sum |e|^2 / sum |x|^2) > most_owed:     the layer's lanes get wider
 
 by one step of the ladder, for good: the budget no longer takes less for it. Each such step is a warning with the layer,
-the value and the bound. What narrowing lost is in no residual, so the guard does not see it.
+the value and the bound. The loss by narrowing is in no residual, so the guard does not see it.
 
 Source of the budget: L-GreCo (Markov, Alimohammadi, Frantar, Alistarh, MLSys 2024).
 """
@@ -94,7 +94,7 @@ class _Width:
     levels: int
     clip: np.float32
     down_levels: int
-    """Of narrowed sums; 0: they are not narrowed."""
+    """Number of levels of narrowed sums; 0: sums are not narrowed."""
     price: int
     """Bits per element, up and down."""
 
@@ -129,9 +129,9 @@ class _Layer:
     count: int
     block: int
     first: int
-    """Where it begins among the bucket's elements."""
+    """Offset of the layer among the bucket's elements."""
     padded: slice
-    """Where its whole blocks are among all layers'."""
+    """The layer's whole blocks among all layers'."""
 
     def blocks(self, array: Floats) -> Floats:
         return array[self.padded].reshape(-1, self.block)
@@ -237,14 +237,14 @@ class _Encoder(Encoder):
             first = end
 
     def _energies(self, array: Floats) -> npt.NDArray[np.float64]:
-        """Of each layer, as far as it is finite."""
+        """Squared norm of each layer, over its finite elements."""
         found = [layer.squares(array) for layer in self._layers]
         return np.array([float(each[np.isfinite(each)].sum(dtype=np.float64)) for each in found])
 
     # --- the guard ---
 
     def _observation(self, step: int) -> Sum | None:
-        """What this worker has seen since the guard looked, of earlier steps."""
+        """This worker's observations of earlier steps since the guard looked last."""
         if (step + 1) % WATCH_STEPS:
             return None
         watched = Sum(self._watched.astype(np.float32).reshape(-1), EXACT, average=False)

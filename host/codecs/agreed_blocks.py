@@ -36,7 +36,7 @@ from fanin.host.codecs.codec import (
 
 MIN_BLOCK, MAX_BLOCK = 8, 1 << 20
 Numbers = npt.NDArray[np.intp]
-"""Of blocks, ascending."""
+"""Numbers of blocks, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class AgreedBlocks(Codec):
 
 
 class _Encoder(Encoder):
-    """What is owed changes where a gradient is not zero, or a block travels, and nowhere else is it touched.
+    """The residual changes where a gradient is not zero, or a block travels, and nowhere else is it touched.
 
     So the gradient of an embedding, of which a step has few rows, costs one pass that reads it.
     """
@@ -83,7 +83,7 @@ class _Encoder(Encoder):
         """Memory for the blocks of a step: fresh memory takes longer to map than to fill."""
 
     def reduce(self, x: Floats, step: int) -> Stages:
-        # What is owed stays as it is until the step is over: one that ends in an error leaves nothing behind.
+        # The residual stays unchanged until the step is over: a step that ends in an error leaves nothing behind.
         touched = np.flatnonzero(nonzero_blocks(x, self._block))
         if dense := 2 * len(touched) > self._blocks:
             touched = np.arange(self._blocks)
@@ -94,7 +94,7 @@ class _Encoder(Encoder):
         own[bad] = 0.0
         self.energy = float(own.sum(dtype=np.float64))
         yield chosen
-        # What is not finite comes first, so that it reaches everybody.
+        # Values that are not finite come first, so that they reach everybody.
         taken = largest(np.where(np.isfinite(chosen.values), chosen.values, np.inf), self._taken)
         values = self._rows(taken, touched, fresh)
         lost = np.zeros(values.size, np.float32)
@@ -117,7 +117,7 @@ class _Encoder(Encoder):
             x[number * self._block : (number + 1) * self._block] = np.nan
 
     def _added(self, x: Floats, touched: Numbers, norms: Floats, dense: bool) -> Floats:
-        """What is owed and x, of the blocks that x touches, whose norms are noted; `dense`: all are touched."""
+        """The sum of residual and x over the blocks that x touches, whose norms are noted; `dense`: all are touched."""
         if len(self._kept) < len(touched):
             self._kept = np.empty((len(touched), self._block), np.float32)
         fresh, whole = self._kept[: len(touched)], len(x) // self._block

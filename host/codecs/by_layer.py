@@ -27,7 +27,7 @@ MAX_RULES = 64
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which parameters go through which codec."""
+    """A codec and the parameters that go through it."""
 
     where: str
     codec: Codec
@@ -88,11 +88,11 @@ class ByLayer(Codec):
 
     @property
     def single_stage(self) -> bool:
-        """Where all of its codecs are."""
+        """Whether all of its codecs have a single stage."""
         return all(rule.codec.single_stage for rule in self.read_rules())
 
     def single_stage_at(self, place: Place) -> bool:
-        """Where all codecs of the bucket's parameters are."""
+        """Whether all codecs of the bucket's parameters have a single stage."""
         return all(codec.single_stage for _, codec, _ in self.members(place))
 
     def members(self, place: Place) -> list[tuple[int, Codec, list[int]]]:
@@ -105,12 +105,12 @@ class ByLayer(Codec):
 
     @property
     def needs_names(self) -> bool:
-        """Where a rule has a pattern."""
+        """Whether a rule has a pattern."""
         return any(rule.by_name or rule.codec.needs_names for rule in self.read_rules())
 
     @property
     def needs_accumulators(self) -> bool:
-        """Where one of its codecs does."""
+        """Whether one of its codecs needs accumulators."""
         return any(rule.codec.needs_accumulators for rule in self.read_rules())
 
     def without_memory(self) -> Codec:

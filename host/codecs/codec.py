@@ -79,7 +79,7 @@ def sums_of(stage: Sum | list[Sum] | None) -> list[Sum]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an encoder is: this worker among the group's, and the bucket whose parameters have these shapes."""
+    """Place of an encoder: this worker among the group's, and the bucket whose parameters have these shapes."""
 
     rank: int
     size: int
@@ -87,7 +87,7 @@ class Place:
     """In the order in which the parameters lie in the bucket, flat."""
     bucket: int = 0
     names: tuple[str, ...] = ()
-    """Of the parameters, where the driver knows them: as many as shapes, or none."""
+    """Names of the parameters, if the driver knows them: as many as shapes, or none."""
 
     @property
     def sizes(self) -> list[int]:
@@ -117,7 +117,7 @@ class Part:
 
     names: tuple[str, ...]
     codec: str
-    """What they went through."""
+    """Text of the codec that encoded them."""
     elements: int
     nmse: float
     """Share of this worker's contribution (residual included) that encoding lost."""
@@ -233,7 +233,7 @@ class Codec(ABC):
         return type(self)(**{**given, "feedback": False}) if "feedback" in given else self
 
     def __str__(self) -> str:
-        """As `codecs.make` reads it."""
+        """The text that `codecs.make` reads."""
         parts = [f"{each.name}={getattr(self, each.name)}" for each in dataclasses.fields(self) if each.name != "lanes"]
         return ":".join([self.name, self.lanes, *parts])
 

@@ -1,4 +1,4 @@
-"""Which of several choices each of many layers gets, so that the price is least and the errors' sum within a bound.
+"""A choice for each of many layers, so that the price is least and the errors' sum within a bound.
 
     minimize sum over l of price[l][c_l]   subject to   sum over l of error[l][c_l] <= most
 

@@ -8,7 +8,7 @@ Stochastic rounding, without bias, in one more stage and with one scale for the 
     stage 2:  q = floor((x + e) steps + u)     u: from the counter (seed, bucket, step, rank, index): can be replayed
 
 q / steps is then sent under the code that all know, so the engines' rounding to nearest finds integers and moves none.
-What wide sums lose when they are narrowed is rounded to nearest all the same.
+Narrowing of wide sums rounds to nearest all the same.
 
 Error feedback: Seide et al., INTERSPEECH 2014; Karimireddy et al., ICML 2019. Stochastic rounding: QSGD (Alistarh et
 al., NeurIPS 2017).
@@ -31,7 +31,7 @@ from fanin.numerics.reduction import EXACT, Element, Operator
 
 @dataclass(frozen=True, slots=True)
 class Lanes(Codec):
-    """float32 in lanes."""
+    """Lanes for float32, with error feedback."""
 
     name: ClassVar[str] = "lanes"
     piecewise: ClassVar[bool] = True

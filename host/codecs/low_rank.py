@@ -5,11 +5,11 @@
     stage 2:  Q = mean over workers of M'^T P
     y = P Q^T,   E' = M' - y
 
-Vectors, and matrices that a rank-r product would not make smaller, travel as they are with stage 1. What lanes cut off
-in either stage is in y, hence in E'; of what travels as it is, it is in the residual.
+Vectors, and matrices that a rank-r product would not make smaller, travel as they are with stage 1. The loss by
+lanes in either stage is in y, hence in E'; for unchanged elements it is in the residual.
 
 All workers must have the same P and y to the bit, on unlike processors, too: orthogonalizing uses exactly rounded sums,
-and y adds up r outer products one after another. What is a worker's own (M' Q, M'^T P) may be any library's.
+and y adds up r outer products one after another. A worker's own products (M' Q, M'^T P) may be any library's.
 
 Source: PowerSGD (Vogels et al., NeurIPS 2019).
 """
@@ -70,7 +70,7 @@ class _Encoder(Encoder):
         self._codec = codec
         self._matrices: list[_Matrix] = []
         self._plain = np.ones(place.count, bool)
-        """Which elements travel as they are."""
+        """Mask of the elements that travel without the approximation."""
         first = drawn = 0
         for shape in place.shapes:
             count = int(np.prod(shape, dtype=np.int64))

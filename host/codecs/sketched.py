@@ -7,9 +7,9 @@
     y = step / N times the sums that peeled, 0 elsewhere
 
 The union of what the workers keep is known from b, so cells are laid out for it: CELLS_PER_ELEMENT for each, in three
-parts, one per hash. Whether all of it peels depends on the union alone, so all workers draw cells anew, alike, until
-it does. Integers add without error, so what peels is exact but for q's rounding, which is in e'. What peels in none of
-a few draws stays owed by the workers that kept it.
+parts, one per hash. Whether all of it peels depends on the union alone, so all workers draw cells anew, alike, until it
+does. Integers add without error, so peeled sums are exact but for q's rounding, which is in e'. Elements that peel in
+none of a few draws stay in the residuals of the workers that kept them.
 
 Sources: TAGC (Polyakov et al., 2025); lossless homomorphic compression (Li et al., SIGCOMM 2024); peeling: invertible
 Bloom lookup tables (Goodrich, Mitzenmacher 2011), whose threshold for three hashes is 1.222 cells per element.
@@ -59,7 +59,7 @@ class Sketched(Codec):
     several_sums: ClassVar[bool] = True
 
     lanes: str = "8"
-    """Of the bitmap, which holds how many workers keep an element: "32", "16", "8" or "4", packed."""
+    """Lanes of the bitmap, which counts the workers that keep an element: "32", "16", "8" or "4", packed."""
     share: float = 0.01
     """Share of the elements that a worker keeps in each step, above 0 and at most 1; one at least."""
 
@@ -78,8 +78,9 @@ class _Encoder(Encoder):
         self._number = number
         self._taken = max(1, round(codec.share * place.count)) if place.count else 0
         self._levels = np.float32((2**31 - 1) // (place.size * 64))
-        """Of one contribution; a cell with up to 64 elements of each worker does not wrap around, and if it does, the
-        sums that are peeled from it come out right all the same."""
+        """Levels of one contribution; a cell with up to 64 elements of each worker does not wrap around, and if it
+        does, the sums that are peeled from it come out right all the same.
+        """
         self._owed: Floats = np.zeros(place.count, np.float32)
 
     def reduce(self, x: Floats, step: int) -> Stages:
@@ -89,7 +90,7 @@ class _Encoder(Encoder):
             whole = x + self._owed
         size = np.abs(whole)
         self.energy = energy_of(whole)
-        # What is not finite is the largest, and makes the step NaN, so that it reaches everybody.
+        # A value that is not finite is the largest, and makes the step NaN, so that it reaches everybody.
         order = np.where(np.isfinite(size), size, np.float32(np.inf))
         kept = np.sort(np.argpartition(order, len(x) - self._taken)[len(x) - self._taken :])
         bitmap = np.zeros(len(x), np.int8 if self._number != 32 else np.int32)
@@ -131,15 +132,15 @@ class _Encoder(Encoder):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the elements of one sketch are, and in which order they come out."""
+    """Cells of the elements of one sketch, and the order in which they are peeled."""
 
     cells: Int64s
-    """Of each element, shape (HASHES, elements): one in each part of the sketch."""
+    """Cells of each element, shape (HASHES, elements): one in each part of the sketch."""
     size: int
     rounds: list[tuple[Int64s, Int64s]]
     """In each round of peeling: elements, and cells that hold nothing else any more."""
     known: npt.NDArray[np.bool_]
-    """Which elements come out: all but those that lie in cycles."""
+    """Mask of the elements that are peeled: all but those that lie in cycles."""
 
     @classmethod
     def of(cls, random: Randomness, count: int, step: int) -> Layout:
@@ -153,7 +154,7 @@ class Layout:
 
     @classmethod
     def drawn(cls, random: Randomness, count: int, step: int, attempt: int) -> Layout:
-        """One draw."""
+        """Draw a layout at random."""
         part = -(-int(count * CELLS_PER_ELEMENT + SPARE_CELLS) // HASHES)
         words = random.words(Purpose.CELLS, HASHES * count, step | attempt << 48).reshape(HASHES, count)
         places = (words.astype(np.uint64) * np.uint64(part)) >> np.uint64(32)

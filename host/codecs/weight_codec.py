@@ -30,7 +30,7 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(slots=True)
 class Loss:
-    """What encoding lost: squared norms of the values, and of the error. 0 where a value was not finite."""
+    """Loss by encoding: squared norms of the values, and of the error. 0 where a value was not finite."""
 
     energy: float = 0.0
     lost: float = 0.0
@@ -54,7 +54,7 @@ class WeightCodec(ABC):
     """The name that it is found by; empty for abstract classes."""
 
     bits: int = 8
-    """Of an element's code. Fewer: fewer bytes, and coarser weights."""
+    """Bits of an element's code. Fewer: fewer bytes, and coarser weights."""
     seed: int = dataclasses.field(default=0, kw_only=True)
     """0..2^32 - 1, for whatever is drawn at random."""
 
@@ -94,6 +94,6 @@ class WeightCodec(ABC):
         return cls(**read_fields(cls, cls.name, texts, first="bits"))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        """As `codecs.make_weights` reads it."""
+        """The text that `codecs.make_weights` reads."""
         parts = [f"{each.name}={getattr(self, each.name)}" for each in dataclasses.fields(self) if each.name != "bits"]
         return ":".join([self.name, str(self.bits), *parts])

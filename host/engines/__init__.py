@@ -1,1 +1,1 @@
-"""What carries out reductions at a worker: the native engine, or the pump over a transport."""
+"""Engines that carry out a worker's reductions: the native engine, or the pump over a transport."""

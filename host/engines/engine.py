@@ -1,4 +1,4 @@
-"""What carries out reductions at a worker, and the choice between the native engine and the pump.
+"""The engine that carries out a worker's reductions, and the choice between the native engine and the pump.
 
 An engine owns one worker's share of one job: it drives one worker machine per flow until it is closed. Its calls may
 come from any thread. None of them hangs: each takes a timeout or returns at once.
@@ -28,22 +28,23 @@ from fanin.schemes import scheme_of
 from fanin.transports.transport import SWITCH, Transport
 
 FILES_PER_FLOW, SPARE_FILES = 8, 64
-"""What an engine opens, and what gloo and the program may open beside it. On many cores a dozen groups have a thousand
-files, which is what most systems give a process that asks for no more."""
+"""Files that an engine opens, and files that gloo and the program may open beside it. On many cores a dozen groups have
+a thousand files, which is what most systems give a process that asks for no more.
+"""
 NOT_THE_ADDRESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENETUNREACH)
-"""Of what keeps an engine from starting: the switch's address may be right."""
+"""Errors that keep an engine from starting although the switch's address may be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchEndpoint:
-    """Where a job's data goes: one port per flow."""
+    """Address of a job's data: one port per flow."""
 
     scheme: str
     """A row of fanin/schemes.py."""
     host: str
     ports: tuple[int, ...]
     shared_memory: tuple[str, ...] = ()
-    """Where the switch offers it, a path per port; the native engine uses it if it can be mapped here."""
+    """Paths of the switch's shared memory, one per port; the native engine uses it if it can be mapped here."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -55,7 +56,7 @@ class Engine(Protocol):
 
     @property
     def description(self) -> str:
-        """Which machine, loop and transport run, in words: `native machine, native loop over udp`."""
+        """Names of the machine, the loop and the transport, in words: `native machine, native loop over udp`."""
 
     @property
     def failed(self) -> bool:
@@ -63,7 +64,7 @@ class Engine(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What the operating system last complained about, in words for a user; empty if nothing."""
+        """The operating system's last complaint, in words for a user; empty if none."""
 
     def submit(self, reduction: Reduction) -> int:
         """Queue a reduction and return its ticket: 1, 2, ... Every worker submits the same ones in the same order.

@@ -52,7 +52,7 @@ class PumpEngine:
         self._machines = [machine for machine, _ in flows]
         self._submitting = threading.Lock()
         self._changed = threading.Condition()
-        """Guards everything below."""
+        """The lock of everything below."""
         self._submitted = 0
         self._offered = 0
         """The last ticket whose reduction a machine may have taken."""
@@ -63,7 +63,7 @@ class PumpEngine:
         self._change: MembersChanged | None = None
         """The last change of membership that was reported."""
         self._stands: list[int] = []
-        """Where the flows of a newcomer stand, of those that know."""
+        """Bases at which the flows of a newcomer begin, of those that know."""
         self._heard = [0] * len(flows)
         """By flow: one past the newest round that it has told of."""
         self._unready = len(flows)

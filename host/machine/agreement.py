@@ -49,7 +49,7 @@ ANSWER_TIMEOUT_S = 2.0
 
 
 class Stage(enum.Enum):
-    """Of an agreement: see the table above."""
+    """Stage of an agreement: see the table above."""
 
     SETTLING = enum.auto()
     ASKING = enum.auto()
@@ -68,7 +68,7 @@ class Why(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What a rank is known by at one shard."""
+    """A rank's identity at one shard."""
 
     worker: int
     nonce: str
@@ -143,7 +143,7 @@ class Agreement:
             self._ask_next(now)
 
     def receive(self, shard: int, reply: Reply, now: float) -> None:
-        """A shard has answered. What comes from one that is not asked any more does not count."""
+        """Take in a shard's answer. An answer of one that is not asked any more does not count."""
         if shard != self.asked or self.stage is Stage.STRANDED:
             return
         self._silent_at = float("inf")
@@ -165,7 +165,7 @@ class Agreement:
                     self._strand(Why.TOO_FEW)
 
     def requests(self, now: float) -> list[tuple[int, Regroup]]:
-        """What is to be asked now, and which shard."""
+        """The requests that are due, each with its shard."""
         if self.stage not in {Stage.ASKING, Stage.AGREED} or self.asked is None or now < self._ask_at:
             return []
         self._ask_at = now + ASK_INTERVAL_S

@@ -30,7 +30,7 @@ ASKING_AT_ONCE = 64
 
 
 class Step(enum.Enum):
-    """What a packet did to its slot."""
+    """Effect of a packet on its slot."""
 
     IGNORED = enum.auto()
     MOVED = enum.auto()

@@ -22,7 +22,7 @@ class AnyWorkerMachine(Machine[WorkerEvent], Protocol):
         """Begin to say BYE."""
 
     def counters(self) -> dict[str, int]:
-        """Counts by name."""
+        """The machine's counters, by name."""
 
     @property
     def failed(self) -> bool:

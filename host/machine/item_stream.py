@@ -1,4 +1,4 @@
-"""Which item of which operation goes into which slot, and when it may be sent.
+"""The assignment of items of operations to slots, and the moment when each may be sent.
 
 Rules of this file
 ------------------
@@ -41,7 +41,7 @@ _NO_CODES: Codes = np.empty(0, np.uint16)
 
 
 class SlotState(enum.Enum):
-    """Where a slot's current item is. See the table of this file."""
+    """State of a slot's current item: see the table of this file."""
 
     IDLE = enum.auto()
     QUEUED = enum.auto()

@@ -193,7 +193,7 @@ class Operation:
 
     @property
     def lanes(self) -> LaneField | None:
-        """What every contribution of this operation says of its words."""
+        """Lane field of every contribution of this operation."""
         return self.codec.lanes
 
     @property
@@ -263,12 +263,12 @@ class Operation:
         return start, start + count
 
     def _kept(self, first: int, last: int) -> tuple[int, int]:
-        """Which elements of [first, last) are kept; an empty range is at the first that might have been."""
+        """The elements of [first, last) that are kept; an empty range is at the first that might have been."""
         begin = max(first, self.reduction.keep_first)
         return begin, max(begin, min(last, self.reduction.keep_first + self.reduction.kept))
 
     def _own(self, first: int, last: int) -> tuple[int, int]:
-        """Which elements of [first, last) are this worker's; an empty range is at an end of that."""
+        """The elements of [first, last) that are this worker's; an empty range is at an end of that."""
         begin = min(max(first, self.reduction.own_first), last)
         end = max(begin, min(last, self.reduction.own_first + self.reduction.own_count))
         return begin, end

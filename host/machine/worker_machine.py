@@ -193,7 +193,7 @@ class WorkerMachine:
 
     @property
     def _order(self) -> int:
-        """What the next contribution carries. Within one machine none: rings and sockets overtake each other there."""
+        """Order number of the next contribution; 0 within one machine, where rings and sockets overtake each other."""
         return self._recovery.next_order & ORDER_MASK if self._congestion.shares else 0
 
     @property

@@ -29,7 +29,7 @@ class UnbalancedError(FaninError):
 
 @dataclass(slots=True)
 class Account:
-    """What one worker did, base by base."""
+    """Account of one worker, base by base."""
 
     rank: int
     chunks: int
@@ -94,10 +94,10 @@ class Account:
 
 
 def check_balance(accounts: Sequence[Account], lost: int = 0) -> None:
-    """UnbalancedError unless the accounts of all workers of one job, taken after a flush, agree to the last one.
+    """Raise UnbalancedError unless the accounts of all workers of one job, taken after a flush, agree to the last one.
 
-    `lost`: processes that the job has gone on without and whose accounts nobody has, replaced or not. What the rounds
-    hold beyond the contributions of the others is theirs: at most one per worker and round, and for each of them all
+    `lost`: processes that the job has gone on without and whose accounts nobody has, replaced or not. Their
+    contributions are those in the rounds beyond the others': at most one per worker and round, and for each of them all
     chunks alike, but for the round in which it died.
     """
     for account in accounts:

@@ -18,9 +18,11 @@ from fanin.protocol.job import JobSpec
 from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 
 MAX_WIDE_CONTRIBUTIONS = 64
-"""Of a round of wide sums: one worker's entry in the tally (scale.py) is still seen beside all others'."""
+"""Most contributions to a round of wide sums: one worker's entry in the tally (scale.py) is still seen beside all
+others'.
+"""
 MAX_SLOTS = 65_536
-"""What fanin.Options takes."""
+"""Upper limit of fanin.Options."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,15 +30,15 @@ class Layout:
     """The shape of every round of one stale job."""
 
     elements: int
-    """Gradient elements, float32."""
+    """Number of gradient elements, float32."""
     words_per_packet: int
     flows: tuple[int, ...]
-    """Of each shard that there is."""
+    """Number of flows of each shard."""
     weights: tuple[int, ...] = (1,)
     """How much of a round each of them is to have (fanin/protocol/spread.py)."""
     lanes: int = 32
     workers: int = 1
-    """N."""
+    """Number N of workers."""
     staleness: int = 0
     """The largest S that may be in force: lanes are sized for N (S + 1) contributions."""
     chunk_elements: int = field(init=False)

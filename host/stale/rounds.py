@@ -1,4 +1,4 @@
-"""What a worker sends in which round: the state machine behind stale training. No thread, no clock, no memory.
+"""The contents of a worker's rounds: the state machine behind stale training. No thread, no clock, no memory.
 
 Rules of this file
 ------------------
@@ -67,7 +67,7 @@ class Step(enum.Enum):
 
 @dataclass(slots=True)
 class StaleRounds:
-    """One worker's rounds."""
+    """The rounds of one worker."""
 
     policy: RoundPolicy
     bound: int
@@ -154,7 +154,7 @@ class StaleRounds:
             self._passes_next = True  # at once: others may have folded, and their round needs this worker
 
     def next_action(self) -> Step | None:
-        """What to do now; do it, then ask again."""
+        """The next action; carry it out, then ask again."""
         if self.under_way or self.done:
             return None
         if self.end is not None and self.base >= self.end:

@@ -41,16 +41,16 @@ class Session(Protocol):
     """The part of fanin.host.session.session.Session that is used here."""
 
     def submit(self, reduction: Reduction) -> int:
-        """Start a reduction."""
+        """Start a reduction and return its ticket."""
 
     def follow(self) -> None:
         """Tell of progress from now on."""
 
     def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
-        """What happened next."""
+        """The next event, or None."""
 
     def close(self, timeout_s: float = 10) -> None:
-        """Leave."""
+        """Leave the job and close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Result:
     """One round's sum, the same at every worker. Views of memory that the next round overwrites."""
 
     index: int
-    """The round."""
+    """Number of the round."""
     gradient: Floats
     """The sum of all contributions, shape (elements,)."""
     contributors: npt.NDArray[np.uint32]
@@ -154,8 +154,9 @@ class StaleRunner:
         return self._drops.share
 
     def between_rounds(self, base: int, look: Callable[[StaleRounds], T], timeout_s: float) -> T | None:
-        """What `look` says when all results before `base`, at least, are applied and none is being applied; None after
-        `timeout_s`, or when the job is over. For any thread; rounds wait while it looks."""
+        """The result of `look` once all results before `base`, at least, are applied and none is being applied; None
+        after `timeout_s`, or when the job is over. For any thread; rounds wait while it looks.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._stands_at(base) or self._failure or self._closing, timeout_s)
             return look(self._rounds) if self._stands_at(base) else None

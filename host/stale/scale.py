@@ -69,7 +69,7 @@ def read_tally(tally: Floats, power: int) -> int | None:
 
 @dataclass(slots=True)
 class ScaleEpochs:
-    """Which bound holds in which round. Every worker that sees the same results has the same one."""
+    """The bounds of all rounds. Workers that see the same results have the same bounds."""
 
     staleness: int
     """The S that lanes and drains are sized for: the largest that the job may have."""

@@ -26,11 +26,11 @@ class FaultyTransport:
 
     @property
     def trouble(self) -> str:
-        """The inner transport's."""
+        """The complaint of the inner transport."""
         return self._inner.trouble
 
     def send(self, datagrams: Iterable[Datagram]) -> None:
-        """Send what survives."""
+        """Send the datagrams that survive the faults."""
         self._inner.send(self._outgoing.suffer(datagrams))
 
     def receive(self, timeout_s: float) -> list[Datagram]:

@@ -17,7 +17,7 @@ class OwnConnection:
         """`port` is the peer's, by which the descriptor is known again."""
         self._port = port
         self.descriptor: int | None = None
-        """As libzmq's monitor has told last; None while there is no connection."""
+        """Descriptor that libzmq's monitor told last; None while there is no connection."""
         _CONNECTIONS.add(self)
 
     def close_copy(self) -> None:

@@ -30,7 +30,7 @@ class MemoryTransport:
 
     @property
     def trouble(self) -> str:
-        """Nothing complains here."""
+        """Nothing: memory does not complain."""
         return ""
 
     def send(self, datagrams: Iterable[Datagram]) -> None:

@@ -88,7 +88,7 @@ class PcapTransport:
 
     @property
     def trouble(self) -> str:
-        """The inner transport's."""
+        """The complaint of the inner transport."""
         return self._inner.trouble
 
     def send(self, datagrams: Iterable[Datagram]) -> None:

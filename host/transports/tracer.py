@@ -43,7 +43,7 @@ class TracingTransport:
 
     @property
     def trouble(self) -> str:
-        """The inner transport's."""
+        """The complaint of the inner transport."""
         return self._inner.trouble
 
     def send(self, datagrams: Iterable[Datagram]) -> None:

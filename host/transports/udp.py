@@ -83,7 +83,7 @@ class UdpTransport:
         self._waker.wake()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket and its waker."""
         self._socket.close()
         self._waker.close()
 
@@ -135,7 +135,7 @@ class UdpTransport:
 
 
 def open_worker(end: WorkerEnd) -> UdpTransport:
-    """As the table of schemes asks for it."""
+    """Open the transport for the table of schemes."""
     return UdpTransport(end.host, end.port)
 
 

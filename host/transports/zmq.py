@@ -38,7 +38,7 @@ _WATCHED = (
 
 
 def open_worker(end: WorkerEnd) -> ZmqTransport:
-    """As the table of schemes asks for it."""
+    """Open the transport for the table of schemes."""
     return ZmqTransport(
         end.host, end.port, curve_server_key=end.curve_server_key, connect_timeout_s=end.connect_timeout_s
     )
@@ -73,7 +73,7 @@ class ZmqTransport:
 
     @property
     def trouble(self) -> str:
-        """That the send queue was full, until something is received."""
+        """A full send queue, in words, until something is received."""
         return self._trouble
 
     def send(self, datagrams: Iterable[Datagram]) -> None:

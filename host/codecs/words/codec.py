@@ -48,7 +48,7 @@ class WordCodec(ABC):
     scaled: bool = False
     """Whether the ranks agree on scale codes."""
     lanes: LaneField | None = None
-    """Of a codec whose lanes the switch adds up one by one: what its contributions say they are."""
+    """Lane field of contributions whose lanes the switch adds up one by one; None for other codecs."""
     in_one_flow: bool = False
     """Whether all packets must travel in the first flow, since only together they are decoded."""
 
@@ -78,7 +78,7 @@ class WordCodec(ABC):
         """A packet's words: of x * factor + residual, under the agreed codes."""
 
     def collect(self, packet: int, words: Words) -> Words | None:
-        """What `decode` takes, when a packet's sum has come; None while it needs more packets."""
+        """The input of `decode` when a packet's sum has come; None while it needs more packets."""
         return words
 
     @abstractmethod
@@ -94,7 +94,7 @@ class WordCodec(ABC):
 
     @abstractmethod
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
-        """What encoding lost of x * factor + residual. Only for float32, float16 and bfloat16."""
+        """Loss of x * factor + residual by encoding. Only for float32, float16 and bfloat16."""
 
 
 class Blocks(WordCodec):
@@ -107,6 +107,6 @@ class Blocks(WordCodec):
         self.packets = -(-count // self.packet_elements)
 
     def span(self, packet: int) -> tuple[int, int]:
-        """Consecutive elements."""
+        """The packet's range of consecutive elements, as (first, count)."""
         start = packet * self.packet_elements
         return start, min(self.packet_elements, self.count - start)

@@ -19,7 +19,7 @@ from fanin.protocol.wire import WORD_BYTES
 
 
 class Copied(Blocks):
-    """Bytes."""
+    """Word codec of bytes that are moved and not added."""
 
     name = "copied"
     numbers = (COPIED,)

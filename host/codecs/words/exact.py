@@ -51,7 +51,7 @@ class Exact(WordCodec):
         self._marks = 0 if spec.synchronous else 1
         """Words in front that say who has contributed."""
         self._room = spec.words_per_packet - self._marks
-        """Words behind them."""
+        """Number of words behind the marks."""
         self.packet_elements = self.block_elements = exact.elements_for(element, self._room // self._ranks)
         self.in_one_flow = self._spread = self.packet_elements == 0
         if not self._spread:
@@ -116,7 +116,7 @@ class Exact(WordCodec):
         return codec.decode(words[self._marks :], count, by, present)
 
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
-        """What rounding to the element type lost."""
+        """Loss by rounding to the element type."""
         return exact.residual_after(x, self._element, factor, residual)
 
     def _marked(self, words: Words) -> int:

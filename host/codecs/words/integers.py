@@ -30,15 +30,15 @@ class Integers(Blocks):
         self._lay_out(count, spec.words_per_packet // spec.codes_per_packet, spec.codes_per_packet)
 
     def word_count(self, packet: int) -> int:
-        """One per element."""
+        """Number of words: one per element."""
         return self.span(packet)[1]
 
     def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
-        """Extended."""
+        """Extend each element to a word."""
         return x.astype(np.int32).view(np.uint32)
 
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
-        """Truncated; never divided."""
+        """Truncate each word to the element type; the sum is never divided."""
         return words[:count].astype(self._dtype)
 
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:

@@ -50,5 +50,5 @@ class Lanes(Blocks):
         )
 
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
-        """What rounding lost; a block that is not finite keeps its residual."""
+        """Loss by rounding; a block that is not finite keeps its residual."""
         return self.fixed.residual_after(x, codes, self.block_elements, factor, residual)

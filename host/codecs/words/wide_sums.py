@@ -57,7 +57,7 @@ class WideSums(Blocks):
         return self.wide.quantize(x, codes, self.block_elements, factor, residual)
 
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
-        """Of a sum that needed no narrowing."""
+        """Decode a sum that needed no narrowing."""
         return self.decode_narrowed(words, count, codes, contributors, divisor, 0)
 
     def decode_narrowed(
@@ -68,5 +68,5 @@ class WideSums(Blocks):
         return self.wide.dequantize(words, codes, self.block_elements, count, contributors, by, shift)
 
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
-        """What rounding lost; a block that is not finite keeps its residual."""
+        """Loss by rounding; a block that is not finite keeps its residual."""
         return self.wide.fixed.residual_after(x, codes, self.block_elements, factor, residual)

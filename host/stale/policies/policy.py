@@ -41,7 +41,7 @@ class RoundPolicy(ABC):
 
     @abstractmethod
     def fate(self, age: int, bound: int, *, over: bool) -> Fate:
-        """What becomes of the next gradient. `bound`: the largest age that the options allow."""
+        """Decide on the next gradient. `bound`: the largest age that the options allow."""
 
     @classmethod
     def default_quorum(cls, workers: int) -> int:
