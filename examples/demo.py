@@ -243,6 +243,8 @@ def comparison(runs: list[Run]) -> FigureTable:
         "wire: bytes that a worker sent and received, as fanin or the kernel counts.\n"
         "replicas: SHA-256 of the parameters of every rank."
     )
+    if plan.faults and len(runs) > 1:
+        table.caption += f"\nfaults ({plan.faults}): fanin's workers alone had them; gloo ran on clean links."
     return table
 
 

@@ -25,8 +25,8 @@ def ranks(channel: Channel, size: int = 2, credentials: Credentials | None = Non
 
 
 def running(channel: Channel) -> tuple[list[Client], control.Admitted]:
-    clients = ranks(channel)
-    admitted = clients[1].say(join(1, 2, slots=4))
+    clients = ranks(channel, staleness=1)  # or a smaller quorum would have no effect, and be refused
+    admitted = clients[1].say(join(1, 2, slots=4, staleness=1))
     assert isinstance(admitted, control.Admitted)
     for rank in range(2):
         channel.controller.handle_event(WorkerJoined(admitted.index, rank), channel.now)
