@@ -214,7 +214,7 @@ def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
         )
     staleness = spec.staleness if tune.staleness is None else tune.staleness
     if tune.quorum is not None and tune.quorum < spec.workers and staleness == 0:
-        # A round V closes only if V - S < floor (switch/machine/slot_machine.py): with S = 0 all workers have contributed.
+        # A round V closes only if V - S < floor (switch/machine/slot_machine.py): with S = 0 it waits for all workers.
         longer = (
             f"add --staleness 1 (at most {spec.largest_staleness})"
             if spec.largest_staleness
