@@ -1,4 +1,4 @@
-"""What every test shares: one seeded hypothesis profile per way of running, and process tests kept apart.
+"""Settings of every test: one seeded hypothesis profile per way of running, and process tests kept apart.
 
 `make test` runs on as many xdist workers as there are cores. Tests marked `processes` start workers, switches and
 rivals of their own; those of a file share one xdist worker (tests/support/scheduling.py).

@@ -39,7 +39,7 @@ def readable(rig: Any, worker: int) -> bool:
 
 
 def numbered(count: int, length: int = 200) -> list[bytes]:
-    """Datagrams that differ."""
+    """Make datagrams that differ from each other."""
     return [index.to_bytes(4, "big") * (length // 4) for index in range(count)]
 
 

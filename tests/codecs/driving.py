@@ -24,14 +24,14 @@ def element_of(asked: Sum) -> Element:
 
 
 def fields_of(asked: Sum, workers: int) -> dict[str, Any]:
-    """What a reduction of this stage has, beside its memory."""
+    """The fields of this stage's reduction besides its memory."""
     average = asked.average and element_of(asked).floating
     divisor = float(workers) if average else 1.0
     return {"lanes": asked.lanes, "operator": asked.operator, "divisor": divisor, "scale_code": asked.scale_code}
 
 
 def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
-    """What a switch would make of it, without one."""
+    """Sum as a switch would, without one."""
     here = min(workers, 32)
     tree = {} if workers == here else {"total_workers": workers, "places": tuple(range(here))}
     spec = job(workers=here, words_per_packet=words_per_packet, accumulators=True, **tree)
@@ -93,7 +93,7 @@ class Team:
     summed: Summer | None = None
     encoders: list[Encoder] = field(init=False)
     words: int = field(init=False, default=0)
-    """Of values that a worker has handed over to be summed, in 32 bits each, by lanes of 32."""
+    """Words that the values of a worker would take in lanes of 32 bits."""
 
     def __post_init__(self) -> None:
         self.encoders = [

@@ -1,4 +1,4 @@
-"""What single codecs promise beyond the contract: bias, bytes, figures of docs/codecs.md."""
+"""Promises of single codecs beyond the contract: bias, bytes, figures of docs/codecs.md."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_low_rank_converges_on_what_does_not_change() -> None:
 
 
 def test_agreed_blocks_of_a_row_each_lose_nothing_of_a_matrix_whose_other_rows_are_zero() -> None:
-    """As in the gradient of an embedding: as many rows as samples, and no block has a part of two."""
+    """The gradient of an embedding is like this: as many rows as samples, and no block has a part of two."""
     inputs = [np.zeros((512, 192), np.float32) for _ in range(3)]
     for worker, rows in enumerate(([5, 90], [90, 300], [511, 7])):
         inputs[worker][rows] = np.random.default_rng(worker).normal(size=(2, 192)) + 1

@@ -112,7 +112,7 @@ def test_a_state_of_another_layout_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", WITH_MEMORY)
 def test_error_feedback_telescopes(name: str) -> None:
-    """What was applied in all steps, and what the workers still owe, is what went in."""
+    """The updates of all steps plus the workers' residuals are equal to the gradients."""
     shapes = ((40, 30), (60,))
     team = Team(make(f"{name}:share=0.2" if "share" in str(make(name)) else name), 2, shapes)
     went_in, applied = np.zeros(1260), np.zeros(1260)

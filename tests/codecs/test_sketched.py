@@ -13,7 +13,7 @@ from tests.codecs.driving import Team, nmse, student
 
 
 def test_every_sketch_at_a_load_of_77_percent_peels_in_a_thousand_seeds() -> None:
-    """Whatever is in them: sums wrap around modulo 2^32 without harm."""
+    """Values do not matter: sums wrap around modulo 2^32 without harm."""
     values = np.random.default_rng(1).integers(-(2**31), 2**31, 800).astype(np.int32)
     for seed in range(1000):
         layout = Layout.of(Randomness(seed, 0), 800, 0)

@@ -18,7 +18,7 @@ def normal(count: int, seed: int = 1) -> Floats:
 
 
 def gathered(codec: WeightCodec, shards: list[Floats], step: int = 0) -> tuple[list[Floats], list[Loss]]:
-    """What a rank has of all shards after an all-gather, and what each owner says was lost."""
+    """A rank's values of all shards after an all-gather, and each owner's loss."""
     values, losses = [], []
     for rank, shard in enumerate(shards):
         encoded = np.full(codec.encoded_bytes(len(shard)), JUNK, np.uint8)

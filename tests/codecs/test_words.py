@@ -54,7 +54,7 @@ def arrays(element: Element, count: int, workers: int, style: str = "uniform") -
 
 
 def by_hand(spec: JobSpec, element: Element, number: int, inputs: list[Array], divisor: float = 1.0) -> Array:
-    """What every worker must get, from the codec alone: codes agreed, words added, no packet sent."""
+    """The result of every worker, from the codec alone: codes agreed, words added, no packet sent."""
     codecs = [codec_for(element, number, len(inputs[0]), spec, place=place) for place in range(len(inputs))]
     result = np.zeros_like(inputs[0])
     for packet in range(codecs[0].packets):

@@ -21,7 +21,7 @@ DEADLINE_S = 200.0
 """Longest that any one thing here may take; below pytest's own limit, so that the output is still shown."""
 PROFILES = ("zmq", "p4", "racks", "hosts", "bench")
 USER = "12345"
-"""Who owns folders for results: neither root nor the image's user."""
+"""Owner of folders for results: neither root nor the image's user."""
 MEMBER = re.compile(r"job:   rank (\d+) \((\S+), (\S+)\)")
 
 
@@ -46,7 +46,7 @@ class ComposeProject:
         self._env = {**os.environ, **settings}
         self._compose = [*compose_command(), "--project-name", self.name]
         self.lines: list[str] = []
-        """What the job has said so far."""
+        """Lines that the job has printed so far."""
 
     def __enter__(self) -> ComposeProject:
         return self

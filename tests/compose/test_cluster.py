@@ -40,7 +40,7 @@ def test_the_image_runs_as_an_ordinary_user() -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, RunRecord, str]:
-    """What a job of three workers over faulty links said, its record and its page, out of a mounted folder."""
+    """Output, record and page of a job of three workers over faulty links, from a mounted folder."""
     folder = cluster.results_folder(tmp_path_factory)
     with ComposeProject(
         TRAIN="--task digits --epochs 2", FANIN_FAULTS=FAULTS, RESULTS=str(folder), RUN_AS=USER

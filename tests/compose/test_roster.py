@@ -1,4 +1,4 @@
-"""Who takes part and how a job of containers ends: the roster in virtual time, and its two ends over real sockets."""
+"""Members and the end of a job of containers: the roster in virtual time, and its two ends over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs a controller gives an accumulator for each lane, and whom it refuses by name."""
+"""Jobs that a controller gives an accumulator for each lane, and jobs that it refuses by name."""
 
 from __future__ import annotations
 

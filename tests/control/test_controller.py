@@ -146,7 +146,7 @@ def test_a_job_that_does_not_form_in_time_is_forgotten_and_the_missing_ranks_nam
 
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_controller_that_was_stopped_lets_ranks_renew_their_joins(missing: int) -> None:
-    """Of a job that forms, and of one that starts."""
+    """This holds for a job that forms, and for one that starts."""
     world = World()
     for rank in range(2 - missing):
         world.join(join(rank, 2, join_timeout_s=10.0))

@@ -1,4 +1,4 @@
-"""What the doctor finds, and that each finding that is not well comes with a remedy."""
+"""The doctor's findings; each that is not well comes with a remedy."""
 
 from __future__ import annotations
 

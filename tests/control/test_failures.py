@@ -1,4 +1,4 @@
-"""What each rank is told when a worker or the switch dies, stops or leaves: real processes, real signals."""
+"""Messages to each rank when a worker or the switch dies, stops or leaves: real processes, real signals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module", params=MODES)
 def mode(request: pytest.FixtureRequest) -> Mode:
-    """Engine and transport."""
+    """The engine and the transport."""
     return request.param  # type: ignore[no-any-return]
 
 
@@ -87,7 +87,7 @@ def test_every_survivor_names_the_rank_that_died_in_mid_collective(
 
 @pytest.mark.parametrize("mode", ["native-udp", "native-zmq"])
 def test_a_rank_that_holds_the_interpreter_for_longer_than_the_liveness_timeout_is_not_lost(mode: Mode) -> None:
-    """Of what speaks for it over ZeroMQ, only libzmq's own threads go on meanwhile: it answers their heartbeats."""
+    """Over ZeroMQ only libzmq's own threads go on meanwhile: they answer heartbeats."""
     with (
         a_switch(mode, "--liveness-timeout", "0.5") as switch,
         a_worker(switch.address, "held up", 1, 2, options(mode), habit="holds the interpreter"),

@@ -1,4 +1,4 @@
-"""Which reductions a rank knows to be finished everywhere."""
+"""Reductions that a rank knows to be finished everywhere."""
 
 from types import SimpleNamespace
 from typing import cast

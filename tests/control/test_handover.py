@@ -21,7 +21,7 @@ STATE = bytes(range(256)) * 10_000
 
 
 class Training:
-    """What a giver looks at: as far as `base`."""
+    """A training as its giver sees it, up to `base`."""
 
     def __init__(self, base: int) -> None:
         self.base = base

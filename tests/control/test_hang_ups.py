@@ -1,4 +1,4 @@
-"""Who dies is known by its closed control connection, long before its silence would tell: real sockets and signals."""
+"""A dead rank is known by its closed control connection, long before its silence would tell: real sockets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENGINES: tuple[Mode, ...] = ("native-udp", "native-zmq", "twin-udp")
 
 
 def drop_dead(session: Session) -> None:
-    """As a process that is killed: nothing is said, and the system closes what was open."""
+    """Die like a killed process: nothing is sent, and the system closes all sockets."""
     session._engine.close()
     assert session._line is not None
     session._line.close()

@@ -34,7 +34,7 @@ from tests.support.processes import DEADLINE_S, in_thread, join_all, reduce_toge
 from tests.support.services import OPERATOR, a_service, address_of
 
 QUICK = Options(connect_timeout_s=0.5)
-"""Where nobody answers."""
+"""Options for a place where nobody answers."""
 PATIENT = Options(connect_timeout_s=DEADLINE_S)
 
 

@@ -16,7 +16,7 @@ from fanin.key_file import operator_credentials
 
 @pytest.mark.parametrize("why", ["no home", "another's"])
 def test_who_can_have_no_key_may_ask_what_anybody_may(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user of a container who has no name, or with HOME as sudo leaves it."""
+    """Users of a container may have no name, and sudo leaves another user's HOME."""
 
     def refused(*_: object) -> NoReturn:
         raise KeyError if why == "no home" else PermissionError(errno.EACCES, os.strerror(errno.EACCES))

@@ -35,7 +35,7 @@ def reduction(count: int) -> Reduction:
 
 @dataclass
 class AJob:
-    """What a switch has of a job: what each rank has submitted, and who has left."""
+    """A job as its switch sees it: the reductions that each rank has submitted, and the ranks that have left."""
 
     given: list[list[int]]
     left: set[int] = field(default_factory=set)

@@ -64,7 +64,7 @@ class Place:
         return f"{name}/{rank}".encode()
 
     def join(self, rank: int, name: str = "j", **changes: object) -> control.Reply | None:
-        """What the rank was told last."""
+        """Join and return the last reply to the rank."""
         asked = join(rank, 2, job=name, **changes)
         self.say(rank, asked if self.way != "through leaves" else _enlisted(asked), name)
         return self.told.get((name, rank))
@@ -246,7 +246,7 @@ def test_what_became_of_a_job_is_told_after_it_is_off_the_data_plane(place: Plac
 
 @pytest.mark.parametrize("how", ["direct", "through leaves"])
 def test_those_who_ask_after_a_refused_rank_are_told_and_a_rank_that_comes_back_right_is_welcome(how: str) -> None:
-    """What only a switch that decides can do; so too that another rank takes the place of the first one."""
+    """Only a switch that decides can do this, and give another rank the place of the first one."""
     place = Place(how)
     place.join(1, words_per_packet=12)
     place.join(0)

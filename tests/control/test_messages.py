@@ -124,7 +124,7 @@ JSON = st.recursive(
 
 
 def parse_or_refuse(data: bytes) -> control.Message | None:
-    """What the parser makes of bytes; any other exception than ControlError fails the test."""
+    """The parsed message, or None after a ControlError; any other exception fails the test."""
     try:
         return control.parse(data)
     except ControlError:

@@ -52,7 +52,7 @@ def script(rounds: int, heard: list[int]) -> list[Event]:
 def test_done_and_heard_are_told_once_all_sessions_have_said_so(
     rounds: int, heard: list[list[int]], ahead: st.DataObject
 ) -> None:
-    """Whatever some of them have said already; the one that is behind is waited for."""
+    """Some shards are ahead; the one that is behind is waited for."""
     sessions = [Scripted(script(rounds, each)) for each in heard]
     for session in sessions:
         for _ in range(ahead.draw(st.integers(0, len(session.later)))):

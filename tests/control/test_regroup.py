@@ -1,4 +1,4 @@
-"""What a controller decides when ranks of a job over several shards have lost others of them."""
+"""A controller's decisions when ranks of a job over several shards have lost others of them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def goes_on(rank: int, places: tuple[int, ...] = (0, 1, 2), **changes: object) -
 
 
 def last(world: World, rank: int) -> control.Reply:
-    """What a rank of the successor was last told."""
+    """The last reply to a rank of the successor."""
     return world.told[f"next-{rank}"][-1]
 
 

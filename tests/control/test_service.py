@@ -1,4 +1,4 @@
-"""What a switch's one thread does in which order: over real sockets, with a data plane that says what it is told to."""
+"""The order of work of a switch's one thread: over real sockets, with a scripted data plane."""
 
 from __future__ import annotations
 

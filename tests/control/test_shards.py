@@ -253,7 +253,7 @@ def test_a_rank_that_leaves_fails_the_waits_of_the_others_at_every_shard() -> No
 
 
 def test_when_a_shard_is_lost_all_sessions_stop_and_what_was_done_stays_done() -> None:
-    """What goes on by other means relies on it: no result comes late, and nothing is written any more."""
+    """Continuation by other means relies on it: no result comes late, and nothing is written any more."""
     with switches(1, native=True) as kept, contextlib.ExitStack() as dying:
         (lost,) = dying.enter_context(switches(1, native=True))
         spread = join_all([*kept, lost], native=True, workers=2)

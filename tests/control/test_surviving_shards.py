@@ -107,7 +107,7 @@ def wait_for(sessions: list[ShardedSession], tickets: list[int]) -> None:
 
 
 def go_on(sessions: list[ShardedSession], shards: int) -> bool:
-    """Whether all of them have gone on with so many shards. Who asks for failures has losses noticed."""
+    """Whether all sessions have gone on with so many shards. Asking for failures makes a session notice losses."""
     assert [session.failure for session in sessions] == [None] * len(sessions)
     return all(len(session.sessions) == shards for session in sessions)
 

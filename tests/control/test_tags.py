@@ -1,4 +1,4 @@
-"""Which jobs tag their packets, who decides, and that switches, leaves and tools do and say so."""
+"""Jobs that tag their packets: the decision, and that switches, leaves and tools keep and report it."""
 
 from __future__ import annotations
 

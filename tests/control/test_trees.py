@@ -118,7 +118,7 @@ def test_a_leaf_that_slept_does_not_take_its_own_sleep_for_its_parents() -> None
 
 
 def test_a_leaf_is_nobodys_parent_not_even_its_own() -> None:
-    """Whatever the length of the circle, each of its switches is a leaf that another asks for."""
+    """In a circle of any length each switch is a leaf that another asks for."""
     grove = Grove()
     child, parent = grove.leaves
     for asking, words in ((child, "is itself a leaf, of udp://root:4919"), (parent, "is its own parent")):
@@ -211,7 +211,7 @@ def test_a_rank_that_is_refused_is_told_and_so_are_those_who_wait_at_another_lea
 
 
 def test_a_rank_that_asks_again_while_another_has_left_is_in_the_old_job_and_its_name_is_free() -> None:
-    """It may: its data path is not open yet. What it is told must not look like a job of its own to the leaf."""
+    """Its data path is not open yet, so it may join again. The leaf must not take the reply for a job of its own."""
     grove = Grove()
     grove.running()
     (spec,) = grove.servers[0].specs.values()

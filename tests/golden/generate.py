@@ -1,4 +1,4 @@
-"""Writes the golden vectors: `python -m tests.golden.generate`. Whoever implements fanin elsewhere starts from these.
+"""Writes the golden vectors: `python -m tests.golden.generate`. Another implementation of fanin starts from these.
 
 tests/golden/numerics.json: for each case the inputs of every worker and what the numerics make of them, as hexadecimal
 bytes: elements little-endian (as in memory), codes and words big-endian (as on the wire).
@@ -267,7 +267,7 @@ def _hex(array: npt.NDArray[Any]) -> str:
 
 
 def files() -> dict[str, str]:
-    """What the golden files should hold, by name."""
+    """The text of each golden file, by its name."""
     cases = {"numerics.json": numerics_cases(), "exact.json": exact_cases(), "wire.json": wire_cases()}
     cases["tags.json"] = tag_cases()
     cases["wide_sums.json"] = wide_cases()

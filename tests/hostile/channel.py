@@ -38,7 +38,7 @@ class Channel:
         return Controller(limits, planes, random_bits=dice.getrandbits, started_s=0.0, engine="fake")
 
     def bring(self, route: bytes, data: bytes, source: str = "10.0.0.1") -> None:
-        """What came over a connection, as fanin.switch.service.service takes it in."""
+        """Take in data of a connection as fanin.switch.service.service does."""
         entered = self.gate.enter(route, data, source)
         if isinstance(entered, Entered):
             self.controller.receive(entered.peer, entered.request, self.now, entered.caller)

@@ -41,11 +41,11 @@ class Segment:
         return int(struct.unpack_from(kind, self._map, at)[0])
 
     def put(self, at: int, value: int, kind: str = "Q") -> None:
-        """Write a number."""
+        """Write a number into the segment."""
         struct.pack_into(kind, self._map, at, value)
 
     def of_worker(self, worker: int, at: int) -> int:
-        """Where something of a worker's page is."""
+        """Offset of a field of a worker's page."""
         return PAGE_BYTES * (worker + 1) + at
 
     def uplink(self, worker: int) -> npt.NDArray[np.uint8]:
@@ -54,7 +54,7 @@ class Segment:
         return self.memory[start : start + self.ring_bytes]
 
     def images(self) -> npt.NDArray[np.uint8]:
-        """Where the switch adds up."""
+        """The memory in which the switch adds up."""
         return self.memory[PAGE_BYTES * (self.workers + 1) + (self.workers + 1) * self.ring_bytes :]
 
     def close(self) -> None:

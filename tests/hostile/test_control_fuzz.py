@@ -32,7 +32,7 @@ MESSAGES = int(os.environ.get("FANIN_FUZZ_MESSAGES", "100000")) // 2
 ROUND = 1000
 """Messages between two looks at the honest job; virtual time passes meanwhile."""
 MAX_HELD_BLOCKS = 1_500_000
-"""Of Python's own memory beyond what there was before, whatever came: about a hundred for each rank that may wait."""
+"""Bound on blocks of Python's memory beyond those before the run: about a hundred for each rank that may wait."""
 STRANGERS = [OPEN, *(Credentials.of_job(f"stranger {number}") for number in range(5))]
 NAMES = ["j", "k", "", "job 0 of an earlier controller", "x" * 200, "x" * 201, "\u2028", "a\nb"]
 NUMBERS = [-(2**64), -1, 0, 1, 2, 3, 31, 32, 33, 255, 777, 1024, 1025, 65_535, 65_536, 2**31, 2**63, 2**64 - 1, 2**64]
@@ -46,7 +46,7 @@ class Fuzzer:
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
         self.seen: list[bytes] = []
-        """What honest ranks have sent, for who sees packets."""
+        """Messages of honest ranks, as an observer of packets sees them."""
         self.challenges: dict[bytes, str] = {}
         self.numbers = 0
 
@@ -107,7 +107,7 @@ class Fuzzer:
         return self._reworded(data, credentials) if fate < 0.4 else data
 
     def _overheard(self) -> bytes:
-        """What somebody else has said, as it was or damaged."""
+        """A message of another rank, unchanged or damaged."""
         data = self.dice.choice(self.seen)
         return self._damaged(data) if self.dice.random() < 0.7 else data
 
@@ -184,7 +184,7 @@ class Honest:
 
 
 def held(channel: Channel) -> dict[str, tuple[int, int]]:
-    """What the switch holds, each beside its bound."""
+    """The quantities that the switch holds, each beside its bound."""
     table = channel.controller._table
     jobs = [*table.open.values(), *table.placed.values()]
     return {

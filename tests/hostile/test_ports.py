@@ -1,4 +1,4 @@
-"""What connections and bytes of strangers cost a switch: its memory, its processor, and the turn of others."""
+"""Costs of strangers' connections and bytes for a switch: its memory, its processor, and the turn of others."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def zmq_port(switch: SwitchProcess) -> int:
 
 
 def use(address: SwitchAddress, name: str) -> None:
-    """An honest job."""
+    """Run an honest job."""
     sessions = join_all(address, name, 2, Options(connect_timeout_s=10.0))
     reduce_together(sessions)
     for session in sessions:

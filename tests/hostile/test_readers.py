@@ -1,4 +1,4 @@
-"""What the one strict reader takes in, and how much memory a switch is allowed to ask for."""
+"""Inputs of the one strict reader, and the memory that a switch is allowed to ask for."""
 
 from __future__ import annotations
 

@@ -295,7 +295,7 @@ def test_full_rings_do_not_keep_the_switch_from_its_sockets() -> None:
 
 
 SHARED_TURN = 256
-"""As native/io/switch_flow.hpp has it: datagrams from rings before the sockets have their turn."""
+"""Number of datagrams from rings before the sockets have their turn, as in native/io/switch_flow.hpp."""
 
 
 # --- who is in several jobs ---

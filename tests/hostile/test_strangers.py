@@ -1,4 +1,4 @@
-"""What somebody who reaches the control port can do to a job that is not his: nothing."""
+"""Somebody who reaches the control port can do nothing to a job that is not his."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a user, a file or a machine may do to any command: one line, the promised status, and no traceback.
+"""Hostile users, files and machines: every command ends with one line, the promised status, and no traceback.
 
-Commands and their options are found in the application, so that a new one is under these tests by itself. What would
-start something (a process, a switch, a run) ends the test instead: it has then passed all checks of its input.
+Commands and their options are found in the application, so that a new one is under these tests by itself. A call that
+would start something (a process, a switch, a run) ends the test instead: it has then passed all checks of its input.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def label(value: object) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `ending.prepare` leaves a process: standard output replaces what it cannot encode."""
+    """Prepare output as `ending.prepare` does: standard output replaces characters that it cannot encode."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
     def start(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""Where things are in the repository, for tests that look at the repository itself."""
+"""Paths of the repository, for tests that look at the repository itself."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def project() -> dict[str, Any]:
-    """pyproject.toml."""
+    """Parse pyproject.toml into a dictionary."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 

@@ -30,7 +30,7 @@ FIELDS = {"backend", "lanes", "workers", "bytes", "median_s", "ratio_to_gloo", "
 
 @dataclass(frozen=True)
 class Measured:
-    """What a benchmark has left behind."""
+    """Files and output that a benchmark has left behind."""
 
     rows: list[dict[str, Any]]
     said: str

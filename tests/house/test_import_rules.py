@@ -1,4 +1,4 @@
-"""Who may import whom: the contracts of pyproject.toml hold, cover every module, and can fail."""
+"""The import contracts of pyproject.toml hold, cover every module, and can fail."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ SAYS_WHERE = "import tests.support.rank_server as server; print(server.ROOT)"
 
 
 def test_ranks_find_the_package_of_the_tree_that_their_test_runs_in(tmp_path: Path) -> None:
-    """What a rank starts is found through PYTHONPATH, where this folder comes first."""
+    """A rank finds its programs through PYTHONPATH, where this folder comes first."""
     tree = tmp_path / "tree"
     link_tree(tree)
     said = subprocess.run([sys.executable, "-c", SAYS_WHERE], cwd=tree, capture_output=True, text=True, check=True)

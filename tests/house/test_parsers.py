@@ -1,4 +1,4 @@
-"""Whatever a file or an option holds, its parser reads it or raises its own error: nothing else, and no hang.
+"""Any content of a file or an option is read by its parser or raises the parser's own error: nothing else, and no hang.
 
 Bytes from the network have such tests of their own (tests/wire, tests/control, and libFuzzer on the native parsers
 where clang is there). Inputs here are damaged copies of legal ones, which get further than random text.

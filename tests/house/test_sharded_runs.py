@@ -21,7 +21,7 @@ PLAN = sharded.Plan(
 
 
 def brought(run: Run) -> Outcome:
-    """What a training might bring."""
+    """A possible result of a training."""
     loss = (2.0 if run.rival == "gloo" else 2.1) + run.seed
     apart = None if run.seed else 0.01
     return Outcome(run, loss, loss + 1, apart, apart)

@@ -28,7 +28,7 @@ def functions_of(path: Path) -> set[str]:
 
 
 def missing(node: str) -> str | None:
-    """What a node id names that is not there; a parameter is a check of the module that CHECKS or COLLECTIVES names."""
+    """The missing part of a node id; a parameter is a check of the module that CHECKS or COLLECTIVES names."""
     found = NODE.fullmatch(node)
     if found is None:
         return f"{node} is no node id"

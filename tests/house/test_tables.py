@@ -21,7 +21,7 @@ from tests.report.records import emulated
 
 
 def shown(what: RenderableType, width: int) -> str:
-    """What a terminal of that width shows."""
+    """The text that a terminal of that width shows."""
     console = Console(file=io.StringIO(), width=width)
     with console.capture() as captured:
         console.print(what)
@@ -29,7 +29,7 @@ def shown(what: RenderableType, width: int) -> str:
 
 
 def all_reduces() -> FigureTable:
-    """Of `fanin bench allreduce`, with the longest figures that a run has had."""
+    """The table of `fanin bench allreduce`, with the longest figures that a run has had."""
     plan = allreduce.Plan(workers=8, bytes=26_214_400, lanes=(32,), against=("gloo",), samples=11, loss_percent=(1.5,))
     row = allreduce.Row(
         backend="mpi-shm",
@@ -49,7 +49,7 @@ def all_reduces() -> FigureTable:
 
 
 def links() -> FigureTable:
-    """Of `fanin bench network`."""
+    """The table of `fanin bench network`."""
     plan = network.Plan(workers=8, sizes=(4,), link=Link(rate_bit_s=1e8), lanes=(32,), against=("gloo",), samples=5)
     row = Row(
         backend="fanin",
@@ -72,12 +72,12 @@ def links() -> FigureTable:
 
 
 def training() -> FigureTable:
-    """Of `fanin bench staleness`."""
+    """The table of `fanin bench staleness`."""
     return staleness.table_of(*_uneven())
 
 
 def training_steps() -> FigureTable:
-    """Of `fanin bench staleness`, the second one."""
+    """The second table of `fanin bench staleness`."""
     return staleness.steps_of(*_uneven())
 
 
@@ -114,17 +114,17 @@ def _uneven() -> tuple[staleness.Plan, list[staleness.Row]]:
 
 
 def learning() -> FigureTable:
-    """Of `fanin bench codecs --train`."""
+    """The table of `fanin bench codecs --train`."""
     return codecs_train_tables.tables_of(*_learned())[0]
 
 
 def over_links() -> FigureTable:
-    """Of `fanin bench codecs --train`, the second one."""
+    """The second table of `fanin bench codecs --train`."""
     return codecs_train_tables.tables_of(*_learned())[1]
 
 
 def bounds_over_links() -> FigureTable:
-    """Of `fanin bench codecs --train`, the third one."""
+    """The third table of `fanin bench codecs --train`."""
     return codecs_train_tables.tables_of(*_learned())[2]
 
 
@@ -168,7 +168,7 @@ def _learned() -> tuple[codecs_train_rows.Plan, list[codecs_train_rows.Row]]:
 
 
 def comparison() -> FigureTable:
-    """Of `fanin demo --task text`."""
+    """The table of `fanin demo --task text`."""
     plan = demo.Plan(task="text", backend="fanin", workers=32, lanes=16, epochs=10, seed=0, faults="")
     said = {"accuracy": 0.9876, "test_loss": 5.0, "step_s": 1.2345, "communication_s": 1.2345, "epoch": 10, "loss": 1.0}
     run = demo.Run(plan, epochs=[said])
@@ -180,18 +180,18 @@ def comparison() -> FigureTable:
 
 
 def emulation() -> FigureTable:
-    """Of `fanin emulate` at its end."""
+    """The table at the end of `fanin emulate`."""
     return display.summary(emulated(workers=4, steps=200))
 
 
 def traffic() -> FigureTable:
-    """Of `fanin emulate` while it runs."""
+    """The table of `fanin emulate` while it runs."""
     sample = LinkSample(time_s=1.0, up_bytes=10**12, down_bytes=10**12, dropped=10**9)
     return display.links_table(1.0, {"worker 10": [sample]})
 
 
 def jobs() -> FigureTable:
-    """Of `fanin bench fairness`."""
+    """The table of `fanin bench fairness`."""
     row = {"bytes_per_s": 1e9, "flooded": 915_000, "of_fair_rate": 1.0}
     return fairness.table_of([{**row, "second_job": name} for name in SECOND_JOBS])
 

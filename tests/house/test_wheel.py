@@ -1,4 +1,4 @@
-"""What a user's pip gets: one import package, complete, and nothing else."""
+"""The wheel that pip installs: one import package, complete, and nothing else."""
 
 from __future__ import annotations
 

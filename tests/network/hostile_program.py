@@ -13,7 +13,7 @@ FAR = 3000.0
 
 
 def main() -> None:
-    """Do it."""
+    """Do the deed that the command line names."""
     rank = int(os.environ["RANK"])
     match sys.argv[1]:
         case "one-fails":

@@ -1,4 +1,4 @@
-"""What `fanin advise` makes of measurements: racks that are there and none that are not, and the quicker place."""
+"""Conclusions of `fanin advise` from measurements: racks that are there and no others, and the quicker place."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_spare_switches_are_among_the_choices_and_their_links_count() -> None:
 
 
 def test_a_switch_with_faster_links_takes_more_or_all() -> None:
-    """As one with a port for each host, which a sum at it alone shows."""
+    """Such a switch has a port for each host, which a sum at it alone shows."""
     alone_s = sum_s(network(4, spares=1, spare_weight=4.0), Choice("switch"), SIZE)
     assert alone_s == pytest.approx(sum_s(network(4), GLOO, SIZE) / 1.5, rel=0.05), "a link carries one tensor"
     assert spare_weight(network(4, spares=1), SIZE, alone_s) == pytest.approx(4, rel=0.01)

@@ -21,7 +21,7 @@ STEP_S = {"gloo": 1.0, "lanes:8": 0.1}
 
 
 def brought(run: Run) -> Outcome:
-    """What a training might bring: half of the loss is gone by half of the steps."""
+    """A possible result of a training: half of the loss is gone by half of the steps."""
     first, last = LOSSES[run.codec]
     points = (Point(4, first, 0.1), Point(8, last, 0.5))[: run.steps // 4]
     step_s = STEP_S[run.codec]

@@ -83,7 +83,7 @@ def test_datagrams_cross_a_link_and_are_metered_with_their_headers() -> None:
 
 @pytest.mark.parametrize("bands", [False, True])
 def test_a_host_has_bands_where_it_is_asked_to(bands: bool) -> None:
-    """What a socket of higher priority sends passes what waits for the rate, or comes last."""
+    """Packets of a socket of higher priority pass those that wait for the rate, or come last."""
     datagrams = 60  # as many as the buffers of two sockets hold
     with Fabric(Topology(workers=1, link=Link(rate_bit_s=4e6, bands=bands))) as fabric:
         far = (fabric.topology.root_address, PORT)
@@ -140,7 +140,9 @@ def test_racks_reach_one_another_through_the_root() -> None:
 
 
 def test_what_waits_at_a_lone_racks_uplink_is_no_longer_its_senders() -> None:
-    """As at a real switch: a bridge would leave datagrams to the socket they came from, TCP's to its small queues."""
+    """A real switch behaves like this: a bridge would leave datagrams to the socket they came from, TCP's to its small
+    queues.
+    """
     count, uplink = 200, Link(rate_bit_s=1e5, queue_bytes=1 << 16)
     place = SwitchPlace.parse("spare-only:1")
     with Fabric(Topology(workers=2, switch_at=place, uplink=uplink, lone_rack=True)) as fabric:
@@ -220,7 +222,7 @@ with Fabric(Topology(workers=1)) as fabric:
 
 
 def folder_of(name: str) -> Path:
-    """Where a run's processes write."""
+    """Folder for files of a run's processes."""
     return Path(tempfile.gettempdir()) / f"fanin-emulate-{name}"
 
 

@@ -1,4 +1,4 @@
-"""What programs, disks and people do to a run of `fanin emulate`: it ends, says who failed, and leaves its record."""
+"""A run of `fanin emulate` under hostile programs and disks: it ends, names the failure, and leaves its record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the switch of an emulated cluster is: shapes, what ranks are told, and what the links alone then need."""
+"""Places of the switch of an emulated cluster: shapes, the ranks' variables, and the bytes of the links."""
 
 from __future__ import annotations
 

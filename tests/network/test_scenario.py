@@ -168,7 +168,7 @@ VALUES = st.recursive(
 @settings(deadline=None, max_examples=400)
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3))
 def test_any_value_at_any_key_makes_a_scenario_or_the_one_error(body: dict[str, object]) -> None:
-    """What a TOML parser may return for a file; hypothesis has no TOML writer, so the parser itself is stood in for."""
+    """The inputs are values that a TOML parser may return; hypothesis has no TOML writer, so the parser is replaced."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fanin.emulation.network.scenario.load_toml", lambda path, what: body)
         error: ConfigurationError | None = None

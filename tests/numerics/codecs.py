@@ -149,7 +149,7 @@ class Case:
     seed: int
 
     def inputs(self) -> list[Array]:
-        """Each contributor's elements."""
+        """The elements of each contributor."""
         workers = range(self.contributors)
         return [random_array(self.element, self.count, self.style, self.seed + worker) for worker in workers]
 
@@ -189,7 +189,7 @@ AnyCodec = Codec | NativeCodec
 
 
 def reduce_chunk(codec: AnyCodec, inputs: list[Array], block_elements: int, divisor: float = 1.0) -> Array:
-    """What every worker gets when these inputs are contributed: agree on codes, quantize, add, dequantize."""
+    """Every worker's result of these inputs: agree on codes, quantize, add, dequantize."""
     codes = np.max([codec.codes(x, block_elements) for x in inputs], axis=0)
     words = np.array([codec.quantize(x, codes, block_elements) for x in inputs]).sum(axis=0, dtype=np.uint32)
     return codec.dequantize(words, codes, block_elements, len(inputs[0]), len(inputs), divisor)

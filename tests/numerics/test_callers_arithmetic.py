@@ -1,4 +1,4 @@
-"""What a thread has set for its own arithmetic must not reach the numerics: ranks may differ in it."""
+"""A thread's own settings of arithmetic must not reach the numerics: ranks may differ in them."""
 
 from typing import Any
 

@@ -164,7 +164,7 @@ def test_a_sum_is_the_float64_sum_in_the_order_of_ranks_rounded_once(element: El
 
 
 def one(element: Element, operator: Operator, *values: float, divisor: float = 1.0) -> float:
-    """What becomes of one element of each rank; numpy and native agree on it."""
+    """The reduction of one element of each rank; numpy and native agree on it."""
     words = np.concatenate([exact.encode(exact.narrow(np.array([value]), element), element) for value in values])
     result = exact.ExactCodec(element, operator, len(values)).decode(words, 1, divisor)
     assert_same_bits(native_decode(element, operator, words, 1, len(values), divisor), result)

@@ -1,4 +1,4 @@
-"""What the numerics promise (docs/numerics.md), held against exact arithmetic, for both codecs: numpy and native."""
+"""Promises of the numerics (docs/numerics.md), held against exact arithmetic, for both codecs: numpy and native."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def gradients(workers: int, count: int, seed: int) -> list[npt.NDArray[np.float3
 
 @given(workers=st.integers(1, 32), seed=seeds)
 def test_float32_over_32_bit_lanes_is_within_one_epsilon_of_a_float64_sum(workers: int, seed: int) -> None:
-    """Of the chunk's maximum (of inputs and sums): every element up to 8 workers, their root mean square up to 32."""
+    """The epsilon is of the chunk's maximum (of inputs and sums): every element up to 8 workers, their root mean square
+    up to 32.
+    """
     inputs = gradients(workers, BLOCK, seed)
     exact = np.sum(inputs, axis=0, dtype=np.float64)
     largest = max(np.abs(inputs).max(), np.abs(exact).max())

@@ -22,7 +22,7 @@ MANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def planes(lanes: int, up: int) -> Any:
-    """Where the accumulator of each lane stands: native/kernels/kernels.hpp has them in planes."""
+    """Place of each lane's accumulator: native/kernels/kernels.hpp has them in planes."""
     each = 8 // up
     index = np.arange(lanes)
     return index % each * (lanes // each) + index // each

@@ -2,7 +2,7 @@
 
 It is strict where a real one is: a client has subscribed, bound itself to the program, and speaks to all pipes; keys
 are complete; every value has exactly the bytes of its field; what is inserted is not there, what is changed is; a group
-has only nodes that exist, and no node goes while a group has it. What passes is written to the emulator, which runs the
+has only nodes that exist, and no node goes while a group has it. Legal writes go to the emulator, which runs the
 controls of the Tofino program; what leaves through its CPU port is in `cpu_out`.
 """
 
@@ -55,11 +55,11 @@ class BfrtServer:
         self.nodes: dict[int, Any] = {}
         self.groups: dict[int, Any] = {}
         self.most_groups = self.most_nodes = 1 << 16
-        """What the replication engine has room for."""
+        """Capacity of the replication engine."""
         self.cpu_out: queue.Queue[bytes] = queue.Queue()
-        """What left through the CPU port, with the program's header."""
+        """Packets that left through the CPU port, with the program's header."""
         self.out: list[tuple[int, bytes]] = []
-        """What left through the others."""
+        """Packets that left through the other ports."""
         self.transmit: Callable[[int, bytes], object] = lambda port, frame: self.out.append((port, frame))
 
     # --- packets ---
@@ -333,7 +333,7 @@ class BfrtServer:
 
 @contextlib.contextmanager
 def serving(server: BfrtServer) -> Iterator[str]:
-    """Its address."""
+    """Serve, and yield the server's address."""
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
             call, request_deserializer=messages.UNARY[name][0].FromString, response_serializer=_to_bytes

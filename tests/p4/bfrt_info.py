@@ -1,4 +1,4 @@
-"""What a device behind BfRt says of its tables: those of a program, as an SDE's compiler would, and its own."""
+"""A BfRt device's description of its tables: those of a program, as an SDE's compiler would write them, and its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def data(*fields: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def program_info(p4info: Any) -> bytes:
-    """What the SDE's compiler would say of a program: other numbers than the P4Info's, the pipe in front of names."""
+    """Describe a program as the SDE's compiler would: other numbers than the P4Info's, the pipe in front of names."""
     actions = {each.preamble.id: each for each in p4info.actions}
     tables: list[dict[str, Any]] = []
     for number, table in enumerate(p4info.tables, 1000):

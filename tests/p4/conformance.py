@@ -78,8 +78,9 @@ def without_receipts(sent: list[Sent]) -> list[Sent]:
 
 
 def as_a_pipeline_ascends(sent: list[Sent]) -> list[Sent]:
-    """What goes up from a pipeline has no order, since nobody there would read the parent's receipts, and says no
-    signature where all of its workers pass: a round's is that of the first that does not."""
+    """The packets that a pipeline sends up have no order, since nobody there would read the parent's receipts, and no
+    signature where all of its workers pass: a round's is that of the first that does not.
+    """
 
     def up(data: bytes) -> bytes:
         packet = parse(data)
@@ -105,7 +106,7 @@ class Pair:
         self._allowed, self._order = allowed, order
         self._rounds = 0
         self._ascents: set[bytes] = set()
-        """What the twin has sent up."""
+        """Packets that the twin has sent up."""
 
     def admit(self, spec: JobSpec) -> None:
         if spec.survives_loss and isinstance(self.subject, ControlledMachine):

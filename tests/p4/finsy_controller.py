@@ -3,7 +3,7 @@
     python finsy_controller.py ADDRESS DEVICE_ID PROGRAM P4INFO OTHER_P4INFO
 
 The device's program is that of tests/p4/router.py. The controller with the higher election id loads it, writes and
-leaves; the other one takes over. What both saw is printed as JSON.
+leaves; the other one takes over. Both print their observations as JSON.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ class LockstepSwitch(V1Switch):
     """For small programs: all that a program keeps is copied for every packet."""
 
     def process(self, port: int, data: bytes, now: float) -> Sent:
-        """See V1Switch."""
+        """Process the packet as V1Switch does, in both interpreters."""
         if self._machine is None:
             return super(LockstepSwitch, self).process(port, data, now)
         before, tally = self._saved(), copy.copy(self.tally)

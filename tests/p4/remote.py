@@ -5,8 +5,8 @@ veth pairs. One process serves any number of scenarios: each begins by loading t
 
 That a step is complete is known by packets, not by waiting: a PROBE comes back as an ECHO behind what its port was
 sent, and a packet that the controller sends comes back, or arrives at a host, behind all that went the same way before.
-What the emulator takes in together leaves host by host, without the lock under which the controller's packets are sent:
-these overtake it, until the ECHO of a PROBE that was taken in after it says that all of it has left.
+Frames that the emulator takes in together leave host by host, without the lock under which the controller's packets are
+sent: these overtake it, until the ECHO of a PROBE that was taken in after it says that all of it has left.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PORTS = tuple(range(1, 8))
 
 
 class Wire(Protocol):
-    """What hosts are connected to a device with. A place is a port, or a host's own socket."""
+    """The hosts' connection to a device. A place is a port, or a host's own socket."""
 
     switch: Endpoint
 
@@ -164,7 +164,8 @@ class RemoteDevice:
     def reset(self) -> Vocabulary:
         """Load the program again, as our controller loads another one, so that nothing is left of a scenario."""
         if self._words is not None:
-            # What a scenario has caused and not looked at is still to come, to ports that the next one has as well.
+            # Packets that a scenario has caused and not looked at are still to come, to ports that the next one has as
+            # well.
             for _ in (*self.for_controller(), *self.for_hosts()):
                 pass
         self.wire.forget()
@@ -175,7 +176,7 @@ class RemoteDevice:
         return self._words
 
     def for_controller(self) -> Iterator[Any]:
-        """What the device has for the controller, up to a packet of the controller's own."""
+        """Yield the device's messages for the controller, up to a packet of the controller's own."""
         assert self._words is not None
         mark = next(self._numbers).to_bytes(64, "big")
         self.link.send(self._words.packet_out(mark, egress_port=CPU_PORT))
@@ -187,7 +188,7 @@ class RemoteDevice:
             yield packet
 
     def for_hosts(self) -> Iterator[tuple[bytes, int]]:
-        """What has left the device, each with the source that it went to, up to a packet of the controller's."""
+        """Yield the packets that have left the device, with their destinations, up to one of the controller's."""
         assert self._words is not None
         wire = self.wire
         for place in wire.places():

@@ -1,6 +1,6 @@
 """The same requests, one by one, to our P4Runtime server and to BMv2's (p4lang/PI): codes, and what is read.
 
-What differs is listed, with both answers; docs/p4-emulator.md says why. The order matters, since writes stay.
+Differences are listed, with both answers; docs/p4-emulator.md says why. The order matters, since writes stay.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Peer:
 
 
 class Stream:
-    """A controller."""
+    """The stream of one controller."""
 
     def __init__(self, peer: Peer, election_id: int, device_id: int = DEVICE) -> None:
         self.requests: queue.Queue[Any] = queue.Queue()
@@ -98,13 +98,13 @@ class Stream:
         return code, update.election_id.low
 
     def end(self) -> None:
-        """Leave."""
+        """End the controller's stream."""
         self.requests.put(None)
         self.call.cancel()
 
 
 def pipeline(action: str = "VERIFY_AND_COMMIT", info: str = P4INFO, text: str | None = None, election: int = 5) -> Any:
-    """A SetForwardingPipelineConfigRequest."""
+    """Make a SetForwardingPipelineConfigRequest of these parts."""
     kinds = p4runtime_pb2.SetForwardingPipelineConfigRequest
     request = kinds(device_id=DEVICE, action=kinds.Action.Value(action))
     request.election_id.low = election
@@ -188,7 +188,7 @@ def _short(answer: str) -> str:
 
 
 def office(peer: Peer) -> list[object]:
-    """What two controllers and some who have no office are told, before there is a program and with one."""
+    """Replies to two controllers and to some clients without a role, before there is a program and with one."""
     said: list[object] = []
     set_pipeline, get = peer.stub.SetForwardingPipelineConfig, peer.stub.GetForwardingPipelineConfig
     asked = p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=DEVICE)

@@ -335,7 +335,7 @@ def test_a_file_of_ports_that_is_none_is_refused_with_the_place(tmp_path: Path, 
 
 
 def compiled(folder: Path, info: bytes = b"{}") -> Path:
-    """What the SDE's compiler leaves behind, with paths relative to elsewhere."""
+    """Files of the SDE's compiler, with paths relative to elsewhere."""
     (folder / "pipe").mkdir()
     (folder / "bf-rt.json").write_bytes(info)
     (folder / "pipe" / "context.json").write_text("{}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What `fanin stats` says of a P4 device."""
+"""The output of `fanin stats` for a P4 device."""
 
 from __future__ import annotations
 

@@ -109,7 +109,9 @@ def say_rate(what: str, lines: list[dict[str, Any]]) -> None:
 
 
 ENVIRONMENT = "FANIN_LANES=8 FANIN_WORDS_PER_PACKET=64"
-"""What decides how many elements share a scale, and so the bits: with the MTU of the path, 1,500 on every veth pair."""
+"""Variables that set how many elements share a scale, and so the bits: with the MTU of the path, 1,500 on every veth
+pair.
+"""
 LOSSY = f"{ENVIRONMENT} FANIN_FAULTS='{FAULTS}'"
 STATS = "ip netns exec worker1 fanin stats {url} --json | tr -d '\\n'"
 

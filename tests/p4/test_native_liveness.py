@@ -1,4 +1,4 @@
-"""What a frame has where it does not matter changes nothing."""
+"""Bytes of a frame that the program does not read change nothing."""
 
 from __future__ import annotations
 

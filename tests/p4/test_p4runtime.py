@@ -46,7 +46,7 @@ class Bench:
         self.server.close()
 
     def packet(self, port: int, data: bytes) -> list[tuple[int, bytes]]:
-        """What leaves, other than to the control plane."""
+        """The packets that leave, other than to the control plane."""
         self.sent.clear()
         self.service.receive([(port, data)])
         return list(self.sent)
@@ -72,7 +72,7 @@ def _unpacked(detail: Any) -> Code:
 
 
 class Controller:
-    """One StreamChannel."""
+    """A controller's StreamChannel and its messages."""
 
     def __init__(self, bench: Bench, election_id: int, device_id: int = 7) -> None:
         self.requests: queue.Queue[Any] = queue.Queue()
@@ -309,7 +309,7 @@ tables {
 action_profiles { preamble { id: 285212673 name: "gone profile" } with_selector: true size: 1024 }
 counters { preamble { id: 302055429 name: "gone counter" } size: 4 }
 """
-"""What p4c leaves out of the program, since no packet gets there."""
+"""Entries that p4c leaves out of the program, since no packet gets there."""
 
 
 def test_what_the_compiler_left_out_is_in_the_p4info_alone_and_a_request_that_names_it_is_refused(

@@ -1,4 +1,4 @@
-"""What becomes of a packet: parsing, stacks, registers, copies, checksums, and what leaves."""
+"""The way of a packet: parsing, stacks, registers, copies, checksums, and the output."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_loops_in_an_action_are_jumps_back() -> None:
 
 
 def test_a_loop_without_an_end_loses_its_packet_and_no_other() -> None:
-    """while (x != 0) {}"""
+    """The loop is `while (x != 0) {}`."""
     switch = acting(call("_jump_if_zero", field("x", "v"), number(2)), call("_jump", number(0)), to_port(1))
     with pytest.raises(PacketError, match="turns"):
         switch.process(0, b"\1\0", 0.0)
@@ -383,7 +383,7 @@ def test_a_dropped_packet_is_no_multicast_either() -> None:
 
 
 def test_a_copy_of_the_metadata_that_is_marked_to_drop_and_copied_back_drops_the_packet() -> None:
-    # What p4c makes of `action my_drop(inout standard_metadata_t s) { mark_to_drop(s); }`.
+    # p4c's output for `action my_drop(inout standard_metadata_t s) { mark_to_drop(s); }`.
     original, copy = named("header", "standard_metadata"), named("header", "s")
     switch = acting(
         to_port(2),

@@ -1,4 +1,4 @@
-"""What the emulator does not run, it refuses when it loads: by name, with the place in the document."""
+"""The emulator refuses a program that it does not run when it loads it: by name, with the place in the document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests/p4/remote.py promises, without BMv2: the emulator behind veth pairs, programmed over P4Runtime.
+"""Promises of tests/p4/remote.py, without BMv2: the emulator behind veth pairs, programmed over P4Runtime.
 
 And in this process, behind a wire on which as little happens at a time as a loaded machine can make of it.
 """
@@ -59,7 +59,7 @@ class ReluctantWire:
     """Hosts of a switch whose thread goes on only while one of them waits, and only until that one has something.
 
     As `fanin switch` does, it takes in together what has arrived, and sends what comes of it host by host; only then
-    it takes in more. What the controller sends goes past all of that.
+    it takes in more. The controller's packets overtake all of these.
     """
 
     switch = SWITCH
@@ -70,7 +70,7 @@ class ReluctantWire:
         self._leaving: dict[int, list[bytes]] | None = None
         """By source, while what has arrived is worked on."""
         self._left: list[tuple[int, list[bytes]]] = []
-        """What is to be sent, host by host."""
+        """Packets that are to be sent, host by host."""
         self._inboxes: defaultdict[int, list[bytes]] = defaultdict(list)
 
     def _leave(self, port: int, data: bytes) -> None:

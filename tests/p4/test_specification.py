@@ -1,4 +1,4 @@
-"""What the specification of P4Runtime 1.4.1 says of single writes and reads."""
+"""Rules of the specification of P4Runtime 1.4.1 for single writes and reads."""
 
 from __future__ import annotations
 

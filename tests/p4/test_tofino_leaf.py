@@ -281,7 +281,7 @@ def test_after_an_eviction_the_others_ask_again_and_the_round_goes_up_without_it
 
 
 def test_slots_of_a_job_that_has_gone_are_as_new_for_the_next_one(leaf: Leaf) -> None:
-    """Which bases the parent has closed is forgotten as well: else a complete round would be answered with itself."""
+    """The leaf also forgets which bases the parent has closed: else a complete round would be answered with itself."""
     for base in range(4):
         complete(leaf, base)
         leaf.result(base, 3, 4)
@@ -335,7 +335,7 @@ def test_a_notice_of_the_parents_ends_the_branch(leaf: Leaf) -> None:
 
 
 def entries(machine: P4Machine, words: Vocabulary, table: str) -> list[tuple[dict[str, int], str, dict[str, int]]]:
-    """What is in a table, default action apart: match, action and values."""
+    """The entries of a table, default action apart: match, action and values."""
     read = machine.link.read([words.all_entries(table)])
     return [words.read_entry(table, each.table_entry) for each in read if not each.table_entry.is_default_action]
 

@@ -36,7 +36,7 @@ def host() -> socket.socket:
 
 
 UDP_SEGMENT = 103
-"""Of <netinet/udp.h>: what is sent leaves as a train of datagrams of so many bytes."""
+"""Option of <netinet/udp.h>: a sent buffer leaves as a train of datagrams of so many bytes."""
 
 
 def native_ports(port: UdpPort) -> Any:

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_device_that_is_given_a_history_sends_what_it_says(folder: Path, name: str, native: bool) -> None:
-    """As the PTF test plays it: out of the files alone."""
+    """The history is played as the PTF test plays it: out of the files alone."""
     if native and native_extension(None) is None:
         pytest.skip("needs the native extension")
     read = json.loads((folder / "vectors.json").read_text())

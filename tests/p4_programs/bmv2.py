@@ -1,7 +1,7 @@
 """BMv2 itself, simple_switch_grpc, with a veth pair on each port and a raw socket on the other end.
 
-What a frame leads to is known to be complete without waiting for time to pass: a PROBE sent after it comes back as an
-ECHO behind it, since BMv2's ingress takes packets in order and so does the egress of each port.
+The effects of a frame are known to be complete without waiting for time to pass: a PROBE sent after it comes back as an
+ECHO behind it, since BMv2's ingress and the egress of each port take packets in order.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Bmv2:
         return parameters(self._client.info, action)
 
     def _behind_the_controller(self) -> list[tuple[int, bytes]]:
-        """What comes out before a packet that the controller sends through each port."""
+        """Packets that come out before a packet that the controller sends through each port."""
         sent = []
         for port in PORTS:
             fence = bytes(12) + b"\xff\xff" + next(self._numbers).to_bytes(4, "big") + bytes(46)
@@ -77,7 +77,7 @@ class Bmv2:
         return sent
 
     def _until_echo(self, port: int) -> list[tuple[int, bytes]]:
-        """What comes out of a port before the ECHO of a PROBE sent into it."""
+        """Packets that come out of a port before the ECHO of a PROBE sent into it."""
         number = next(self._numbers)
         self._sockets[port].send(frame_to_switch(Place(port - 1), Packet(kind=Kind.PROBE, slot=number).to_bytes()))
         echo = Packet(kind=Kind.ECHO, slot=number).to_bytes()
@@ -87,7 +87,7 @@ class Bmv2:
         return sent
 
     def _to_controller(self) -> list[tuple[int, bytes]]:
-        """What comes to the controller before a packet that it sends to itself."""
+        """Packets that come to the controller before one that it sends to itself."""
         fence = next(self._numbers).to_bytes(64, "big")
         self._client.send(fence, egress_port=CPU_PORT)
         sent = []

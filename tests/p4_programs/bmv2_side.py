@@ -1,6 +1,6 @@
 """BMv2 as a side of differential.py: simple_switch_grpc behind P4Runtime, veth pairs at its ports.
 
-What a frame leads to is complete when BMv2 has nothing left to do: all of its threads sleep. So no program needs a
+The effects of a frame are complete when BMv2 has nothing left to do: all of its threads sleep. So no program needs a
 frame that says "the rest has come", and nothing waits for time to pass.
 """
 
@@ -25,7 +25,7 @@ QUIET_SAMPLES = 3
 """Looks at BMv2's threads in a row that must find all of them asleep."""
 QUIET_TIMEOUT_S = 20.0
 SHORTEST_FRAME = 14
-"""That an interface takes."""
+"""Bytes of the shortest frame that an interface takes."""
 
 
 class EndedError(Exception):
@@ -33,7 +33,7 @@ class EndedError(Exception):
 
 
 class Bmv2Side:
-    """simple_switch_grpc."""
+    """simple_switch_grpc as a side of the comparison."""
 
     def __init__(self, client: Client, switch: subprocess.Popen[bytes], sockets: dict[int, socket.socket]) -> None:
         self._client = client
@@ -41,7 +41,7 @@ class Bmv2Side:
         self._sockets = sockets
 
     def write(self, update: Any) -> int:
-        """See Side."""
+        """Implements the protocol `differential.Side`."""
         code = self._client.write(update)
         if self._switch.poll() is not None:
             raise EndedError(f"BMv2 ends at the write of {text_format.MessageToString(update, as_one_line=True)}")
@@ -76,7 +76,7 @@ def _asleep(pid: int) -> bool:
 
 
 def waiting(tap: socket.socket) -> Iterator[bytes]:
-    """What has come to a raw socket, which does not block."""
+    """Yield the frames that wait at a raw socket, which does not block."""
     with contextlib.suppress(BlockingIOError):
         while True:
             yield tap.recv(1 << 16)

@@ -36,7 +36,7 @@ class RefusedProgramError(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """A compiled program."""
+    """A compiled program and its P4Info."""
 
     name: str
     program: Path
@@ -48,7 +48,7 @@ class Sample:
         return document
 
     def info(self) -> Any:
-        """The P4Info."""
+        """Parse the P4Info's file."""
         return text_format.Parse(self.p4info.read_text(encoding="utf-8"), p4info_pb2.P4Info())
 
 
@@ -94,7 +94,7 @@ class Side(Protocol):
         """Carry out one update; the canonical code of the answer."""
 
     def exchange(self, port: int, frame: bytes) -> Sent | None:
-        """What leaves, with the ports, when a frame comes in; None where P4 leaves undefined what happens."""
+        """The packets that leave, with the ports, when a frame comes in; None where P4 leaves the result undefined."""
 
 
 class EmulatedSide:
@@ -111,12 +111,12 @@ class EmulatedSide:
 
     @property
     def engine(self) -> str:
-        """Which interpreter runs the program."""
+        """Name of the interpreter that runs the program."""
         assert self._device.switch is not None
         return self._device.switch.engine
 
     def write(self, update: Any) -> int:
-        """See Side."""
+        """Implements the protocol `Side` of this module."""
         try:
             self._device.write(update)
         except StatusError as error:
@@ -124,7 +124,7 @@ class EmulatedSide:
         return 0
 
     def exchange(self, port: int, frame: bytes) -> Sent | None:
-        """See Side."""
+        """Implements the protocol `Side` of this module."""
         assert self._device.switch is not None
         try:
             return self._device.switch.process(port, frame, 0.0)
@@ -134,7 +134,7 @@ class EmulatedSide:
 
 @dataclass
 class Comparison:
-    """What came of one program."""
+    """The result of one program."""
 
     writes: int = 0
     refused: int = 0

@@ -16,7 +16,7 @@ UDP_OFFSET = 14 + 20 + 8
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where somebody sits."""
+    """The place of a host or the switch: a port with addresses."""
 
     number: int
 
@@ -27,12 +27,12 @@ class Place:
 
     @property
     def mac(self) -> int:
-        """Of the host there."""
+        """MAC address of the host there."""
         return 0x021000000000 + self.number
 
     @property
     def address(self) -> int:
-        """IPv4, 10.77.1.x."""
+        """IPv4 address of the host, 10.77.1.x."""
         return 0x0A4D0100 + self.number
 
     @property
@@ -42,7 +42,7 @@ class Place:
 
     @property
     def twin_address(self) -> int:
-        """What the twin takes for a source."""
+        """The twin's number for this source."""
         return 100 + self.number
 
 

@@ -14,14 +14,14 @@ from tests.p4_programs.random_values import value
 PORTS = (1, 2, 3, 4, 5)
 GROUPS = (1, 2, 3)
 ENTRIES = 6
-"""Of one table, at most."""
+"""Most entries of one table."""
 MEMBERS = 4
-"""Of one action profile."""
+"""Most members of one action profile."""
 Kinds = p4info_pb2.MatchField
 
 
 def number(value: int) -> bytes:
-    """As P4Runtime writes it: big-endian, as short as possible."""
+    """Write a number as P4Runtime does: big-endian, as short as possible."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 

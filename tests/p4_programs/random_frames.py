@@ -41,7 +41,7 @@ class FrameMaker:
         self._start = parser["init_state"]
 
     def frame(self) -> bytes:
-        """The next frame."""
+        """Draw the next frame."""
         made = _Way(self).bytes() if self._random.random() < 0.9 else self._random.randbytes(60)
         if made and self._random.random() < 0.15:
             made = made[: self._random.randrange(1, len(made) + 1)]

@@ -27,10 +27,10 @@ class Sides(ABC):
 
     @abstractmethod
     def say(self, data: bytes, source: Place) -> Sent:
-        """What the twin sends; what the subject sends is held to it, as far as the program promises the same."""
+        """Send to both; the subject's packets must be the twin's, as far as the program promises the same."""
 
     def twin_sends(self, data: bytes, source: Place) -> Sent:
-        """What the twin makes of a packet."""
+        """The twin's packets in response to one."""
         self.twin.receive_datagram(data, source.twin_address, 0.0)
         sent: Sent = {}
         for payload, destination in self.twin.datagrams_to_send(0.0):
@@ -86,7 +86,7 @@ def _as_target_may(payloads: list[bytes]) -> list[bytes]:
 
 
 def as_short_as(wanted: list[bytes], payloads: list[bytes]) -> list[bytes]:
-    """What a program sends, where the twin's answer is bare for its length's sake: programs cannot compare lengths."""
+    """A program's packets where the twin's answer is bare for its length's sake: programs cannot compare lengths."""
     if not any(data[3] == Kind.ANSWER and data[7] & Flag.BARE for data in wanted):
         return payloads
     return [bare(data) if data[3] == Kind.ANSWER else data for data in payloads]

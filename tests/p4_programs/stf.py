@@ -43,7 +43,7 @@ class PacketTest:
                 self._line(words[0].lower(), words[1:])
 
     def differences(self) -> list[str]:
-        """What came out otherwise than expected, at the ports that the file names."""
+        """Differences of the output from the expectation, at the ports that the file names."""
         found = []
         for port, wanted in sorted(self.expected.items()):
             got = self.sent.get(port, [])

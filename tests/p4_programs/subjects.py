@@ -59,7 +59,7 @@ OpenSubject = Callable[[str], Subject]
 
 
 class Emulated:
-    """fanin's emulator."""
+    """The emulator of fanin as a subject."""
 
     most_words_added = 256
 
@@ -133,7 +133,7 @@ def write_job(
 
 
 def program(subject: Subject, spec: JobSpec, uplink: Uplink | None = None) -> None:
-    """What a controller writes for a job all of whose workers have said HELLO; with `uplink`, of a leaf on a Tofino."""
+    """Write the entries of a job all of whose workers have said HELLO; with `uplink`, those of a leaf on a Tofino."""
     parent = Place(uplink.parent) if uplink else None
     places = [Place(worker) for worker in range(spec.workers)]
     subject.entry("FaninIngress.services", (SWITCH_ADDRESS, SERVICE_PORT), "FaninIngress.ours", ())
@@ -152,7 +152,7 @@ def program(subject: Subject, spec: JobSpec, uplink: Uplink | None = None) -> No
 
 
 def program_uplink(subject: Subject, spec: JobSpec, uplink: Uplink) -> None:
-    """What it writes for the way to a parent, which is at a Place, and back."""
+    """Write the entries of the way to a parent, which is at a Place, and back."""
     parent, ingress, egress = Place(uplink.parent), "FaninIngress", "FaninEgress.ascent"
     way = (uplink.job, uplink.generation, uplink.worker, parent.mac, parent.address, parent.udp_port)
     subject.entry(f"{egress}.uplinks", (spec.job,), f"{egress}.to_parent", way)

@@ -2,7 +2,7 @@
 
 Everything waits for its turn, which is random: what is in the network above the leaf, where packets get lost, overtake
 each other and come twice, and what is between its two passes. Each word of a contribution has the same value, so a
-result of two rounds shows, and so does a leaf's own sum in the place of the parent's.
+result of two rounds shows, as does a leaf's own sum in the place of the parent's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def leaf_spec(workers: int = 2) -> JobSpec:
 
 
 def value(worker: int, base: int) -> int:
-    """What worker `worker` gives, in each word; OTHER's number is that of the other leaf."""
+    """Value of each word of a worker's contribution; OTHER's number is that of the other leaf."""
     return (base + 1 << 8 * (worker % 4)) * 2654435761 + worker & 0xFFFF_FFFF
 
 
@@ -66,7 +66,7 @@ class Scene:
         self.evicted: int | None = None
 
     def contribution(self, number: int, base: int) -> Packet:
-        """What a worker gives as its base, or passes, however often it says so."""
+        """The contribution or the pass of a worker's base, the same at each repetition."""
         if (number, base) not in self.given:
             packet = Packet(
                 kind=Kind.CONTRIBUTION, job=self.spec.job, generation=self.spec.generation, worker=number, base=base
@@ -111,7 +111,7 @@ class Scene:
         self.deliver(self.subject.exchange(Place(PARENT).port, frame_to_switch(Place(PARENT), data)))
 
     def deliver(self, sent: list[tuple[int, bytes]]) -> None:
-        """What leaves the leaf reaches its workers, or is on its way up."""
+        """Deliver the leaf's packets to its workers, or send them on their way up."""
         for port, frame in sent:
             payload = frame[UDP_OFFSET : 14 + int.from_bytes(frame[16:18], "big")]
             if port == Place(PARENT).port:
@@ -140,7 +140,7 @@ class Scene:
         write_job(self.subject, self.spec, live=self.spec.full_mask & ~(1 << number), parent=Place(PARENT))
 
     def step(self) -> None:
-        """One thing happens."""
+        """Let one random event happen."""
         random, between = self.random, self.subject.switch.between
         waiting = [queue for queue in (between, self.up, self.down) if queue]
         busy = sum(map(len, waiting))
@@ -217,7 +217,7 @@ def test_what_goes_up_between_a_result_and_its_copy_is_a_repetition_whatever_its
 
 
 def scene_without_passes() -> Scene:
-    """With two workers."""
+    """A scene with two workers."""
     here = Scene(leaf_spec(), Random(0))
     for worker in here.workers:
         for base in range(4):
@@ -227,7 +227,7 @@ def scene_without_passes() -> Scene:
 
 
 def complete(here: Scene) -> None:
-    """Both workers contribute, and so does the other leaf; the parent's result is between its passes."""
+    """Both workers and the other leaf contribute; the parent's result is between its passes."""
     for worker in here.workers:
         here.contribute(worker)
     here.other_leaf()

@@ -1,4 +1,4 @@
-"""What the program does beside a job's ordinary course: evictions, new generations, other traffic, its counters."""
+"""The program beside a job's ordinary course: evictions, new generations, other traffic, its counters."""
 
 from __future__ import annotations
 

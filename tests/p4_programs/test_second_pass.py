@@ -63,7 +63,7 @@ class Scene:
         self.deliver(self.subject.exchange(place.port, frame_to_switch(place, packet)))
 
     def deliver(self, sent: list[tuple[int, bytes]]) -> None:
-        """What leaves the switch reaches its workers."""
+        """Deliver the switch's packets to its workers."""
         for port, frame in sent:
             worker = self.workers[port - 1]
             packet = parse(frame[UDP_OFFSET : 14 + int.from_bytes(frame[16:18], "big")])

@@ -24,7 +24,7 @@ def stf_of(sample: Sample) -> Path:
 
 
 def differences(text: bytes, stf: str, native: bool | None) -> list[str]:
-    """What an STF file finds wrong with an interpreter."""
+    """Differences that an STF file finds at an interpreter."""
     switch = V1Switch.from_json(text, native=native, random=Random(1).randrange)
     if native is not False and switch.engine != NATIVE:
         pytest.skip(switch.engine)

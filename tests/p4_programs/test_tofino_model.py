@@ -63,7 +63,7 @@ class ModelSides(Sides):
         return expected
 
     def exchange(self, data: bytes, source: Place) -> Sent:
-        """What the model sends, by destination."""
+        """The model's packets, by destination."""
         got: Sent = {}
         for port, frame in self.subject.exchange(source.port, frame_to_switch(source, data)):
             place, length = Place(port - 1), 14 + int.from_bytes(frame[16:18], "big")
@@ -117,7 +117,7 @@ def contribution(spec: JobSpec, worker: int, *values: int, slot: int = 0, base: 
 
 
 def clean(subject: Subject, spec: JobSpec, slot: int, entry: int) -> list[tuple[int, bytes]]:
-    """What comes of the controller's cleaning one ring entry of a slot."""
+    """The packets after the controller has cleaned one ring entry of a slot."""
     return subject.command("clean", frame_to_switch(CONTROLLER, contribution(spec, 0, slot=slot, base=entry)))
 
 

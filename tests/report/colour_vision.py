@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Colour = npt.NDArray[np.float64]
-"""Three components."""
+"""A colour of three components."""
 
 VISIONS: dict[str, Any] = {
     "trichromat": np.eye(3),
@@ -22,11 +22,11 @@ VISIONS: dict[str, Any] = {
         [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
     ),
 }
-"""Of linear RGB to linear RGB: Machado, Oliveira and Fernandes, 2009, severity 1."""
+"""Matrices from linear RGB to linear RGB: Machado, Oliveira and Fernandes, 2009, severity 1."""
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-"""Of linear sRGB (IEC 61966-2-1)."""
+"""Matrix of linear sRGB (IEC 61966-2-1)."""
 WHITE = np.array([0.95047, 1.0, 1.08883])
-"""D65."""
+"""The white point D65."""
 
 
 def linear(colour: str) -> Colour:

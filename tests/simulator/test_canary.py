@@ -1,4 +1,4 @@
-"""What the simulator must find: six planted defects; and their schedules, shortened, still show them."""
+"""The simulator finds six planted defects; and their schedules, shortened, still show them."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_a_worker_that_takes_codes_of_different_ages_for_the_same_is_found(monke
 
 
 def test_an_eviction_waits_for_a_switch_that_is_stopped() -> None:
-    """What waits in its socket came before: a contribution to the round which the eviction closes."""
+    """A contribution waits in its socket, sent before the eviction, to the round which the eviction closes."""
     job = JobPlan(
         workers=4,
         staleness=1,

@@ -18,16 +18,16 @@ pytestmark = pytest.mark.skipif(WORKER_MACHINES["native"] is None, reason="the n
 
 WORDS, SLOTS = 352, 362
 BYTES_PER_S = 12.5e6
-"""100 Mbit/s."""
+"""Rate of the link, 100 Mbit/s."""
 PACKET_BYTES = WORDS * 4 + 36
 
 
 @dataclass
 class Outcome:
-    """What an all-reduce came to."""
+    """The figures of an all-reduce."""
 
     of_ideal: float
-    """Of what the link could have carried of payload and headers, once."""
+    """Share of the payload and headers that the link could have carried, once."""
     resent: int
     lost: int
 

@@ -22,7 +22,7 @@ WINDOWS = (4, 32, 256)
 DELAYS_S = (5e-6, 100e-6, 2e-3)
 WORKERS, WORDS, CHUNKS = 3, 64, 600
 BYTES_PER_S = 12.5e6
-"""100 Mbit/s."""
+"""Rate of the link, 100 Mbit/s."""
 SEEDS = range(7, 12)
 
 

@@ -58,7 +58,7 @@ def asynchronous() -> dict[str, Any]:
 
 
 def hook() -> dict[str, Any]:
-    """DDP's iterations."""
+    """Train with DDP and the hook."""
     model = DistributedDataParallel(make_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     state = StaleSynchronousState(StaleOptions(staleness=2))

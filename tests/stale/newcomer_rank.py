@@ -1,6 +1,6 @@
 """A rank of a stale job whose last rank dies and is replaced while the job runs. Prints a JSON object at the end.
 
-What a process does besides training is said by variables: QUORUM; DIES, of the last founder; SHAPE, for another model;
+Variables name the tasks of a process besides training: QUORUM; DIES, of the last founder; SHAPE, for another model;
 GIVES_NOTHING and DIES_GIVING, of those who are asked for weights; LAST, of the last newcomer that is to come; LINGERS,
 of founders that stay until that one has ended.
 """
@@ -35,7 +35,7 @@ KEPT_PARTS = handover.LENGTH
 
 
 class DeadlyLength:
-    """Of a giver that dies when it has said where it stands, and not yet what its weights are."""
+    """A length at which a giver dies: after its place, and before its weights."""
 
     size, unpack = KEPT_PARTS.size, KEPT_PARTS.unpack
 
@@ -124,7 +124,7 @@ def leave_before_the_store(rank: int, size: int, store: c10d.Store) -> None:
 
 
 def main() -> None:
-    """Come, train, tell."""
+    """Join, train and report."""
     torch.set_num_threads(1)
     told: dict[str, object] = {}
     started_s = time.monotonic()

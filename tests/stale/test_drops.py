@@ -18,7 +18,7 @@ WORKERS, BOUND = 8, 2
 
 
 def rounds_that_overtake(rounds_per_gradient: int, gradients: int) -> Account:
-    """Of a worker under `skip`, while whose every gradient so many rounds close."""
+    """The account of a worker under `skip`, while whose every gradient so many rounds close."""
     account = Account(rank=0, chunks=1)
     rounds = StaleRounds(make_policy("skip"), BOUND, ScaleEpochs(BOUND, 1 << 20, 0), account)
     heard = 0
@@ -38,7 +38,7 @@ def rounds_that_overtake(rounds_per_gradient: int, gradients: int) -> Account:
 
 
 def watched(account: Account) -> DropWatch:
-    """As after that many gradients, dropped evenly."""
+    """A watch after that many gradients, dropped evenly."""
     watch = DropWatch()
     for number in range(1, account.handed_in + 1):
         watch.handed_in(number, account.dropped["too old"] * number // account.handed_in, 0.0)
@@ -91,7 +91,7 @@ def test_the_quorum_may_fall_again_after_a_while_without_drops() -> None:
 
 @dataclass
 class FakeSession:
-    """What pacing asks of a session."""
+    """The part of a session that pacing asks."""
 
     rank: int
     job_name: str = "j"

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
 def ends_of(mode: str) -> list[dict[str, Any]]:
-    """What the survivors told at their ends, the last rank having died."""
+    """Last reports of the survivors, the last rank having died."""
     environment = {"FANIN_ON_WORKER_LOSS": "continue"}
     with running(["tests.stale.loss_rank", mode], SIZE, environment) as job:
         assert job.wait(120, [SIZE - 1]) == [-signal.SIGKILL], job.output(SIZE - 1)

@@ -37,7 +37,7 @@ def a_job(size: int, quorum: int, **environment: str) -> Iterator[Job]:
 
 
 def ends(job: Job, ranks: list[int]) -> list[dict[str, Any]]:
-    """What processes have told at their ends."""
+    """Last reports of the processes."""
     assert job.wait(TIMEOUT_S, ranks) == [0] * len(ranks), [job.output(rank) for rank in range(len(job.processes))]
     return [json.loads(job.output(rank).splitlines()[-1]) for rank in ranks]
 

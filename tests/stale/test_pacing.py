@@ -1,4 +1,4 @@
-"""What ranks post of their pace while a job runs (host/torch/training/pacing.py)."""
+"""Posts of ranks about their pace while a job runs (host/torch/training/pacing.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every policy of the table must do: its jobs come to an end, and every gradient is accounted for."""
+"""Duties of every policy of the table: its jobs come to an end, and every gradient is accounted for."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native",
 
 
 class EngineSession:
-    """As much of a session as a runner needs."""
+    """The part of a session that a runner needs."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -218,7 +218,7 @@ def test_waiting_for_others_that_never_contribute_ends_with_an_error() -> None:
 
 
 def test_a_failure_in_the_background_reaches_training() -> None:
-    """Whatever goes wrong with a result is raised where training waits, and nothing hangs."""
+    """Any error with a result is raised where training waits, and nothing hangs."""
     broken = threading.Event()
     with members("skip", native=False, quorum=1, end=5) as job:
 

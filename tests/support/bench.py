@@ -1,4 +1,4 @@
-"""What the switch's tests share: a job with worker 0, 1, ... at addresses 100, 101, ..., and packets from them."""
+"""Shared parts of the switch's tests: a job with worker 0, 1, ... at addresses 100, 101, ..., and packets from them."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ def words_of(*values: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
 
 
 class Bench:
-    """One machine with one job, and its workers' voices. What the machine sends is parsed on the way out."""
+    """One machine with one job, and its workers' packets. The machine's packets are parsed on the way out."""
 
     _now = 0.0
     _said: tuple[tuple[bytes, int], ...] = ()
-    """What the machine has sent while time passed."""
+    """Datagrams that the machine has sent while time passed."""
 
     def __init__(self, make: MachineType, spec: JobSpec | None = None, registered: bool = True) -> None:
         self.machine = make(PLENTY)
@@ -114,7 +114,7 @@ class Bench:
         return self.sent()
 
     def bytes_of(self, packet: Packet) -> bytes:
-        """As its worker sends it: with its tag, if the job has a data key."""
+        """The packet as its worker sends it: with its tag, if the job has a data key."""
         token = self.spec.tokens[packet.worker % self.spec.workers]
         return MemberKeys(self.spec.data_key, token).finish(packet.to_bytes())
 
@@ -195,7 +195,7 @@ class Bench:
 
 
 def facts(packet: Packet) -> tuple[object, ...]:
-    """What two packets can be compared by."""
+    """The fields by which two packets can be compared."""
     head = (packet.kind, packet.job, packet.worker, packet.flags, packet.generation, packet.slot, packet.base)
     rest = (
         packet.lanes,

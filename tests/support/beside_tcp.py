@@ -12,7 +12,9 @@ from tests.support.cubic import SEGMENT_BYTES, CubicReceiver, CubicSender
 from tests.support.network import Link
 
 WORDS, SLOTS, CHUNKS = 352, 362, 182
-"""As long as frames are, what a host's socket holds, and 256 KiB: two such reductions are under way at any time."""
+"""Words as long as frames are, slots as a host's socket holds, and chunks of 256 KiB: two such reductions are under way
+at any time.
+"""
 PACKET_BYTES = WORDS * 4 + 36
 FIRST_SENDER = 1000
 LATE_S = 5e-4
@@ -24,7 +26,7 @@ TURN_S = 5e-4
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Of its fair share, what a worker has, and each TCP flow; and what of the link all have together."""
+    """Shares of a worker and of each TCP flow, relative to the fair share; and of the link by all together."""
 
     worker: float
     tcp: tuple[float, ...]
@@ -32,7 +34,7 @@ class Shares:
 
     @property
     def mean_tcp(self) -> float:
-        """Of a TCP flow, on average."""
+        """Mean share of the TCP flows."""
         return sum(self.tcp) / len(self.tcp)
 
 

@@ -76,7 +76,7 @@ class Cluster:
         return arrays
 
     def news(self, worker: int) -> list[WorkerEvent]:
-        """What a worker has reported, Ready and finished reductions apart."""
+        """A worker's events, Ready and finished reductions apart."""
         return [e for e in self.network.worker_events[worker] if not isinstance(e, Ready | ReductionDone)]
 
     def total(self, counter: str) -> int:

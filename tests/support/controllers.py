@@ -22,7 +22,7 @@ from fanin.switch.controller.job_shape import SwitchBuffers
 from fanin.switch.controller.leaf import LeafController, ParentPath
 
 EVERYBODY = Caller(key="one key", operator=True, control_key=bytes(32))
-"""Who asks, where it does not matter who."""
+"""A caller for tests in which any caller will do."""
 BUFFERS = SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
 
 

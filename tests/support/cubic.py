@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 
 SEGMENT_BYTES = 1480
-"""As long as frames with a contribution of 1,444 bytes, headers aside."""
+"""Bytes of a segment as long as frames with a contribution of 1,444 bytes, headers aside."""
 INITIAL_SEGMENTS = 10
 C, BETA = 0.4, 0.7
 """RFC 9438, sections 5 and 4.6."""
@@ -26,7 +26,7 @@ ACK_S = 0.04
 """A segment waits that long for another one to be acknowledged with."""
 
 NUMBERS = struct.Struct("!QQ")
-"""Of a segment its own; of an acknowledgement the highest that has arrived, and how many have."""
+"""Numbers of a segment: its own; of an acknowledgement: the highest that has arrived, and how many have."""
 
 
 class CubicSender:
@@ -115,7 +115,7 @@ class CubicSender:
             self._epoch_at, self._retry_at = None, now + RETRY_S
 
     def next_event(self) -> None:
-        """There are none."""
+        """Return None: there are no events."""
 
 
 class CubicReceiver:
@@ -153,4 +153,4 @@ class CubicReceiver:
         """`datagrams_to_send` looks at the time."""
 
     def next_event(self) -> None:
-        """There are none."""
+        """Return None: there are no events."""

@@ -1,4 +1,4 @@
-"""What the tests of a leaf share: one with two workers, its parent's voice, and histories of what all of them say."""
+"""Shared parts of the tests of a leaf: one with two workers, its parent's packets, and histories of all of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Leaf(Bench):
     def parent_says(
         self, kind: Kind, *, worker: int = 3, generation: int = 0xBEEF, flags: Flag = NO_FLAGS, **fields: Any
     ) -> list[Any]:
-        """What the leaf sends then. As in `packet`, there is a checksum where the job has them."""
+        """The leaf's packets after one of its parent. As in `packet`, there is a checksum where the job has them."""
         words, flags = words_of(*fields.pop("words", ())), flags | (Flag.CHECKSUM if self.spec.checksum else NO_FLAGS)
         packet = Packet(kind=kind, job=77, worker=worker, generation=generation, flags=flags, words=words, **fields)
         return self.say(packet, PARENT)
@@ -58,7 +58,7 @@ class Leaf(Bench):
 
 
 def parent_packet(random: Random, base: int) -> bytes:
-    """What a parent, or somebody with its address, may send."""
+    """A random packet of a parent, or of somebody with its address."""
     kind = random.choice([Kind.RESULT] * 6 + [Kind.ANSWER] * 2 + [Kind.RECEIPT, Kind.WELCOME, Kind.NOTICE, Kind.BYE])
     if random.random() < 0.05:
         kind = Kind.HELLO
@@ -85,7 +85,7 @@ def parent_packet(random: Random, base: int) -> bytes:
 
 
 class LeafHistory:
-    """What a leaf's workers and its parent say, and what somebody with their addresses may: made up as rounds close."""
+    """Packets of a leaf's workers and its parent, and of somebody with their addresses: made up as rounds close."""
 
     def __init__(self, leaf: Leaf, random: Random) -> None:
         self._leaf, self._random = leaf, random
@@ -125,7 +125,7 @@ class LeafHistory:
         return Marked(data) if self._random.random() < 0.2 else data
 
     def sent(self, datagrams: Iterable[bytes]) -> None:
-        """What the leaf has sent."""
+        """Take in the leaf's datagrams."""
         for each in datagrams:
             if each[OFFSET_KIND] == Kind.RESULT:
                 slot, base = (int.from_bytes(each[at : at + 4], "big") for at in (OFFSET_SLOT, OFFSET_BASE))

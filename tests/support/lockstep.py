@@ -45,7 +45,7 @@ class Lockstep:
         return ticket
 
     def begin(self, base: int) -> None:
-        """Of a newcomer: both begin there."""
+        """Begin both machines of a newcomer at that base."""
         self._twin.begin(base)
         self._native.begin(base)
         self._compare()

@@ -21,7 +21,7 @@ from tests.support.engines import DEADLINE_S, Engines
 native = pytest.importorskip("fanin._native", reason="the native extension is not built")
 
 DEFAULT_LIMIT_BYTES = 212_992
-"""What an ordinary user may ask for with SO_RCVBUF on Debian 12 (net.core.rmem_max)."""
+"""Buffer that an ordinary user may ask for with SO_RCVBUF on Debian 12 (net.core.rmem_max)."""
 PLENTY = 1 << 26
 
 

@@ -73,12 +73,12 @@ class Playground:
 
     @property
     def now(self) -> float:
-        """Virtual seconds."""
+        """Virtual time in seconds."""
         return self._wires.queue.now
 
     @property
     def link(self) -> Link:
-        """Of everybody, in each direction; may be replaced while it runs."""
+        """Link of every node, in each direction; it may be replaced while the network runs."""
         return self._wires.link
 
     @link.setter

@@ -36,7 +36,7 @@ DEADLINE_S = 30.0
 SELECT_FILES = 1024
 """FD_SETSIZE: select() takes lower numbers than this one."""
 LIVENESS_S = 2.0
-"""Of the switches here, so that tests are quick."""
+"""Liveness timeout of the switches here, so that tests are quick."""
 WORKER_PROGRAM = Path(builders.__file__).with_name("summing_rank.py")
 
 Mode = Literal["native-udp", "native-shared-memory", "twin-udp", "native-zmq"]
@@ -79,7 +79,7 @@ class SwitchProcess:
         return text
 
     def rest(self) -> str:
-        """What it has printed since, if anything comes within a moment."""
+        """Output since the last call, if any comes within a moment."""
         assert self.process.stdout is not None
         text = ""
         while select.select([self.process.stdout], [], [], 0.2)[0]:
@@ -118,7 +118,7 @@ class WorkerProcess:
         )
 
     def last_words(self) -> dict[str, object]:
-        """What the worker raised, once it did."""
+        """The worker's exception, once it was raised."""
         output, _ = self.process.communicate(timeout=DEADLINE_S)
         return dict(json.loads(output.splitlines()[-1]))
 
@@ -168,7 +168,7 @@ def files_left(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def many_files() -> Iterator[None]:
-    """What this process opens meanwhile has numbers that select() does not take."""
+    """Give files that this process opens meanwhile numbers that select() does not take."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < SELECT_FILES * 2:
         pytest.skip(f"this process may open {hard} files")
@@ -217,7 +217,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def on_every(act: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """What `act` returns for each of the items, each in a thread of its own."""
+    """Results of `act` for each of the items, each in a thread of its own."""
     futures = [in_thread(partial(act, item)) for item in items]
     return [cast("R", future.result(DEADLINE_S)) for future in futures]
 
@@ -262,7 +262,7 @@ def reduce_together(sessions: list[Session], count: int = 1000) -> None:
 
 
 def reduced(addresses: list[SwitchAddress], job: str, given: Options, lanes: int) -> list[bytes]:
-    """What each rank, each at its switch, gets as the mean of arrays that are made from the ranks."""
+    """Each rank's result, each at its switch, of a mean of arrays that are made from the ranks."""
     size = len(addresses)
 
     def join(rank: int) -> Session:

@@ -32,7 +32,7 @@ ROOT = Path(__file__).absolute().parents[2]
 """Links are not followed: in a tree of links with another extension (tools/linked_tree.py), ranks and the switches that
 they start are to load that one."""
 PRELOADED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "fanin.host.torch.backend")
-"""What nearly every rank imports, sooner or later."""
+"""Modules that nearly every rank imports, sooner or later."""
 WHERE = signal.SIGUSR1
 """Has a rank print its threads' stacks, for one that is found to hang."""
 
@@ -124,7 +124,7 @@ class Rank:
                 return
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the rank with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
 

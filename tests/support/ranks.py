@@ -63,7 +63,7 @@ class Job:
         return codes
 
     def output(self, rank: int) -> str:
-        """What a rank has printed."""
+        """Output of a rank so far."""
         return (self.folder / f"rank{rank}.txt").read_text(errors="replace")
 
     def close(self) -> None:

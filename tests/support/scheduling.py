@@ -1,4 +1,4 @@
-"""Which tests of a parallel run stay together: those of a file that starts processes, on one worker of xdist.
+"""Tests of a parallel run that stay together: those of a file that starts processes, on one worker of xdist.
 
 They share what the file's fixtures have started, and do not compete with each other. All other tests go, one by one, to
 the worker that is free. xdist's own `loadgroup` reads its groups from changed node ids, which pytest 9 no longer has.

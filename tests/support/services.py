@@ -12,7 +12,7 @@ from fanin.switch.service.service import ServiceOptions, SwitchService
 
 OPERATOR_KEY = bytes(range(32))
 OPERATOR = Credentials(OPERATOR_KEY, discloses=False)
-"""Who is told everything by these services."""
+"""Credentials of these services' operator, who is told everything."""
 
 
 @contextlib.contextmanager
@@ -32,5 +32,5 @@ def a_service(**given: object) -> Iterator[SwitchService]:
 
 
 def address_of(service: SwitchService, scheme: str = "udp") -> SwitchAddress:
-    """Where workers find it."""
+    """Address of a service for its workers."""
     return SwitchAddress("zmq" if scheme == "zmq" else "udp", "127.0.0.1", service.port)

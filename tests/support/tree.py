@@ -60,7 +60,7 @@ class Tree(Playground):
             self.attach(WORKER + branch * self.per_leaf + local, machine)
 
     def submit(self, worker: int, array: Array, **given: Any) -> None:
-        """In place."""
+        """Submit a reduction in place."""
         self.workers[worker].submit(reduction(array, **given))
         self.speak(WORKER + worker)
 
@@ -73,7 +73,7 @@ class Tree(Playground):
         return arrays
 
     def news(self, worker: int) -> list[WorkerEvent]:
-        """What a worker has reported, Ready and finished reductions apart."""
+        """A worker's events, Ready and finished reductions apart."""
         return [each for each in self.events[WORKER + worker] if not isinstance(each, Ready | ReductionDone)]
 
     def leave(self, worker: int) -> None:

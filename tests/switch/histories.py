@@ -14,7 +14,7 @@ from tests.support.bench import MACHINES, NO_FLAGS, Bench, Machine, address, mak
 
 WIDTHS = tuple(WIDE_SUMS.values())
 WORDS = 12
-"""Of a contribution: a result in lanes of four times the bits still fits a packet."""
+"""Words of a contribution: a result in lanes of four times the bits still fits a packet."""
 TWIN = MACHINES["twin"]
 NATIVE = MACHINES["native"]
 
@@ -45,13 +45,13 @@ class Pair:
         self.twin, self.native = self.bench.machine, Bench(NATIVE, spec).machine
         self.spec = spec
         self.lanes: LaneField | None = None
-        """What those who keep the rules say of their words."""
+        """Lane field of workers that keep the rules."""
         self.now = 0.0
         self.seen: list[tuple[bytes, int]] = []
         self.closed = [0] * spec.slots
         """Rounds that each slot has closed."""
         self.next_base = [[0] * spec.slots for _ in range(spec.workers)]
-        """What each worker contributes next if it keeps the host rules."""
+        """Next base of each worker's contribution if it keeps the host rules."""
         self.orders = [0] * spec.workers
         """Transmissions of each worker, some of which are lost."""
 
@@ -209,4 +209,4 @@ def wait(pair: Pair, random: Random) -> None:
 STEPS: dict[Callable[[Pair, Random], None], int] = {
     keep_the_rules: 30, pass_a_run: 4, break_the_rules: 6, replay: 6, mutate: 4, greet: 3, control: 1, wait: 2,
 }  # fmt: skip
-"""What may happen next, with how likely it is."""
+"""Possible next events, with their likelihoods."""

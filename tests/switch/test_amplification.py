@@ -1,4 +1,4 @@
-"""What comes back to whoever sends a packet, or forges the source of one: never more bytes than it spent, but for news.
+"""The switch's reply to the sender of a packet, or to a forged source: never more bytes than came, but for news.
 
 The exceptions are those of docs/protocol.md (*Refusing*): a NOTICE may be eight bytes longer than what it answers, and
 results and news of the membership go to everybody who is registered, whoever brought them about.

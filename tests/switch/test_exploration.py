@@ -42,7 +42,8 @@ class Host(NamedTuple):
     base: int = 0
     waiting: bool = False
     life: int = 0
-    """Which process it is that has this place; what an earlier one sent comes from another address, and is refused."""
+    """Number of the process that has this place; packets of an earlier one come from another address, and are refused.
+    """
     passing: bool = False
     """A newcomer passes for the base at which it stands."""
 
@@ -111,7 +112,7 @@ def _facts(entry: Round) -> object:
 
 
 def _amounts(entry: Round) -> npt.NDArray[np.int64]:
-    """What a round holds of each contribution: words, accumulators, or the lanes that these were narrowed to."""
+    """The amounts of each contribution in a round: words, accumulators, or the lanes that these were narrowed to."""
     if entry.sums is not None:
         return entry.sums.astype(np.int64)
     if entry.lanes is None:
@@ -155,7 +156,7 @@ def explore(config: Config) -> tuple[int, int]:
 
 
 def _copy(slot: Slot) -> Slot:
-    """A slot with registers of its own. What stands in them is immutable, and the membership is shared."""
+    """A slot with registers of its own. The registers' values are immutable, and the membership is shared."""
     other = copy.copy(slot)
     other.arrived, other.sums = list(slot.arrived), list(slot.sums)
     return other
@@ -243,7 +244,7 @@ def _is_in(state: State, sent: Sent) -> bool:
 
 
 def _controls(config: Config, state: State) -> Iterator[State]:
-    """What the controller may do at any moment: take a worker out, set another K and S."""
+    """Possible actions of the controller at any moment: take a worker out, set another K and S."""
     membership = state.slot.membership
     changed = [replace(membership, quorum=quorum, staleness=staleness) for quorum, staleness in config.tuning]
     if config.evicting is not None and membership.live >> config.evicting & 1:
@@ -264,7 +265,7 @@ def _controls(config: Config, state: State) -> Iterator[State]:
 
 
 def _check_conservation(config: Config, state: State) -> None:
-    """What is in the results and in the open round is exactly what was accepted."""
+    """Check that the results and the open round hold exactly the accepted contributions."""
     slot = state.slot
     opened = slot.sums[slot.open % slot.membership.history] if slot.count else EMPTY
     total = np.zeros(_places(config), np.int64)
@@ -297,7 +298,7 @@ def _arguments(config: Config, sent: Sent) -> tuple[int, int, Contribution | Non
 
 
 def _manner(config: Config, sent: Sent) -> Manner:
-    """What a contribution says besides: the same whenever it is repeated."""
+    """Other properties of a contribution: the same whenever it is repeated."""
     bare = config.keeping and (sent.worker + sent.base) % 2 == 0
     return Manner(sent.late, bare, sent.base + 1 if config.owning else 0)
 

@@ -66,7 +66,7 @@ def test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again(machine_ty
 
 
 def test_who_completes_a_round_with_a_mark_is_told_of_it_too(machine_type: MachineType) -> None:
-    """Who comes last every time would never hear of marks else: what goes up has no receipt."""
+    """A worker that always comes last would never hear of marks else: the packet that goes up has no receipt."""
     leaf = Leaf(machine_type)
     leaf.gives(0, 0, (1,))
     last = leaf.packet(Kind.CONTRIBUTION, 1, signature=5, bitmap=1, words=(2,))

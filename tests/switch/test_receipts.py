@@ -1,4 +1,4 @@
-"""Which transmissions have arrived, and when their worker is told (switch/machine/receipts.py)."""
+"""Transmissions that have arrived, and the moment when their worker is told (switch/machine/receipts.py)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_orders_wrap_around() -> None:
 
 
 def with_order(bench: Bench, worker: int, base: int, order: int) -> list[Packet]:
-    """What a contribution with an order brings its sender, results apart."""
+    """Replies to the sender of a contribution with an order, results apart."""
     packet = bench.packet(Kind.CONTRIBUTION, worker, base=base, bitmap=order, words=(1,))
     sent = bench.say(packet.to_bytes(), address(worker))
     return [each for each, to in sent if each.kind is not Kind.RESULT and to == address(worker)]

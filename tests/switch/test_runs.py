@@ -214,7 +214,7 @@ class Observer(histories.Pair):
 
 @pytest.mark.skipif(histories.NATIVE is None, reason="the native extension is not built")
 def test_histories_of_jobs_with_runs_are_told_alike_by_twin_and_native_machine() -> None:
-    """As in test_agreement, where few jobs have any."""
+    """Few jobs of test_agreement have runs; these have many."""
     taken = given = 0
     for seed in range(40):
         random = Random(seed)

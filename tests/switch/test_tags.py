@@ -1,8 +1,8 @@
 """Jobs whose packets carry keyed tags: who sees a job's packets, and forges their sources, can change nothing.
 
-The observer here is given all that is on the wire: index and generation, addresses, tokens, slots and bases. What it
-does not have is the job's secret. Where a job does without tags, the same things work, which is documented in
-docs/security.md: these tests say so, too.
+The observer here is given all that is on the wire: index and generation, addresses, tokens, slots and bases. It does
+not have the job's secret. Where a job does without tags, the same things work, which is documented in docs/security.md:
+these tests say so, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def gives(bench: Bench, worker: int, *, base: int = 0, words: Sequence[int] = (1
 
 
 def as_sent(bench: Bench, packet: Packet, source: int) -> list[bytes]:
-    """What the machine puts on the wire in answer to a packet with its own tag."""
+    """The machine's datagrams in answer to a packet with its own tag."""
     bench.machine.receive_datagram(bench.bytes_of(packet), source, bench.now)
     return [data for data, _ in bench.machine.datagrams_to_send(bench.now)]
 
@@ -102,7 +102,7 @@ def test_whatever_a_switch_says_carries_the_tag_of_whom_it_is_for(machine_type: 
 
 
 def test_nobody_is_handed_a_notice_to_end_a_worker_with(machine_type: MachineType) -> None:
-    """Who repeats a worker's HELLO from elsewhere is told nothing: a tagged STRANGER would be believed by its owner."""
+    """A worker's HELLO repeated from elsewhere gets no reply: a tagged STRANGER would be believed by its owner."""
     bench = Bench(machine_type, TAGGED)
     hello = bench.bytes_of(bench.hello(1, slot=1))
     bench.machine.receive_datagram(hello, 666, bench.now)
@@ -179,7 +179,7 @@ def test_results_that_wait_to_be_sent_have_their_tags_when_their_slot_or_their_j
 @pytest.mark.skipif(native("SwitchMachine") is None, reason="the native extension is not built")
 @pytest.mark.parametrize("seed", range(3))
 def test_a_batch_is_as_good_as_its_datagrams_one_by_one(seed: int) -> None:
-    """Whatever is in it: the right tags, wrong ones, none, other jobs', scraps."""
+    """Batches hold the right tags, wrong ones, none, other jobs', scraps."""
     dice = np.random.default_rng(seed)
     benches = [Bench(native("SwitchMachine"), TAGGED) for _ in range(2)]
     other = make_spec(job=2, data_key=bytes(16))

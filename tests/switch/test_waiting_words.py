@@ -25,7 +25,9 @@ WORKERS, SLOTS, BASES = 6, 3, 8
 def test_what_waits_where_it_lies_comes_to_the_same_packets_as_the_twins(
     lanes: LaneField | None, shifts: int, seed: int
 ) -> None:
-    """Whatever does not wait any more, or was let go, its writer overwrites at once. Lanes with a shift do not wait."""
+    """A writer overwrites its words at once when they do not wait any more, or were let go. Lanes with a shift do not
+    wait.
+    """
     dice = np.random.default_rng(seed)
     wide = lanes is not None
     spec = make_spec(workers=WORKERS, slots=SLOTS, words=16, codes=1, accumulators=wide, branches=shifts > 1)

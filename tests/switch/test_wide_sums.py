@@ -211,7 +211,7 @@ def test_a_tree_whose_leaves_lose_no_bit_is_one_switch_to_the_bit() -> None:
 
 
 def by_leaves(spec: Any, inputs: list[Any], number: int, per_leaf: int) -> Any:
-    """What a tree makes of one packet's elements, from the codec alone."""
+    """A tree's result of one packet's elements, from the codec alone."""
     codec = codec_for(Element.FLOAT32, number, len(inputs[0]), spec)
     assert codec.packets == 1
     assert codec.lanes is not None

@@ -95,7 +95,7 @@ def check_a_restarted_run_has_the_bits_of_one_that_went_on(rank: int, size: int)
 
 
 def check_large_buckets_go_through_encoders_in_pieces(rank: int, size: int) -> None:
-    """Of 1,100 elements here: the replicas stay alike, every element is trained, and a restart has their bits."""
+    """With pieces of 1,100 elements the replicas stay alike, every element is trained, and restarts have their bits."""
     kept, codec_buckets.PIECE = codec_buckets.PIECE, 1100
     try:
         reference, start = parameters_of(train_alone(size, steps=12)), parameters_of(make_model())
@@ -233,7 +233,7 @@ class Branches(nn.Module):
         self.branch = 0
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Logits."""
+        """Return the logits of the inputs."""
         logits: torch.Tensor = self.head(torch.tanh((self.left, self.right)[self.branch](inputs)))
         return logits
 
@@ -242,7 +242,7 @@ Wrap = Callable[..., DistributedDataParallel]
 
 
 def backward(model: Callable[[torch.Tensor], torch.Tensor], rank: int, step: int) -> None:
-    """Of one batch."""
+    """Compute the gradients of one batch."""
     inputs, targets = batch(rank, step)
     nn.functional.cross_entropy(model(inputs), targets).backward()
 

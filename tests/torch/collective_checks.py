@@ -43,7 +43,7 @@ REDUCERS: dict[str, Any] = {
 
 
 def values(dtype: torch.dtype, rank: int, count: int = 1000, seed: int = 1) -> torch.Tensor:
-    """What `rank` brings: seeded, so that every rank knows what every other has."""
+    """The values of `rank`: seeded, so that every rank knows those of every other."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     if dtype.is_complex:
         return torch.complex(*(torch.randn(count, generator=generator).to(dtype.to_real()) for _ in range(2)))
@@ -56,7 +56,7 @@ def values(dtype: torch.dtype, rank: int, count: int = 1000, seed: int = 1) -> t
 
 
 def everyone(dtype: torch.dtype, size: int, **named: Any) -> list[torch.Tensor]:
-    """What all ranks bring."""
+    """The values of all ranks."""
     return [values(dtype, rank, **named) for rank in range(size)]
 
 
@@ -465,7 +465,7 @@ def bits_equal(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def check_methods_of_the_group_take_a_root_by_name(rank: int, size: int) -> None:
-    """As those of torch's own ProcessGroup do."""
+    """The methods of torch's own ProcessGroup do so."""
     group = dist.group.WORLD
     assert isinstance(group, FaninProcessGroup)
     reduced, copied = torch.ones(3), torch.full((3,), float(rank))
@@ -675,7 +675,7 @@ def check_subgroups_are_jobs_of_their_own(rank: int, size: int) -> None:
 
 
 def threads() -> Counter[str]:
-    """Of this process, by name."""
+    """Threads of this process, by name."""
     names: Counter[str] = Counter()
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # one that ends at this moment

@@ -25,7 +25,7 @@ from tests.torch.collective_checks import FLOATS, INTEGERS, REDUCERS, close, eve
 
 
 def device_of(rank: int) -> torch.device:
-    """This rank's device."""
+    """Return the device of this rank."""
     return torch.device("cuda", rank % torch.cuda.device_count())
 
 
@@ -308,7 +308,7 @@ def gloo_trained(rank: int) -> list[torch.Tensor]:
 
 
 def device_mesh(size: int) -> DeviceMesh:
-    """All ranks."""
+    """A mesh of all ranks."""
     return DeviceMesh("cuda", list(range(size)))
 
 

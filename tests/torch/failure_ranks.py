@@ -39,7 +39,7 @@ _worlds = itertools.count()
 
 
 def raised(call: Callable[[], object]) -> dict[str, Any]:
-    """What a call raised, and within which time."""
+    """The exception of a call, and its time."""
     started_s = time.monotonic()
     try:
         call()

@@ -45,7 +45,7 @@ def fork(work: Callable[[], None]) -> int:
 
 
 def shut_down() -> None:
-    """What a child that cleans up after itself calls."""
+    """Shut down as a child does that cleans up after itself."""
     group = dist.group.WORLD
     assert group is not None
     group.shutdown()

@@ -12,7 +12,7 @@ WIDTH, BLOCKS, STEPS = 128, 7, 12
 
 
 def main() -> None:
-    """Shard, train, tell."""
+    """Shard, train and report."""
     torch.set_num_threads(1)
     dist.init_process_group("fanin")
     rank, size = dist.get_rank(), dist.get_world_size()

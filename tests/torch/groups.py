@@ -21,7 +21,7 @@ Groups = list[FaninProcessGroup]
 
 
 def on_every_rank(act: Callable[[int], object], ranks: range = range(SIZE)) -> list[object]:
-    """What each rank's thread returns."""
+    """Results of each rank's thread."""
     return on_every(act, ranks)
 
 

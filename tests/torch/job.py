@@ -31,9 +31,8 @@ def run_checks(
 def play(
     scenario: str, size: int = 3, *, silent: tuple[int, ...] = (), environment: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """What each rank but the silent ones saw of a scenario of tests/torch/failure_ranks.py.
-
-    The silent ones are killed at the end.
+    """Reports of each rank but the silent ones on a scenario of tests/torch/failure_ranks.py. The silent ones are
+    killed at the end.
     """
     with running(["tests.torch.failure_ranks", scenario, "out%r.json"], size, environment) as job:
         ranks = [rank for rank in range(size) if rank not in silent]

@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 EXPERTS = 2
 WIDTH = 24
 TOKENS = 20
-"""Of each place of data and expert parallelism; the ranks of a tensor-parallel group see the same ones."""
+"""Tokens of each place of data and expert parallelism; the ranks of a tensor-parallel group see the same ones."""
 
 
 class Mixture(nn.Module):
@@ -46,7 +46,7 @@ class Mixture(nn.Module):
 
 
 def through_the_experts(mixture: Mixture, expert: nn.Module, tokens: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    """What `mixture` makes of this rank's tokens, where this rank has a part of one expert."""
+    """Output of `mixture` for this rank's tokens, where this rank has a part of one expert."""
     group = mesh["expert"].get_group()
     chosen, weights = mixture.routed(tokens)
     order = chosen.argsort(stable=True)
@@ -111,7 +111,7 @@ class StateOfThePast(torch.autograd.Function):
 
 
 def linear_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Causal, without softmax."""
+    """Causal attention without softmax."""
     return (query @ key.T).tril() @ value
 
 

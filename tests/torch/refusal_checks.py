@@ -113,7 +113,7 @@ def outcome(case: Case, group: Any, rank: int, size: int) -> str:
 
 
 def calls() -> dict[str, int | float]:
-    """What was counted of collectives."""
+    """Counters of collectives, the engine's aside."""
     return {name: count for name, count in counters().items() if not name.startswith("engine.")}
 
 

@@ -1,4 +1,4 @@
-"""What every rank checks of where sums are made (tests/torch/test_shards.py). Ranks 0 and 2, 1 and 3 share hosts."""
+"""Checks of every rank on the places of sums (tests/torch/test_shards.py). Ranks 0 and 2, 1 and 3 share hosts."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Same shape."""
+        """Return a tensor of the same shape."""
         moved: torch.Tensor = x + self.down(torch.relu(self.up(self.norm(x))))
         return moved
 
@@ -106,7 +106,7 @@ def whole(model: nn.Module) -> list[torch.Tensor]:
 
 
 def local(parameter: nn.Parameter) -> torch.Tensor:
-    """This rank's shard."""
+    """Return this rank's shard."""
     assert isinstance(parameter, DTensor)
     return parameter.to_local()
 
@@ -137,7 +137,7 @@ def away(model: nn.Module, reference: torch.Tensor) -> float:
 
 
 def reference_of(**given: Any) -> torch.Tensor:
-    """What training without codecs leads to."""
+    """Parameters after training without codecs."""
     model = sharded(**given)
     train(model)
     return flat(model)
@@ -512,13 +512,13 @@ class Pair(nn.Module):
         self.first, self.second = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
 
     def forward(self, x: torch.Tensor, used: tuple[str, ...]) -> torch.Tensor:
-        """Their sum."""
+        """Return the sum of the used layers."""
         result: torch.Tensor = sum(getattr(self, name)(x) for name in used)
         return result
 
 
 def owed_by(state: ShardCodecs) -> dict[str, Any]:
-    """Of the only group."""
+    """Residuals of the only group."""
     (of_group,) = state.state_dict()["groups"].values()
     return {name: of_group[name] for name in ("owed", "owed_by_replicas")}
 
@@ -642,7 +642,7 @@ def check_ranks_with_unlike_codecs_are_told(rank: int, size: int) -> None:
 
 
 def check_a_rank_that_differs_is_told_to_ranks_that_share_no_group_with_it(rank: int, size: int) -> None:
-    """Of 2 x 2 ranks, rank 0 and rank 3 have neither shards nor replicas in common: else it would train, and wait."""
+    """In a mesh of 2 x 2, ranks 0 and 3 share neither shards nor replicas: else rank 0 would train, and wait."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicas", "shards"))
     with pytest.raises(CollectiveMismatchError, match="another rank something else"):
         shard_codecs(sharded(mesh), weights=f"shifted:8:seed={int(rank == 3)}")

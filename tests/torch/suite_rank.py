@@ -32,12 +32,12 @@ INIT = dist.init_process_group
 
 
 def init_with_fanin(backend: str | None = None, **given: Any) -> None:
-    """What tests that make the world anew call."""
+    """Replace the function with which tests make the world anew."""
     INIT(backend.replace("gloo", "fanin") if backend else backend, **given)
 
 
 class FaninSuite(suite.TestDistBackend, suite.DistributedTest._DistTestBase):
-    """PyTorch's tests."""
+    """PyTorch's own tests over fanin."""
 
 
 def run(name: str, rank: int, size: int, index: int) -> str:

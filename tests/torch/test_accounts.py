@@ -1,4 +1,4 @@
-"""What ranks post of their accounts in torch's store, which anybody who reaches it can write."""
+"""Posts of ranks about their accounts in torch's store, which anybody who reaches it can write."""
 
 from __future__ import annotations
 

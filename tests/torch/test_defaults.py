@@ -1,4 +1,4 @@
-"""What a program makes torch's defaults (torch.set_default_device, set_default_dtype) is no matter of ours."""
+"""A program's own defaults of torch (torch.set_default_device, set_default_dtype) do not reach fanin."""
 
 from __future__ import annotations
 

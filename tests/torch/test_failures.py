@@ -1,4 +1,4 @@
-"""What happens when ranks die or stop, the switch dies or is not there, and ranks call different things.
+"""Errors when ranks die or stop, the switch dies or is not there, and ranks call different things.
 
 Every wait here is bounded by what docs/errors.md promises: 10 s until every survivor has raised, and 5 s when there is
 no switch. The numbers are limits of the product, not measurements.
@@ -15,11 +15,11 @@ from tests.support.processes import a_switch, has_ended
 from tests.torch.job import PROMISED_S, play, running
 
 WORLDS = 4
-"""As tests/torch/failure_ranks.py makes them; that imports torch, which takes seconds here."""
+"""Number of worlds in tests/torch/failure_ranks.py; that imports torch, which takes seconds here."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 LOADED_MACHINE_S = 5.0
-"""What a machine that is busy with other tests may add to a promised time."""
+"""Time that a machine that is busy with other tests may add to a promised time."""
 NO_SWITCH = "udp://127.0.0.1:9"
 """Nothing listens at the discard port."""
 

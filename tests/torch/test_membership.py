@@ -12,7 +12,7 @@ from tests.support.ranks import running
 
 SIZE = 3
 WAITS_AT = 16
-"""As in membership_rank.py, which runs when it is imported."""
+"""Step at which ranks wait, as in membership_rank.py, which runs when it is imported."""
 TIMEOUT_S = 150.0
 
 

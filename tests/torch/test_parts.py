@@ -141,7 +141,7 @@ class ALostSwitch:
 
 
 class GlooThatEnds:
-    """A gloo group that takes one more sum, and no other."""
+    """A gloo group that takes one more sum and then fails."""
 
     def __init__(self, gloo: Any) -> None:
         self._gloo, self._left = gloo, 1

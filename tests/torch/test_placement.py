@@ -1,4 +1,4 @@
-"""Where a group's sums are made: what rank 0 decides, and that every rank comes to the same switches."""
+"""Places of a group's sums: rank 0's decision, and that every rank comes to the same switches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _no_switch_starts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def met(options: list[Options], size: int = SIZE, ranks: list[int] | None = None) -> list[Meeting]:
-    """What every rank comes to, each with options of its own."""
+    """The meeting of every rank, each with options of its own."""
     store = c10d.HashStore()
     store.set_timeout(TIMEOUT)
 
@@ -239,7 +239,7 @@ def test_racks_and_survival_exclude_each_other_loudly(caplog: pytest.LogCaptureF
 
 
 def in_the_world(world: list[Meeting], ranks: list[int]) -> list[Meeting]:
-    """What ranks of the world come to in a group of theirs."""
+    """The meeting of ranks of the world in a group of theirs."""
     store, found = c10d.HashStore(), []
     store.set_timeout(TIMEOUT)
     for rank, member in enumerate(ranks):  # one after the other, since each is a process with a world of its own

@@ -1,4 +1,4 @@
-"""What a collective refuses, on two ranks and over both backends, in one launch."""
+"""Refusals of collectives, on two ranks and over both backends, in one launch."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ RANKS = 3
 
 
 def torchrun(**variables: str) -> str:
-    """What examples/minimal.py prints on three ranks of this machine."""
+    """Output of examples/minimal.py on three ranks of this machine."""
     command = [
         sys.executable,
         "-m",

@@ -57,7 +57,7 @@ def make_model(seed: int = 3) -> nn.Sequential:
 
 
 def batch(rank: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `rank` sees at `step`."""
+    """The batch of `rank` at `step`."""
     generator = torch.Generator().manual_seed(100 * step + rank)
     return torch.randn(BATCH, WIDTH, generator=generator), torch.randint(0, 4, (BATCH,), generator=generator)
 
@@ -115,7 +115,7 @@ def same(model: nn.Module, reference: nn.Module, tolerance: float = 1e-5) -> Non
 
 
 def world() -> FaninProcessGroup:
-    """The default group."""
+    """Return the default group."""
     group = dist.group.WORLD
     assert isinstance(group, FaninProcessGroup)
     return group

@@ -31,19 +31,19 @@ class Rig:
         return worker
 
     def close(self) -> None:
-        """Close every end."""
+        """Close every end of the rig."""
         self._workers.close()
         self.switch.close()
 
 
 def udp_rig() -> Rig:
-    """Sockets on loopback."""
+    """A rig of UDP sockets on loopback."""
     switch = UdpServerTransport("127.0.0.1", 0)
     return Rig(switch, lambda: UdpTransport("127.0.0.1", switch.port))
 
 
 def zmq_rig() -> Rig:
-    """TCP on loopback."""
+    """A rig of TCP connections on loopback."""
     switch = ZmqServerTransport("127.0.0.1", 0, curve_secret_key=None)
 
     def connect() -> ZmqTransport:
@@ -70,7 +70,7 @@ def curve_rig() -> Rig:
 
 
 def memory_rig() -> Rig:
-    """Queues."""
+    """A rig of queues in memory."""
     switch = MemoryTransport()
 
     def connect() -> MemoryTransport:

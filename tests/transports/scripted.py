@@ -21,34 +21,34 @@ class ScriptedWorker:
         self.failed = False
 
     def receive_datagram(self, data: bytes, source: int, now: float) -> None:
-        """Log it."""
+        """Log the datagram of a test."""
         self.received.append(data)
 
     def datagrams_to_send(self, now: float) -> list[Datagram]:
-        """Nothing."""
+        """Return no datagrams at all."""
         return []
 
     def next_timer(self) -> float | None:
-        """Never."""
+        """Return None: there is no timer."""
         return None
 
     def handle_timer(self, now: float) -> None:
-        """Nothing."""
+        """Do nothing: there is no timer."""
 
     def next_event(self) -> WorkerEvent | None:
         """The script's next line."""
         return self.events.popleft() if self.events else None
 
     def submit(self, reduction: Reduction) -> int:
-        """Count it."""
+        """Count the reduction and return its ticket."""
         self.submitted += 1
         return self.submitted
 
     def begin(self, base: int) -> None:
-        """Nothing."""
+        """Do nothing: no newcomer is tested."""
 
     def leave(self, now: float) -> None:
-        """Remember it."""
+        """Remember that the worker leaves."""
         self.departing = True
 
     def counters(self) -> dict[str, int]:
@@ -72,64 +72,64 @@ class ScriptedSwitch:
             raise ZeroDivisionError("a bug")
 
     def datagrams_to_send(self, now: float) -> list[Datagram]:
-        """Nothing."""
+        """Return no datagrams at all."""
         return []
 
     def next_timer(self) -> float | None:
-        """Never."""
+        """Return None: there is no timer."""
         return None
 
     def handle_timer(self, now: float) -> None:
-        """Nothing."""
+        """Do nothing: there is no timer."""
 
     def next_event(self) -> SwitchEvent | None:
         """The script's next line."""
         return self.events.popleft() if self.events else None
 
     def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
-        """As any other."""
+        """Admit the leaf's job as any other."""
         self.admit(spec)
 
     def admit(self, spec: JobSpec) -> None:
-        """Admit or refuse."""
+        """Admit the job, or refuse it if full."""
         if self.full:
             raise MemoryError
         self.admitted.append(spec.job)
 
     def remove(self, job: int) -> None:
-        """Forget it."""
+        """Forget the job's number."""
         self.admitted.remove(job)
 
     def evict(self, job: int, worker: int, now: float) -> None:
-        """Nothing."""
+        """Do nothing: evictions are not tested."""
 
     def suspect(self, job: int, worker: int, now: float) -> None:
-        """Nothing."""
+        """Do nothing: suspicions are not tested."""
 
     def overdue(self, now: float) -> list[int]:
-        """None."""
+        """Return no workers: none is overdue."""
         return []
 
     def sign_of_life(self, source: int, now: float) -> None:
-        """Nothing."""
+        """Do nothing: liveness is not tested."""
 
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
-        """Nothing."""
+        """Do nothing: the quorum is not tested."""
 
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
-        """Nothing."""
+        """Do nothing: the staleness is not tested."""
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
-        """Nothing."""
+        """Do nothing: newcomers are not tested."""
 
     def counters(self) -> dict[str, int]:
-        """One counter."""
+        """Return one counter of packets."""
         return {"packets_in": 1}
 
     def job_counters(self, job: int) -> dict[str, int]:
-        """One counter."""
+        """Return one counter of packets."""
         return {"packets_in": 1}
 
     def members(self, job: int) -> tuple[int, int, int]:
-        """What the test says."""
+        """The masks that the test has set."""
         return self.masks

@@ -1,4 +1,4 @@
-"""What every transport promises (fanin/transports/transport.py), over real sockets on loopback and over queues."""
+"""Promises of every transport (fanin/transports/transport.py), over real sockets on loopback and over queues."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_no_text_raises_anything_but_a_configuration_error(text: str) -> None:
 
 
 def _through(plan: FaultPlan, stream: str = "") -> list[bytes]:
-    """What comes of COUNT distinct datagrams, sent one by one and then flushed by silence."""
+    """The survivors of COUNT distinct datagrams, sent one by one and then flushed by silence."""
     rig = memory_rig()
     worker = FaultyTransport(rig.worker(), plan, stream)
     for index in range(COUNT):

@@ -25,7 +25,7 @@ from tests.transports.rigs import receive_exactly
 
 @pytest.fixture
 def congested(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Python sends as capable arrives marked, as if every router on the way were full."""
+    """Mark as congested every packet that Python sends as capable, as if every router on the way were full."""
     field = ECN_CONGESTION.to_bytes(4, "little")
     for family, control in marks.AS_CAPABLE.items():
         monkeypatch.setitem(marks.AS_CAPABLE, family, [(level, kind, field) for level, kind, _ in control])

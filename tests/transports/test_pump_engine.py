@@ -1,4 +1,4 @@
-"""What an engine promises (host/engines/engine.py): no call hangs, failures are told once, then nothing is touched."""
+"""Promises of an engine (host/engines/engine.py): no call hangs, failures are told once, then nothing is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server promises (switch/server/server.py): flows act as one, and the controller's verbs reach the workers."""
+"""Promises of a server (switch/server/server.py): flows act as one, and the controller's verbs reach the workers."""
 
 from __future__ import annotations
 

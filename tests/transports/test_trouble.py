@@ -1,4 +1,4 @@
-"""What goes wrong when a transport is opened or used says what, where and what to do, in bounded time."""
+"""Errors when a transport is opened or used name the fault, the place and the remedy, in bounded time."""
 
 from __future__ import annotations
 

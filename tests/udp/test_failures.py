@@ -1,4 +1,4 @@
-"""What goes wrong at sockets: nobody there, peers that vanish, strangers, taken ports. Nothing hangs, nothing lies."""
+"""Failures at sockets: nobody there, peers that vanish, strangers, taken ports. Nothing hangs, nothing lies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def next_of(source: Any, kind: type) -> Any:
 
 
 def alone(spec: JobSpec, ports: tuple[int, ...], token: int, timeout_s: float = DEADLINE_S) -> Any:
-    """One started engine."""
+    """Start one engine alone."""
     engine = native.WorkerEngine(spec, 0, token, "127.0.0.1", ports, timeout_s)
     engine.start()
     return engine
@@ -230,7 +230,7 @@ def test_what_was_reported_of_a_worker_is_not_taken_for_news_of_who_follows_it(f
 
 
 def members_told(flow: socket.socket, worker: tuple[str, int], spec: JobSpec, change: int, members: int) -> None:
-    """As a switch tells of a change of membership on one flow."""
+    """Tell of a change of membership on one flow as a switch does."""
     notice = Packet(
         kind=Kind.NOTICE,
         job=spec.job,

@@ -1,4 +1,6 @@
-"""What has no words goes ahead of what waits at a host's device; nothing does behind words that may be under way."""
+"""Packets without words go ahead of those that wait at a host's device; nothing does behind words that may be under
+way.
+"""
 
 from __future__ import annotations
 

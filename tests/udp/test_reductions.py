@@ -16,7 +16,7 @@ from tests.support.native_engines import DEFAULT_LIMIT_BYTES, cluster, gradients
 
 
 def summed(workers: int, count: int, *, lanes: int = 32, flows: int = 1, **options: Any) -> Array:
-    """What every rank gets; asserts that all get the same."""
+    """The result of every rank; asserts that all get the same."""
     with cluster(spec_of(workers), flows=flows, **options) as job:
         arrays = gradients(workers, count)
         job.run(arrays, lanes=lanes)

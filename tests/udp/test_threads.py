@@ -1,6 +1,6 @@
 """Many Python threads at one engine or server: everything may be called at any time, whatever else is being called.
 
-These run under the sanitizers. What they would find is a crash: most of what they assert is that they end.
+These run under the sanitizers. They would find a crash: most of what they assert is that they end.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tests.support.engines import DEADLINE_S
 from tests.support.native_engines import cluster, native, serving, spec_of
 
 THREADS = 2
-"""Of each kind at one engine."""
+"""Number of threads of each kind at one engine."""
 ROUNDS = 20
 FOR_EVER_S = math.inf
 
 
 class Owner:
-    """What keeps an array alive; when it is dropped, other threads run."""
+    """The owner of an array; when it is dropped, other threads run."""
 
     def __init__(self, array: Array) -> None:
         self.array = array

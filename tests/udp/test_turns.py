@@ -1,4 +1,4 @@
-"""Who is sent a result first: nobody always, and nobody never."""
+"""The order in which workers are sent a result: nobody is always first, and nobody never."""
 
 from __future__ import annotations
 

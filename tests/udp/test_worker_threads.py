@@ -20,7 +20,7 @@ from tests.support.processes import in_thread, until
 
 JOBS = 12
 MOST_THREADS = min(4, len(os.sched_getaffinity(0)))
-"""As native/io/worker_threads.cpp has it."""
+"""Most threads of a process, as native/io/worker_threads.cpp has it."""
 
 
 @contextlib.contextmanager

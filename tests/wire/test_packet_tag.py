@@ -20,7 +20,7 @@ from tests.support.machines import native
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tags.json").read_text())
 VECTORS = {0: "310e0edd47db6f72", 1: "fd67dc93c539f874", 8: "6224939a79f5f593", 15: "e545be4961ca29a1"}
-"""Of the reference implementation, by length of the message 00 01 02 ...; key 00 01 .. 0f."""
+"""Tags of the reference implementation, by length of the message 00 01 02 ...; key 00 01 .. 0f."""
 
 
 @pytest.mark.parametrize("length", VECTORS)

@@ -1,4 +1,4 @@
-"""Where the sums of racks are made: every slice everywhere, roots apart, and what uplinks and links carry."""
+"""Placement of the sums of racks: every slice everywhere, roots apart, and the loads of uplinks and links."""
 
 from __future__ import annotations
 

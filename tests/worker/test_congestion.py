@@ -274,7 +274,7 @@ def test_where_a_queue_marks_windows_shrink_before_it_overflows(kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["twin", "native", "lockstep"])
 def test_items_that_wait_for_a_peer_to_repeat_do_not_keep_new_ones_back(kind: str) -> None:
-    """Of a window of ten a peer loses nine. The one result shows that seven are overdue, and lets new items out."""
+    """A peer loses nine of a window of ten. The one result shows that seven are overdue, and lets new items out."""
     spec = job(workers=2, slots=64, words_per_packet=1024)
     cluster = Cluster.joined(kind, spec=spec, link=Link(delay_s=1e-3, bytes_per_s=12.5e6))
     seen: list[int] = []

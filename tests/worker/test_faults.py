@@ -1,4 +1,4 @@
-"""What the network does must not show in the results: loss, duplicates, reordering, corruption, partitions, pauses."""
+"""Faults of the network do not show in the results: loss, duplicates, reordering, corruption, partitions, pauses."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_a_peer_that_is_late_costs_few_packets(kind: str) -> None:
 
 
 def test_a_worker_that_was_stopped_goes_on(kind: str) -> None:
-    """As after SIGSTOP and SIGCONT: it must not take its own sleep for the silence of the switch."""
+    """After SIGSTOP and SIGCONT it must not take its own sleep for the silence of the switch."""
     cluster = Cluster.joined(kind, spec=job(workers=2, liveness_timeout_s=5.0))
     arrays = [np.ones(5000, np.float32) for _ in range(2)]
     for worker in range(2):

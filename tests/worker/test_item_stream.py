@@ -1,4 +1,4 @@
-"""Which item may be sent when, and what an operation is cut into: host/machine/item_stream.py and operation.py."""
+"""Moments at which items may be sent, and the items of an operation: host/machine/item_stream.py, operation.py."""
 
 from __future__ import annotations
 

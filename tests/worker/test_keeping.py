@@ -30,7 +30,7 @@ HOSTILE = Link(loss=0.15, duplicate=0.1, reorder=0.3)
 
 @dataclass(frozen=True)
 class Move:
-    """Who owns which bytes, and who keeps which, as (first, count) by worker."""
+    """Bytes that each worker owns, and bytes that each keeps, as (first, count) by worker."""
 
     count: int
     own: tuple[tuple[int, int], ...]

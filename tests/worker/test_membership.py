@@ -365,7 +365,7 @@ def test_a_result_that_does_not_fit_its_item_is_dropped(kind: str) -> None:
 
 
 def test_golden_packets(kind: str) -> None:
-    """What a worker of a small job says, byte by byte: HELLO, an integer chunk, codes by forecast, words, BYE."""
+    """The packets of a worker of a small job, byte by byte: HELLO, an integer chunk, codes by forecast, words, BYE."""
     spec = job(workers=2, words_per_packet=8, slots=2)
     machine = worker_machine(kind, spec, 1)
     header = "fa1901{kind}" + "0007" + "01" + "00" + "abcd0123"

@@ -1,4 +1,4 @@
-"""What a machine holds is bounded by its window, whatever passes through it."""
+"""A machine's memory is bounded by its window, for any number of packets."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_result_without_our_contribution_is_left_for_the_answer(kind: str) -> 
 
 
 def test_a_bare_answer_acknowledges_and_the_next_one_brings_the_result(kind: str) -> None:
-    """As on a target that cannot read one ring entry and add to another in one pass (docs/slot-machine.md)."""
+    """Some targets cannot read one ring entry and add to another in one pass (docs/slot-machine.md)."""
     spec = job(workers=2, quorum=1, staleness=1, slots=1, words_per_packet=8)
     cluster = Cluster.joined(kind, spec=spec)
     arrays = [np.full(8, worker + 1, np.int32) for worker in range(2)]

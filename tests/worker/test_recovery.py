@@ -177,7 +177,7 @@ def told_of_rounds() -> LossRecovery:
 
 
 def asked_for_by_answers(recovery: LossRecovery, now: float) -> list[list[int]]:
-    """What goes again in each round trip, when the timer expires and all that goes again is answered."""
+    """The items that go again in each round trip, when the timer expires and all of them are answered."""
     rounds = [[expired(recovery, now)]]
     while rounds[-1]:
         sent(recovery, *rounds[-1], now=now)
@@ -315,7 +315,7 @@ def test_patience_is_the_path_s_and_not_what_peers_made_of_round_trips() -> None
 
 
 def test_a_timeout_lasts_two_round_trips_of_the_path_however_few_were_measured() -> None:
-    """Where every item is sent twice nothing else tells the timer of a queue that has grown (Karn)."""
+    """If every item is sent twice nothing else tells the timer of a queue that has grown (Karn)."""
     timer = RetransmissionTimer()
     timer.sample(0.001)
     timer.path_s = 0.080

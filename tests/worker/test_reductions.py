@@ -1,4 +1,4 @@
-"""What a reduction computes: every element type and lane width, shapes, ranges, factors, several at once."""
+"""Results of reductions: every element type and lane width, shapes, ranges, factors, several at once."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.support.network import SWITCH, Link
 HOSTILE = Link(loss=0.15, duplicate=0.1, reorder=0.3)
 WORDS = 8
 BYTES = 4 * WORDS
-"""Of elements in a packet."""
+"""Bytes of the elements in a packet."""
 
 
 class Voice:
@@ -35,7 +35,7 @@ class Voice:
         self.says(replace(hello.reply(Kind.WELCOME, bitmap=0b11, words=zeros), flags=flags), 0.001)
 
     def sent(self, now: float) -> list[Packet]:
-        """What the worker sends, each with the tag that it should have."""
+        """The worker's packets, each with the tag that it should have."""
         datagrams = [data for data, _ in self.machine.datagrams_to_send(now)]
         keys = PacketKeys(self.spec.data_key, self.spec.tokens)
         assert all(keys.holds(data, 0) for data in datagrams)
@@ -61,7 +61,7 @@ class Voice:
         self.says(replace(bare, **fields), 0.003)
 
     def result(self, to: Packet, fill: int) -> Packet:
-        """Of the round of a pass, each byte of which is `fill`."""
+        """The result of a pass's round, each byte of which is `fill`."""
         words = np.full(WORDS, fill * 0x01010101, np.uint32)
         whole = replace(to, kind=Kind.RESULT, worker=SWITCH_WORKER, bitmap=0b11, contributors=1, words=words)
         return replace(whole, flags=to.flags & Flag.CHECKSUM)

@@ -109,7 +109,7 @@ def test_a_round_is_heard_of_only_when_it_is_over_in_every_slot(kind: str) -> No
 
 
 def test_an_old_result_that_comes_late_does_not_make_a_worker_forget_later_ones(kind: str) -> None:
-    """As results do that come by two ways, through shared memory and by UDP. The pass after it is still a late one."""
+    """Such results come by two ways, through shared memory and by UDP. The pass after it is still a late one."""
     spec = job(workers=3, quorum=2, staleness=2, slots=1, words_per_packet=WORDS)
     cluster = Cluster.joined(kind, spec=spec)
     kept: list[bytes] = []
