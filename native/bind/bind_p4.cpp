@@ -96,6 +96,8 @@ class BoundMachine {
       machine_.remove_mirror(number);
   }
 
+  std::uint64_t endless() const { return machine_.endless(); }
+
   // What leaves, the bytes of that and of what came, how many packets were dropped or lost, and why the last one was
   // lost.
   py::tuple process(const std::vector<std::pair<std::uint32_t, py::bytes>>& packets, std::uint64_t now_us) {
@@ -275,6 +277,7 @@ void bind_p4(py::module_& module) {
       .def("set_miss", &BoundMachine::set_miss, py::arg("table"), py::arg("action"), py::arg("next"), py::arg("data"))
       .def("set_group", &BoundMachine::set_group, py::arg("number"), py::arg("replicas"))
       .def("set_mirror", &BoundMachine::set_mirror, py::arg("number"), py::arg("replicas"), py::arg("cut"))
+      .def("endless", &BoundMachine::endless)
       .def("process", &BoundMachine::process, py::arg("packets"), py::arg("now_us"))
       .def("process_ports", &BoundMachine::process_ports, py::arg("ports"), py::arg("now_us"));
 }

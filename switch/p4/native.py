@@ -37,8 +37,14 @@ class NativeMachine:
         self._machine = extension.P4Machine(_described(program, self._code, places, limits))
         self.process_ports: Callable[[Any, int], PortsOutcome] = self._machine.process_ports
         self.process: Callable[[list[tuple[int, bytes]], int], Outcome] = self._machine.process
+        self._endless = 0
         for number, table in enumerate(program.tables[name] for name in self._code.tables):
             table.watcher = _TableWatcher(self._machine, number, table, self._code)
+
+    def endless_since_last(self) -> int:
+        """Packets lost to more than max_passes passes, since this was last asked."""
+        before, self._endless = self._endless, self._machine.endless()
+        return self._endless - before
 
     def set_group(self, number: int, replicas: tuple[Replica, ...] | None) -> None:
         """A multicast group is another one, or gone."""
