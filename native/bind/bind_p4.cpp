@@ -198,6 +198,9 @@ class BoundMachine {
     program.constants = given["constants"].cast<Limbs>();
     program.parameters = number("parameters");
     program.constants_at = number("constants_at");
+    const std::size_t frame = std::size_t{program.constants_at} + program.constants.size();
+    if (frame > p4::MAX_FRAME_LIMBS || program.blank.size() > frame || program.parameters > frame)
+      throw py::value_error("a frame of " + std::to_string(frame) + " limbs is longer than one may be, or too short");
     program.parser = number("parser");
     program.ingress = number("ingress");
     program.egress = number("egress");

@@ -70,6 +70,9 @@ struct Program {
   std::vector<CounterArray> counters;
 };
 
+// The longest frame: fields, temporaries and constants (MAX_FRAME_LIMBS in switch/p4/native_code.py).
+constexpr std::size_t MAX_FRAME_LIMBS = std::size_t{1} << 18;
+
 struct Sent {
   std::uint32_t port;
   std::vector<std::uint8_t> data;

@@ -21,6 +21,8 @@ from fanin.switch.p4.native_passes import shortened
 LIMB_BITS = 64
 MAX_LIMBS = 1 << 9
 """Widest value: 32,768 bits."""
+MAX_FRAME_LIMBS = 1 << 18
+"""Longest frame, 2 MiB: fields, temporaries and constants. native/p4/p4_machine.hpp has the same."""
 MAX_COUNT = 0xFFFF
 """Largest `n` of an instruction."""
 STATE = {

@@ -294,6 +294,11 @@ class Table:
         for match, part, shift in zip(matches, self.key, self.shifts(), strict=True):
             whole = (1 << part.bits) - 1
             if match.low is not None and match.high is not None:
+                if not 0 <= match.low <= whole or not 0 <= match.high <= whole:
+                    raise TableError(
+                        TableProblem.INVALID,
+                        f"table {self.name}, field {part.name}: a bound of a range does not fit {part.bits} bits",
+                    )
                 ranges.append((shift, whole, match.low, match.high))
                 continue
             value |= (match.value & match.mask & whole) << shift

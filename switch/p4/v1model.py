@@ -42,7 +42,7 @@ from fanin.switch.p4.native import NativeMachine
 from fanin.switch.p4.native_code import NotNative
 from fanin.switch.p4.packet_state import NO_CUT, PacketState, ParserStop
 from fanin.switch.p4.program import Program, load
-from fanin.switch.p4.replication import MirrorSession, Replica, Watched
+from fanin.switch.p4.replication import MAX_GROUP, MAX_SESSION, MirrorSession, Replica, Watched
 
 DROP_PORT = 511
 """simple_switch's default: the highest number that a 9-bit port can have."""
@@ -111,9 +111,10 @@ class V1Switch:
     """Draws from 0..n-1, for programs that want it."""
     native: bool | None = None
     """Which interpreter runs the program: True: native, False: Python, None: native for whatever it runs."""
-    groups: Watched[tuple[Replica, ...]] = field(default_factory=Watched)
+    groups: Watched[tuple[Replica, ...]] = field(default_factory=lambda: Watched(MAX_GROUP))
     """Multicast groups by number, from 1 on."""
-    mirrors: Watched[MirrorSession] = field(default_factory=Watched)
+    mirrors: Watched[MirrorSession] = field(default_factory=lambda: Watched(MAX_SESSION))
+    """Clone sessions by number."""
     tally: Tally = field(default_factory=Tally)
     digests: deque[tuple[int, tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=MAX_DIGESTS))
     """Learn lists and their values, for the control plane to take; the oldest are lost where nobody does."""

@@ -106,9 +106,9 @@ class StandaloneSwitch:
         tally = self.device.switch.tally
         return (
             f"fanin p4: ended; {tally.packets_in} packets in, {tally.packets_out} out, {tally.dropped} dropped by the "
-            f"program, {tally.failed} lost to what the program leaves undefined ({tally.endless} of these caused passes "
-            f"without end), {self._ports.unsent} that no port "
-            f"could send, {lost} packet-ins that no controller took"
+            f"program, {tally.failed} lost to what the program leaves undefined ({tally.endless} in "
+            f"passes without end), {self._ports.unsent} that no port could send, {lost} packet-ins that no controller "
+            "took"
         )
 
     def close(self) -> None:

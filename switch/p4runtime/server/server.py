@@ -105,6 +105,8 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         self.device = device
         self.lock = threading.Lock()
         """Guards the device and everything below."""
+        self._loading = threading.Lock()
+        """Held, without the other, while a program is loaded: one at a time, and packets go on."""
         self._device_id = device_id
         self._transmit = transmit
         self._arbitration = Arbitration()
@@ -192,9 +194,13 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
 
     def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Load a program."""
-        with self.lock, _answering(context):
-            self._check(request, writes=True)
-            self.device.set_pipeline(request.action, request.config)
+        with _answering(context), self._loading:
+            with self.lock:
+                self._check(request, writes=True)
+            loaded = self.device.prepare(request.action, request.config)
+            with self.lock:
+                self._check(request, writes=True)  # another controller may be primary by now
+                self.device.install(request.action, loaded, request.config)
         return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
