@@ -57,7 +57,7 @@ class BoundMachine {
  public:
   explicit BoundMachine(const py::dict& given) : machine_(program_from(given), tables_from(given)) {}
 
-  std::uint32_t put(std::size_t table, Limbs value, Limbs mask, const Ranges& ranges, std::size_t position,
+  std::uint32_t put(std::size_t table, Limbs value, Limbs mask, const Ranges& ranges, std::int64_t rank,
                     std::uint32_t action, std::uint32_t next, Limbs data, const std::optional<py::buffer>& counts) {
     p4::TableEntry entry = entry_from(action, next, std::move(data));
     entry.value = std::move(value);
@@ -68,7 +68,7 @@ class BoundMachine {
       held.emplace(*counts, 2 * sizeof(std::int64_t));
       entry.counts = static_cast<std::int64_t*>(held->data());
     }
-    const std::uint32_t number = machine_.table(table).put(std::move(entry), position);
+    const std::uint32_t number = machine_.table(table).put(std::move(entry), rank);
     if (held) counts_.insert_or_assign({table, number}, std::move(*held));
     return number;
   }
@@ -275,7 +275,7 @@ void bind_p4(py::module_& module) {
                            "Twin of fanin.switch.p4.v1model.V1Switch; fanin.switch.p4.native makes what it is given.")
       .def(py::init<const py::dict&>(), py::arg("program"))
       .def("put", &BoundMachine::put, py::arg("table"), py::arg("value"), py::arg("mask"), py::arg("ranges"),
-           py::arg("position"), py::arg("action"), py::arg("next"), py::arg("data"), py::arg("counts"))
+           py::arg("rank"), py::arg("action"), py::arg("next"), py::arg("data"), py::arg("counts"))
       .def("take", &BoundMachine::take, py::arg("table"), py::arg("number"))
       .def("set_miss", &BoundMachine::set_miss, py::arg("table"), py::arg("action"), py::arg("next"), py::arg("data"))
       .def("set_group", &BoundMachine::set_group, py::arg("number"), py::arg("replicas"))
