@@ -28,7 +28,10 @@ app = typer.Typer(no_args_is_help=True, help="P4 programs: run one, trace a pack
 
 DEFAULT_SLOTS = 16
 
-P4Info = Annotated[Path | None, typer.Option("--p4info", metavar="FILE", help="The program's P4Info, in text form.")]
+P4Info = Annotated[
+    Path | None,
+    typer.Option("--p4info", metavar="FILE", help="The program's P4Info, in text form. Default: made of the program."),
+]
 Entries = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Carried out at the start: a p4.v1.WriteRequest, in text form."),
@@ -84,7 +87,7 @@ def run(
     if program is None and (p4info is not None or entries is not None):
         raise ConfigurationError("--p4info and --entries belong to a program. Remedy: name it, or leave them out")
     options = RunOptions(
-        artefacts=None if program is None else opening.Artefacts.read(program, p4info),
+        artefacts=None if program is None else opening.Artefacts.standalone(program, p4info),
         ports=read_ports(port or [], cpu_port),
         p4runtime=where(p4runtime, "--p4runtime"),
         device_id=device_id,
@@ -226,7 +229,7 @@ def _traced(
 
     device = traced_device(cpu_port, _print)
     if program is not None:
-        load(device, Artefacts.read(program, p4info))
+        load(device, Artefacts.standalone(program, p4info))
         if entries is not None:
             write_entries(device, entries)
         yield device

@@ -34,6 +34,8 @@ MAJOR_VERSION = 2
 PIPELINES = ("ingress", "egress")
 PROGRAMS_KEPT = 4
 """Programs whose code is kept, since a third of loading one again would be spent on that."""
+OTHER_ARCHITECTURES = {"PSA": {"ingress_parser", "egress_parser"}, "PNA": {"main_parser"}}
+"""Names of parsers in what p4c-bm2-psa and p4c-pna make."""
 REFUSED = {"extern_instances": "extern instances of the program's own"}
 """Members of the document that must be empty, and what they declare."""
 
@@ -99,6 +101,7 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
 def _loaded(text: str | bytes, drop_port: int) -> Program:
     root = Node.read(text)
     _check_version(root)
+    _check_architecture(root)
     for key, what in REFUSED.items():
         if (found := next(root.each(key), None)) is not None:
             raise UnsupportedError(f"{found.path}: {what} are not implemented")
@@ -209,6 +212,17 @@ def _check_version(root: Node) -> None:
     version = None if meta is None else meta.get("version")
     if version is not None and version[0].integer != MAJOR_VERSION:
         raise ProgramError(f"{version.path}: format version {version[0].integer}; this reads version {MAJOR_VERSION}")
+
+
+def _check_architecture(root: Node) -> None:
+    """ProgramError for a program of another architecture, which its parsers' names tell."""
+    names = {node["name"].text for node in root["parsers"]}
+    for name, parsers in OTHER_ARCHITECTURES.items():
+        if names and names <= parsers:
+            raise root["parsers"].fail(
+                f"the program was compiled for {name} (its parsers are {', '.join(sorted(names))}), and this runs "
+                "v1model. Remedy: compile a program of v1model, with p4c-bm2-ss"
+            )
 
 
 def _only(root: Node, key: str) -> Node:

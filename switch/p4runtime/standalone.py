@@ -92,6 +92,8 @@ class StandaloneSwitch:
         """What is printed at the start."""
         options, switch = self._options, self.device.switch
         program = "no program yet: a controller loads it" if switch is None else switch.engine
+        if options.artefacts is not None and options.artefacts.derived:
+            program += "; without --p4info: names and ids are made of the program"
         where = f"{options.p4runtime[0]}:{self.p4runtime_port}{', TLS' * (options.tls is not None)}"
         return [
             f"fanin p4: P4Runtime at {where}, device {options.device_id}; {program}",

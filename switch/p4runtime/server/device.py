@@ -157,11 +157,10 @@ class Device:
     def packet_out(self, message: Any, now: float) -> list[tuple[int, bytes]]:
         """Send a packet of the control plane through the pipeline; what leaves, with the ports."""
         switch, described, _ = self._ready()
-        if described.packet_out is None:
-            raise StatusError(Code.UNIMPLEMENTED, "the program takes no packets from the control plane")
         given = {each.metadata_id: each.value for each in message.metadata}
         head, bits = 0, 0
-        for field in described.packet_out.metadata:
+        # A program without that header gets the payload as it is.
+        for field in () if described.packet_out is None else described.packet_out.metadata:
             what = f"metadata {field.name}"
             data = given.pop(field.id, None)
             value = 0 if data is None else described.values.read(data, field, what, new=False)
