@@ -317,7 +317,8 @@ class Device:
             number, known = group.multicast_group_id, set(switch.groups)
             _check_change(kind, number, known, "multicast group", MAX_GROUP)
             if kind == DELETE:
-                del switch.groups[number], self._group_metadata[number]
+                del switch.groups[number]
+                self._group_metadata.pop(number, None)
             else:
                 switch.groups[number] = _replicas(group.replicas)
                 self._group_metadata[number] = group.metadata
@@ -402,7 +403,7 @@ class Device:
                 if number in (0, group):
                     entity = p4runtime_pb2.Entity()
                     entry = entity.packet_replication_engine_entry.multicast_group_entry
-                    entry.multicast_group_id, entry.metadata = group, self._group_metadata[group]
+                    entry.multicast_group_id, entry.metadata = group, self._group_metadata.get(group, b"")
                     _add_replicas(entry, replicas)
                     yield entity
         if which in ("clone_session_entry", None):
