@@ -69,6 +69,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin p4 trace 0200c0a80001020000000001080045000014 --p4runtime 127.0.0.1:9559 --port 2",
     ),
     "vectors": ("fanin p4 vectors ptf-fanin",),
+    "bmv2": ("fanin p4 bmv2 ~/fanin-bmv2 && sudo env PATH=$HOME/fanin-bmv2:$PATH python3 network.py",),
     "deploy": (
         "fanin p4 deploy out/fanin.conf --p4info out/fanin.p4info.txtpb --switch-address 10.77.0.1:4920",
         "sudo fanin p4 deploy out/fanin.conf --p4info out/fanin.p4info.txtpb --ports ports.json "

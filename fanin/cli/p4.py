@@ -23,15 +23,23 @@ if TYPE_CHECKING:
     from fanin.switch.p4runtime.controller.reader import DeviceReader
     from fanin.switch.p4runtime.controller.slots import JobOnDevice, Slot
     from fanin.switch.p4runtime.server.device import Device
+    from fanin.switch.p4runtime.standalone import RunOptions
 
 app = typer.Typer(no_args_is_help=True, help="P4 programs: run one, trace a packet, read a device's slots, test one.")
 
 DEFAULT_SLOTS = 16
 
-P4Info = Annotated[Path | None, typer.Option("--p4info", metavar="FILE", help="The program's P4Info, in text form.")]
+P4Info = Annotated[
+    Path | None,
+    typer.Option("--p4info", metavar="FILE", help="The program's P4Info, in text form. Default: made of the program."),
+]
 Entries = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Carried out at the start: a p4.v1.WriteRequest, in text form."),
+]
+CommandFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Carried out behind --entries: commands of BMv2's simple_switch_CLI."),
 ]
 CpuPort = Annotated[int, typer.Option(min=0, max=510, help="The port behind which the control plane is.")]
 DeviceId = Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The device's number in P4Runtime.")]
@@ -53,6 +61,7 @@ def run(
     device_id: DeviceId = 0,
     cpu_port: CpuPort = 510,
     entries: Entries = None,
+    commands: CommandFile = None,
     names: Annotated[
         Path | None,
         typer.Option(
@@ -77,14 +86,16 @@ def run(
     """Run a compiled v1model program as a switch, with P4Runtime, as one would with BMv2's simple_switch_grpc."""
     opening = load_p4()
     from fanin.switch.p4runtime.server.port_set import read_ports
-    from fanin.switch.p4runtime.standalone import RunOptions, StandaloneSwitch
+    from fanin.switch.p4runtime.standalone import RunOptions
 
     if trace and native:
         raise ConfigurationError("--trace and --native: the native interpreter cannot be watched. Remedy: one of them")
-    if program is None and (p4info is not None or entries is not None):
-        raise ConfigurationError("--p4info and --entries belong to a program. Remedy: name it, or leave them out")
+    if program is None and (p4info is not None or entries is not None or commands is not None):
+        raise ConfigurationError(
+            "--p4info, --entries and --commands belong to a program. Remedy: name it, or leave them out"
+        )
     options = RunOptions(
-        artefacts=None if program is None else opening.Artefacts.read(program, p4info),
+        artefacts=None if program is None else opening.Artefacts.standalone(program, p4info),
         ports=read_ports(port or [], cpu_port),
         p4runtime=where(p4runtime, "--p4runtime"),
         device_id=device_id,
@@ -93,16 +104,24 @@ def run(
         tls=tls_files(tls_certificate, tls_key, tls_ca),
         captures=pcap,
         entries=entries,
+        commands=commands,
         names=names,
         trace=_print if trace else None,
     )
+    until_a_signal(options, quiet=quiet)
+
+
+def until_a_signal(options: RunOptions, *, quiet: bool = False, more: tuple[str, ...] = ()) -> None:
+    """Run a switch; `more` is printed behind its description."""
+    from fanin.switch.p4runtime.standalone import StandaloneSwitch
+
     ended = threading.Event()
     switch = StandaloneSwitch(options, ended.set)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     with contextlib.closing(switch):
         if not quiet:
-            _print(switch.describe())
+            _print([*switch.describe(), *more])
         ended.wait()
     if switch.failed is not None:
         raise switch.failed
@@ -111,13 +130,16 @@ def run(
 
 
 def trace(
-    packet: Annotated[str, typer.Argument(help="The frame in hexadecimal, or a pcap file: each of its packets.")],
+    packet: Annotated[
+        str, typer.Argument(help="The frame in hexadecimal, or a pcap or pcapng file: each of its packets.")
+    ],
     program: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A compiled program. Default: what runs on --p4runtime's device."),
     ] = None,
     p4info: P4Info = None,
     entries: Entries = None,
+    commands: CommandFile = None,
     p4runtime: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="A device: its program, entries and registers are read, not changed."),
@@ -132,12 +154,18 @@ def trace(
     frames = _frames(packet)
     if (program is None) == (p4runtime is None):
         raise ConfigurationError("trace wants a program, or a device that runs one. Remedy: --program or --p4runtime")
-    if entries is not None and program is None:
-        raise ConfigurationError("--entries belong to --program: a device has its own. Remedy: leave them out")
+    if (entries is not None or commands is not None) and program is None:
+        raise ConfigurationError(
+            "--entries and --commands belong to --program: a device has its own. Remedy: leave them out"
+        )
     from fanin.errors import PacketError
 
     with _traced(program, p4info, entries, p4runtime, device_id, cpu_port, tls_ca) as device:
         assert device.switch is not None
+        if commands is not None:
+            from fanin.switch.p4runtime.standalone import carry_out
+
+            carry_out(device, commands)
         for frame in frames:
             with contextlib.suppress(PacketError):  # the trace says so
                 device.switch.process(port, frame, 0.0)
@@ -187,11 +215,33 @@ def vectors(
     _print([str(path) for path in export(folder)])
 
 
+def bmv2(
+    folder: Annotated[Path, typer.Argument(help="Where to write the script; made if need be. Put it on PATH.")],
+) -> None:
+    """Write a simple_switch_grpc that is fanin's, for Mininet, p4-utils and whatever else starts BMv2 by that name."""
+    import shlex
+
+    from fanin.cli.simple_switch import PROGRAM
+    from fanin.modules import running
+
+    load_p4()
+    path = folder / PROGRAM
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(f'#!/bin/sh\nexec {shlex.join(running("fanin.cli.simple_switch"))} "$@"\n', encoding="utf-8")
+        path.chmod(0o755)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise ConfigurationError(f"{folder}: {said}. Remedy: name a folder that can be written") from None
+    _print([str(path)])
+
+
 app.command(epilog=epilog("run"))(run)
 app.command(epilog=epilog("trace"))(trace)
 app.command(epilog=epilog("slots"))(slots)
 app.command(epilog=epilog("vectors"))(vectors)
 app.command(epilog=epilog("deploy"))(deploy)
+app.command(epilog=epilog("bmv2"))(bmv2)
 
 
 # --- trace ---
@@ -200,13 +250,13 @@ app.command(epilog=epilog("deploy"))(deploy)
 def _frames(packet: str) -> list[bytes]:
     """The frames that `packet` names: hexadecimal digits, or the packets of a capture."""
     from fanin import files
-    from fanin.formats.capture import read_pcap
+    from fanin.formats.pcapng import read_capture
 
     plain = "".join(packet.split()).removeprefix("0x")
     with contextlib.suppress(ValueError):
         if plain:
             return [bytes.fromhex(plain)]
-    return read_pcap(files.read(Path(packet), "packet"))
+    return read_capture(files.read(Path(packet), "packet"))
 
 
 @contextlib.contextmanager
@@ -226,7 +276,7 @@ def _traced(
 
     device = traced_device(cpu_port, _print)
     if program is not None:
-        load(device, Artefacts.read(program, p4info))
+        load(device, Artefacts.standalone(program, p4info))
         if entries is not None:
             write_entries(device, entries)
         yield device

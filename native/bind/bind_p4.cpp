@@ -57,7 +57,7 @@ class BoundMachine {
  public:
   explicit BoundMachine(const py::dict& given) : machine_(program_from(given), tables_from(given)) {}
 
-  std::uint32_t put(std::size_t table, Limbs value, Limbs mask, const Ranges& ranges, std::size_t position,
+  std::uint32_t put(std::size_t table, Limbs value, Limbs mask, const Ranges& ranges, std::int64_t rank,
                     std::uint32_t action, std::uint32_t next, Limbs data, const std::optional<py::buffer>& counts) {
     p4::TableEntry entry = entry_from(action, next, std::move(data));
     entry.value = std::move(value);
@@ -68,7 +68,7 @@ class BoundMachine {
       held.emplace(*counts, 2 * sizeof(std::int64_t));
       entry.counts = static_cast<std::int64_t*>(held->data());
     }
-    const std::uint32_t number = machine_.table(table).put(std::move(entry), position);
+    const std::uint32_t number = machine_.table(table).put(std::move(entry), rank);
     if (held) counts_.insert_or_assign({table, number}, std::move(*held));
     return number;
   }
@@ -95,6 +95,8 @@ class BoundMachine {
     else
       machine_.remove_mirror(number);
   }
+
+  std::uint64_t endless() const { return machine_.endless(); }
 
   // What leaves, the bytes of that and of what came, how many packets were dropped or lost, and why the last one was
   // lost.
@@ -196,6 +198,9 @@ class BoundMachine {
     program.constants = given["constants"].cast<Limbs>();
     program.parameters = number("parameters");
     program.constants_at = number("constants_at");
+    const std::size_t frame = std::size_t{program.constants_at} + program.constants.size();
+    if (frame > p4::MAX_FRAME_LIMBS || program.blank.size() > frame || program.parameters > frame)
+      throw py::value_error("a frame of " + std::to_string(frame) + " limbs is longer than one may be, or too short");
     program.parser = number("parser");
     program.ingress = number("ingress");
     program.egress = number("egress");
@@ -270,11 +275,12 @@ void bind_p4(py::module_& module) {
                            "Twin of fanin.switch.p4.v1model.V1Switch; fanin.switch.p4.native makes what it is given.")
       .def(py::init<const py::dict&>(), py::arg("program"))
       .def("put", &BoundMachine::put, py::arg("table"), py::arg("value"), py::arg("mask"), py::arg("ranges"),
-           py::arg("position"), py::arg("action"), py::arg("next"), py::arg("data"), py::arg("counts"))
+           py::arg("rank"), py::arg("action"), py::arg("next"), py::arg("data"), py::arg("counts"))
       .def("take", &BoundMachine::take, py::arg("table"), py::arg("number"))
       .def("set_miss", &BoundMachine::set_miss, py::arg("table"), py::arg("action"), py::arg("next"), py::arg("data"))
       .def("set_group", &BoundMachine::set_group, py::arg("number"), py::arg("replicas"))
       .def("set_mirror", &BoundMachine::set_mirror, py::arg("number"), py::arg("replicas"), py::arg("cut"))
+      .def("endless", &BoundMachine::endless)
       .def("process", &BoundMachine::process, py::arg("packets"), py::arg("now_us"))
       .def("process_ports", &BoundMachine::process_ports, py::arg("ports"), py::arg("now_us"));
 }

@@ -66,6 +66,7 @@ enum State : std::uint32_t {
   AT,            // the parser's position, in bytes
   PACKET_BYTES,  // what there is to parse
   RESULT,        // of `verify`: whether a checksum is wrong
+  SOURCE_PORT,   // where it came in first, kept from pass to pass
   STATE_LIMBS = 16,
 };
 constexpr std::uint64_t CLONE_ASKED = 1 << 15;

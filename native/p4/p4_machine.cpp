@@ -51,9 +51,11 @@ void Machine::process(std::uint32_t port, std::span<const std::uint8_t> data, st
     entering_.push_back(Entering{data, nullptr, port, NORMAL, {}});
     std::uint32_t passes = 0;
     while (!entering_.empty() || !leaving_.empty()) {
-      if (++passes > program_.max_passes)
-        throw PacketLost("one packet caused more than " + std::to_string(program_.max_passes) +
-                         " passes: the program goes in circles");
+      if (++passes > program_.max_passes) {
+        ++endless_;
+        throw PacketEndless("one packet caused more than " + std::to_string(program_.max_passes) +
+                            " passes: the program goes in circles");
+      }
       if (!leaving_.empty()) {
         Leaving next = std::move(leaving_.front());
         leaving_.pop_front();
@@ -80,11 +82,13 @@ Machine::Packet Machine::parse(const Entering& entering, std::uint64_t now_us) {
   const Places& places = program_.places;
   f[ARRIVED] = f[LENGTH] = f[PACKET_BYTES] = entering.data.size();
   f[CUT] = NO_CUT;
-  f[places.ingress_port] = entering.port;
-  f[places.packet_length] = entering.data.size();
-  f[places.instance_type] = entering.kind;
+  f[SOURCE_PORT] = entering.port;
+  const bool first = entering.kind == NORMAL, clone = entering.kind == INGRESS_CLONE;
+  f[places.ingress_port] = first || clone ? entering.port : 0;
+  set(f, places.ingress_timestamp, first ? now_us & TIMESTAMP_MASK : 0);
   restore(f, entering.kept);
-  set(f, places.ingress_timestamp, now_us & TIMESTAMP_MASK);
+  f[places.packet_length] = clone ? 0 : entering.data.size();
+  f[places.instance_type] = clone ? NORMAL : entering.kind;
   stopped_ = false;
   run(f, program_.parser, entering.data);
   packet.payload = entering.data.subspan(std::min<std::size_t>(f[AT], entering.data.size()));
@@ -113,6 +117,7 @@ void Machine::ingress(Entering entering, std::uint64_t now_us) {
   const std::uint64_t group = places.mcast_grp == ABSENT ? 0 : f[places.mcast_grp];
   if (group) {
     f[places.instance_type] = REPLICATED;
+    f[CUT] = NO_CUT;
     const auto found = groups_.find(static_cast<std::uint32_t>(group));
     if (found == groups_.end())
       release(std::move(packet.frame));
@@ -175,6 +180,7 @@ void Machine::clone_ingress(const Entering& entering, const Packet& packet, std:
   if (session == nullptr) return;
   const Kept brought = kept(f, f[CLONE_FIELDS]);
   Packet again = parse(Entering{entering.data, entering.owner, entering.port, INGRESS_CLONE, {}}, now_us);
+  copy_extents(program_.blank.data(), again.frame.get(), program_.metadata);
   replicate_clone(std::move(again), brought, INGRESS_CLONE, *session);
 }
 
@@ -230,11 +236,12 @@ void Machine::egress(Leaving leaving, std::uint64_t now_us, std::vector<Sent>& s
   run(f, program_.update, packet.payload);
   emitted_.clear();
   run(f, program_.deparse, packet.payload);
-  const std::span<const std::uint8_t> leaves = emitted_.bytes().first(std::min(emitted_.bytes().size(), f[CUT]));
+  const std::span<const std::uint8_t> whole = emitted_.bytes();
+  const std::span<const std::uint8_t> leaves = f[RECIRCULATE] ? whole : whole.first(std::min(whole.size(), f[CUT]));
   std::vector<std::uint8_t> data(leaves.begin(), leaves.end());
   if (f[RECIRCULATE]) {
     auto owner = std::make_shared<std::vector<std::uint8_t>>(std::move(data));
-    const auto port = static_cast<std::uint32_t>(f[places.ingress_port]);
+    const auto port = static_cast<std::uint32_t>(f[SOURCE_PORT]);
     entering_.push_back(Entering{*owner, owner, port, RECIRCULATED, kept(f, f[RECIRCULATE])});
   } else {
     sent.push_back(Sent{leaving.port, std::move(data)});

@@ -22,6 +22,10 @@ namespace fanin::p4 {
 struct PacketLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+// One packet caused more passes than a program may.
+struct PacketEndless : PacketLost {
+  using PacketLost::PacketLost;
+};
 
 // A field that the architecture reads or writes; ABSENT where the program has none.
 constexpr std::uint32_t ABSENT = 0xFFFFFFFF;
@@ -60,11 +64,14 @@ struct Program {
   std::uint32_t max_states = 0, max_passes = 0, drop_port = 0;
   std::vector<std::string> failures;
   std::map<std::uint32_t, std::vector<Extent>> field_lists;
-  std::vector<Extent> metadata;  // what an egress clone loses
+  std::vector<Extent> metadata;  // what a clone loses
   Places places{};
   std::vector<RegisterArray> registers;
   std::vector<CounterArray> counters;
 };
+
+// The longest frame: fields, temporaries and constants (MAX_FRAME_LIMBS in switch/p4/native_code.py).
+constexpr std::size_t MAX_FRAME_LIMBS = std::size_t{1} << 18;
 
 struct Sent {
   std::uint32_t port;
@@ -86,6 +93,8 @@ class Machine {
   void process(std::uint32_t port, std::span<const std::uint8_t> data, std::uint64_t now_us, std::vector<Sent>& sent);
   // Copies of packets that the program dropped so far.
   std::uint64_t dropped() const { return dropped_; }
+  // Packets lost so far because they caused more than max_passes passes.
+  std::uint64_t endless() const { return endless_; }
 
  private:
   using Bytes = std::shared_ptr<std::vector<std::uint8_t>>;
@@ -144,6 +153,7 @@ class Machine {
   std::uint64_t stop_code_ = 0;
   bool stopped_ = false;
   std::uint64_t dropped_ = 0;
+  std::uint64_t endless_ = 0;
 };
 
 }  // namespace fanin::p4

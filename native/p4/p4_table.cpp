@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "p4/p4_key_hash.hpp"
+
 namespace fanin::p4 {
 
 namespace {
@@ -17,15 +19,12 @@ std::uint64_t cut(const std::uint64_t* key, std::uint32_t shift, std::uint32_t b
 }  // namespace
 
 std::uint64_t Table::hash(const std::uint64_t* key) const {
-  std::uint64_t mixed = 0x9E3779B97F4A7C15u;
-  for (std::uint32_t limb = 0; limb < limbs_; ++limb) {
-    mixed = (mixed ^ key[limb]) * 0xFF51AFD7ED558CCDu;
-    mixed ^= mixed >> 32;
-  }
-  return mixed;
+  KeyHash hash;
+  for (std::uint32_t limb = 0; limb < limbs_; ++limb) hash.add(key[limb]);
+  return hash.value();
 }
 
-std::uint32_t Table::put(TableEntry entry, std::size_t position) {
+std::uint32_t Table::put(TableEntry entry, std::int64_t rank) {
   entry.used = true;
   std::uint32_t number = static_cast<std::uint32_t>(entries_.size());
   if (free_.empty()) {
@@ -36,7 +35,7 @@ std::uint32_t Table::put(TableEntry entry, std::size_t position) {
     entries_[number] = std::move(entry);
   }
   if (!exact_) {
-    order_.insert(order_.begin() + static_cast<std::ptrdiff_t>(std::min(position, order_.size())), number);
+    index_.add(number, rank, entries_[number].value, entries_[number].mask);
     forget();
   } else if (2 * ++filled_ > buckets_.size()) {
     rehash();
@@ -52,7 +51,7 @@ void Table::take(std::uint32_t number) {
     --filled_;
     erase(number);
   } else {
-    order_.erase(std::find(order_.begin(), order_.end(), number));
+    index_.remove(number, entries_[number].value, entries_[number].mask);
     forget();
   }
   entries_[number] = TableEntry{};
@@ -90,20 +89,12 @@ void Table::rehash() {
 
 void Table::forget() { std::fill(remembered_.begin(), remembered_.end(), 0); }
 
-const TableEntry* Table::scan(const std::uint64_t* key) const {
-  for (const std::uint32_t number : order_) {
-    const TableEntry& entry = entries_[number];
-    bool same = true;
-    for (std::uint32_t limb = 0; limb < limbs_ && same; ++limb)
-      same = (key[limb] & entry.mask[limb]) == entry.value[limb];
-    for (const KeyRange& range : entry.ranges) {
-      if (!same) break;
-      const std::uint64_t value = cut(key, range.shift, range.bits);
-      same = range.low <= value && value <= range.high;
-    }
-    if (same) return &entry;
+bool Table::in_ranges(std::uint32_t number, const std::uint64_t* key) const {
+  for (const KeyRange& range : entries_[number].ranges) {
+    const std::uint64_t value = cut(key, range.shift, range.bits);
+    if (value < range.low || value > range.high) return false;
   }
-  return nullptr;
+  return true;
 }
 
 const TableEntry& Table::find(const std::uint64_t* key) {
@@ -124,10 +115,10 @@ const TableEntry& Table::find(const std::uint64_t* key) {
   std::uint64_t* const kept = remembered_keys_.data() + place * limbs_;
   if (remembered_[place] && std::equal(key, key + limbs_, kept))
     return remembered_[place] == 1 ? miss_ : entries_[remembered_[place] - 2];
-  const TableEntry* const found = scan(key);
+  const std::uint32_t found = index_.find(key, [&](std::uint32_t number) { return in_ranges(number, key); });
   std::copy(key, key + limbs_, kept);
-  remembered_[place] = found ? static_cast<std::uint32_t>(found - entries_.data()) + 2 : 1;
-  return found ? *found : miss_;
+  remembered_[place] = found + 1;
+  return found ? entries_[found - 1] : miss_;
 }
 
 }  // namespace fanin::p4

@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "p4/p4_index.hpp"
+
 namespace fanin::p4 {
 
 // One field of a key that is compared with a range: its place in the key, and the bounds.
@@ -30,10 +32,10 @@ struct TableEntry {
 
 class Table {
  public:
-  Table(std::uint32_t limbs, bool exact) : limbs_(limbs), exact_(exact) {}
+  Table(std::uint32_t limbs, bool exact) : limbs_(limbs), exact_(exact), index_(limbs) {}
 
-  // `position` is the entry's place in the order in which entries win; exact tables have none. Returns its number.
-  std::uint32_t put(TableEntry entry, std::size_t position);
+  // The lowest rank wins, and of equal ones the entry that came first; exact tables have none. Returns its number.
+  std::uint32_t put(TableEntry entry, std::int64_t rank);
   void take(std::uint32_t number);
   void set_miss(TableEntry entry) {
     miss_ = std::move(entry);
@@ -51,13 +53,13 @@ class Table {
   void erase(std::uint32_t number);
   void rehash();
   void forget();
-  const TableEntry* scan(const std::uint64_t* key) const;
+  bool in_ranges(std::uint32_t number, const std::uint64_t* key) const;
 
   std::uint32_t limbs_;
   bool exact_;
   std::vector<TableEntry> entries_;
   std::vector<std::uint32_t> free_;
-  std::vector<std::uint32_t> order_;    // by rank, where the table is no hash
+  EntryIndex index_;                    // where the table is no hash
   std::vector<std::uint32_t> buckets_;  // number + 1, where it is one
   std::size_t filled_ = 0;
   TableEntry miss_;

@@ -43,7 +43,9 @@ class ActionFacts:
         """TableError for data that the action does not take."""
         if len(data) != len(self.widths) or any(value >> bits for value, bits in zip(data, self.widths, strict=True)):
             raise TableError(
-                TableProblem.INVALID, f"action {self.name} takes values of {list(self.widths)} bits, not {data}"
+                TableProblem.INVALID,
+                f"action {self.name} takes values of {list(self.widths)} bits, not of "
+                f"{[value.bit_length() for value in data]}",
             )
 
 

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable
 
 from fanin.errors import UnsupportedError
+from fanin.switch.p4.bounds import MAX_FIELD_BITS, MAX_HASHED_BITS, SourceBudget
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.layout import Header, Layout
 
@@ -69,21 +70,25 @@ def algorithm(node: Node) -> Algorithm:
     return ALGORITHMS[node.text]
 
 
-def calculation_source(symbol: str, node: Node, layout: Layout) -> list[str]:
+def calculation_source(symbol: str, node: Node, layout: Layout, budget: SourceBudget) -> list[str]:
     """A function `symbol(f, k)` that collects the input of calculation `node` and returns its hash.
 
     Fields of headers that are not valid are left out. The last byte is padded with zeros.
     """
     lines = [f"def {symbol}(f, k):", " v = n = 0"]
-    payload = ""
+    payload, total = "", 0
     for each in node["input"]:
         kind = each["type"].text
+        total += _input_bits(each, kind, layout)
+        if total > MAX_HASHED_BITS:
+            raise each.fail(f"the input up to here has {total:,} bits; at most {MAX_HASHED_BITS:,}")
+        budget.spend(lines[-1:])
         if kind == "payload":
             payload = " + k.payload"
         elif kind == "hexstr":
-            bits = each["bitwidth"].integer
+            bits = _input_bits(each, kind, layout)
             value = each["value"].hexadecimal & ((1 << bits) - 1)
-            lines.append(f" v = v << {bits} | {value}; n += {bits}")
+            lines.append(f" v = v << {bits} | {value:#x}; n += {bits}")
         elif kind == "field":
             header = layout.header(each["value"][0])
             place, field = layout.field(each["value"])
@@ -100,6 +105,14 @@ def calculation_source(symbol: str, node: Node, layout: Layout) -> list[str]:
             raise UnsupportedError(f"{each.path}: inputs of type {kind!r} are not implemented")
     lines.append(f" return H_{symbol}((v << (-n & 7)).to_bytes((n + 7) // 8, 'big'){payload})")
     return lines
+
+
+def _input_bits(node: Node, kind: str, layout: Layout) -> int:
+    if kind == "hexstr":
+        return node["bitwidth"].at_most(MAX_FIELD_BITS, "bits of a constant")
+    if kind == "field":
+        return layout.field(node["value"])[1].bits
+    return layout.header(node["value"]).type.state_bits if kind == "header" else 0
 
 
 def _when_valid(header: Header, statement: str) -> list[str]:

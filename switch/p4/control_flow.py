@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from fanin.errors import UnsupportedError
 from fanin.switch.p4.action_profiles import ActionProfile
+from fanin.switch.p4.bounds import MAX_FIELD_BITS, MAX_KEY_BITS, MAX_PARAMETERS
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.expressions import Expressions
 from fanin.switch.p4.externs import Counter
@@ -61,7 +62,10 @@ class ControlFlow:
         """`actions`: a function `(f, k, p)` each."""
         for node in root["actions"]:
             number = node["id"].integer
-            widths = tuple(each["bitwidth"].integer for each in node["runtime_data"])
+            if number in self.actions:
+                raise node.fail(f"action id {number} is given twice")
+            data = node["runtime_data"].no_more_than(MAX_PARAMETERS, "parameters of an action")
+            widths = tuple(each["bitwidth"].at_most(MAX_FIELD_BITS, "bits of a parameter") for each in data)
             names = tuple(each["name"].text for each in node["runtime_data"])
             primitives = list(node["primitives"])
             exits = any(each["op"].text == "exit" for each in primitives)
@@ -90,11 +94,12 @@ class ControlFlow:
             nexts[""] = named(node.get("base_default_next"))
             self.nodes[nodes[node["name"].text]] = "table", node["name"].text
             self._table(node, nodes[node["name"].text], nexts)
+        spend = self.objects.budget.spend
         for node in pipeline.each("conditionals"):
             condition = Compiler(self.objects, ()).expressions.truth(node["expression"])
             yes, no = named(node.get("true_next")), named(node.get("false_next"))
             self.nodes[nodes[node["name"].text]] = "condition", _written(node)
-            self.lines += [f"def {nodes[node['name'].text]}(f, k):", f" return {yes} if {condition} else {no}"]
+            self.lines += spend([f"def {nodes[node['name'].text]}(f, k):", f" return {yes} if {condition} else {no}"])
         for node in pipeline.each("action_calls"):
             action = self._action(node["action_id"])
             self.nodes[nodes[node["name"].text]] = "call", action.name
@@ -119,6 +124,9 @@ class ControlFlow:
             key.append(part)
             terms.append(f"{source} << {left}" if left else source)
             left += part.bits
+            if left > MAX_KEY_BITS:
+                raise node["key"].fail(f"a key of more than {MAX_KEY_BITS:,} bits")
+        self.objects.budget.spend(terms)
         counts = node.flag("with_counters")
         table = Table(name, tuple(reversed(key)), node["max_size"].integer, counts=counts)
         table.ages = node.flag("support_timeout")

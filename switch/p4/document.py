@@ -6,9 +6,12 @@ import json
 from collections.abc import Iterator
 
 from fanin.errors import ProgramError
+from fanin.switch.p4.bounds import MAX_FIELD_BITS, MAX_INTEGER
 
 MAX_DOCUMENT_BYTES = 1 << 26
 """Longest program that is read: p4c's output for a switch of 256 words has about 2 MiB."""
+MAX_DIGITS = MAX_FIELD_BITS // 4 + 3
+"""Of a hexadecimal number, with its sign and 0x."""
 
 
 class Node:
@@ -26,7 +29,9 @@ class Node:
         if len(text) > MAX_DOCUMENT_BYTES:
             raise ProgramError(f"the program has {len(text):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are read")
         try:
-            value = json.loads(text)
+            value = json.loads(
+                text, strict=False
+            )  # p4c writes the strings of a program as they are, line ends included
         except (ValueError, RecursionError) as error:
             raise ProgramError(f"the program is no JSON: {error}") from None
         if not isinstance(value, dict):
@@ -78,14 +83,28 @@ class Node:
 
     @property
     def integer(self) -> int:
-        """This value as a number without a fraction, at least 0."""
-        if type(self.value) is not int or self.value < 0:
-            raise self.fail("a number 0, 1, 2, ... is expected")
+        """This value as a number without a fraction, from 0 to MAX_INTEGER."""
+        if type(self.value) is not int or not 0 <= self.value <= MAX_INTEGER:
+            raise self.fail(f"a number 0, 1, 2, ... up to {MAX_INTEGER} is expected")
         return self.value
+
+    def at_most(self, most: int, what: str) -> int:
+        """The same, up to a bound; `what` says what there are that many of."""
+        if (value := self.integer) > most:
+            raise self.fail(f"{value:,} {what}; at most {most:,}")
+        return value
+
+    def no_more_than(self, most: int, what: str) -> Node:
+        """This array, which may have so many elements."""
+        if len(self) > most:
+            raise self.fail(f"{len(self):,} {what}; at most {most:,}")
+        return self
 
     @property
     def hexadecimal(self) -> int:
         """This value as an integer written in base 16, perhaps with a sign."""
+        if len(self.text) > MAX_DIGITS:
+            raise self.fail(f"a hexadecimal number of {len(self.text):,} digits; at most {MAX_DIGITS:,}")
         try:
             return int(self.text, 16)
         except ValueError:

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fanin.errors import UnsupportedError
+from fanin.switch.p4.bounds import MAX_FIELD_BITS
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.externs import Register
 from fanin.switch.p4.layout import Header, HeaderType, Layout, Stack, UnionStack
 
-MAX_SHIFT = 1 << 16
+MAX_SHIFT = MAX_FIELD_BITS
 """A left shift by more yields 0: no field is that wide, so every bit would be cut off."""
 ARITHMETIC = {"+": "+", "-": "-", "*": "*", "&": "&", "|": "|", "^": "^", "/": "//", "%": "%"}
 COMPARISONS = ("==", "!=", ">", ">=", "<", "<=")
@@ -91,9 +92,8 @@ class Expressions:
             return Value(f"f[{place}]", bits=None if field.signed else field.bits)
         if kind == "hexstr":
             number = value.hexadecimal
-            return Value(
-                f"{number}" if number >= 0 else f"({number})", bits=number.bit_length() if number >= 0 else None
-            )
+            written = str(number) if number.bit_length() <= 64 else f"{number:#x}"  # Python writes no 10,000 digits
+            return Value(written if number >= 0 else f"({written})", bits=number.bit_length() if number >= 0 else None)
         if kind == "bool":
             if not isinstance(value.value, bool):
                 raise value.fail("true or false is expected")
@@ -235,15 +235,15 @@ class Expressions:
 
     def _cast(self, node: Node, operator: str) -> Value:
         source, width = self.data(node["left"]).source, self.data(node["right"]).source
-        if not width.isdigit() or not int(width):
-            raise node["right"].fail("a constant width of at least one bit is expected")
-        bits = int(width)
+        bits = int(width) if width.isdigit() else 0
+        if not 0 < bits <= MAX_FIELD_BITS:
+            raise node["right"].fail(f"a constant width of 1..{MAX_FIELD_BITS:,} bits is expected")
         half = 1 << (bits - 1)
         if operator == "usat_cast":
-            return Value(f"min(max({source}, 0), {(1 << bits) - 1})", bits=bits)
+            return Value(f"min(max({source}, 0), {(1 << bits) - 1:#x})", bits=bits)
         if operator == "sat_cast":
-            return Value(f"min(max({source}, {-half}), {half - 1})")
-        return Value(f"((({source} + {half}) & {(1 << bits) - 1}) - {half})")
+            return Value(f"min(max({source}, {-half:#x}), {half - 1:#x})")
+        return Value(f"((({source} + {half:#x}) & {(1 << bits) - 1:#x}) - {half:#x})")
 
     def _structure(self, node: Node, operator: str) -> Value:
         """Headers, fields of headers and stacks that are found when a packet is there."""

@@ -7,10 +7,8 @@ from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from fanin.switch.p4.bounds import MAX_CELLS, MAX_EXTERN_BYTES, MAX_FIELD_BITS
 from fanin.switch.p4.document import Node
-
-MAX_CELLS = 1 << 26
-"""Cells of one array: 64 Mi, as many bytes again times its width."""
 
 
 class WideCells(Sequence[int]):
@@ -43,6 +41,19 @@ class WideCells(Sequence[int]):
         if not 0 <= at < self._size:
             raise IndexError(f"cell {at} of {self._size}")
         return at * self._cell_bytes
+
+
+class ExternBudget:
+    """Counts the memory of a program's arrays before it is asked for."""
+
+    def __init__(self) -> None:
+        self._left = MAX_EXTERN_BYTES
+
+    def spend(self, node: Node, count: int) -> None:
+        """So many bytes more, of the array that `node` declares."""
+        self._left -= count
+        if self._left < 0:
+            raise node.fail(f"registers and counters up to here have more than {MAX_EXTERN_BYTES:,} bytes")
 
 
 @dataclass(slots=True)
@@ -84,24 +95,32 @@ class Counter:
         self.packets, self.bytes = array("q", [0]) * self.size, array("q", [0]) * self.size
 
 
-def read_registers(root: Node) -> dict[str, Register]:
+def read_registers(root: Node, budget: ExternBudget) -> dict[str, Register]:
     """`register_arrays`, by name."""
-    registers = {}
+    registers: dict[str, Register] = {}
     for at, node in enumerate(root.each("register_arrays")):
         size, bits = node["size"].integer, node["bitwidth"].integer
-        if not 0 < size <= MAX_CELLS or not bits:
-            raise node.fail(f"{size} cells of {bits} bits: there must be 1..{MAX_CELLS:,} of at least one bit")
-        registers[node["name"].text] = Register(node["name"].text, f"R_{at}", bits, size)
+        if not 0 < size <= MAX_CELLS or not 0 < bits <= MAX_FIELD_BITS:
+            raise node.fail(
+                f"{size} cells of {bits} bits: there must be 1..{MAX_CELLS:,} of 1..{MAX_FIELD_BITS:,} bits"
+            )
+        if (name := node["name"].text) in registers:
+            raise node.fail(f"register array {name!r} is declared twice")
+        budget.spend(node, size * (4 if bits <= 32 else -(-bits // 64) * 8))
+        registers[name] = Register(name, f"R_{at}", bits, size)
     return registers
 
 
-def read_counters(root: Node) -> dict[str, Counter]:
+def read_counters(root: Node, budget: ExternBudget) -> dict[str, Counter]:
     """`counter_arrays`, by name. A direct one counts in its table's entries."""
-    counters = {}
+    counters: dict[str, Counter] = {}
     for at, node in enumerate(root.each("counter_arrays")):
         name, direct = node["name"].text, node.flag("is_direct")
         size = 0 if direct else node["size"].integer
         if size > MAX_CELLS:
             raise node.fail(f"{size} counters; at most {MAX_CELLS:,}")
+        if name in counters:
+            raise node.fail(f"counter array {name!r} is declared twice")
+        budget.spend(node, 16 * size)
         counters[name] = Counter(name, f"C_{at}", size, table=node["binding"].text if direct else None)
     return counters

@@ -14,6 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fanin.errors import ProgramError
+from fanin.switch.p4.bounds import (
+    MAX_FIELD_BITS,
+    MAX_INTEGER,
+    MAX_PLACES,
+    MAX_STACK_ELEMENTS,
+    MAX_STATE_BITS,
+    MAX_TYPE_FIELDS,
+)
 from fanin.switch.p4.document import Node
 
 VALID = "$valid$"
@@ -37,10 +45,10 @@ class Field:
         """Python source of `source` as this field stores it; `bits` is what an unsigned value is known to fit in."""
         if self.saturating:
             low, high = (-(1 << self.bits - 1), (1 << self.bits - 1) - 1) if self.signed else (0, (1 << self.bits) - 1)
-            return f"min(max({source}, {low}), {high})"
+            return f"min(max({source}, {low:#x}), {high:#x})"
         if self.signed:
             half = 1 << (self.bits - 1)
-            return f"(({source} + {half}) & {(1 << self.bits) - 1}) - {half}"
+            return f"(({source} + {half:#x}) & {(1 << self.bits) - 1:#x}) - {half:#x}"
         if bits is not None and bits <= self.bits:
             return source
         return f"({source}) & {(1 << self.bits) - 1:#x}"
@@ -68,6 +76,11 @@ class HeaderType:
     def fixed_bits(self) -> int:
         """Width of all fields of fixed length."""
         return sum(field.bits for field in self.fields if not field.variable)
+
+    @property
+    def state_bits(self) -> int:
+        """Width of all fields, of a variable one the most that it can have."""
+        return sum(field.bits for field in self.fields)
 
     @property
     def places(self) -> int:
@@ -152,6 +165,8 @@ class Layout:
     """By header: the other members of its union, which become invalid when it becomes valid."""
     aliases: dict[str, tuple[str, str]] = field(default_factory=dict)
     blank: list[int] = field(default_factory=list)
+    bits: int = 0
+    """Widths of all fields."""
 
     @classmethod
     def read(cls, root: Node) -> Layout:
@@ -173,15 +188,20 @@ class Layout:
                 )
                 continue
             header = layout._add_header(node["name"].text, node["header_type"], node, metadata=node.flag("metadata"))
-            by_id[node["id"].integer] = header
+            if by_id.setdefault(node["id"].integer, header) is not header:
+                raise node.fail(f"header id {node['id'].integer} is given twice")
         for node in root.each("header_stacks"):
             members = _members(node, by_id)
             stack = Stack(node["name"].text, layout._type(node["header_type"]), members, len(layout.blank))
             if any(header.type is not stack.type for header in members) or not members:
                 raise node.fail(f"stack {stack.name!r} has elements of another type, or none")
-            layout.blank.append(0)
+            if stack.name in layout.stacks:
+                raise node.fail(f"stack {stack.name!r} is declared twice")
+            layout._reserve(1, 0, node)
             layout.stacks[stack.name] = stack
         for node in root.each("header_unions"):
+            if node["name"].text in layout.unions:
+                raise node.fail(f"union {node['name'].text!r} is declared twice")
             layout._add_union(node["name"].text, _members(node, by_id))
         layout._read_union_stacks(root)
         for node in root.each("field_aliases"):
@@ -195,10 +215,20 @@ class Layout:
             raise where.fail(f"header {name!r} is declared twice")
         if header.type.fixed_bits % 8 and not metadata:
             raise where.fail(f"header {name!r} has {header.type.fixed_bits} bits, which are no whole bytes")
-        self.blank += [0] * header.type.places
+        self._reserve(header.type.places, header.type.state_bits, where)
         self.blank[header.valid] = int(metadata)
         self.headers[name] = header
         return header
+
+    def _reserve(self, places: int, bits: int, where: Node) -> None:
+        """So many more places, of so many bits."""
+        self.bits += bits
+        if len(self.blank) + places > MAX_PLACES or self.bits > MAX_STATE_BITS:
+            raise where.fail(
+                f"the headers up to here have {len(self.blank) + places:,} fields of {self.bits:,} bits; at most "
+                f"{MAX_PLACES:,} and {MAX_STATE_BITS:,}"
+            )
+        self.blank += [0] * places
 
     def _add_union(self, name: str, members: tuple[Header, ...]) -> None:
         self.unions[name] = members
@@ -216,7 +246,7 @@ class Layout:
             if kind.text not in members:
                 raise kind.fail(f"there is no header union type {kind.text!r}")
             unions = []
-            for each in node["header_union_ids"]:
+            for each in node["header_union_ids"].no_more_than(MAX_STACK_ELEMENTS, "elements of a stack"):
                 if each.integer not in by_id:
                     raise each.fail(f"there is no header union with id {each.integer}")
                 unions.append(self.unions[by_id[each.integer]])
@@ -225,8 +255,10 @@ class Layout:
             if len(unions[0]) != len(members[kind.text]):
                 raise node.fail("its unions have other members than their type")
             name = node["name"].text
+            if name in self.union_stacks:
+                raise node.fail(f"stack {name!r} is declared twice")
             self.union_stacks[name] = UnionStack(name, members[kind.text], tuple(unions), len(self.blank))
-            self.blank.append(0)
+            self._reserve(1, 0, node)
 
     def union_stack(self, node: Node) -> UnionStack:
         """The stack of header unions that `node` names."""
@@ -291,24 +323,26 @@ class Layout:
 
 
 def _read_type(node: Node) -> HeaderType:
-    fields = []
-    for at, each in enumerate(node["fields"]):
-        signed, saturating = (len(each) > more and each[more].value is True for more in (2, 3))
+    fields: list[Field] = []
+    max_length = node.get("max_length")
+    most = None if max_length is None else max_length.at_most(MAX_INTEGER // 8, "bytes of a header")
+    for at, each in enumerate(node["fields"].no_more_than(MAX_TYPE_FIELDS, "fields of a header type")):
+        signed, saturating = (each[1].value != "*" and len(each) > more and each[more].value is True for more in (2, 3))
         if each[1].value == "*":
             rest = sum(other[1].integer for other in node["fields"] if other[1].value != "*")
-            fields.append(Field(each[0].text, node["max_length"].integer * 8 - rest, at, variable=True))
-        elif (bits := each[1].integer) > 0:
-            fields.append(Field(each[0].text, bits, at, signed, saturating))
+            bits = node["max_length"].integer * 8 - rest
         else:
-            raise each.fail("a field has at least one bit")
+            bits = each[1].integer
+        if not 0 < bits <= MAX_FIELD_BITS:
+            raise each.fail(f"a field of {bits:,} bits; it has at least one and at most {MAX_FIELD_BITS:,}")
+        fields.append(Field(each[0].text, bits, at, signed, saturating, variable=each[1].value == "*"))
     if sum(field.variable for field in fields) > 1:
         raise node.fail("more than one field of variable length")
-    max_length = node.get("max_length")
-    return HeaderType(node["name"].text, tuple(fields), None if max_length is None else max_length.integer)
+    return HeaderType(node["name"].text, tuple(fields), most)
 
 
 def _members(node: Node, by_id: dict[int, Header]) -> tuple[Header, ...]:
-    for each in node["header_ids"]:
+    for each in node["header_ids"].no_more_than(MAX_STACK_ELEMENTS, "elements"):
         if each.integer not in by_id:
             raise each.fail(f"there is no header with id {each.integer}")
     return tuple(by_id[each.integer] for each in node["header_ids"])

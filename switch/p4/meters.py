@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fanin.errors import UnsupportedError
+from fanin.switch.p4.bounds import MAX_CELLS
 from fanin.switch.p4.document import Node
-from fanin.switch.p4.externs import MAX_CELLS
 from fanin.switch.p4.packet_state import PacketState
 
 GREEN, YELLOW, RED = 0, 1, 2
@@ -113,7 +113,7 @@ class MeterArray:
 
 def read_meters(root: Node) -> dict[str, MeterArray]:
     """`meter_arrays`, by name."""
-    meters = {}
+    meters: dict[str, MeterArray] = {}
     for at, node in enumerate(root.each("meter_arrays")):
         name, kind, direct = node["name"].text, node["type"].text, node.flag("is_direct")
         if kind not in ("packets", "bytes"):
@@ -121,6 +121,8 @@ def read_meters(root: Node) -> dict[str, MeterArray]:
         if node["rate_count"].integer != RATES:
             raise UnsupportedError(f"{node.path}: meters of {node['rate_count'].integer} rates are not implemented")
         size = 0 if direct else node["size"].integer
+        if name in meters:
+            raise node.fail(f"meter array {name!r} is declared twice")
         if size > MAX_CELLS:
             raise node.fail(f"{size} meters; at most {MAX_CELLS:,}")
         target = node["result_target"].name_pair() if direct else None

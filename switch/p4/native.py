@@ -37,8 +37,14 @@ class NativeMachine:
         self._machine = extension.P4Machine(_described(program, self._code, places, limits))
         self.process_ports: Callable[[Any, int], PortsOutcome] = self._machine.process_ports
         self.process: Callable[[list[tuple[int, bytes]], int], Outcome] = self._machine.process
+        self._endless = 0
         for number, table in enumerate(program.tables[name] for name in self._code.tables):
             table.watcher = _TableWatcher(self._machine, number, table, self._code)
+
+    def endless_since_last(self) -> int:
+        """Packets lost to more than max_passes passes, since this was last asked."""
+        before, self._endless = self._endless, self._machine.endless()
+        return self._endless - before
 
     def set_group(self, number: int, replicas: tuple[Replica, ...] | None) -> None:
         """A multicast group is another one, or gone."""
@@ -62,23 +68,23 @@ class _TableWatcher:
         self._code = code
         self._entries: dict[int, int] = {}
         """Numbers of entries in the interpreter, by identity."""
-        for position, entry in enumerate(table):
-            self.put(entry, position)
+        self._limbs = key_limbs(table)
+        for entry in table:
+            self.put(entry)
         self.missed(table.miss)
 
-    def put(self, entry: Entry, position: int) -> None:
-        """An entry was added, as that one in the order in which entries win."""
-        limbs = key_limbs(self._table)
+    def put(self, entry: Entry) -> None:
+        """An entry was added, behind those of the same rank."""
         ranges = [(shift, whole.bit_length(), low, high) for shift, whole, low, high in entry.ranges]
         counts = None
         if self._table.counts:
             entry.counts = counts = array("q", entry.counts)
         self._entries[id(entry)] = self._machine.put(
             self._number,
-            split(entry.value, limbs),
-            split(entry.mask, limbs),
+            split(entry.value, self._limbs),
+            split(entry.mask, self._limbs),
             ranges,
-            position,
+            entry.rank,
             self._start(entry),
             self._code.starts[next_name(entry)],
             self._data(entry),

@@ -21,11 +21,13 @@ from fanin.switch.p4.native_passes import shortened
 LIMB_BITS = 64
 MAX_LIMBS = 1 << 9
 """Widest value: 32,768 bits."""
+MAX_FRAME_LIMBS = 1 << 18
+"""Longest frame, 2 MiB: fields, temporaries and constants. native/p4/p4_machine.hpp has the same."""
 MAX_COUNT = 0xFFFF
 """Largest `n` of an instruction."""
 STATE = {
     "arrived": 0, "length": 1, "cut": 2, "exit": 3, "clone": 4, "clone_fields": 5, "resubmit": 6, "recirculate": 7,
-    "at": 8, "packet_bytes": 9, "result": 10,
+    "at": 8, "packet_bytes": 9, "result": 10, "source_port": 11,
 }  # fmt: skip
 """Places of what the architecture keeps of a packet."""
 STATE_LIMBS = 16

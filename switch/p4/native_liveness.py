@@ -96,11 +96,14 @@ class Liveness:
     def _after_actions(self) -> dict[int, set[int]]:
         """What may come after each action, by the place of its end: the first one behind its beginning."""
         after: dict[int, set[int]] = {}
+        ends: dict[int, int] = {}
         for ways in self.tables:
             for action in ways.actions:
-                at = self.labels[action]
-                while self.code[at][0] != "ACTION_END":
-                    at += 1
+                if (at := ends.get(action, -1)) < 0:
+                    at = self.labels[action]
+                    while self.code[at][0] != "ACTION_END":
+                        at += 1
+                    ends[action] = at
                 after.setdefault(at, set()).update(ways.nexts)
         return after
 

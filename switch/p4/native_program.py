@@ -23,6 +23,7 @@ from fanin.switch.p4.header_codec import CODES
 from fanin.switch.p4.native_code import (
     CLONE_ASKED,
     LIMB_BITS,
+    MAX_FRAME_LIMBS,
     STATE,
     STATE_LIMBS,
     Emitter,
@@ -44,6 +45,8 @@ HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {
 WIDTHS = {letter: bits for bits, letters in CODES.items() for letter in letters}
 UNCOUNTED_STATES = 1024
 """Parsers without circles and with no more states need no count of the states that a packet has come through."""
+MAX_LIVENESS_BITS = 1 << 28
+"""Instructions times limbs of fields, of which native_liveness.py keeps a bit each: 32 MiB."""
 JUMP_NAMES = ("t", "u")
 """Names of an action that keep their value from block to block (switch/p4/primitives.py)."""
 NO_ACTION = "nothing"
@@ -86,6 +89,8 @@ def translate(program: Program, operations: Mapping[str, int], read: Collection[
         made = _Translation(program, operations, read).run()
     except RecursionError:
         raise NotNative("expressions that are nested so deeply") from None
+    except struct.error:
+        raise NotNative("fields of 65,536 bits or more") from None
     if len(_TRANSLATED) >= PROGRAMS_KEPT:
         _TRANSLATED.pop(next(iter(_TRANSLATED)), None)
     _TRANSLATED[of] = made
@@ -129,6 +134,8 @@ class _Translation:
         self.e.emit("ACTION_END")
         for name, function in self.functions.items():
             self._function(name, function, parameters_at)
+        if self.e.constants_at + len(self.e.constants) > MAX_FRAME_LIMBS:
+            raise NotNative(f"fields and values of more than {MAX_FRAME_LIMBS * LIMB_BITS:,} bits in all")
         code, where = self.e.finished(self.labels.values())
         beginning, carried = self._what_matters(parameters_at)
         starts = {name: where[label] for name, label in self.labels.items() if where[label] >= 0}
@@ -160,6 +167,8 @@ class _Translation:
         always = 0
         for at in chain(self.read, *program.field_lists.values()):
             always |= mask_of(*self.v.places[at][:2])
+        if len(self.e.code) * parameters_at > MAX_LIVENESS_BITS:
+            raise NotNative("programs with so many statements and so many fields")
         liveness = Liveness(self.e.code, self.e.labels, ways, registers)
         return what_matters(liveness, starts, always, STATE_LIMBS, parameters_at)
 

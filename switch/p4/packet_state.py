@@ -27,12 +27,18 @@ class PacketState:
     """One packet on its way through parser, pipelines and deparser: `k` in compiled code."""
 
     __slots__ = (
-        "arrived", "clone", "cut", "digest", "exit", "length", "now_us", "payload", "random", "recirculate", "resubmit",
+        "arrived", "clone", "cut", "digest", "exit", "length", "now_us", "payload", "port", "random", "recirculate",
+        "resubmit",
     )  # fmt: skip
 
-    def __init__(self, arrived: int, random: Callable[[int], int], now_us: int = 0) -> None:
-        """`arrived` is the length in bytes with which it came in, at `now_us`; `random(n)` draws from 0..n-1."""
+    def __init__(self, arrived: int, random: Callable[[int], int], now_us: int = 0, port: int = 0) -> None:
+        """`arrived` is the length in bytes with which it came in, at `now_us` through `port`.
+
+        `random(n)` draws from 0..n-1.
+        """
         self.arrived = arrived
+        self.port = port
+        """Kept from pass to pass, where the field ingress_port is not."""
         self.now_us = now_us
         self.digest = 0
         """A learn list, when the program asked for a digest."""
@@ -52,7 +58,7 @@ class PacketState:
 
     def copied(self) -> PacketState:
         """For a replica: it goes its own way, without what was asked of the original."""
-        copy = PacketState(self.arrived, self.random, self.now_us)
+        copy = PacketState(self.arrived, self.random, self.now_us, self.port)
         copy.length, copy.payload, copy.cut = self.length, self.payload, self.cut
         return copy
 

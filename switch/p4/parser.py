@@ -7,6 +7,7 @@ next state and the new position, or raises ParserStop with the program's error c
 from __future__ import annotations
 
 from fanin.errors import UnsupportedError
+from fanin.switch.p4.bounds import MAX_FIELD_BITS, MAX_LOOKAHEAD_OFFSET_BITS
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.expressions import Value, others_invalid
 from fanin.switch.p4.header_codec import bytes_source, read_lines, read_variable_lines
@@ -51,6 +52,8 @@ class ParserCompiler:
     def states(self, node: Node) -> list[str]:
         """All of a parser's states; the function of the first is called `parser_start`."""
         for at, state in enumerate(node["parse_states"]):
+            if state["name"].text in self.symbols:
+                raise state.fail(f"parse state {state['name'].text!r} is declared twice")
             self.symbols[state["name"].text] = f"S_{node['id'].integer}_{at}"
         lines: list[str] = []
         for state in node["parse_states"]:
@@ -66,9 +69,10 @@ class ParserCompiler:
 
     def _state(self, state: Node) -> list[str]:
         lines = [f"def {self.symbols[state['name'].text]}(f, d, a, k):"]
+        spend = self._compiler.objects.budget.spend
         for operation in state["parser_ops"]:
-            lines += [f" {line}" for line in self._operation(operation)]
-        lines += [f" {line}" for line in self._select(state)]
+            lines += [f" {line}" for line in spend(self._operation(operation))]
+        lines += [f" {line}" for line in spend(self._select(state))]
         return lines
 
     # --- operations ---
@@ -158,7 +162,8 @@ class ParserCompiler:
 
     def _lookahead(self, node: Node) -> tuple[list[str], str, int]:
         """Statements before, and the value of bits ahead of the position."""
-        offset, bits = node[0].integer, node[1].integer
+        offset = node[0].at_most(MAX_LOOKAHEAD_OFFSET_BITS, "bits ahead")
+        bits = node[1].at_most(MAX_FIELD_BITS, "bits of a look-ahead")
         first, end = offset // 8, (offset + bits + 7) // 8
         spare = end * 8 - offset - bits
         source = f"(int.from_bytes(d[a + {first}:a + {end}], 'big') >> {spare} & {(1 << bits) - 1:#x})"
@@ -244,7 +249,7 @@ def deparser_lines(node: Node, compiler: Compiler, structs: dict[str, str]) -> l
     for name in node["order"]:
         header = compiler.layout.header(name)
         source = bytes_source(header, structs.get(header.type.name, ""))
-        lines.append(f" if f[{header.valid}]: parts.append({source})")
+        lines += compiler.objects.budget.spend([f" if f[{header.valid}]: parts.append({source})"])
     return [*lines, " parts.append(k.payload)", " return b''.join(parts)"]
 
 

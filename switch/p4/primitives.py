@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fanin.errors import UnsupportedError
+from fanin.switch.p4.bounds import SourceBudget
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.expressions import Expressions, Value, others_invalid
 from fanin.switch.p4.externs import Counter, Register
@@ -43,6 +44,7 @@ class Objects:
     drop_port: int
     meters: Mapping[str, MeterArray]
     learn_lists: frozenset[int]
+    budget: SourceBudget
 
 
 class Compiler:
@@ -79,7 +81,7 @@ class Compiler:
         given = len(node["parameters"])
         if given != count and (name, given) not in SHORTER_FORMS:
             raise node.fail(f"primitive {name!r} has {count} parameters, not {given}")
-        return make(self, node["parameters"])
+        return self.objects.budget.spend(make(self, node["parameters"]))
 
     def _target(self, node: Node, count: int) -> int:
         """Where a jump leads."""

@@ -16,10 +16,11 @@ from typing import Any
 from fanin.errors import ProgramError, UnsupportedError
 from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.actions import ActionFacts, TableError
+from fanin.switch.p4.bounds import MAX_FIELD_BITS, SourceBudget
 from fanin.switch.p4.calculations import algorithm, calculation_source
 from fanin.switch.p4.control_flow import HIT, MISS, ControlFlow, TableSource
 from fanin.switch.p4.document import Node
-from fanin.switch.p4.externs import Counter, Register, read_counters, read_registers
+from fanin.switch.p4.externs import Counter, ExternBudget, Register, read_counters, read_registers
 from fanin.switch.p4.header_codec import word_format
 from fanin.switch.p4.layout import Layout
 from fanin.switch.p4.meters import MeterArray, read_meters
@@ -33,6 +34,8 @@ MAJOR_VERSION = 2
 PIPELINES = ("ingress", "egress")
 PROGRAMS_KEPT = 4
 """Programs whose code is kept, since a third of loading one again would be spent on that."""
+OTHER_ARCHITECTURES = {"PSA": {"ingress_parser", "egress_parser"}, "PNA": {"main_parser"}}
+"""Names of parsers in what p4c-bm2-psa and p4c-pna make."""
 REFUSED = {"extern_instances": "extern instances of the program's own"}
 """Members of the document that must be empty, and what they declare."""
 
@@ -86,20 +89,38 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
     """Compile a program.
 
     `drop_port` is what mark_to_drop writes. ProgramError for a document that is malformed, UnsupportedError for a
-    construct that is not implemented; both name the place.
+    construct that is not implemented; both name the place. Widths and counts beyond switch/p4/bounds.py are refused
+    before there is memory for them.
     """
+    try:
+        return _loaded(text, drop_port)
+    except RecursionError:
+        raise UnsupportedError("the program's expressions are nested too deeply") from None
+
+
+def _loaded(text: str | bytes, drop_port: int) -> Program:
     root = Node.read(text)
     _check_version(root)
+    _check_architecture(root)
     for key, what in REFUSED.items():
         if (found := next(root.each(key), None)) is not None:
             raise UnsupportedError(f"{found.path}: {what} are not implemented")
     layout = Layout.read(root)
-    registers, counters, errors = read_registers(root), read_counters(root), read_errors(root)
+    memory, budget = ExternBudget(), SourceBudget()
+    registers, counters, errors = read_registers(root, memory), read_counters(root, memory), read_errors(root)
     calculations = {node["name"].text: f"K_{at}" for at, node in enumerate(root.each("calculations"))}
     field_lists = {node["id"].integer: _places(node, layout) for node in root.each("field_lists")}
     meters, learn_lists = read_meters(root), _learn_lists(root, layout)
     objects = Objects(
-        layout, registers, counters, calculations, frozenset(field_lists), drop_port, meters, frozenset(learn_lists)
+        layout,
+        registers,
+        counters,
+        calculations,
+        frozenset(field_lists),
+        drop_port,
+        meters,
+        frozenset(learn_lists),
+        budget,
     )
     names: dict[str, Any] = dict(RUNTIME)
     names |= {register.symbol: register.cells for register in registers.values()}
@@ -115,11 +136,12 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
     for node in root.each("calculations"):
         symbol = calculations[node["name"].text]
         names[f"H_{symbol}"] = algorithm(node["algo"])
-        lines += calculation_source(symbol, node, layout)
+        lines += calculation_source(symbol, node, layout, budget)
 
     value_sets, set_names = {}, {}
     for at, node in enumerate(root.each("parse_vsets")):
-        value_set = ValueSet(node["name"].text, node["compressed_bitwidth"].integer)
+        bits = node["compressed_bitwidth"].at_most(MAX_FIELD_BITS, "bits of a parse value set")
+        value_set = ValueSet(node["name"].text, bits)
         value_sets[value_set.name], set_names[value_set.name] = value_set, f"V_{at}"
         names[f"V_{at}"] = value_set
     plain = Compiler(objects, ())
@@ -136,7 +158,7 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
         names[profile.symbol] = profile
         if profile.selector is not None:
             names[f"H_{profile.selector}"] = algorithm(flow.selectors[profile.name]["algo"])
-            lines += calculation_source(profile.selector, flow.selectors[profile.name], layout)
+            lines += calculation_source(profile.selector, flow.selectors[profile.name], layout, budget)
     lines += _checksum_lines(root, plain, calculations)
     lines += deparser_lines(_only(root, "deparsers"), plain, structs)
 
@@ -190,6 +212,17 @@ def _check_version(root: Node) -> None:
     version = None if meta is None else meta.get("version")
     if version is not None and version[0].integer != MAJOR_VERSION:
         raise ProgramError(f"{version.path}: format version {version[0].integer}; this reads version {MAJOR_VERSION}")
+
+
+def _check_architecture(root: Node) -> None:
+    """ProgramError for a program of another architecture, which its parsers' names tell."""
+    names = {node["name"].text for node in root["parsers"]}
+    for name, parsers in OTHER_ARCHITECTURES.items():
+        if names and names <= parsers:
+            raise root["parsers"].fail(
+                f"the program was compiled for {name} (its parsers are {', '.join(sorted(names))}), and this runs "
+                "v1model. Remedy: compile a program of v1model, with p4c-bm2-ss"
+            )
 
 
 def _only(root: Node, key: str) -> Node:

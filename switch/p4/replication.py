@@ -9,6 +9,13 @@ from typing import Generic, NamedTuple, TypeVar
 Item = TypeVar("Item")
 
 
+MAX_GROUP = 0xFFFF
+"""Multicast groups are numbered by a field of 16 bits."""
+MAX_SESSION = 0x7FFF
+"""v1model keeps 15 bits of a clone's session: a higher number can never be asked for."""
+MAX_CUT_BYTES = 0x7FFF_FFFF
+
+
 class Replica(NamedTuple):
     """One copy: the port that it leaves through, and what the program reads as egress_rid."""
 
@@ -24,11 +31,18 @@ class MirrorSession:
     cut: int = 0
     """Bytes that are kept of it; 0: all."""
 
+    def __post_init__(self) -> None:
+        """ValueError for a length that is none."""
+        if not 0 <= self.cut <= MAX_CUT_BYTES:
+            raise ValueError(f"a clone of {self.cut} bytes: expected 0, for all of them, to {MAX_CUT_BYTES}")
+
 
 class Watched(MutableMapping[int, Item], Generic[Item]):
     """Items by number, and somebody who is told of each change (switch/p4/native.py keeps a copy)."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        """`most` is the highest number."""
+        self._most = most
         self._items: dict[int, Item] = {}
         self.changed: Callable[[int, Item | None], None] | None = None
         """Called with an item's number, and what it is now; None: it is gone."""
@@ -37,9 +51,11 @@ class Watched(MutableMapping[int, Item], Generic[Item]):
         return self._items[number]
 
     def __setitem__(self, number: int, item: Item) -> None:
-        self._items[number] = item
-        if self.changed is not None:
+        if not 0 <= number <= self._most:
+            raise ValueError(f"number {number} is not in 0..{self._most}")
+        if self.changed is not None:  # first: what it refuses is not kept here either
             self.changed(number, item)
+        self._items[number] = item
 
     def __delitem__(self, number: int) -> None:
         del self._items[number]

@@ -16,6 +16,13 @@ Rules
       otherwise                it goes to egress at port egress_spec
 
   At the end of egress: a clone, then drop, then recirculation (the deparsed packet starts over), else it leaves.
+* A second pass, by resubmit or recirculate, starts with metadata of zeros: the field list's fields are restored, then
+  instance_type and packet_length are set, whatever the list says. ingress_port and the time stamp are 0 unless they are
+  in the list.
+* An ingress clone is parsed with its ingress_port, and nothing else, of standard metadata. All metadata is reset
+  afterwards, the parser's included; then the field list is restored and instance_type is set.
+* truncate() holds for the packet that it was called for, and when that leaves: replicas, clones and second passes are
+  whole.
 * Everything happens at once and in order: replicas in the order of the group, packets in the order in which they came.
 * What a program leaves undefined (an element beyond a stack, division by zero) is a PacketError: the packet is lost and
   counted, and the switch goes on.
@@ -35,7 +42,7 @@ from fanin.switch.p4.native import NativeMachine
 from fanin.switch.p4.native_code import NotNative
 from fanin.switch.p4.packet_state import NO_CUT, PacketState, ParserStop
 from fanin.switch.p4.program import Program, load
-from fanin.switch.p4.replication import MirrorSession, Replica, Watched
+from fanin.switch.p4.replication import MAX_GROUP, MAX_SESSION, MirrorSession, Replica, Watched
 
 DROP_PORT = 511
 """simple_switch's default: the highest number that a 9-bit port can have."""
@@ -62,6 +69,12 @@ class Tally:
     """By the program itself, copies included."""
     failed: int = 0
     """Lost because the program does something undefined with them."""
+    endless: int = 0
+    """Part of `failed`: lost because they caused more than MAX_PASSES passes."""
+
+
+class EndlessError(PacketError):
+    """One packet caused more than MAX_PASSES passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,7 @@ class _Entering:
 
     data: bytes
     port: int
+    """Where it came in first: what ingress_port says in its first pass, and in the parser of a clone."""
     kind: int = NORMAL
     kept: tuple[tuple[int, int], ...] = ()
     """Places and values that it brings along from an earlier pass."""
@@ -97,9 +111,10 @@ class V1Switch:
     """Draws from 0..n-1, for programs that want it."""
     native: bool | None = None
     """Which interpreter runs the program: True: native, False: Python, None: native for whatever it runs."""
-    groups: Watched[tuple[Replica, ...]] = field(default_factory=Watched)
+    groups: Watched[tuple[Replica, ...]] = field(default_factory=lambda: Watched(MAX_GROUP))
     """Multicast groups by number, from 1 on."""
-    mirrors: Watched[MirrorSession] = field(default_factory=Watched)
+    mirrors: Watched[MirrorSession] = field(default_factory=lambda: Watched(MAX_SESSION))
+    """Clone sessions by number."""
     tally: Tally = field(default_factory=Tally)
     digests: deque[tuple[int, tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=MAX_DIGESTS))
     """Learn lists and their values, for the control plane to take; the oldest are lost where nobody does."""
@@ -207,6 +222,8 @@ class V1Switch:
         tally.failed += lost
         tally.packets_out += left
         tally.bytes_out += bytes_out
+        assert self._machine is not None
+        tally.endless += self._machine.endless_since_last()
 
     def _process_here(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
         tally = self.tally
@@ -217,8 +234,9 @@ class V1Switch:
         except (IndexError, ZeroDivisionError, ValueError, OverflowError, MemoryError) as error:
             tally.failed += 1
             raise PacketError(f"the program does something undefined with this packet: {error}") from error
-        except PacketError:
+        except PacketError as error:
             tally.failed += 1
+            tally.endless += isinstance(error, EndlessError)
             raise
         tally.packets_out += len(sent)
         for _, leaving in sent:
@@ -232,7 +250,7 @@ class V1Switch:
         while entering or leaving:
             passes += 1
             if passes > MAX_PASSES:
-                raise PacketError(f"one packet caused more than {MAX_PASSES} passes: the program goes in circles")
+                raise EndlessError(f"one packet caused more than {MAX_PASSES} passes: the program goes in circles")
             if leaving:
                 self._egress(leaving.popleft(), now_us, entering, leaving, sent)
             else:
@@ -245,13 +263,15 @@ class V1Switch:
         """Fields and state of a packet behind the parser."""
         places, data = self._places, packet.data
         f = self.program.layout.blank.copy()
-        k = PacketState(len(data), self.random, now_us)
-        f[places["ingress_port"]] = packet.port
-        f[places["packet_length"]] = len(data)
-        f[places["instance_type"]] = packet.kind
+        k = PacketState(len(data), self.random, now_us, packet.port)
+        if packet.kind in (NORMAL, INGRESS_CLONE):
+            f[places["ingress_port"]] = packet.port
         for place, value in packet.kept:
             f[place] = value
-        if "ingress_global_timestamp" in places:
+        if packet.kind != INGRESS_CLONE:
+            f[places["packet_length"]] = len(data)
+            f[places["instance_type"]] = packet.kind
+        if packet.kind == NORMAL and "ingress_global_timestamp" in places:
             f[places["ingress_global_timestamp"]] = now_us & 0xFFFF_FFFF_FFFF
         error, at = self._read(f, data, k)
         k.payload = data[at:]
@@ -296,6 +316,7 @@ class V1Switch:
         group = f[places["mcast_grp"]] if "mcast_grp" in places else 0
         if group:
             f[places["instance_type"]] = REPLICATED
+            k.cut = NO_CUT
             self._replicate(f, k, self.groups.get(group, ()), leaving)
             return
         port = f[places["egress_spec"]]
@@ -329,6 +350,7 @@ class V1Switch:
             return
         again = _Entering(packet.data, packet.port, INGRESS_CLONE)
         copy, state = self._parsed(again, now_us)
+        self._reset_metadata(copy)
         for place, value in self._kept(f, asked[1]):
             copy[place] = value
         copy[self._places["instance_type"]] = INGRESS_CLONE
@@ -362,13 +384,10 @@ class V1Switch:
             return
         self.program.update(f, k)
         data = self.program.deparse(f, k)
-        if len(data) > k.cut:
-            data = data[: k.cut]
         if k.recirculate:
-            port = f[places["ingress_port"]]
-            entering.append(_Entering(data, port, RECIRCULATED, self._kept(f, k.recirculate)))
+            entering.append(_Entering(data, k.port, RECIRCULATED, self._kept(f, k.recirculate)))
             return
-        sent.append((packet.port, data))
+        sent.append((packet.port, data[: k.cut] if len(data) > k.cut else data))
 
     def _clone_egress(self, f: list[int], k: PacketState, asked: tuple[int, int], leaving: deque[_Leaving]) -> None:
         """A copy of the packet as it is now, with its metadata reset but for the field list."""
@@ -376,14 +395,17 @@ class V1Switch:
         if session is None:
             return
         copy = f.copy()
-        layout = self.program.layout
-        for header in layout.headers.values():
-            if header.metadata:
-                end = header.base + header.type.places
-                copy[header.base : end] = layout.blank[header.base : end]
+        self._reset_metadata(copy)
         for place, value in self._kept(f, asked[1]):
             copy[place] = value
         copy[self._places["instance_type"]] = EGRESS_CLONE
         state = k.copied()
         state.cut = session.cut or NO_CUT
         self._replicate(copy, state, session.replicas, leaving)
+
+    def _reset_metadata(self, f: list[int]) -> None:
+        layout = self.program.layout
+        for header in layout.headers.values():
+            if header.metadata:
+                end = header.base + header.type.places
+                f[header.base : end] = layout.blank[header.base : end]

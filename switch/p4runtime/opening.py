@@ -11,11 +11,13 @@ from pathlib import Path
 
 from p4.v1 import p4runtime_pb2
 
-from fanin.errors import ConfigurationError
+from fanin import files
+from fanin.errors import ConfigurationError, FaninError
 from fanin.formats.frames import Endpoint, mac_of
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.job_shape import SwitchBuffers
+from fanin.switch.p4.document import MAX_DOCUMENT_BYTES
 from fanin.switch.p4runtime.controller.adoption import adopt
 from fanin.switch.p4runtime.controller.data_server import DeviceServer
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
@@ -51,15 +53,38 @@ class Artefacts:
 
     program: bytes
     p4info: str
+    derived: bool = False
+    """The P4Info was made of the program (derived_info.py)."""
+
+    @classmethod
+    def standalone(cls, program: Path, p4info: Path | None) -> Artefacts:
+        """Somebody's program; without a P4Info, one that is made of it. ConfigurationError for what cannot be read."""
+        from google.protobuf import text_format
+
+        from fanin.switch.p4.program import load
+        from fanin.switch.p4.v1model import DROP_PORT
+        from fanin.switch.p4runtime.server.derived_info import derive
+
+        text = files.read(program, "the compiled program", MAX_DOCUMENT_BYTES)
+        if p4info is not None:
+            try:
+                return cls(text, files.read(p4info, "--p4info", MAX_DOCUMENT_BYTES).decode())
+            except UnicodeDecodeError as error:
+                raise ConfigurationError(f"--p4info {p4info} is no text: {error}. Remedy: its text form") from None
+        try:
+            derived = derive(load(text, drop_port=DROP_PORT))
+        except FaninError as error:
+            raise ConfigurationError(f"the program cannot be run here: {error}") from None
+        return cls(text, text_format.MessageToString(derived), derived=True)
 
     @classmethod
     def read(cls, program: Path | None, p4info: Path | None) -> Artefacts:
         """From files; None for both: what the repository was built with. ConfigurationError when they are not there."""
         if (program is None) != (p4info is None):
             raise ConfigurationError("--program and --p4info belong together: give both or neither")
-        files = program or BUILD / f"{PROGRAM}.json", p4info or BUILD / f"{PROGRAM}.p4info.txtpb"
+        paths = program or BUILD / f"{PROGRAM}.json", p4info or BUILD / f"{PROGRAM}.p4info.txtpb"
         try:
-            return cls(files[0].read_bytes(), files[1].read_text())
+            return cls(paths[0].read_bytes(), paths[1].read_text())
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(
                 f"the compiled program cannot be read: {error}. Remedy: --program FILE.json --p4info FILE.txtpb, or "

@@ -17,6 +17,7 @@ from p4.v1 import p4runtime_pb2
 from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.switch.p4 import V1Switch
+from fanin.switch.p4.commands import Commands
 from fanin.switch.p4.tracing import Report, TracedSwitch
 from fanin.switch.p4runtime.opening import Artefacts
 from fanin.switch.p4runtime.server.device import Actions, Device
@@ -49,6 +50,8 @@ class RunOptions:
     """A folder for what passes the ports."""
     entries: Path | None = None
     """A p4.v1.WriteRequest in text form, carried out at the start."""
+    commands: Path | None = None
+    """A file of commands for BMv2's simple_switch_CLI (switch/p4/commands.py), carried out behind `entries`."""
     names: Path | None = None
     """What names mean that the program's types are translated to (translated.py)."""
     trace: Report | None = None
@@ -71,6 +74,7 @@ class StandaloneSwitch:
             load(self.device, options.artefacts)
         if options.entries is not None:
             write_entries(self.device, options.entries)
+        self._passed_over = () if options.commands is None else carry_out(self.device, options.commands)
         self._ports = PortSet(options.ports, options.captures)
         try:
             self._service = Service(self.device, options.device_id, self._ports.transmit)
@@ -92,11 +96,16 @@ class StandaloneSwitch:
         """What is printed at the start."""
         options, switch = self._options, self.device.switch
         program = "no program yet: a controller loads it" if switch is None else switch.engine
+        if options.artefacts is not None and options.artefacts.derived:
+            program += "; without --p4info: names and ids are made of the program"
         where = f"{options.p4runtime[0]}:{self.p4runtime_port}{', TLS' * (options.tls is not None)}"
-        return [
+        lines = [
             f"fanin p4: P4Runtime at {where}, device {options.device_id}; {program}",
             f"  ports {self._ports.description}; {options.cpu_port} is the control plane's",
         ]
+        if self._passed_over:
+            lines.append(f"  commands that do nothing here: {', '.join(self._passed_over)}")
+        return lines
 
     def summary(self) -> str:
         """What has passed, for the end."""
@@ -106,8 +115,9 @@ class StandaloneSwitch:
         tally = self.device.switch.tally
         return (
             f"fanin p4: ended; {tally.packets_in} packets in, {tally.packets_out} out, {tally.dropped} dropped by the "
-            f"program, {tally.failed} lost to what the program leaves undefined, {self._ports.unsent} that no port "
-            f"could send, {lost} packet-ins that no controller took"
+            f"program, {tally.failed} lost to what the program leaves undefined ({tally.endless} in "
+            f"passes without end), {self._ports.unsent} that no port could send, {lost} packet-ins that no controller "
+            "took"
         )
 
     def close(self) -> None:
@@ -144,6 +154,18 @@ def load_config(device: Device, config: Any) -> None:
         device.set_pipeline(Actions.VERIFY_AND_COMMIT, config)
     except StatusError as error:
         raise ConfigurationError(f"the program cannot be run here: {error}") from None
+
+
+def carry_out(device: Device, path: Path) -> tuple[str, ...]:
+    """Carry out simple_switch_CLI's commands; those that do nothing here. ConfigurationError names the line."""
+    assert device.switch is not None
+    try:
+        text = files.read(path, "--commands", MAX_ENTRIES_BYTES).decode()
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"--commands {path} is no text") from None
+    commands = Commands(device.switch)
+    commands.run(text, f"--commands {path}")
+    return tuple(commands.passed_over)
 
 
 def write_entries(device: Device, path: Path) -> None:

@@ -151,7 +151,6 @@ DIFFERENT = {
     "counter beyond": ("OUT_OF_RANGE", "UNKNOWN"),
     "register": ("OK", "UNIMPLEMENTED"),
     "session truncated": ("OK", "UNKNOWN"),
-    "session of a large number": ("OK", "INVALID_ARGUMENT"),
     "value set absent": ("INVALID_ARGUMENT", "UNIMPLEMENTED"),
     "no entity": ("INVALID_ARGUMENT", "UNKNOWN"),
     "read by priority": ("entities", "entities"),

@@ -439,6 +439,27 @@ def test_the_pipeline_comes_back_as_it_was_set_and_can_be_saved_first(programmed
     assert programmed.write(1, entry("INSERT", EXACT, MARK, 1, exact1=b"\1")) == [Code.OK]
 
 
+def test_state_is_kept_only_with_the_p4info_of_the_program(programmed: Bench) -> None:
+    assert programmed.write(1, entry("INSERT", EXACT, MARK, 1, exact1=b"\1")) == [Code.OK]
+    before = programmed.stub.GetForwardingPipelineConfig(
+        p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=7)
+    ).config
+    empty, other, packaged = (pipeline(programmed, action="RECONCILE_AND_COMMIT") for _ in range(3))
+    empty.config.p4info.Clear()
+    other.config.p4info.tables[0].preamble.id += 100
+    packaged.config.p4info.pkg_info.name = "router"
+    for request, code in ((empty, grpc.StatusCode.INVALID_ARGUMENT), (other, grpc.StatusCode.UNIMPLEMENTED)):
+        with pytest.raises(grpc.RpcError) as caught:
+            programmed.stub.SetForwardingPipelineConfig(request)
+        assert caught.value.code() is code
+        after = programmed.stub.GetForwardingPipelineConfig(
+            p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=7)
+        )
+        assert after.config == before
+    programmed.stub.SetForwardingPipelineConfig(packaged)
+    assert programmed.write(1, entry("INSERT", EXACT, MARK, 1, exact1=b"\1")) == [Code.ALREADY_EXISTS]
+
+
 # --- entries ---
 
 

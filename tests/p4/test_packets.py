@@ -466,6 +466,18 @@ def test_a_packet_that_goes_in_circles_is_lost() -> None:
     assert switch.tally.failed == 1
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_a_clone_session_or_a_group_that_is_refused_is_not_kept(native: bool) -> None:
+    switch = V1Switch.from_json(acting(to_port(1)).program.document, native=native)
+    for cut in (-5, 1 << 40):
+        with pytest.raises(ValueError, match="a clone of"):
+            switch.mirrors[5] = MirrorSession((Replica(7, 0),), cut)
+    for items, at, item in ((switch.mirrors, 1 << 15, MirrorSession(())), (switch.groups, 1 << 16, ())):
+        with pytest.raises(ValueError, match="is not in 0"):
+            items[at] = item  # type: ignore[index, assignment]
+        assert dict(items) == {}
+
+
 # --- checksums and hashes ---
 
 

@@ -77,6 +77,8 @@ def read(device: Device, text: str) -> list[Any]:
         ("INSERT", GROUP % "replicas { egress_port: 1 instance: 65536 }", Code.INVALID_ARGUMENT),
         ("INSERT", GROUP % "replicas { egress_port: 512 }", Code.INVALID_ARGUMENT),
         ("INSERT", CLONE % "class_of_service: 1", Code.UNIMPLEMENTED),
+        ("INSERT", CLONE % "packet_length_bytes: -5", Code.INVALID_ARGUMENT),
+        ("INSERT", CLONE.replace("3", "32768") % "", Code.INVALID_ARGUMENT),
         ("MODIFY", MEMBERS % (MEMBER % "a" + MEMBER % "a"), Code.ALREADY_EXISTS),
         ("MODIFY", MEMBERS % "".join(MEMBER % each for each in "abcd"), Code.RESOURCE_EXHAUSTED),
         ("INSERT", GROUP.replace("3", "0") % "", Code.INVALID_ARGUMENT),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -100,6 +104,91 @@ def test_ternary_and_range_agree_with_a_linear_search(
     for first, second in keys + keys:  # the second time from memory
         hits = [p for p, value, mask, low, high in rows if first & mask == value and low <= second <= high]
         assert port_of(switch, first, second) == max(hits, default=500)
+
+
+Row = tuple[int, int, int, int, int]
+"""Priority, value, mask, and the bounds of a range."""
+
+
+def winner(rows: list[Row], first: int, second: int) -> int:
+    """The priority of the row that a linear search finds; of equal ones, rows are in the order of their insertion."""
+    hits = [row for row in rows if first & row[2] == row[1] and row[3] <= second <= row[4]]
+    return max(hits, key=lambda row: row[0], default=(500,))[0]
+
+
+@pytest.mark.parametrize("masks", [(0xF0,), (0xFF, 0xFE, 0xF0, 0x0F, 0x00)], ids=["one mask", "five masks"])
+@pytest.mark.parametrize("seed", range(3))
+def test_entries_that_come_and_go_are_found_as_by_a_linear_search(masks: tuple[int, ...], seed: int) -> None:
+    draw = random.Random(f"{masks} {seed}")
+    switch = matching(("ternary", "range"), size=1000)
+    entries, rows = switch.program.tables["t"], list[Row]()
+
+    def matches(row: Row) -> tuple[Match, Match]:
+        return Match(row[1], row[2]), Match(low=row[3], high=row[4])
+
+    for step in range(300):
+        if rows and draw.random() < 0.4:
+            gone = rows.pop(draw.randrange(len(rows)))
+            entries.delete(matches(gone), gone[0])
+        else:
+            mask, low = draw.choice(masks), draw.choice((0, 0, draw.randrange(200)))
+            row = draw.randrange(1, 400), draw.randrange(256) & mask, mask, low, draw.choice((255, low + 50))
+            if row[0] not in {each[0] for each in rows}:
+                rows.append(row)
+                entries.insert(matches(row), row[0], "send", (row[0],))
+        if step % 3 == 0:
+            key = draw.randrange(256), draw.randrange(256)
+            assert port_of(switch, *key) == winner(rows, *key)
+    assert len(rows) > 20
+    assert [-entry.rank for entry in entries] == sorted((row[0] for row in rows), reverse=True)
+
+
+def test_of_entries_with_the_same_priority_the_first_wins_in_both_interpreters() -> None:
+    switch = matching(("ternary",))
+    entries = switch.program.tables["t"]
+    for port, mask in enumerate((0x0F, 0xF0, 0xFF, 0x3C), 1):
+        entries.insert((Match(0, mask),), 5, "send", (port,))
+    assert port_of(switch, 0) == 1
+    entries.modify((Match(0, 0x0F),), 5, "send", (9,))
+    assert port_of(switch, 0) == 2, "an entry that is modified goes behind the others"
+    assert [entry.data for entry in entries.matching((Match(0, 0x0F),))] == [(9,)]
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Calls of functions, Python's and C's, steps of generators included."""
+    count = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+@pytest.mark.parametrize("kind", ["lpm", "ternary", "range"])
+@pytest.mark.parametrize("native", [True, False])
+def test_an_insertion_costs_as_much_in_a_large_table_as_in_a_small_one(kind: str, native: bool) -> None:
+    document = json.loads(matching((kind,), size=5000).program.document)
+    next(each for each in document["header_types"] if each["name"] == "in_t")["fields"] = [["a", 32]]
+    entries = V1Switch.from_json(json.dumps(document), native=native).program.tables["t"]
+
+    def insert(at: int) -> None:
+        one = Match(low=at << 16, high=at << 16 | 0xFFFF) if kind == "range" else Match(at << 16, 0xFFFF_0000)
+        entries.insert((one,), 0 if kind == "lpm" else 7, "send", (1,))
+
+    costs = {}
+    for at in range(3000):
+        if at in (10, 2999):
+            costs[at] = calls_of(lambda at=at: insert(at))  # type: ignore[misc]
+        else:
+            insert(at)
+    assert costs[2999] <= costs[10] + 5
+    assert len(entries) == 3000
 
 
 def test_what_a_table_refuses() -> None:

@@ -6,6 +6,7 @@ Pure translation: no gRPC, no thread, no socket.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from p4.v1 import p4runtime_pb2
@@ -13,7 +14,7 @@ from p4.v1 import p4runtime_pb2
 from fanin.errors import ConfigurationError, PacketError, ProgramError, UnsupportedError
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.meters import Meter
-from fanin.switch.p4.replication import MirrorSession, Replica
+from fanin.switch.p4.replication import MAX_GROUP, MAX_SESSION, MirrorSession, Replica
 from fanin.switch.p4.v1model import DROP_PORT
 from fanin.switch.p4runtime.server.digest_entries import DigestEntries
 from fanin.switch.p4runtime.server.meter_entries import fill_config, read_rates
@@ -24,11 +25,18 @@ from fanin.switch.p4runtime.server.table_entries import DELETE, INSERT, MODIFY, 
 from fanin.switch.p4runtime.server.translated import Configured, Values
 from fanin.switch.p4runtime.server.values import decoded, encoded
 
-MAX_GROUP = 0xFFFF
-"""Multicast groups are numbered by a 16-bit field of v1model, mirror sessions by 15 bits."""
 MAX_REPLICAS = 1024
 """Replicas of one group, at most."""
 Actions = p4runtime_pb2.SetForwardingPipelineConfigRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A program that was loaded and holds nothing yet, with the ForwardingPipelineConfig that it came in."""
+
+    switch: V1Switch
+    described: Described
+    config: Any
 
 
 class Device:
@@ -60,7 +68,7 @@ class Device:
         """The ForwardingPipelineConfig that is in force."""
         self._group_metadata: dict[int, bytes] = {}
         """By group: the controller's own, kept as it is."""
-        self._saved: tuple[V1Switch, Described, Any] | None = None
+        self._saved: Loaded | None = None
         self._described: Described | None = None
         self._next_idle_us: int | None = None
         self._rescan = False
@@ -73,32 +81,53 @@ class Device:
 
     def set_pipeline(self, action: int, config: Any) -> None:
         """SetForwardingPipelineConfig (section 7); StatusError when the program or its P4Info is refused."""
-        if action == Actions.COMMIT:
-            if self._saved is None:
-                raise StatusError(Code.FAILED_PRECONDITION, "no pipeline was saved that could be committed")
-            self._commit(*self._saved)
-            return
-        if action == Actions.RECONCILE_AND_COMMIT:
-            if self.config is None or config.p4_device_config != self.config.p4_device_config:
-                raise StatusError(Code.UNIMPLEMENTED, "state is only kept when the program stays the same")
-            self.config = config
-            return
+        self.install(action, self.prepare(action, config), config)
+
+    def prepare(self, action: int, config: Any) -> Loaded | None:
+        """Load the program, where `action` asks for one; changes nothing, so packets may go on meanwhile.
+
+        StatusError as of `set_pipeline`.
+        """
+        if action in (Actions.COMMIT, Actions.RECONCILE_AND_COMMIT):
+            return None
         if action not in (Actions.VERIFY, Actions.VERIFY_AND_SAVE, Actions.VERIFY_AND_COMMIT):
             raise StatusError(Code.INVALID_ARGUMENT, f"action {action} of SetForwardingPipelineConfig is none")
         try:
             switch = self._make(config.p4_device_config, random=self._random, native=self._native)
-            described = Described.match(switch.program, config.p4info, self.names)
+            return Loaded(switch, Described.match(switch.program, config.p4info, self.names), config)
         except (ConfigurationError, ProgramError) as error:
             raise StatusError(Code.INVALID_ARGUMENT, str(error)) from None
         except UnsupportedError as error:
             raise StatusError(Code.UNIMPLEMENTED, str(error)) from None
-        if action == Actions.VERIFY_AND_SAVE:
-            self._saved = switch, described, config
-        elif action == Actions.VERIFY_AND_COMMIT:
-            self._commit(switch, described, config)
 
-    def _commit(self, switch: V1Switch, described: Described, config: Any) -> None:
-        self.switch, self._described, self.config = switch, described, config
+    def install(self, action: int, loaded: Loaded | None, config: Any) -> None:
+        """Carry out `action` with what `prepare` has made for it."""
+        if action == Actions.RECONCILE_AND_COMMIT:
+            self._reconcile(config)
+        elif action == Actions.COMMIT:
+            if self._saved is None:
+                raise StatusError(Code.FAILED_PRECONDITION, "no pipeline was saved that could be committed")
+            self._commit(self._saved)
+        elif action == Actions.VERIFY_AND_SAVE:
+            self._saved = loaded
+        elif action == Actions.VERIFY_AND_COMMIT and loaded is not None:
+            self._commit(loaded)
+
+    def _reconcile(self, config: Any) -> None:
+        """Keep the state, which is possible where the program and its P4Info stay the same."""
+        if self.switch is None or config.p4_device_config != self.config.p4_device_config:
+            raise StatusError(Code.UNIMPLEMENTED, "state is only kept when the program stays the same")
+        try:
+            Described.match(self.switch.program, config.p4info, self.names)
+        except (ConfigurationError, ProgramError) as error:
+            raise StatusError(Code.INVALID_ARGUMENT, str(error)) from None
+        if _without_package(config.p4info) != _without_package(self.config.p4info):
+            raise StatusError(Code.UNIMPLEMENTED, "state is only kept when the P4Info stays the same")
+        self.config = config
+
+    def _commit(self, loaded: Loaded) -> None:
+        self.switch, self._described, self.config = loaded.switch, loaded.described, loaded.config
+        described = loaded.described
         self._tables = TableEntries(described, self.ports)
         self._profiles = ProfileEntries(described, self._tables, self.ports)
         self._tell_profiles()
@@ -128,11 +157,10 @@ class Device:
     def packet_out(self, message: Any, now: float) -> list[tuple[int, bytes]]:
         """Send a packet of the control plane through the pipeline; what leaves, with the ports."""
         switch, described, _ = self._ready()
-        if described.packet_out is None:
-            raise StatusError(Code.UNIMPLEMENTED, "the program takes no packets from the control plane")
         given = {each.metadata_id: each.value for each in message.metadata}
         head, bits = 0, 0
-        for field in described.packet_out.metadata:
+        # A program without that header gets the payload as it is.
+        for field in () if described.packet_out is None else described.packet_out.metadata:
             what = f"metadata {field.name}"
             data = given.pop(field.id, None)
             value = 0 if data is None else described.values.read(data, field, what, new=False)
@@ -287,20 +315,27 @@ class Device:
         if which == "multicast_group_entry":
             group = entry.multicast_group_entry
             number, known = group.multicast_group_id, set(switch.groups)
-            _check_change(kind, number, known, "multicast group")
+            _check_change(kind, number, known, "multicast group", MAX_GROUP)
             if kind == DELETE:
-                del switch.groups[number], self._group_metadata[number]
+                del switch.groups[number]
+                self._group_metadata.pop(number, None)
             else:
                 switch.groups[number] = _replicas(group.replicas)
                 self._group_metadata[number] = group.metadata
         elif which == "clone_session_entry":
             session = entry.clone_session_entry
-            _check_change(kind, session.session_id, set(switch.mirrors), "clone session")
+            if session.session_id > MAX_SESSION:
+                text = f"clone session {session.session_id}: v1model has numbers of 15 bits, 1..{MAX_SESSION}"
+                raise StatusError(Code.INVALID_ARGUMENT, text)
+            _check_change(kind, session.session_id, set(switch.mirrors), "clone session", MAX_SESSION)
             if kind == DELETE:
                 del switch.mirrors[session.session_id]
             else:
                 if session.class_of_service:
                     raise StatusError(Code.UNIMPLEMENTED, "clones have no classes of service")
+                if session.packet_length_bytes < 0:
+                    text = f"clone session {session.session_id}: a length of {session.packet_length_bytes} bytes"
+                    raise StatusError(Code.INVALID_ARGUMENT, text)
                 made = MirrorSession(_replicas(session.replicas), session.packet_length_bytes)
                 switch.mirrors[session.session_id] = made
         else:
@@ -368,7 +403,7 @@ class Device:
                 if number in (0, group):
                     entity = p4runtime_pb2.Entity()
                     entry = entity.packet_replication_engine_entry.multicast_group_entry
-                    entry.multicast_group_id, entry.metadata = group, self._group_metadata[group]
+                    entry.multicast_group_id, entry.metadata = group, self._group_metadata.get(group, b"")
                     _add_replicas(entry, replicas)
                     yield entity
         if which in ("clone_session_entry", None):
@@ -424,10 +459,18 @@ def _indices(entry: Any, size: int) -> range:
     return range(index, index + 1)
 
 
-def _check_change(kind: int, number: int, known: set[int], what: str) -> None:
-    if not 0 < number <= MAX_GROUP:
+def _without_package(info: Any) -> bytes:
+    """A P4Info but for who has made it, as bytes that are alike where two are."""
+    plain = type(info)()
+    plain.CopyFrom(info)
+    plain.ClearField("pkg_info")
+    return bytes(plain.SerializeToString(deterministic=True))
+
+
+def _check_change(kind: int, number: int, known: set[int], what: str, most: int) -> None:
+    if not 0 < number <= most:
         code = Code.OUT_OF_RANGE if number else Code.INVALID_ARGUMENT
-        raise StatusError(code, f"{what} {number}: the number must be in 1..{MAX_GROUP}")
+        raise StatusError(code, f"{what} {number}: the number must be in 1..{most}")
     if kind == INSERT and number in known:
         raise StatusError(Code.ALREADY_EXISTS, f"{what} {number} exists already")
     if kind != INSERT and number not in known:

@@ -5,8 +5,8 @@ lack what the other has, and both still be files of one program:
 
 * The P4Info alone has what no packet gets to, such as an action profile of no table. It is accepted as
   `Described.gone`, and a request that names it is refused.
-* The program alone has tables that the compiler made itself, of a `switch` statement for one. They are not for a
-  control plane: their entries and their default action are constant.
+* The program alone has tables that the compiler made itself, of a `switch` statement for one, and those that its source
+  marks with @hidden. They are not for a control plane: their entries are constant, or they have no key.
 """
 
 from __future__ import annotations
@@ -159,16 +159,15 @@ class Described:
     def _check_complete(self) -> None:
         """ProgramError for a P4Info that leaves out what the program has, as an empty one or another program's does.
 
-        Tables that the compiler made itself are in no P4Info: nothing of them can be written, or they have no key and
-        run one action.
+        Tables that are hidden are in no P4Info: no entry of them can be written, or they have no key and run one
+        action. Their default action stays, though the JSON says only of some that it is constant.
         """
         actions = {each.preamble.name for each in self.info.actions} - {NO_ACTION}
         if self.gone and actions and not actions & self.program.actions.keys():
             raise ProgramError("the P4Info has none of the program's actions: compile both in one run")
         names = {table.name for _, table in self.tables.values()}
         for name, table in self.program.tables.items():
-            constant = table.immutable and table.fixed_default
-            if name not in names and not constant and (table.key or len(table.actions) > 1):
+            if name not in names and not table.immutable and (table.key or len(table.actions) > 1):
                 raise ProgramError(
                     f"the program has a table {name!r}, and the P4Info has none: compile both in one run"
                 )

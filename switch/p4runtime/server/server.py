@@ -34,6 +34,8 @@ MAX_MESSAGE_BYTES = 64 << 20
 MAX_TLS_FILE_BYTES = 1 << 20
 ENTITIES_PER_RESPONSE = 256
 """Entities in one message of a Read: packets wait while it is built, for some milliseconds."""
+UPDATES_AT_A_TIME = 64
+"""Updates of one Write for which packets wait: some milliseconds."""
 STOP_GRACE_S = 0.5
 SHORTEST_WAIT_S = 0.001
 
@@ -105,6 +107,8 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         self.device = device
         self.lock = threading.Lock()
         """Guards the device and everything below."""
+        self._changing = threading.Lock()
+        """Held by calls that load a program or write, one at a time; packets go on where they let go of the other."""
         self._device_id = device_id
         self._transmit = transmit
         self._arbitration = Arbitration()
@@ -192,9 +196,13 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
 
     def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Load a program."""
-        with self.lock, _answering(context):
-            self._check(request, writes=True)
-            self.device.set_pipeline(request.action, request.config)
+        with _answering(context), self._changing:
+            with self.lock:
+                self._check(request, writes=True)
+            loaded = self.device.prepare(request.action, request.config)
+            with self.lock:
+                self._check(request, writes=True)  # another controller may be primary by now
+                self.device.install(request.action, loaded, request.config)
         return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -213,24 +221,33 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         return response
 
     def Write(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Carry out updates in order; each that is refused has its code in the error's details."""
-        results = []
-        with self.lock, _answering(context):
-            self._check(request, writes=True)
+        """Carry out updates in order; each that is refused has its code in the error's details.
+
+        Packets may pass between updates, some tens of which are carried out at a time.
+        """
+        results: list[Any] = []
+        with _answering(context), self._changing:
+            with self.lock:
+                self._check(request, writes=True)
             if request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR:
                 raise StatusError(Code.UNIMPLEMENTED, "only CONTINUE_ON_ERROR is implemented")
-            now = time.monotonic()
-            for update in request.updates:
-                try:
-                    self.device.write(update, now)
-                    results.append(p4runtime_pb2.Error(canonical_code=Code.OK))
-                except StatusError as error:
-                    results.append(_as_error(error))
-            if self.device.announces:
-                self._announce(now)
+            for first in range(0, len(request.updates), UPDATES_AT_A_TIME):
+                with self.lock:
+                    now = time.monotonic()
+                    results += [self._written(each, now) for each in request.updates[first : first + UPDATES_AT_A_TIME]]
+                    if self.device.announces:
+                        self._announce(now)
         if any(result.canonical_code for result in results):
             _abort_with_details(context, results)
         return p4runtime_pb2.WriteResponse()
+
+    def _written(self, update: Any, now: float) -> Any:
+        """What became of an update, as a p4.v1.Error; with the lock held."""
+        try:
+            self.device.write(update, now)
+        except StatusError as error:
+            return _as_error(error)
+        return p4runtime_pb2.Error(canonical_code=Code.OK)
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         """Entities, some hundreds per message.

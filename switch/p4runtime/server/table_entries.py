@@ -259,7 +259,7 @@ class TableEntries:
                     matches = self._matches(wanted, info)
                 except UnknownNameError:
                     return
-                found = [each for each in table if each.matches == matches and each.rank == _rank(wanted, table, each)]
+                found = [each for each in table.matching(matches) if each.rank == _rank(wanted, table, each)]
             else:
                 found = [each for each in table if not wanted.priority or -each.rank == wanted.priority]
             for entry in found:

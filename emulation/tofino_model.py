@@ -1,0 +1,227 @@
+"""Intel's Tofino model and its driver as processes: command lines, port files, veth pairs, and when they serve.
+
+    sudo python -m fanin.emulation.tofino_model --conf out/fanin.conf --p4info out/fanin.p4info.txtpb
+
+plays fanin's histories (docs/conformance.md) to the Tofino program on the model: `tofino-model` is the device,
+`bf_switchd` its driver, which serves BfRt, and `fanin p4 deploy` loads the program and admits jobs. Workers are behind
+device port 0, at the host's end of a veth pair. It needs both on PATH, SDE_INSTALL, and root.
+
+open-p4studio (docs/deploy-p4.md) has both; the options are those of its scripts run_tofino_model.sh and run_switchd.sh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from fanin.errors import ConfigurationError, FaninError, UnsupportedError
+
+MODEL, DRIVER, HARNESS = "tofino-model", "bf_switchd", "simple_test_harness"
+PACKAGE = "open-p4studio (github.com/p4lang/open-p4studio)"
+CHIPS = {"tofino": 2, "tofino2": 5}
+"""Numbers of --chip-type."""
+BFRT_PORT = 50052
+START_TIMEOUT_S = 180.0
+"""Model and driver take one to two minutes to find each other, says open-p4studio."""
+POLL_S = 0.2
+STOP_GRACE_S = 5.0
+MAX_SAID_BYTES = 2000
+CPU_PORT = 64
+"""The model's device port to the processor; its veth pair is VETHS[CPU_PORT]."""
+VETHS: Mapping[int, tuple[int, int]] = MappingProxyType({0: (0, 1), CPU_PORT: (250, 251)})
+"""By device port: the numbers of the veth interfaces at the model's end and at the host's."""
+MTU = 9000
+WORKERS_ADDRESS, SWITCH_ADDRESS, SWITCH_MAC = "10.77.0.11/24", "10.77.0.1:4920", "02:fa:19:00:00:01"
+
+
+def missing(*binaries: str) -> str | None:
+    """Why the model, or what is named, cannot be run here; None where it can."""
+    for binary in binaries or (MODEL, DRIVER):
+        if shutil.which(binary) is None:
+            return f"needs {binary} of {PACKAGE} on PATH"
+    if binaries:
+        return None
+    for tool in ("ip", "ethtool"):
+        if shutil.which(tool) is None:
+            return f"needs {tool}, for veth pairs"
+    if "SDE_INSTALL" not in os.environ:
+        return f"needs SDE_INSTALL, where {PACKAGE} is installed"
+    return None if os.geteuid() == 0 else "needs root, for veth pairs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """A program on the model."""
+
+    conf: Path
+    """The compiler's, as `fanin p4 deploy` takes it."""
+    install: Path
+    """SDE_INSTALL."""
+    chip: str = "tofino"
+    ports: Mapping[int, tuple[int, int]] = field(default_factory=lambda: VETHS)
+    bfrt_port: int = BFRT_PORT
+    """Where the driver serves BfRt, on this machine."""
+    start_timeout_s: float = START_TIMEOUT_S
+
+    def check(self) -> None:
+        """ConfigurationError for a chip that is none."""
+        if self.chip not in CHIPS:
+            raise ConfigurationError(f"chip {self.chip!r}: expected {' or '.join(CHIPS)}")
+
+
+def port_file(ports: Mapping[int, tuple[int, int]]) -> str:
+    """The model's port file: which veth pair each device port has."""
+    rows = [{"device_port": port, "veth1": model, "veth2": host} for port, (model, host) in ports.items()]
+    return json.dumps({"PortToVeth": rows}, indent=1)
+
+
+def model_command(options: ModelOptions, ports: Path) -> list[str]:
+    """The model's command line, with the port file."""
+    options.check()
+    return [
+        MODEL, "--p4-target-config", str(options.conf), "--install-dir", str(options.install),
+        "-d", "1", "-k", "1", "-f", str(ports), "--chip-type", str(CHIPS[options.chip]), "--logs-disable",
+        "--port-monitor",
+    ]  # fmt: skip
+
+
+def driver_command(options: ModelOptions) -> list[str]:
+    """The driver's; without a shell of its own, and reachable from this machine alone."""
+    return [
+        DRIVER, "--install-dir", str(options.install), "--conf-file", str(options.conf), "--init-mode=cold",
+        "--skip-p4", "--background", "--server-listen-local-only",
+    ]  # fmt: skip
+
+
+def harness_command(conf: Path, test: Path, log: Path) -> list[str]:
+    """The model's own harness, which needs no driver: the program, and a packet test (STF) that writes its entries."""
+    return [HARNESS, "-l", str(conf), "--observation-log", str(log), str(test)]
+
+
+def deploy_command(options: ModelOptions, p4info: Path, ports: Path) -> list[str]:
+    """`fanin p4 deploy` for this device, with its port plan."""
+    return [
+        sys.executable, "-m", "fanin", "p4", "deploy", str(options.conf), "--p4info", str(p4info),
+        "--ports", str(ports), "--switch-address", SWITCH_ADDRESS, "--switch-mac", SWITCH_MAC, "--bind", "127.0.0.1:0",
+        "--bfrt", f"127.0.0.1:{options.bfrt_port}", "--cpu-interface", f"veth{options.ports[CPU_PORT][1]}", "--go",
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def launched(options: ModelOptions, folder: Path) -> Iterator[None]:
+    """Model and driver, until the context ends; entered when BfRt is served. `folder` gets what they print.
+
+    UnsupportedError where one of them ends before, or BfRt is not served in time; it has what that one said last.
+    """
+    (folder / "ports.json").write_text(port_file(options.ports), encoding="ascii")
+    with contextlib.ExitStack() as stack:
+        model = stack.enter_context(_running(model_command(options, folder / "ports.json"), folder / "model.log"))
+        driver = stack.enter_context(_running(driver_command(options), folder / "driver.log"))
+        deadline = time.monotonic() + options.start_timeout_s
+        while not _listens(options.bfrt_port):
+            for process, name in ((model, "model"), (driver, "driver")):
+                if process.poll() is not None:
+                    raise UnsupportedError(f"the {name} ended ({process.returncode}); {_said(folder, name)}")
+            if time.monotonic() > deadline:
+                raise UnsupportedError(
+                    f"BfRt is not served at 127.0.0.1:{options.bfrt_port} after {options.start_timeout_s:g} s; "
+                    f"{_said(folder, 'driver')}"
+                )
+            time.sleep(POLL_S)
+        yield
+
+
+@contextlib.contextmanager
+def _running(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        try:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        except OSError as error:
+            raise UnsupportedError(f"{command[0]} cannot be started: {error.strerror or error}") from None
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_GRACE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=POLL_S):
+        return True
+    return False
+
+
+def _said(folder: Path, name: str) -> str:
+    said = (folder / f"{name}.log").read_bytes()[-MAX_SAID_BYTES:].decode(errors="replace").strip()
+    return f"it says: {said}" if said else "it says nothing"
+
+
+@contextlib.contextmanager
+def linked(ports: Mapping[int, tuple[int, int]]) -> Iterator[None]:
+    """The veth pairs of these ports, as root; the host's end of port 0 has the workers' address."""
+    with contextlib.ExitStack() as stack:
+        for port, (model, host) in ports.items():
+            _ip("link", "add", f"veth{model}", "type", "veth", "peer", "name", f"veth{host}")
+            stack.callback(_ip, "link", "delete", f"veth{model}")
+            for name in (f"veth{model}", f"veth{host}"):
+                Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
+                _ip("link", "set", name, "mtu", str(MTU), "up")
+            if port == 0:
+                _ip("address", "add", WORKERS_ADDRESS, "dev", f"veth{host}")
+                _tool("ethtool", "-K", f"veth{host}", "tx", "off", "gso", "off")
+        yield
+
+
+def _ip(*arguments: str) -> None:
+    _tool("ip", *arguments)
+
+
+def _tool(*command: str) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except subprocess.CalledProcessError as error:
+        raise FaninError(f"{' '.join(command)}: {error.stderr.strip()}") from None
+
+
+def play(options: ModelOptions, p4info: Path, folder: Path, arguments: Sequence[str] = ()) -> int:
+    """`fanin conformance` against the program on the model; its exit status."""
+    plan = folder / "plan.json"
+    plan.write_text(json.dumps({"ports": [{"device_port": 0, "speed": "10G"}]}), encoding="ascii")
+    command = [sys.executable, "-m", "fanin", "conformance", *arguments, "--", *deploy_command(options, p4info, plan)]
+    with linked(options.ports), launched(options, folder):
+        return subprocess.run(command, check=False).returncode
+
+
+def main() -> None:
+    """See the top of the file."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--conf", type=Path, required=True, help="the compiler's .conf")
+    parser.add_argument("--p4info", type=Path, required=True, help="the program's P4Info, in text form")
+    parser.add_argument("--chip", default="tofino", choices=list(CHIPS))
+    parser.add_argument("--seeds", default="3", help="random histories of each kind")
+    given = parser.parse_args()
+    if (reason := missing()) is not None:
+        raise SystemExit(reason)
+    options = ModelOptions(conf=given.conf, install=Path(os.environ["SDE_INSTALL"]), chip=given.chip)
+    with tempfile.TemporaryDirectory(prefix="fanin-tofino-model-") as folder:
+        raise SystemExit(play(options, given.p4info, Path(folder), ["--seeds", given.seeds]))
+
+
+if __name__ == "__main__":
+    main()
