@@ -91,6 +91,16 @@ class SwitchSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class PathNarrowed:
+    """Worker: for the liveness timeout no packet of `needed_bytes` passed, there and back, while shorter ones did."""
+
+    needed_bytes: int
+    """Length in bytes of the UDP payload that the oldest unfinished item takes."""
+    passes_bytes: int
+    """The longest that is known to pass."""
+
+
+@dataclass(frozen=True, slots=True)
 class PacketRefused:
     """Worker: the switch refused a packet for a reason that sending again will not cure."""
 
@@ -120,6 +130,7 @@ WorkerEvent = (
     | RoundHeard
     | WorkersGone
     | SwitchSilent
+    | PathNarrowed
     | PacketRefused
     | Departed
     | EngineStopped

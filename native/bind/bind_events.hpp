@@ -25,6 +25,9 @@ struct WorkerEventToPython {
     return events.attr("WorkersGone")(event.lost, event.left);
   }
   pybind11::object operator()(const SwitchSilent& event) const { return events.attr("SwitchSilent")(event.silent_s); }
+  pybind11::object operator()(const PathNarrowed& event) const {
+    return events.attr("PathNarrowed")(event.needed_bytes, event.passes_bytes);
+  }
   pybind11::object operator()(const PacketRefused& event) const {
     return events.attr("PacketRefused")(pybind11::module_::import("fanin.protocol.wire").attr("Reason")(event.reason));
   }
