@@ -33,6 +33,15 @@ class WorkerLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchNarrowed:
+    """Leaf: as PathNarrowed of a worker, on the way to the parent; the job's workers are told BRANCH_LOST."""
+
+    job: int
+    needed_bytes: int
+    passes_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Worker: the switch answered the first HELLO; the data path works both ways at full packet length."""
 
@@ -121,7 +130,7 @@ class EngineStopped:
     text: str
 
 
-SwitchEvent = WorkerJoined | WorkerSilent | WorkerLeft
+SwitchEvent = WorkerJoined | WorkerSilent | WorkerLeft | BranchNarrowed
 WorkerEvent = (
     Ready
     | MembersChanged

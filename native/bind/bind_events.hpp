@@ -46,6 +46,8 @@ inline pybind11::object to_python(const std::optional<SwitchEvent>& event) {
       return events.attr("WorkerSilent")(event->job, event->worker, event->silent_s);
     case SwitchEvent::Kind::worker_left:
       return events.attr("WorkerLeft")(event->job, event->worker);
+    case SwitchEvent::Kind::branch_narrowed:
+      return events.attr("BranchNarrowed")(event->job, event->needed_bytes, event->passes_bytes);
   }
   return pybind11::none();
 }
