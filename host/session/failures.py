@@ -20,8 +20,8 @@ from fanin.options import SwitchAddress
 from fanin.protocol.control import Admitted, Explanation, Refusal, Refused
 from fanin.protocol.events import EngineStopped, PacketRefused, PathNarrowed, SwitchSilent, WorkersGone
 from fanin.protocol.job import JobSpec
-from fanin.protocol.window import IP_UDP_HEADER_BYTES
-from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, Reason
+from fanin.protocol.window import IP_UDP_HEADER_BYTES, SMALLEST_MTU, packet_shape
+from fanin.protocol.wire import Reason
 from fanin.schemes import scheme_of
 
 FAILURES = (WorkersGone, SwitchSilent, PathNarrowed, PacketRefused, EngineStopped)
@@ -128,7 +128,7 @@ def path_narrowed(
     own_address = now.own_address if now is not None else ""
     end = f"rank {who.rank} ({own_address})" if own_address else f"rank {who.rank}"
     mtu = event.passes_bytes + IP_UDP_HEADER_BYTES - (0 if ":" in own_address else IPV6_LONGER_BYTES)
-    words = max(8, (event.passes_bytes - HEADER_BYTES) // WORD_BYTES // 8 * 8)
+    words, _ = packet_shape(max(event.passes_bytes + IP_UDP_HEADER_BYTES, SMALLEST_MTU))
     was = f"was {joined.path_mtu} when this rank joined and" if joined is not None else ""
     device = f" (this machine's own device has {now.path_mtu})" if now is not None else ""
     return PathNarrowedError(
