@@ -154,8 +154,9 @@ def switch_silent(
 
     `moved`: see `path_moved`. `firewall`: connections to its control port were refused while its data still came.
     """
+    remedy = "start the switch and then the job again"
     if moved:
-        seen = moved
+        seen, remedy = moved, "give this machine its address and route back and start the job again"
     elif firewall:
         seen = (
             "its control port had refused connections from here before, while its data still came, so look for a "
@@ -171,7 +172,7 @@ def switch_silent(
     return SwitchLostError(
         str(who.address),
         f"switch {who.address} is lost: rank {who.rank} of job {who.job_name!r} heard nothing from it for "
-        f"{silent_s:.1f} s; {seen}{noted}. Remedy: start the switch and then the job again, or set FANIN_FALLBACK=gloo",
+        f"{silent_s:.1f} s; {seen}{noted}. Remedy: {remedy}, or set FANIN_FALLBACK=gloo",
     )
 
 
