@@ -45,6 +45,10 @@ class SwitchLostError(FaninError, ConnectionError):
         self.address = address
 
 
+class PathNarrowedError(SwitchLostError):
+    """The switch lives, and short packets come through, but none as long as this rank's: the path's MTU has fallen."""
+
+
 class WorkerLostError(FaninError, ConnectionError):
     """Workers of this job died, stopped or left while others waited for them. `ranks` are job ranks."""
 

@@ -119,7 +119,7 @@ class Options:
     """Longest wait for the other ranks of the job, 0.01..86,400 s. Behind torch, no longer than the group's timeout."""
     idle_return_s: float = 60.0
     """A group of new_group that has summed nothing for so long gives its slots back to the switch, and joins anew at
-    its next sum, 0..86,400 s. 0: never. The same on every rank."""
+    its next sum, 0..86,400 s. 0: never. It does so once all of its ranks are for it."""
     liveness_timeout_s: float | None = None
     """Silence after which a rank, or the switch, counts as lost, 0.2..3600 s, of the switch that rank 0 starts; one
     that is there already decides by itself. None: 30 s. A rank that is killed is noticed sooner (docs/errors.md)."""

@@ -13,8 +13,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from fanin.options import ENVIRONMENT_PREFIX, Options
+from fanin.shared_options import VARIABLES
 
-OTHERS = frozenset(("CURVE_CLIENT_KEYS", "JOB", "KERNELS", "KEY_FILE"))
+OTHERS = frozenset(VARIABLES)
 """Variables besides options: of commands, containers and the native kernels."""
 DEVELOPERS = ("BENCH_MPI_", "BUILD_", "COMPOSE_CHECK", "FINSY_PYTHON", "FUZZ_", "P4_", "PARENT", "SANITIZE", "TEST_")
 """Beginnings of those of set-up, tests and benchmarks."""

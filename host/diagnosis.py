@@ -5,11 +5,12 @@ A check that cannot even begin because an earlier one failed is left out: the fi
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,7 @@ from fanin.host.transports.stack import open_bare
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
+from fanin.protocol.pace import LONGEST_FRAME_BYTES
 from fanin.protocol.seal import OPEN
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, slots_for
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireError, datagram_bytes, parse
@@ -114,6 +116,7 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         yield _parent(answer.parent)
     for data in answer.data:
         yield from _examine_data(data, there, options, wanted=data.scheme == address.scheme)
+        yield from _packets_of_jobs(data, there, options, answer.jobs)
         if data.scheme == address.scheme:
             yield _tags(data, there, options)
     yield from _jobs(answer)
@@ -268,6 +271,36 @@ def _examine_data(data: control.DataReport, there: Reached, options: Options, wa
                 )
         finally:
             transport.close()
+
+
+def _packets_of_jobs(
+    data: control.DataReport, there: Reached, options: Options, jobs: Sequence[control.JobReport]
+) -> Iterator[Check]:
+    """Whether packets as long as those of running jobs pass from here: a path may have become narrower meanwhile.
+
+    Those of jobs within one machine are left out: longer than any network's frames.
+    """
+    if not scheme_of(data.scheme).packets_are_datagrams:
+        return
+    lengths = {
+        datagram_bytes(1, job.words_per_packet): job.name
+        for job in jobs
+        if job.state == "running" and job.scheme == data.scheme
+    }
+    here = packet_shape(discover(data.scheme, there, data.ports[0]).path_mtu)[0]
+    longest = max((size for size in lengths if size <= LONGEST_FRAME_BYTES), default=0)
+    if longest <= datagram_bytes(1, here):  # the port has been tried with longer ones
+        return
+    with contextlib.closing(open_bare(options, data.scheme, there.host, data.ports[0])) as transport:
+        if not probe(transport, longest):
+            yield Check(
+                name=f"job {lengths[longest]}",
+                state="warning",
+                result=f"its packets of {longest} bytes do not pass from here: if this host has a rank of it, the path "
+                "has become narrower since it joined",
+                remedy="give the path its MTU back, or start the job again, with a lower FANIN_WORDS_PER_PACKET if "
+                "the system here does not know how narrow it is",
+            )
 
 
 def probe(transport: Transport, length: int) -> bool:

@@ -13,7 +13,15 @@ from fanin.host.session.joining import spec_of, worker_of
 from fanin.numerics.reduction import Reduction
 from fanin.protocol import control
 from fanin.protocol.control import JOIN_INTERVAL_S
-from fanin.protocol.events import MembersChanged, PacketRefused, Ready, ReductionDone, SwitchSilent, WorkersGone
+from fanin.protocol.events import (
+    MembersChanged,
+    PacketRefused,
+    PathNarrowed,
+    Ready,
+    ReductionDone,
+    SwitchSilent,
+    WorkersGone,
+)
 from fanin.protocol.job import JobSpec
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.protocol.wire import VERSION
@@ -183,7 +191,7 @@ class ShardMember:
                 self._changed()
             elif isinstance(event, Ready):
                 self._be_ready()
-            elif isinstance(event, SwitchSilent | PacketRefused):
+            elif isinstance(event, SwitchSilent | PathNarrowed | PacketRefused):
                 self._fail(SwitchLostError(f"shard {self.number}", str(event)))
             elif isinstance(event, MembersChanged):
                 self.members = tuple(self._ranks[worker] for worker in ranks_of(event.members))

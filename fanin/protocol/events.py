@@ -33,6 +33,15 @@ class WorkerLeft:
 
 
 @dataclass(frozen=True, slots=True)
+class BranchNarrowed:
+    """Leaf: as PathNarrowed of a worker, on the way to the parent; the job's workers are told BRANCH_LOST."""
+
+    job: int
+    needed_bytes: int
+    passes_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Worker: the switch answered the first HELLO; the data path works both ways at full packet length."""
 
@@ -91,6 +100,16 @@ class SwitchSilent:
 
 
 @dataclass(frozen=True, slots=True)
+class PathNarrowed:
+    """Worker: for the liveness timeout no packet of `needed_bytes` passed, there and back, while shorter ones did."""
+
+    needed_bytes: int
+    """Length in bytes of the UDP payload that the oldest unfinished item takes."""
+    passes_bytes: int
+    """The longest that is known to pass."""
+
+
+@dataclass(frozen=True, slots=True)
 class PacketRefused:
     """Worker: the switch refused a packet for a reason that sending again will not cure."""
 
@@ -111,7 +130,7 @@ class EngineStopped:
     text: str
 
 
-SwitchEvent = WorkerJoined | WorkerSilent | WorkerLeft
+SwitchEvent = WorkerJoined | WorkerSilent | WorkerLeft | BranchNarrowed
 WorkerEvent = (
     Ready
     | MembersChanged
@@ -120,6 +139,7 @@ WorkerEvent = (
     | RoundHeard
     | WorkersGone
     | SwitchSilent
+    | PathNarrowed
     | PacketRefused
     | Departed
     | EngineStopped

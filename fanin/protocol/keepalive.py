@@ -45,7 +45,7 @@ class Keepalive:
         self._heard_at = 0.0
         """When the switch was last heard; before that, when this started."""
         self._unanswered = 0
-        """Number of HELLOs since then."""
+        """Number of HELLOs since then, without those of fanin/protocol/path_watch.py."""
         self._say_at = 0.0
         """When the next HELLO or BYE is due."""
         self._leave_by = 0.0
@@ -72,6 +72,15 @@ class Keepalive:
         self._say_at = now + (HELLO_RETRY_S if self.phase is Phase.CONNECTING else self._heartbeat_s)
         self._unanswered += 1
         self.hello_sequence = (self.hello_sequence + 1) & 0xFFFFFFFF
+
+    def probe_sent(self) -> None:
+        """HELLO number `hello_sequence` was sent to try a length: nobody's silence is judged by it."""
+        self.hello_sequence = (self.hello_sequence + 1) & 0xFFFFFFFF
+
+    @property
+    def answered(self) -> bool:
+        """Whether the switch was heard since the last heartbeat but one."""
+        return self._unanswered < 2
 
     def bye_due(self, now: float) -> bool:
         """Whether a BYE is to be sent."""

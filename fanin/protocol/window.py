@@ -36,6 +36,8 @@ DEFAULT_RECEIVE_BUFFER_BYTES = 2 * 212_992
 """Value of SO_RCVBUF after asking where net.core.rmem_max has its default."""
 USABLE_QUARTERS = 3
 """Quarters of a receive buffer that are safe to fill (udp_rmem_release returns memory in lumps of one quarter)."""
+SMALLEST_MTU = 128
+"""That carries a packet worth sending."""
 IP_UDP_HEADER_BYTES = 40 + 8
 """IPv6 and UDP (RFC 8200, RFC 768); IPv4 takes 20 less."""
 SKB_BYTES = 256
@@ -72,9 +74,9 @@ PACKETS_PER_TRAIN = 4
 def packet_shape(mtu: int) -> tuple[int, int]:
     """(words_per_packet, codes_per_packet) for a path MTU in bytes (loopback: 65,536), as JobSpec wants them.
 
-    Raises ValueError for an MTU below 128, which carries no packet worth sending.
+    Raises ValueError for an MTU below SMALLEST_MTU.
     """
-    if mtu < 128:
+    if mtu < SMALLEST_MTU:
         raise ValueError(f"MTU {mtu} is too small; IPv4 promises 576 and IPv6 1280")
     payload_bytes = min(mtu - IP_UDP_HEADER_BYTES, TRAIN_BYTES // PACKETS_PER_TRAIN, MAX_DATAGRAM_BYTES)
     words = (payload_bytes - HEADER_BYTES) // WORD_BYTES

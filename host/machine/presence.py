@@ -9,6 +9,8 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 | connecting | a packet of another protocol version, NOTICE of VERSION; | failed  | PacketRefused(VERSION)    |
 |            | not with checksums or tags: damaged, or anybody's        |         |                           |
 | member     | silence for liveness_timeout_s                           | failed  | SwitchSilent              |
+| member     | long packets alone are lost for liveness_timeout_s, see  | failed  | PathNarrowed              |
+|            | fanin/protocol/path_watch.py                             |         |                           |
 | both       | the members have changed (WELCOME, NOTICE), in a job     |         | MembersChanged            |
 |            | that survives losses; the next two are for those that    |         |                           |
 |            | do not                                                   |         |                           |
@@ -29,7 +31,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from fanin.protocol.events import Departed, MembersChanged, PacketRefused, Ready, SwitchSilent, WorkerEvent, WorkersGone
+from fanin.protocol.events import (
+    Departed,
+    MembersChanged,
+    PacketRefused,
+    PathNarrowed,
+    Ready,
+    SwitchSilent,
+    WorkerEvent,
+    WorkersGone,
+)
 from fanin.protocol.job import LEFT_GRACE_S, JobSpec
 from fanin.protocol.keepalive import Keepalive, Phase
 from fanin.protocol.wire import Reason
@@ -40,7 +51,8 @@ class Presence(Keepalive):
 
     def __init__(self, spec: JobSpec, connect_timeout_s: float, events: deque[WorkerEvent]) -> None:
         super().__init__(spec, Phase.CONNECTING, connect_timeout_s)
-        self._hello_sent_at = 0.0
+        self._heartbeat, self._heartbeat_at = 0, 0.0
+        """Number and time of the last HELLO that was no question of the path."""
         self._protected = spec.checksum or bool(spec.data_key)
         self._events = events
         self._left = 0
@@ -57,7 +69,7 @@ class Presence(Keepalive):
 
     def hello_sent(self, now: float) -> None:
         """HELLO number `hello_sequence` was sent."""
-        self._hello_sent_at = now
+        self._heartbeat, self._heartbeat_at = self.hello_sequence, now
         super().hello_sent(now)
 
     def handle_timer(self, now: float) -> None:
@@ -71,12 +83,12 @@ class Presence(Keepalive):
     # --- what is heard ---
 
     def welcome(self, sequence: int, lost: int, left: int, now: float) -> float | None:
-        """WELCOME came. Returns the round trip in seconds if it answers the last HELLO."""
+        """WELCOME came. Returns the round trip in seconds if it answers the last heartbeat."""
         if self._welcomed(now):
             self._events.append(Ready())
         self.peers_gone(lost, left, now)
         # An answer to an earlier HELLO would measure the time since the later one.
-        return now - self._hello_sent_at if sequence == (self.hello_sequence - 1) & 0xFFFFFFFF else None
+        return now - self._heartbeat_at if sequence == self._heartbeat else None
 
     def peers_gone(self, lost: int, left: int, now: float) -> None:
         """WELCOME or NOTICE names peers that are lost or have left."""
@@ -100,6 +112,10 @@ class Presence(Keepalive):
             gone, come = self._members & ~members, members & ~self._members
             self._change, self._members = change, members
             self._events.append(MembersChanged(change, members, gone, come, base))
+
+    def path_narrowed(self, needed_bytes: int, passes_bytes: int) -> None:
+        """Packets as long as this worker needs do not pass any more."""
+        self._fail(PathNarrowed(needed_bytes, passes_bytes))
 
     def branch(self, reason: Reason, now: float) -> None:
         """WELCOME or NOTICE: in a tree, a branch is lost, or its workers have left."""

@@ -12,6 +12,7 @@ Rules of this file
   loss_recovery.py (which one must go again), operation.py (numbers and memory), scale_forecast.py (which scale is
   likely). This file is packets and wiring.
 * HELLO and its WELCOME measure the path, items the path and the peers; the retransmission timer learns from both.
+* HELLOs of other lengths find out whether long packets still pass (fanin/protocol/path_watch.py).
 * Nothing but HELLO goes out before the switch's WELCOME, and nothing but BYE after `leave`.
 * Of an item's result (RESULT or ANSWER), in this order:
 
@@ -70,6 +71,7 @@ from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
 from fanin.protocol.keepalive import Phase
 from fanin.protocol.loss_recovery import LossRecovery
 from fanin.protocol.packet_tag import MemberKeys
+from fanin.protocol.path_watch import PathWatch
 from fanin.protocol.timers import measures
 from fanin.protocol.wire import (
     HEADER_BYTES,
@@ -84,6 +86,7 @@ from fanin.protocol.wire import (
     Packet,
     Reason,
     WireError,
+    datagram_bytes,
     parse,
 )
 
@@ -94,6 +97,7 @@ SYNCHRONOUS_HISTORY = 2
 COUNTERS = (
     "packets_out", "packets_in", "bytes_out", "bytes_in", "retransmissions", "gaps", "timeouts", "results",
     "duplicates", "unacknowledged", "forecasts", "forecasts_missed", "receipts", "losses", "spurious", "paced", "marks",
+    "path_questions",
 )  # fmt: skip
 
 
@@ -124,6 +128,7 @@ class WorkerMachine:
         self._flow, self._flow_count = flow, flow_count
         self._events: deque[WorkerEvent] = deque()
         self._presence = Presence(spec, connect_timeout_s, self._events)
+        self._path = PathWatch(spec.liveness_timeout_s)
         self._stream = ItemStream(spec.slots, spec.window_items)
         self._catch_up = CatchUp(spec.slots) if newcomer else None
         self._recovery = LossRecovery()
@@ -211,6 +216,7 @@ class WorkerMachine:
         counts = {name: self._counters[name] for name in COUNTERS}
         counts["cuts"] = self._congestion.cuts
         counts["window"] = int(self._congestion.window)
+        counts["path_suspected"] = int(self._path.suspects)
         counts["srtt_us"] = int(self._recovery.timer.smoothed_s * 1e6)
         for reason in Reason:
             counts[f"dropped_{reason.name.lower()}"] = self._counters[f"dropped_{reason.name.lower()}"]
@@ -230,8 +236,12 @@ class WorkerMachine:
         datagrams: list[bytes] = []
         run: Packet | None = None  # the last datagram, if it is a pass that was not sent before, or several
         if self._presence.hello_due(now):
+            questions = self._path_questions(now)
             datagrams.append(self._hello())
             self._presence.hello_sent(now)
+            for size_bytes in questions:
+                datagrams.append(self._hello(size_bytes))
+                self._presence.probe_sent()
         if self._presence.bye_due(now):
             datagrams.append(self._datagram(Kind.BYE, words=self._token))
             self._presence.bye_sent(now)
@@ -297,6 +307,9 @@ class WorkerMachine:
                 self._congestion.expired(arrived, self._recovery.next_order)
                 self._send_again(slot)
         self._presence.handle_timer(now)
+        # Where nothing at all is answered, silence is the matter, and not the length.
+        if self._presence.phase is Phase.MEMBER and self._path.too_narrow(now) and self._presence.answered:
+            self._presence.path_narrowed(self._path.needed_bytes, self._path.passes_bytes)
         if self._waits_for_departed():
             self._presence.peers_hold_up(self._moved_at, now)
 
@@ -371,6 +384,7 @@ class WorkerMachine:
                 return Reason.ANCIENT
             self._welcomes = packet.slot + 1
         self._runs = Flag.RUN in packet.flags
+        self._path.welcome(size_bytes)
         self._presence.heard(now)
         round_trip_s = self._presence.welcome(packet.slot, int(packet.words[0]), int(packet.words[1]), now)
         self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
@@ -630,10 +644,31 @@ class WorkerMachine:
     def _datagram(self, kind: Kind, *, flags: Flag = NO_FLAGS, **fields: object) -> bytes:
         return self._keys.finish(self._packet(kind, flags=flags, **fields).to_bytes())
 
-    def _hello(self) -> bytes:
+    def _path_questions(self, now: float) -> list[int]:
+        """Lengths of the HELLOs to send behind a heartbeat, to find out whether packets as long as needed pass."""
+        if self._presence.phase is not Phase.MEMBER or not self._presence.answered:
+            return []
+        item = self._stream.oldest_item if self._stream.unfinished and self._catch_up is None else -1
+        questions = self._path.beat(item, self._longest_packet_bytes(item), now)
+        self._counters["path_questions"] += len(questions)
+        return questions
+
+    def _longest_packet_bytes(self, item: int) -> int:
+        """Length of the longer of the item's contribution and its result; 0 for no item."""
+        if item < 0:
+            return 0
+        operation = self._stream.operation(item)
+        words = max(operation.word_count(item), operation.result_word_count(item))
+        words += AGE_WORDS * self._stream.forecasts(item)
+        return datagram_bytes(operation.code_count, words)
+
+    def _hello(self, size_bytes: int = 0) -> bytes:
+        """A HELLO of `size_bytes`; by default as short as it may be, or while connecting as long as any packet."""
         words = self._token
         if self._presence.phase is Phase.CONNECTING:  # as long as a result, to try the path both ways
-            words = np.pad(words, (0, (self._spec.packet_bytes - HEADER_BYTES) // WORD_BYTES - len(words)))
+            size_bytes = self._spec.packet_bytes
+        if size_bytes:
+            words = np.pad(words, (0, (size_bytes - HEADER_BYTES) // WORD_BYTES - len(words)))
         sequence = self._presence.hello_sequence
         return self._datagram(Kind.HELLO, slot=sequence, bitmap=HELLO_RUNS, words=words)
 

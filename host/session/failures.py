@@ -10,17 +10,21 @@ from fanin.errors import (
     CollectiveMismatchError,
     FaninError,
     JoinTimeoutError,
+    PathNarrowedError,
     SwitchLostError,
     SwitchUnreachableError,
     WorkerLostError,
 )
+from fanin.host.session.path import PathFacts
 from fanin.options import SwitchAddress
 from fanin.protocol.control import Admitted, Explanation, Refusal, Refused
-from fanin.protocol.events import EngineStopped, PacketRefused, SwitchSilent, WorkersGone
+from fanin.protocol.events import EngineStopped, PacketRefused, PathNarrowed, SwitchSilent, WorkersGone
+from fanin.protocol.job import JobSpec
+from fanin.protocol.window import IP_UDP_HEADER_BYTES, SMALLEST_MTU, packet_shape
 from fanin.protocol.wire import Reason
 from fanin.schemes import scheme_of
 
-FAILURES = (WorkersGone, SwitchSilent, PacketRefused, EngineStopped)
+FAILURES = (WorkersGone, SwitchSilent, PathNarrowed, PacketRefused, EngineStopped)
 """Events after which an engine does nothing any more."""
 
 
@@ -91,9 +95,74 @@ def with_forgeries(trouble: str, dropped: int) -> str:
     return f"{trouble}; {forged}" if trouble else forged
 
 
-def switch_silent(who: Membership, silent_s: float, trouble: str, explanation: Explanation | None) -> SwitchLostError:
-    """A switch that was there says nothing any more. `explanation` is its controller's, None if that is silent too."""
-    if explanation is None:
+IPV6_LONGER_BYTES = 20
+"""Header of IPv6 less that of IPv4."""
+
+
+def path_suspected(who: Membership, spec: JobSpec) -> str:
+    """Long packets are lost now, for whatever reason, and short ones are not."""
+    return (
+        f"long packets (up to {spec.packet_bytes} bytes) do not pass between rank {who.rank} of job {who.job_name!r} "
+        f"and switch {who.address} at this time, while short ones do: the path has become narrower"
+    )
+
+
+def path_moved(joined: PathFacts | None, now: PathFacts | None) -> str:
+    """What has become of this rank's own address, if anything: the switch takes its packets from no other."""
+    before = joined.own_address if joined is not None else ""
+    after = now.own_address if now is not None else ""
+    if not before or before == after:
+        return ""
+    if not after:
+        return f"this machine, which joined from {before}, has no way there any more (`ip address`, `ip route`)"
+    return f"this machine joined from {before} and would now send from {after}: its address or its route has changed"
+
+
+def path_narrowed(
+    who: Membership, event: PathNarrowed, timeout_s: float, joined: PathFacts | None, now: PathFacts | None
+) -> PathNarrowedError:
+    """Packets as long as this rank's do not pass any more. `joined`, `now`: the path as the system knew and knows it.
+
+    Lengths are of UDP payloads; an MTU counts their headers.
+    """
+    own_address = now.own_address if now is not None else ""
+    end = f"rank {who.rank} ({own_address})" if own_address else f"rank {who.rank}"
+    mtu = event.passes_bytes + IP_UDP_HEADER_BYTES - (0 if ":" in own_address else IPV6_LONGER_BYTES)
+    words, _ = packet_shape(max(event.passes_bytes + IP_UDP_HEADER_BYTES, SMALLEST_MTU))
+    was = f"was {joined.path_mtu} when this rank joined and" if joined is not None else ""
+    device = f" (this machine's own device has {now.path_mtu})" if now is not None else ""
+    return PathNarrowedError(
+        str(who.address),
+        f"switch {who.address} is out of reach for long packets: between {end} of job {who.job_name!r} and it, packets "
+        f"of {event.needed_bytes} bytes have not passed for {timeout_s:g} s, there and back, while ones of "
+        f"{event.passes_bytes} bytes do. The MTU of the path {was} is about {mtu} now{device}, and who "
+        f"drops longer packets does not say so. Remedy: give the path its MTU back (`ip link`, "
+        f"tunnels and routes on the way), or set FANIN_WORDS_PER_PACKET={words} on all ranks and start the job again",
+    )
+
+
+def switch_silent(
+    who: Membership,
+    silent_s: float,
+    trouble: str,
+    explanation: Explanation | None,
+    *,
+    moved: str = "",
+    firewall: bool = False,
+) -> SwitchLostError:
+    """A switch that was there says nothing any more. `explanation` is its controller's, None if that is silent too.
+
+    `moved`: see `path_moved`. `firewall`: connections to its control port were refused while its data still came.
+    """
+    remedy = "start the switch and then the job again"
+    if moved:
+        seen, remedy = moved, "give this machine its address and route back and start the job again"
+    elif firewall:
+        seen = (
+            "its control port had refused connections from here before, while its data still came, so look for a "
+            "firewall, which rejects data as well by now, or its process has ended"
+        )
+    elif explanation is None:
         seen = "its control port does not answer either, so its process or its machine is gone or stopped"
     elif explanation.known:
         seen = "its controller still knows the job, so look for a firewall, or a path that loses packets of this size"
@@ -103,7 +172,7 @@ def switch_silent(who: Membership, silent_s: float, trouble: str, explanation: E
     return SwitchLostError(
         str(who.address),
         f"switch {who.address} is lost: rank {who.rank} of job {who.job_name!r} heard nothing from it for "
-        f"{silent_s:.1f} s; {seen}{noted}. Remedy: start the switch and then the job again, or set FANIN_FALLBACK=gloo",
+        f"{silent_s:.1f} s; {seen}{noted}. Remedy: {remedy}, or set FANIN_FALLBACK=gloo",
     )
 
 
@@ -111,8 +180,9 @@ def switch_gone(who: Membership) -> SwitchLostError:
     """The switch has closed the control connection, and refuses another one."""
     return SwitchLostError(
         str(who.address),
-        f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, and nothing "
-        "listens there any more, so its process has ended. Remedy: start the switch and then the job again, or set "
+        f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, its control "
+        "port refuses another one (nothing listens there any more) and nothing comes from its data port, so its "
+        "process has ended. Remedy: start the switch and then the job again, or set "
         "FANIN_FALLBACK=gloo",
     )
 

@@ -31,7 +31,7 @@ from fanin.host.session.failures import (
     workers_gone,
 )
 from fanin.host.session.line import Line
-from fanin.host.session.path import discover, exposed
+from fanin.host.session.path import PathFacts, discover, exposed
 from fanin.numerics.reduction import WIDE_SUMS
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol import control
@@ -72,6 +72,8 @@ class Joined:
     """Named in Leave, to show that it comes from this session."""
     line: Line | None = None
     """The control connection, open for as long as the session is. None only in tests that bring their own engine."""
+    path: PathFacts | None = None
+    """The way to the switch when this rank joined, as far as the system knew."""
     newcomer: bool = False
     """Whether the job ran already."""
     first_base: int = 0
@@ -134,7 +136,7 @@ class _Joining:
         share: float,
         succeeds: control.Succession | None,
     ) -> None:
-        facts = discover(who.address.scheme, client.reached, who.address.port)
+        self._path = facts = discover(who.address.scheme, client.reached, who.address.port)
         self._options = options
         self._credentials = credentials
         self._interrupted = interrupted
@@ -210,9 +212,15 @@ class _Joining:
             first_base = stands.base + ENTRY_MARGIN
             self._engine.begin(first_base)
         who = replace(self._who, processes=started.processes)
-        line = Line(self._client, serves_data=not admitted.data_host)
+        engine = self._engine
+        line = Line(
+            self._client,
+            serves_data=not admitted.data_host,
+            heard=lambda: int(engine.counters()["packets_in"]),
+        )
         nonce = self._request.nonce
-        return Joined(self._engine, spec, who, flows, nonce, line, admitted.running, first_base, changes)
+        path = self._path
+        return Joined(self._engine, spec, who, flows, nonce, line, path, admitted.running, first_base, changes)
 
     def give_up(self, error: BaseException) -> None:
         """Tell the controller, and stop the engine."""

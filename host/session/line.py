@@ -3,50 +3,78 @@
 Rules
 -----
 * Nothing is said over it while the job runs. That it ends tells the switch at once that this process has ended.
-* libzmq connects it anew by itself. The switch does not know whose the new connection is, as nothing is said over it:
-  from there on only silence tells it of this rank's death.
-* When it ends and nothing listens at the switch's port any more, the switch is gone. When something does, or nothing
-  answers, that is for the data path to find out.
+* libzmq connects it anew by itself, for as long as that takes. The switch does not know whose the new connection is, as
+  nothing is said over it: from there on only silence tells it of this rank's death.
+* A connection that ends is a suspicion, as it is for the switch (switch/machine/suspicion.py). Where the port refuses
+  another one and nothing comes over the data path for SUSPICION_TIMEOUT_S, the process of the switch has ended.
+* Where data comes all the same, something on the way refuses, as a firewall does. That is logged once, and refusals
+  show nothing from there on, until there is a connection again: whether the switch lives is for the data path to find
+  out.
+* When something accepts, or nothing answers, that is for the data path, too.
+* No look waits: a thread that submits a reduction looks as well.
 * A forked child has a copy of the connection, which is closed there (host/transports/forking.py).
 """
 
 from __future__ import annotations
 
+import errno
+import logging
+import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from fanin.host.session.control import ControlClient
 from fanin.host.transports.forking import OwnConnection
+from fanin.protocol.job import SUSPICION_TIMEOUT_S
+from fanin.transports.numeric import socket_address
 
 LOOK_INTERVAL_S = 0.1
 """How often at most it is looked at."""
 PROBE_TIMEOUT_S = 1.0
 """How long the switch's port may take to refuse a connection; if it does not, nothing is concluded."""
+MAX_PROBE_INTERVAL_S = 2.0
+"""Between two attempts, at most: the interval doubles while the port accepts, or does not answer."""
+
+log = logging.getLogger("fanin")
 
 
 class Line:
     """Owns the client. Any thread may look."""
 
-    def __init__(self, client: ControlClient, *, serves_data: bool) -> None:
-        """`serves_data`: whether the data path ends where this does.
+    def __init__(self, client: ControlClient, *, serves_data: bool, heard: Callable[[], int]) -> None:
+        """`heard`: how many packets have come over the data path so far.
 
-        The controller of a switch that is programmed from outside may be restarted, and the job goes on.
+        `serves_data`: whether the data path ends where this does. The controller of a switch that is programmed from
+        outside may be restarted, and the job goes on.
         """
-        self._client, self._serves_data = client, serves_data
+        self._client, self._serves_data, self._heard = client, serves_data, heard
         self._looking = threading.Lock()
         self._next_look_s = 0.0
         self._connection = OwnConnection(client.address.port)
-        self._ended = False
-        """Whether the connection has ended, and there is no new one."""
+        self._ended_s: float | None = None
+        """When the connection was seen to have ended, if there is no new one."""
+        self._probe: Probe | None = None
+        """Since then."""
+        self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
+        self._packets, self._heard_s = 0, 0.0
+        """Packets that had come when it was last looked at, and when there was one more than before."""
+        self.is_refused_by_others = False
+        """Whether connections are refused though the switch lives: its data comes."""
         self._closed = False
         self.look()
 
+    @property
+    def suspects(self) -> bool:
+        """Whether it should be looked at soon again."""
+        return self._ended_s is not None and self._serves_data and not self.is_refused_by_others
+
     def look(self) -> bool:
-        """Whether the switch is gone, as far as can be seen from here. Seldom waits, PROBE_TIMEOUT_S at most."""
+        """Whether the switch is gone, as far as can be seen from here. Does not wait."""
         now = time.monotonic()
         if now < self._next_look_s or not self._looking.acquire(blocking=False):
             return False
@@ -54,8 +82,8 @@ class Line:
             self._next_look_s = now + LOOK_INTERVAL_S
             if self._closed:
                 return False
-            self._read_events()
-            return self._ended and self._serves_data and self._refused()
+            self._read_events(now)
+            return self.suspects and self._is_gone(now)
         finally:
             self._looking.release()
 
@@ -64,9 +92,10 @@ class Line:
         with self._looking:
             if not self._closed:
                 self._closed, self._connection.descriptor = True, None
+                self._end_probe()
                 self._client.close()
 
-    def _read_events(self) -> None:
+    def _read_events(self, now: float) -> None:
         monitor = self._client.monitor
         while monitor.poll(0):
             message = recv_monitor_message(monitor)
@@ -74,16 +103,83 @@ class Line:
             if event == zmq.EVENT_CONNECTED:
                 self._connection.descriptor = int(message["value"])
             elif event == zmq.EVENT_DISCONNECTED:
-                self._ended, self._connection.descriptor = True, None
+                self._connection.descriptor = None
+                if self._ended_s is None:
+                    self._ended_s = self._heard_s = now
+                    self._packets = self._heard()
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._ended = False
+                self._connected_again()
 
-    def _refused(self) -> bool:
-        """Whether nothing listens at the switch's port."""
-        try:
-            socket.create_connection((self._client.host, self._client.address.port), PROBE_TIMEOUT_S).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
+    def _connected_again(self) -> None:
+        if self.is_refused_by_others:
+            log.warning("switch %s accepts control connections from here again", self._client.address)
+        self._ended_s, self.is_refused_by_others = None, False
+        self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
+        self._end_probe()
+
+    def _is_gone(self, now: float) -> bool:
+        assert self._ended_s is not None
+        packets = self._heard()
+        if packets != self._packets:
+            self._packets, self._heard_s = packets, now
+        refused = self._is_refused(now)
+        # What comes soon after the end may have been under way when the process died.
+        if refused and self._heard_s > self._ended_s + SUSPICION_TIMEOUT_S:
+            self.is_refused_by_others = True
+            log.warning(
+                "TCP port %d of switch %s refuses connections from here, while its data packets come: a firewall "
+                "rejects them. The job goes on; until a connection is possible again, questions from here (`fanin "
+                "stats`, `fanin tune`) fail, and the switch's end shows by silence alone",
+                self._client.address.port,
+                self._client.address,
+            )
             return False
-        return False
+        return refused and now >= self._heard_s + SUSPICION_TIMEOUT_S
+
+    def _is_refused(self, now: float) -> bool:
+        """Whether the port refuses connections, as far as is known by now; asks again where it did not."""
+        try:
+            if self._probe is None and now >= self._next_probe_s:
+                self._probe = Probe(self._client.host, self._client.address.port, now)
+            error = None if self._probe is None else self._probe.error(now)
+        except OSError as failure:  # too many open files, or no way there
+            error = failure.errno
+        if error not in (None, errno.ECONNREFUSED):  # a port may still accept while its process is being ended
+            self._end_probe()
+            self._next_probe_s = now + self._probe_interval_s
+            self._probe_interval_s = min(2 * self._probe_interval_s, MAX_PROBE_INTERVAL_S)
+        return error == errno.ECONNREFUSED
+
+    def _end_probe(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
+
+
+class Probe:
+    """One attempt to connect to a port, which nobody waits for."""
+
+    def __init__(self, host: str, port: int, now: float) -> None:
+        self._until_s = now + PROBE_TIMEOUT_S
+        family, address = socket_address(host, port)
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._error: int | None = self._socket.connect_ex(address)
+        """0: accepted; None: not known yet."""
+        if self._error == errno.EINPROGRESS:
+            self._error = None
+
+    def error(self, now: float) -> int | None:
+        """What came of it: 0, or an errno, ETIMEDOUT after PROBE_TIMEOUT_S; None while nothing is known."""
+        if self._error is None:
+            poll = select.poll()
+            poll.register(self._socket, select.POLLOUT)
+            if poll.poll(0):
+                self._error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            elif now >= self._until_s:
+                self._error = errno.ETIMEDOUT
+        return self._error
+
+    def close(self) -> None:
+        """Give it up."""
+        self._socket.close()

@@ -22,6 +22,8 @@ from fanin.transports.path_mtu import DEFAULT_MTU, LARGEST_MTU, datagram_mtu, st
 
 RETRY_INTERVAL_S = 0.1
 """Between two attempts to connect."""
+NAME_TIMEOUT_S = 1.0
+"""How long a switch's name may take to resolve where an error is to name both ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class PathFacts:
     """As SO_RCVBUF reads: see fanin/protocol/window.py."""
     local: bool
     """Whether packets stay on this machine: the address is one of its own."""
+    own_address: str = ""
+    """This machine's numeric address on this way; empty where none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +134,23 @@ def discover(scheme: str, there: Reached, port: int) -> PathFacts:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
         buffer_bytes = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-        mtu, local = DEFAULT_MTU, False
+        mtu, local, own_address = DEFAULT_MTU, False, ""
         with contextlib.suppress(OSError):
             probe.connect(socket_address(host, port)[1])
-            local = host_of(probe.getsockname()) == host
+            own_address = host_of(probe.getsockname())
+            local = own_address == host
             mtu = datagram_mtu(probe) if local else min(datagram_mtu(probe), there.stream_mtu)
     if not scheme_of(scheme).packets_are_datagrams:
         mtu = LARGEST_MTU  # a message has no packet size there, so the longest datagram is fine
-    return PathFacts(path_mtu=mtu, receive_buffer_bytes=buffer_bytes, local=local)
+    return PathFacts(path_mtu=mtu, receive_buffer_bytes=buffer_bytes, local=local, own_address=own_address)
+
+
+def look_again(address: SwitchAddress) -> PathFacts | None:
+    """The way to the switch as the system knows it now; None where the name does not resolve within NAME_TIMEOUT_S."""
+    with contextlib.suppress(OSError, SwitchUnreachableError):
+        there = Reached(resolve(address, NAME_TIMEOUT_S)[0], LARGEST_MTU)
+        return discover(address.scheme, there, address.port)
+    return None
 
 
 def exposed(facts: PathFacts, scheme: str, *, curve: bool) -> bool:
@@ -151,7 +164,7 @@ def os_error_text(error: OSError) -> str:
     if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
         return f"{error.strerror}: no network of this machine leads there"
     if error.errno == errno.ECONNREFUSED:
-        return "connection refused: nothing listens there"
+        return "connection refused: nothing listens there, or a firewall rejects it"
     if error.errno == errno.EINVAL:
         return f"{error.strerror}: a link-local address wants its interface, as in udp://[fe80::1%eth0]:4919"
     return error.strerror or str(error)

@@ -24,6 +24,7 @@ from fanin.errors import (
     CollectiveTimeoutError,
     ConfigurationError,
     FaninError,
+    PathNarrowedError,
     SwitchLostError,
 )
 from fanin.host.engines.engine import Engine
@@ -33,13 +34,18 @@ from fanin.host.session.failures import (
     Membership,
     engine_stopped,
     packet_refused,
+    path_moved,
+    path_narrowed,
+    path_suspected,
     switch_gone,
     switch_silent,
     used_in_child,
     with_forgeries,
     workers_gone,
 )
+from fanin.host.session.line import LOOK_INTERVAL_S
 from fanin.host.session.outputs import check_outputs
+from fanin.host.session.path import look_again
 from fanin.host.session.questions import Questions
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
@@ -48,6 +54,7 @@ from fanin.protocol.events import (
     EngineStopped,
     MembersChanged,
     PacketRefused,
+    PathNarrowed,
     ReductionDone,
     RoundHeard,
     SwitchSilent,
@@ -115,6 +122,10 @@ class Session:
         self._who: Membership = joined.who
         self._questions = Questions(joined.who, options.curve_server_key, self.credentials)
         self._nonce = joined.nonce
+        self._joined_path = joined.path
+        self._path_was_suspected = False
+        self._falls_back = options.fallback == "gloo"
+        """Whether the ranks agree among themselves on what becomes of a switch that one of them has lost."""
         self._process = os.getpid()
         self._line = joined.line
         self.spec = joined.spec
@@ -221,12 +232,20 @@ class Session:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s - WAIT_SLICE_S
         while True:
             self._raise_if_over()
-            slice_s = WAIT_SLICE_S if deadline is None else min(deadline - time.monotonic(), WAIT_SLICE_S)
+            suspected = self._path_is_suspected()
+            slice_s = LOOK_INTERVAL_S if self._line is not None and self._line.suspects else WAIT_SLICE_S
+            slice_s = slice_s if deadline is None else min(deadline - time.monotonic(), slice_s)
             if slice_s <= 0:
+                why = (
+                    f"{path_suspected(self._who, self.spec)}. Remedy: give the path its packet length back, or set "
+                    "FANIN_WORDS_PER_PACKET lower and start the job again"
+                    if suspected
+                    else "every rank is alive, so one of them has not come this far. Remedy: find the rank that does "
+                    "not call this collective, or allow more time"
+                )
                 raise CollectiveTimeoutError(
                     f"Timed out: reduction {ticket} of job {self.job_name!r} at {self.address} is not done on rank "
-                    f"{self.rank} after {timeout_s:g} s; every rank is alive, so one of them has not come this far. "
-                    f"Remedy: find the rank that does not call this collective, or allow more time"
+                    f"{self.rank} after {timeout_s:g} s; {why}"
                 )
             if self._engine.wait(ticket, slice_s):
                 return
@@ -352,7 +371,8 @@ class Session:
             self._note(event)
         elif isinstance(event, FAILURES):
             error = self._explain(event)
-            if isinstance(error, CollectiveMismatchError):
+            narrowed = isinstance(error, PathNarrowedError) and not self._falls_back
+            if narrowed or isinstance(error, CollectiveMismatchError):
                 # The others wait for this rank, and would only see that it is gone.
                 with contextlib.suppress(FaninError):
                     self._questions.leave(self._nonce, error, TELL_TIMEOUT_S, own=True)
@@ -439,7 +459,17 @@ class Session:
         self._fail(switch_gone(self._who))
         self._engine.close()  # from here on nothing writes to tensors
 
-    def _explain(self, event: WorkersGone | SwitchSilent | PacketRefused | EngineStopped) -> FaninError:
+    def _path_is_suspected(self) -> bool:
+        """Whether long packets are lost now, while short ones pass; the log says so, once for each time it begins."""
+        suspected = bool(self._engine.counters().get("path_suspected", 0))
+        if suspected and not self._path_was_suspected:
+            log.warning(
+                "%s; %g s of it end the job", path_suspected(self._who, self.spec), self.spec.liveness_timeout_s
+            )
+        self._path_was_suspected = suspected
+        return suspected
+
+    def _explain(self, event: WorkersGone | SwitchSilent | PathNarrowed | PacketRefused | EngineStopped) -> FaninError:
         timeout_s = self.spec.liveness_timeout_s
         if isinstance(event, EngineStopped):
             return engine_stopped(self._who, event.text)
@@ -449,7 +479,12 @@ class Session:
             return workers_gone(self._who, lost, left, timeout_s, explanation)
         if isinstance(event, SwitchSilent):
             trouble = with_forgeries(self._engine.trouble, self._engine.counters().get("dropped_tag", 0))
-            return switch_silent(self._who, event.silent_s, trouble, self._questions.explain(self.spec.generation))
+            firewall = self._line is not None and self._line.is_refused_by_others
+            explanation = None if firewall else self._questions.explain(self.spec.generation)
+            moved = path_moved(self._joined_path, look_again(self.address))
+            return switch_silent(self._who, event.silent_s, trouble, explanation, moved=moved, firewall=firewall)
+        if isinstance(event, PathNarrowed):
+            return path_narrowed(self._who, event, timeout_s, self._joined_path, look_again(self.address))
         return packet_refused(self._who, event.reason, self._questions.explain(self.spec.generation), timeout_s)
 
     def _fail(self, error: FaninError) -> None:

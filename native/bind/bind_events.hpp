@@ -25,6 +25,9 @@ struct WorkerEventToPython {
     return events.attr("WorkersGone")(event.lost, event.left);
   }
   pybind11::object operator()(const SwitchSilent& event) const { return events.attr("SwitchSilent")(event.silent_s); }
+  pybind11::object operator()(const PathNarrowed& event) const {
+    return events.attr("PathNarrowed")(event.needed_bytes, event.passes_bytes);
+  }
   pybind11::object operator()(const PacketRefused& event) const {
     return events.attr("PacketRefused")(pybind11::module_::import("fanin.protocol.wire").attr("Reason")(event.reason));
   }
@@ -43,6 +46,8 @@ inline pybind11::object to_python(const std::optional<SwitchEvent>& event) {
       return events.attr("WorkerSilent")(event->job, event->worker, event->silent_s);
     case SwitchEvent::Kind::worker_left:
       return events.attr("WorkerLeft")(event->job, event->worker);
+    case SwitchEvent::Kind::branch_narrowed:
+      return events.attr("BranchNarrowed")(event->job, event->needed_bytes, event->passes_bytes);
   }
   return pybind11::none();
 }

@@ -184,6 +184,9 @@ void SwitchServer::take_event(const SwitchEvent& event) {
     case SwitchEvent::Kind::worker_left:
       if (std::exchange(seen.left, true)) return;
       break;
+    case SwitchEvent::Kind::branch_narrowed:
+      if (std::exchange(seen.narrowed, true)) return;
+      break;
   }
   if (events_.size() == MAX_EVENTS) events_.pop_front();  // nobody reads them
   events_.push_back(event);

@@ -77,6 +77,7 @@ class SwitchServer {
     std::uint32_t joined = 0;
     bool silent = false;
     bool left = false;
+    bool narrowed = false;  // of worker 0: of the whole part
   };
 
   void take_event(const SwitchEvent& event);

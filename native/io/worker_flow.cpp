@@ -111,7 +111,7 @@ namespace {
 
 bool ends_the_flow(const WorkerEvent& event) {
   return std::holds_alternative<WorkersGone>(event) || std::holds_alternative<SwitchSilent>(event) ||
-         std::holds_alternative<PacketRefused>(event);
+         std::holds_alternative<PathNarrowed>(event) || std::holds_alternative<PacketRefused>(event);
 }
 
 }  // namespace

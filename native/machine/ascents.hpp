@@ -55,6 +55,14 @@ class Ascents {
     if (rounds_of_[slot].place == Place::under_way) again(slot, true);
   }
 
+  // The lowest round that has gone up and waits for the parent's result, by number and slot.
+  std::optional<std::uint64_t> oldest() const {
+    std::optional<std::uint64_t> lowest;
+    for (std::uint32_t slot = 0; slot < rounds_of_.size(); ++slot)
+      if (rounds_of_[slot].place == Place::under_way && (!lowest || item(slot) < *lowest)) lowest = item(slot);
+    return lowest;
+  }
+
   // The next slot whose round goes up now.
   std::optional<Ascent> take(double now) {
     const double round_trip_s = congestion_.paced_round_trip(recovery_.timer.smoothed_s);

@@ -40,6 +40,10 @@ class Keepalive {
     ++unanswered_;
     ++hello_sequence_;
   }
+  // A HELLO was sent to try a length: nobody's silence is judged by it.
+  void probe_sent() { ++hello_sequence_; }
+  // Whether the switch was heard since the last heartbeat but one.
+  bool answered() const { return unanswered_ < 2; }
   bool bye_due(double now) const { return phase_ == Phase::leaving && now >= say_at_; }
   void bye_sent(double now) { say_at_ = now + BYE_RETRY_S; }
   void leave(double now) {

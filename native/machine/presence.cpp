@@ -23,8 +23,8 @@ void Presence::handle_timer(double now) {
 std::optional<double> Presence::welcome(std::uint32_t sequence, std::uint32_t lost, std::uint32_t left, double now) {
   if (welcomed(now)) events_.push_back(Ready{});
   peers_gone(lost, left, now);
-  if (sequence != hello_sequence() - 1) return std::nullopt;
-  return now - hello_sent_at_;
+  if (sequence != heartbeat_) return std::nullopt;
+  return now - heartbeat_at_;
 }
 
 void Presence::peers_gone(std::uint32_t lost, std::uint32_t left, double now) {

@@ -22,19 +22,23 @@ class Presence : public Keepalive {
     return Keepalive::hello_due(now);
   }
   void hello_sent(double now) {
-    hello_sent_at_ = now;
+    heartbeat_ = hello_sequence();
+    heartbeat_at_ = now;
     Keepalive::hello_sent(now);
   }
   void handle_timer(double now);
 
   // --- what is heard ---
 
-  // Returns the round trip in seconds if it answers the last HELLO.
+  // Returns the round trip in seconds if it answers the last heartbeat.
   std::optional<double> welcome(std::uint32_t sequence, std::uint32_t lost, std::uint32_t left, double now);
   void peers_gone(std::uint32_t lost, std::uint32_t left, double now);
   // A round that needed all workers has closed without these.
   void missing(std::uint32_t workers);
   void members_are(std::uint32_t change, std::uint32_t members, std::uint64_t base);
+  void path_narrowed(std::uint64_t needed_bytes, std::uint64_t passes_bytes) {
+    fail(PathNarrowed{.needed_bytes = needed_bytes, .passes_bytes = passes_bytes});
+  }
   void branch(Reason reason, double now);
   void refused(Reason reason);
   void other_version();
@@ -55,7 +59,8 @@ class Presence : public Keepalive {
   std::uint32_t members_;
   std::uint32_t change_ = 0;
   std::uint32_t left_ = 0;
-  double hello_sent_at_ = 0.0;
+  std::uint32_t heartbeat_ = 0;  // number and time of the last HELLO that was no question of the path
+  double heartbeat_at_ = 0.0;
   double left_at_ = 0.0;
 };
 

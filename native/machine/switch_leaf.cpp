@@ -37,15 +37,37 @@ void SwitchMachine::State::speak_to_parent(SwitchJob& job, double now) {
   const std::size_t longest = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
   if (presence.hello_due(now)) {
     const bool connecting = presence.phase() == Phase::connecting;
+    const std::span<const std::size_t> questions = path_questions(job, now);
     send_token_up(job, Kind::hello, presence.hello_sequence(), connecting ? longest : datagram_bytes(0, TOKEN_WORDS));
     job.ascents->hello_sent(presence.hello_sequence(), now);
     presence.hello_sent(now);
+    for (const std::size_t bytes : questions) {
+      send_token_up(job, Kind::hello, presence.hello_sequence(), bytes);
+      presence.probe_sent();
+    }
   }
   if (presence.bye_due(now)) {
     send_token_up(job, Kind::bye, 0, datagram_bytes(0, TOKEN_WORDS));
     presence.bye_sent(now);
   }
   while (const std::optional<Ascent> next = job.ascents->take(now)) ascend(job, *next);
+}
+
+// Lengths of the HELLOs to send behind a heartbeat: as long as the packets of the oldest round whose result the parent
+// owes, and a shorter one.
+std::span<const std::size_t> SwitchMachine::State::path_questions(SwitchJob& job, double now) {
+  UplinkPresence& presence = *job.uplink;
+  if (presence.phase() != Phase::member || !presence.answered()) return {};
+  const std::optional<std::uint64_t> oldest = job.ascents->oldest();
+  std::size_t needed_bytes = 0;
+  if (oldest) {
+    const auto slot = static_cast<std::uint32_t>(*oldest % job.spec.slots);
+    const std::span<const std::uint8_t> known = job.ring.result(slot, job.ring.open(slot));
+    const bool asked_in_full = (known[OFFSET_FLAGS] & FLAG_PASS) != 0 && (known[OFFSET_FLAGS] & FLAG_BARE) == 0;
+    needed_bytes =
+        asked_in_full ? datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet) : known.size();
+  }
+  return presence.path.beat(oldest, needed_bytes, now);
 }
 
 void SwitchMachine::State::send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes) {
@@ -123,7 +145,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
   if (header.kind == Kind::welcome) {
     job.parent_welcomes = std::uint64_t{header.slot} + 1;
     job.ascents->welcome(header.slot, now);
-    presence.welcome(now);
+    presence.welcome(datagram.size(), now);
     return tell_news(job, gone());
   }
   const auto reason = static_cast<Reason>(header.contributors);

@@ -302,7 +302,15 @@ void SwitchMachine::handle_timer(double now) {
     if (job->lost != lost_before) state_->tell(*job, Reason::worker_lost, SWITCH_WORKER, job->audience());
     if (!job->uplink) continue;
     if (job->lost != lost_before) job->uplink->leave(now);
-    state_->tell_news(*job, job->uplink->handle_timer(now));
+    const Reason news = job->uplink->handle_timer(now);
+    if (job->uplink->narrowed())
+      state_->events.push_back({.kind = SwitchEvent::Kind::branch_narrowed,
+                                .job = job->spec.job,
+                                .worker = 0,
+                                .silent_s = 0.0,
+                                .needed_bytes = job->uplink->path.needed_bytes(),
+                                .passes_bytes = job->uplink->path.passes_bytes()});
+    state_->tell_news(*job, news);
   }
 }
 

@@ -31,11 +31,13 @@ struct NoSuchJob : std::out_of_range {
 };
 
 struct SwitchEvent {
-  enum class Kind : std::uint8_t { worker_joined, worker_silent, worker_left };
+  enum class Kind : std::uint8_t { worker_joined, worker_silent, worker_left, branch_narrowed };
   Kind kind;
   std::uint16_t job;
   std::uint8_t worker;
-  double silent_s;  // of worker_silent
+  double silent_s;             // of worker_silent
+  std::uint64_t needed_bytes = 0;  // of branch_narrowed
+  std::uint64_t passes_bytes = 0;
 };
 
 // Bit masks of the workers that registered, fell silent, said BYE; evicted ones are in none of them.

@@ -48,6 +48,7 @@ struct SwitchMachine::State {
   void ascend(SwitchJob& job, const Ascent& ascent);
   void receipt_from_parent(SwitchJob& job, const Parsed& packet, double now);
   void speak_to_parent(SwitchJob& job, double now);
+  std::span<const std::size_t> path_questions(SwitchJob& job, double now);
   void send_token_up(SwitchJob& job, Kind kind, std::uint32_t sequence, std::size_t bytes);
   void receive_from_parent(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, double now,
                            bool marked);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "machine/keepalive.hpp"
+#include "machine/path_watch.hpp"
 
 namespace fanin {
 
@@ -13,7 +14,9 @@ class UplinkPresence : public Keepalive {
  public:
   // Connecting, the parent's silence ends nothing.
   UplinkPresence(const Uplink& uplink, const JobSpec& spec)
-      : Keepalive(spec, Phase::waiting, std::numeric_limits<double>::infinity()), uplink_(uplink) {}
+      : Keepalive(spec, Phase::waiting, std::numeric_limits<double>::infinity()),
+        path(spec.liveness_timeout_s),
+        uplink_(uplink) {}
 
   const Uplink& uplink() const { return uplink_; }
   Reason news() const { return news_; }  // branch_left or branch_lost, once there is a reason to tell the workers
@@ -28,10 +31,13 @@ class UplinkPresence : public Keepalive {
   // worse one stays.
   Reason handle_timer(double now) {
     if (left_unconfirmed(now)) phase_ = Phase::left;
-    if (!silent_s(now)) return Reason{};
+    narrowed_ = !silent_s(now) && phase_ == Phase::member && path.too_narrow(now) && answered();
+    if (!silent_s(now) && !narrowed_) return Reason{};
     phase_ = Phase::failed;
     return once(Reason::branch_lost);
   }
+  // Whether `handle_timer` has just found the path too narrow.
+  bool narrowed() const { return narrowed_; }
   Reason branches_gone(std::uint32_t lost, std::uint32_t left) {
     if (!joined()) return Reason{};
     if (lost != 0) return refused();
@@ -43,11 +49,16 @@ class UplinkPresence : public Keepalive {
     return over ? Reason{} : once(Reason::branch_lost);
   }
 
-  void welcome(double now) { welcomed(now); }
+  void welcome(std::size_t bytes, double now) {
+    path.welcome(bytes);
+    welcomed(now);
+  }
   void departed() {
     if (phase_ == Phase::leaving) phase_ = Phase::left;
   }
   using Keepalive::was_stopped;
+
+  PathWatch path;
 
  private:
   Reason once(Reason news) {
@@ -57,6 +68,7 @@ class UplinkPresence : public Keepalive {
 
   Uplink uplink_;
   Reason news_{};
+  bool narrowed_ = false;
 };
 
 }  // namespace fanin

@@ -29,6 +29,8 @@ struct WorkerCounters {
   std::uint64_t spurious = 0;  // contributions that were sent again and had arrived, or were answered, before
   std::uint64_t paced = 0;     // times that the pace held something back
   std::uint64_t marks = 0;     // of congestion: on what came, and on contributions as receipts tell
+  std::uint64_t path_questions = 0;  // HELLOs that asked whether long packets pass
+  std::uint64_t path_suspected = 0;  // 1: so many of them in a row were lost that it is hardly chance
   std::uint64_t cuts = 0;      // of the congestion window
   std::uint64_t window = 0;    // packets, now
   std::uint64_t srtt_us = 0;
@@ -54,8 +56,10 @@ struct WorkerCounters {
         {"spurious", spurious},
         {"paced", paced},
         {"marks", marks},
+        {"path_questions", path_questions},
         {"cuts", cuts},
         {"window", window},
+        {"path_suspected", path_suspected},
         {"srtt_us", srtt_us},
     };
     for (std::size_t reason = 1; reason < dropped.size(); ++reason)

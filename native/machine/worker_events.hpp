@@ -30,6 +30,10 @@ struct WorkersGone {
 struct SwitchSilent {
   double silent_s;
 };
+struct PathNarrowed {
+  std::uint64_t needed_bytes;
+  std::uint64_t passes_bytes;
+};
 struct PacketRefused {
   std::uint16_t reason;  // fanin.protocol.wire.Reason
 };
@@ -38,6 +42,6 @@ struct Departed {
 };
 
 using WorkerEvent = std::variant<Ready, MembersChanged, Stands, ReductionDone, RoundHeard, WorkersGone, SwitchSilent,
-                                 PacketRefused, Departed>;
+                                 PathNarrowed, PacketRefused, Departed>;
 
 }  // namespace fanin

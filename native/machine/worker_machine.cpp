@@ -15,6 +15,7 @@
 #include "machine/loss_recovery.hpp"
 #include "machine/operation.hpp"
 #include "machine/overtaking.hpp"
+#include "machine/path_watch.hpp"
 #include "wire/packet.hpp"
 #include "machine/presence.hpp"
 #include "machine/receipts.hpp"
@@ -41,6 +42,7 @@ class WorkerMachine::State {
         flow_count_(flow_count),
         packet_bytes_(datagram_bytes(spec_.codes_per_packet, spec_.words_per_packet)),
         presence_(spec_, connect_timeout_s, events_),
+        path_(spec_.liveness_timeout_s),
         stream_(spec_.slots, spec_.window_items, spec_.codes_per_packet),
         recovery_(spec_.slots),
         congestion_(spec_.slots, packet_bytes_),
@@ -73,6 +75,7 @@ class WorkerMachine::State {
     WorkerCounters counters = counters_;
     counters.cuts = congestion_.cuts();
     counters.window = static_cast<std::uint64_t>(congestion_.window());
+    counters.path_suspected = path_.suspects();
     counters.srtt_us = static_cast<std::uint64_t>(recovery_.timer.smoothed_s * 1e6);
     return counters;
   }
@@ -118,8 +121,11 @@ class WorkerMachine::State {
             .flags = spec_.checksum ? FLAG_CHECKSUM : std::uint8_t{0},
             .generation = spec_.generation};
   }
-  // Both return false when the sink takes no more.
+  std::span<const std::size_t> path_questions(double now);
+  std::size_t longest_packet_bytes(std::uint32_t slot);
+  // All return false when the sink takes no more.
   bool send_token(WorkerSink& sink, const Header& header, std::size_t bytes);
+  bool send_hello(WorkerSink& sink, std::size_t bytes);
   bool send_contribution(WorkerSink& sink, std::uint32_t slot);
   bool joins(WorkerSink& sink, const Header& pass);
   void store_by_forecast(Operation& operation, std::span<std::uint8_t> words);
@@ -141,6 +147,7 @@ class WorkerMachine::State {
 
   GrowingRing<WorkerEvent> events_;
   Presence presence_;
+  PathWatch path_;
   ItemStream stream_;
   LossRecovery recovery_;
   Congestion congestion_;
@@ -235,11 +242,13 @@ void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Addre
 void WorkerMachine::State::send(double now, WorkerSink& sink) {
   joinable_ = false;
   if (presence_.hello_due(now)) {
-    Header hello = header(Kind::hello);
-    hello.slot = presence_.hello_sequence();
-    hello.bitmap = HELLO_RUNS;
-    if (!send_token(sink, hello, phase() == Phase::connecting ? packet_bytes_ : datagram_bytes(0, 2))) return;
+    const std::span<const std::size_t> questions = path_questions(now);
+    if (!send_hello(sink, phase() == Phase::connecting ? packet_bytes_ : datagram_bytes(0, 2))) return;
     presence_.hello_sent(now);
+    for (const std::size_t bytes : questions) {
+      if (!send_hello(sink, bytes)) return;
+      presence_.probe_sent();
+    }
   }
   if (presence_.bye_due(now)) {
     if (!send_token(sink, header(Kind::bye), datagram_bytes(0, 2))) return;
@@ -272,6 +281,35 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
   }
   congestion_.limited = slot.has_value();
+}
+
+// Lengths of the HELLOs to send behind a heartbeat, to find out whether packets as long as needed pass.
+std::span<const std::size_t> WorkerMachine::State::path_questions(double now) {
+  if (phase() != Phase::member || !presence_.answered()) return {};
+  std::optional<std::uint64_t> item;
+  std::size_t needed_bytes = 0;
+  if (stream_.unfinished() && !catch_up_) {
+    item = stream_.oldest_item();
+    needed_bytes = longest_packet_bytes(static_cast<std::uint32_t>(*item % spec_.slots));
+  }
+  const std::span<const std::size_t> questions = path_.beat(item, needed_bytes, now);
+  counters_.path_questions += questions.size();
+  return questions;
+}
+
+bool WorkerMachine::State::send_hello(WorkerSink& sink, std::size_t bytes) {
+  Header hello = header(Kind::hello);
+  hello.slot = presence_.hello_sequence();
+  hello.bitmap = HELLO_RUNS;
+  return send_token(sink, hello, bytes);
+}
+
+// Of the slot's current item: the longer of its contribution and its result.
+std::size_t WorkerMachine::State::longest_packet_bytes(std::uint32_t slot) {
+  const Operation& operation = stream_.operation(slot);
+  const std::uint64_t item = stream_.current(slot);
+  const std::size_t words = std::max(operation.word_count(item), operation.result_word_count(item));
+  return datagram_bytes(operation.code_count, words + (stream_.forecasts(slot) ? AGE_WORDS : 0));
 }
 
 // What is sent again needs no room in the window.
@@ -314,6 +352,9 @@ void WorkerMachine::State::handle_timer(double now) {
     }
   }
   presence_.handle_timer(now);
+  // Where nothing at all is answered, silence is the matter, and not the length.
+  if (phase() == Phase::member && path_.too_narrow(now) && presence_.answered())
+    presence_.path_narrowed(path_.needed_bytes(), path_.passes_bytes());
   if (waits_for_departed()) presence_.peers_hold_up(moved_at_, now);
 }
 
@@ -356,6 +397,7 @@ void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, doub
   if (keys_.tags() && packet.header.slot < welcomes_) return drop(Reason::ancient);
   welcomes_ = std::uint64_t{packet.header.slot} + 1;
   runs_ = (packet.header.flags & FLAG_RUN) != 0;
+  path_.welcome(bytes);
   presence_.heard(now);
   const std::optional<double> round_trip_s =
       presence_.welcome(packet.header.slot, load_be32(packet.words), load_be32(packet.words + WORD_BYTES), now);

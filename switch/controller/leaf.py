@@ -26,6 +26,7 @@ from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.control import Join, Placed, Refusal, Refused, Relayed
+from fanin.protocol.events import BranchNarrowed, SwitchEvent
 from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.protocol.seal import OPEN, data_key
 from fanin.schemes import tree_scheme
@@ -333,6 +334,20 @@ class LeafController(AnyController):
             for rank, member in job.members.items():
                 reason = "could not start: its leaf has refused it"
                 self.say_up(job.key, control.Leave(job=job.name, rank=rank, nonce=member.join.nonce, reason=reason))
+
+    def handle_event(self, event: SwitchEvent, now: float) -> None:
+        """As every controller; and the parent hears which path has lost the ranks here, and how."""
+        job = self._table.placed.get(event.job)
+        if not isinstance(event, BranchNarrowed):
+            super().handle_event(event, now)
+        elif job is not None and job.spec is not None:
+            how = (
+                f"lacks a way to its parent, {self.parent.address}: packets of {event.needed_bytes} bytes have not "
+                f"passed for {job.spec.liveness_timeout_s:g} s, there and back, while ones of {event.passes_bytes} "
+                "bytes do, so the MTU of that path has fallen"
+            )
+            for ranks in job.workers:
+                job.way.gone(job, ranks, how, True)
 
     # --- time ---
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from fanin.errors import AdmissionError, ConfigurationError
 from fanin.protocol import control
 from fanin.protocol.control import JOIN_LEASE_S, Join, Refusal, Refused
-from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.events import BranchNarrowed, SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.switch.controller.admission import (
     in_words,
     judge_beside,
@@ -320,9 +320,9 @@ class Lifecycle:
             self._move(job, Happening.READY, now)
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
-        """The data plane reports on a worker."""
+        """The data plane reports on a worker. (A leaf's way to its parent is for the leaf's controller.)"""
         job = self.table.placed.get(event.job)
-        if job is None:
+        if job is None or isinstance(event, BranchNarrowed):
             return
         bit, ranks = 1 << event.worker, job.workers[event.worker]
         if isinstance(event, WorkerJoined):

@@ -103,6 +103,11 @@ class Ascents:
         lowest = min(((number, each) for each, number in self._under_way.items()), default=None)
         return slot if lowest is None or (self._waiting[slot], slot) < lowest else None
 
+    @property
+    def oldest(self) -> tuple[int, int] | None:
+        """Number and slot of the lowest round that has gone up and waits for the parent's result."""
+        return min(((number, slot) for slot, number in self._under_way.items()), default=None)
+
     def next_timer(self) -> float | None:
         """When `take` is worth another try, if the pace alone stands in the way."""
         return self._congestion.held_until if not self._again and self._first() is not None else None

@@ -36,7 +36,7 @@ import numpy as np
 from fanin.numerics.lanes import WORD_BITS
 from fanin.protocol.ecn import Marked
 from fanin.protocol.job import Uplink
-from fanin.protocol.wire import RECEIPT_REPEATED, SWITCH_WORKER, Flag, Kind, Packet, Reason
+from fanin.protocol.wire import RECEIPT_REPEATED, SWITCH_WORKER, Flag, Kind, Packet, Reason, datagram_bytes
 from fanin.switch.machine.slot_machine import Round
 from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.tally import Tally
@@ -80,12 +80,24 @@ class LeafSide:
         """Say HELLO and BYE to parents, when it is time to, and send them the rounds whose turn it is."""
         for _, job in sorted(self._jobs.items()):
             assert job.uplink is not None
-            for packet in job.uplink.packets_due(now):
+            for packet in job.uplink.packets_due(now, *self._waits_for(job)):
                 self._send_up(job, job.uplink.uplink, packet)
-                if packet.kind is Kind.HELLO:
+                if packet.kind is Kind.HELLO and packet.slot == job.uplink.heartbeat:
                     job.ascents.hello_sent(packet.slot, now)
             while (ascent := job.ascents.take(now)) is not None:
                 self._ascend(job, *ascent)
+
+    @staticmethod
+    def _waits_for(job: SwitchJob) -> tuple[int, int]:
+        """The oldest round whose result the parent owes, and the length of its packets; -1 and 0 for none."""
+        oldest = job.ascents.oldest
+        if oldest is None:
+            return -1, 0
+        number, slot = oldest
+        _, sums = job.slot(slot).partial
+        asked_in_full = sums.contributors == 0 and not job.slot(slot).all_bare
+        size_bytes = job.spec.packet_bytes if asked_in_full else datagram_bytes(len(sums.codes), len(sums.words))
+        return number * job.spec.slots + slot, size_bytes
 
     def _ascend(self, job: SwitchJob, slot: int, order: int, long: bool) -> None:
         """Contribute a complete round to the parent's, for the first time or again; `long`: to be answered in full."""

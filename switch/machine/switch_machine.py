@@ -73,7 +73,7 @@ from fanin.errors import AdmissionError
 from fanin.numerics.lanes import WORD_BITS
 from fanin.protocol import wire
 from fanin.protocol.ecn import Capable, Marked
-from fanin.protocol.events import SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
+from fanin.protocol.events import BranchNarrowed, SwitchEvent, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.protocol.job import MAX_TREE_WORKERS, SWITCH_QUEUE_BYTES, SWITCH_QUEUE_DATAGRAMS, JobSpec, Uplink
 from fanin.protocol.own_stops import OwnStops
 from fanin.protocol.timers import measures
@@ -307,7 +307,10 @@ class SwitchMachine:
             if job.uplink is not None:
                 if silent:
                     job.uplink.leave(now)
-                self._leaf.tell(job, job.uplink.handle_timer(now))
+                news = job.uplink.handle_timer(now)
+                if news is not None and job.uplink.narrowed is not None:
+                    self._events.append(BranchNarrowed(job.spec.job, *job.uplink.narrowed))
+                self._leaf.tell(job, news)
 
     def next_event(self) -> SwitchEvent | None:
         """The oldest event that was not fetched yet, or None."""

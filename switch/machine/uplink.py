@@ -16,6 +16,8 @@ A leaf is one worker of the job at its parent. What it contributes there needs n
 | connecting | WELCOME as long as a full packet                   | member     |                      |
 | member     | the parent is silent for the liveness timeout, and | failed     | BRANCH_LOST          |
 |            | HEARTBEATS_TO_SILENCE HELLOs went unanswered       |            |                      |
+| member     | long packets alone are lost for the liveness       | failed     | BRANCH_LOST          |
+|            | timeout, see fanin/protocol/path_watch.py          |            |                      |
 | both       | a branch is lost (WELCOME, NOTICE), or the parent  | failed     | BRANCH_LOST          |
 |            | refuses the leaf                                   |            |                      |
 | both       | a branch has left (WELCOME, NOTICE)                |            | BRANCH_LEFT, once    |
@@ -40,6 +42,7 @@ import numpy.typing as npt
 from fanin.protocol import wire
 from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.keepalive import Keepalive, Phase
+from fanin.protocol.path_watch import PathWatch
 from fanin.protocol.wire import Flag, Kind, Packet, Reason
 
 
@@ -51,7 +54,12 @@ class UplinkPresence(Keepalive):
         self.uplink = uplink
         self.news: Reason | None = None
         """BRANCH_LEFT or BRANCH_LOST, once there is a reason to tell the workers."""
+        self.heartbeat = 0
+        """Number of the last HELLO that was no question of the path."""
+        self.narrowed: tuple[int, int] | None = None
+        """Lengths that are needed and that pass, once the path was found too narrow."""
         self._spec = spec
+        self._path = PathWatch(spec.liveness_timeout_s)
 
     def start(self, now: float) -> None:
         """All of the leaf's workers are registered."""
@@ -59,19 +67,32 @@ class UplinkPresence(Keepalive):
             self.phase = Phase.CONNECTING
             super().start(now)
 
-    def packets_due(self, now: float) -> Iterator[Packet]:
-        """HELLO or BYE, when it is time to say so; without a tag."""
-        token = np.array([self.uplink.token >> 32, self.uplink.token & 0xFFFFFFFF], np.uint32)
+    def packets_due(self, now: float, item: int = -1, needed_bytes: int = 0) -> Iterator[Packet]:
+        """HELLO or BYE, when it is time to say so; without a tag.
+
+        `item`: the oldest round that waits for the parent's result, in packets of `needed_bytes`; -1: none, or not
+        known here.
+        """
+        shortest = wire.datagram_bytes(0, 2)
         if self.hello_due(now):
-            words = token
-            if self.phase is Phase.CONNECTING:
-                words = np.zeros((self._spec.packet_bytes - wire.HEADER_BYTES) // wire.WORD_BYTES, np.uint32)
-                words[:2] = token
-            yield self._packet(Kind.HELLO, words, self.hello_sequence)
+            asks = self.phase is Phase.MEMBER and self.answered
+            questions = self._path.beat(item, needed_bytes, now) if asks else []
+            length = self._spec.packet_bytes if self.phase is Phase.CONNECTING else shortest
+            self.heartbeat = self.hello_sequence
+            yield self._packet(Kind.HELLO, self._token(length), self.hello_sequence)
             self.hello_sent(now)
+            for length in questions:
+                yield self._packet(Kind.HELLO, self._token(length), self.hello_sequence)
+                self.probe_sent()
         if self.bye_due(now):
-            yield self._packet(Kind.BYE, token, 0)
+            yield self._packet(Kind.BYE, self._token(shortest), 0)
             self.bye_sent(now)
+
+    def _token(self, size_bytes: int) -> npt.NDArray[np.uint32]:
+        """The words of a packet of so many bytes: the token, then zeros."""
+        words = np.zeros((size_bytes - wire.HEADER_BYTES) // wire.WORD_BYTES, np.uint32)
+        words[:2] = self.uplink.token >> 32, self.uplink.token & 0xFFFFFFFF
+        return words
 
     def objection(self, packet: Packet, length: int) -> Reason | None:
         """Why WELCOME, NOTICE or BYE, of `length` bytes, is dropped: rows LENGTH and VERSION of leaf_side.py."""
@@ -88,6 +109,7 @@ class UplinkPresence(Keepalive):
             self._departed()
             return None
         if packet.kind is Kind.WELCOME:
+            self._path.welcome(wire.datagram_bytes(0, len(packet.words)))
             self._welcomed(now)
         elif packet.contributors == Reason.MISMATCH:
             return Reason.MISMATCH
@@ -101,6 +123,10 @@ class UplinkPresence(Keepalive):
             self.phase = Phase.LEFT
         elif self._silent_s(now) is not None:
             self.phase = Phase.FAILED
+            return self._once(Reason.BRANCH_LOST)
+        elif self.phase is Phase.MEMBER and self._path.too_narrow(now) and self.answered:
+            self.phase = Phase.FAILED
+            self.narrowed = self._path.needed_bytes, self._path.passes_bytes
             return self._once(Reason.BRANCH_LOST)
         return None
 

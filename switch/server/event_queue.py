@@ -7,7 +7,7 @@ import threading
 from collections import deque
 
 from fanin.errors import FaninError
-from fanin.protocol.events import SwitchEvent
+from fanin.protocol.events import BranchNarrowed, SwitchEvent
 
 
 class EventQueue:
@@ -57,7 +57,7 @@ class EventQueue:
     def forget(self, job: int, worker: int) -> None:
         """Drop what was put of a worker and nobody has taken: another process has its place from here on."""
         with self._changed:
-            left = [event for event in self._events if (event.job, event.worker) != (job, worker)]
+            left = [e for e in self._events if isinstance(e, BranchNarrowed) or (e.job, e.worker) != (job, worker)]
             if len(left) < len(self._events):
                 self._events = deque(left)
                 self._silence()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from fanin.protocol.events import SwitchEvent, WorkerJoined
+from fanin.protocol.events import BranchNarrowed, SwitchEvent, WorkerJoined
 from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.switch.machine.interface import LeafMachine
 from fanin.switch.server.event_queue import EventQueue
@@ -221,7 +221,7 @@ class PumpServer:
 
     def _take(self, event: SwitchEvent) -> None:
         """An event of one flow, in its pump's thread."""
-        key = (type(event), event.job, event.worker)
+        key = (type(event), event.job, None if isinstance(event, BranchNarrowed) else event.worker)
         with self._reporting:
             reports = self._reported.get(key, 0) + 1
             self._reported[key] = reports

@@ -184,6 +184,23 @@ def test_a_path_too_narrow_for_full_packets_comes_with_the_length_that_passes(mo
     assert words % 8 == 0
 
 
+def test_a_path_that_no_longer_takes_the_packets_of_a_job_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.run(*(join(rank, path_mtu=1500) for rank in range(2)))
+    (job,) = world.controller.stats(0.0).jobs
+    full = diagnosis.datagram_bytes(1, job.words_per_packet)
+    narrow = PathFacts(path_mtu=900, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, local=True)
+    monkeypatch.setattr(diagnosis, "discover", lambda *_: narrow)
+    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.05)
+    there = Reached("127.0.0.1", LARGEST_MTU)
+    for longest, warned in ((full - 4, [f"job {job.name}"]), (full, [])):
+        with an_echo(longest) as port:
+            data = DataReport(scheme="udp", description="", ports=(port,), counters={})
+            checks = list(diagnosis._packets_of_jobs(data, there, Options(), [job]))
+        assert [check.name for check in checks] == warned
+        assert all("do not pass from here" in check.result for check in checks)
+
+
 def test_statistics_fit_a_terminal_and_name_members_that_are_not_there() -> None:
     from rich.console import Console
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -24,6 +22,7 @@ from tests.support.processes import (
     Mode,
     a_switch,
     a_worker,
+    cut,
     in_thread,
     join_all,
     options,
@@ -43,15 +42,6 @@ def drop_dead(session: Session) -> None:
     session._engine.close()
     assert session._line is not None
     session._line.close()
-
-
-def cut(session: Session) -> None:
-    """Break the control connection, as something on its way might."""
-    assert session._line is not None
-    descriptor = session._line._connection.descriptor
-    assert descriptor is not None
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

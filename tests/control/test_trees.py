@@ -8,7 +8,7 @@ import pytest
 
 from fanin.protocol import control
 from fanin.protocol.control import JOIN_LEASE_S, Refusal
-from fanin.protocol.events import WorkerLeft, WorkerSilent
+from fanin.protocol.events import BranchNarrowed, WorkerLeft, WorkerSilent
 from fanin.protocol.seal import OPEN
 from fanin.switch.controller.data_plane import Limits
 from fanin.switch.controller.leaf import LeafController
@@ -73,6 +73,20 @@ def test_a_rank_that_its_leaf_has_lost_is_named_to_who_asks_at_another() -> None
     assert isinstance(explanation, control.Explanation)
     assert explanation.lost == (3,)
     assert "rank 3 (laptop:1003) is lost" in explanation.text
+
+
+def test_a_leaf_that_reaches_its_parent_with_short_packets_alone_is_named_with_both_addresses() -> None:
+    grove = Grove()
+    grove.running()
+    grove.leaves[1].handle_event(BranchNarrowed(0, 1448, 600), 1.0)
+    grove.settle()
+    (spec,) = grove.servers[1].specs.values()
+    explanation = grove.say(1, control.Explain(job="j", generation=spec.generation), "asker")
+    assert isinstance(explanation, control.Explanation)
+    assert explanation.lost == (0, 3)
+    assert "leaf, udp://leaf1:4919, says that it lacks a way to its parent, udp://root:4919" in explanation.text
+    assert "packets of 1448 bytes have not passed for" in explanation.text
+    assert "ones of 600 bytes do" in explanation.text
 
 
 def test_ranks_at_a_leaf_whose_parent_is_silent_are_refused_with_its_address_before_they_lose_patience() -> None:

@@ -9,6 +9,7 @@ import re
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -249,6 +250,15 @@ def reduce_until_it_fails(session: Session, count: int = 20_000) -> BaseExceptio
             return error
         assert (result == session.size).all()
     raise AssertionError("nothing failed")
+
+
+def cut(session: Session) -> None:
+    """Break the control connection, as something on its way might."""
+    assert session._line is not None
+    descriptor = session._line._connection.descriptor
+    assert descriptor is not None
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def reduce_together(sessions: list[Session], count: int = 1000) -> None:

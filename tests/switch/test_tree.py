@@ -13,13 +13,14 @@ import pytest
 
 from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import EXACT, Element
-from fanin.protocol.events import PacketRefused, SwitchSilent, WorkersGone
+from fanin.protocol.events import BranchNarrowed, PacketRefused, SwitchSilent, WorkersGone
+from fanin.protocol.job import HEARTBEAT_INTERVAL_S
 from fanin.protocol.wire import Reason
 from tests.support.bench import MACHINES, make_spec
 from tests.support.builders import job_spec
 from tests.support.cluster import expected
 from tests.support.network import Link
-from tests.support.tree import LEAF, Tree
+from tests.support.tree import LEAF, ROOT, Tree
 
 HOSTILE = Link(loss=0.1, duplicate=0.15, reorder=0.3)
 KINDS = [("twin", "twin"), ("native", "native"), ("twin", "native"), ("native", "twin")]
@@ -132,3 +133,34 @@ def test_lanes_are_sized_for_all_workers_of_the_tree_and_trees_are_synchronous()
         replace(make_spec(workers=2, quorum=1), total_workers=4)
     with pytest.raises(ConfigurationError, match="total_workers"):
         replace(make_spec(workers=3), total_workers=2)
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_leaf_whose_long_packets_are_lost_tells_its_workers_and_its_controller(
+    kinds: dict[str, Any], direction: str
+) -> None:
+    tree = Tree(**kinds, words_per_packet=256)
+    passes_bytes = 600
+
+    def narrow(_: float, source: int, destination: int, data: bytes) -> bool:
+        ends = (source, destination) if direction == "up" else (destination, source)
+        return len(data) <= passes_bytes or ends != (LEAF, ROOT)
+
+    tree.wiretap = narrow
+    for worker in range(4):
+        tree.submit(worker, np.ones(1000, np.int32))
+    tree.run_for(tree.root_spec.liveness_timeout_s + 3 * HEARTBEAT_INTERVAL_S)
+    [told] = [event for event in tree.events[LEAF] if isinstance(event, BranchNarrowed)]
+    assert passes_bytes - 8 <= told.passes_bytes <= passes_bytes < told.needed_bytes
+    assert [tree.news(worker) for worker in (0, 1)] == [[PacketRefused(Reason.BRANCH_LOST)]] * 2
+
+
+def test_a_leaf_that_waits_for_another_goes_on(kinds: dict[str, Any]) -> None:
+    tree = Tree(**kinds, words_per_packet=256)
+    for worker in (0, 1):
+        tree.submit(worker, np.ones(1000, np.int32))
+    tree.run_for(4 * tree.root_spec.liveness_timeout_s)
+    for worker in (2, 3):
+        tree.submit(worker, np.ones(1000, np.int32))
+    tree.run_until(lambda: not any(each.outstanding() for each in tree.workers))
+    assert [tree.news(worker) for worker in range(4)] == [[]] * 4

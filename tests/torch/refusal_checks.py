@@ -246,11 +246,25 @@ def check_ranks_with_other_options_are_named_on_all(rank: int, size: int) -> Non
         ("fallback", "raise", "gloo"),
         ("on_worker_loss", "continue", "raise"),
         ("on_worker_loss", "raise", "continue"),
+        ("lanes", 32, 16),
+        ("ordered_futures", True, False),
+        ("switch", None, "udp://127.0.0.1:1"),
+        ("rack", "left", None),
     )
     for name, first, other in cases:
-        said = re.escape(f"was given {name}={other!r} (rank 0: {first!r}). Remedy: the same on every rank")
+        said = re.escape(f"was given {name}={other!r} (rank 0: {first!r}). Remedy: the same on ")
         with pytest.raises(ConfigurationError, match=f"rank [1-9] {said}.*FANIN_{name.upper()}"):
             dist.new_group(backend="fanin", pg_options=Options(**{name: other if rank else first}))
+    works(size)
+
+
+def check_ranks_with_other_secrets_are_named_on_all(rank: int, size: int) -> None:
+    one, another = "a secret of sixteen", "quite another secret"
+    for first, other, said in ((None, one, "a secret.*none"), (one, None, "no secret.*one"), (one, another, "another")):
+        with pytest.raises(ConfigurationError, match=f"rank [1-9] was given {said}.*FANIN_SECRET") as refused:
+            dist.new_group(backend="fanin", pg_options=Options(secret=other if rank else first))
+        assert one not in str(refused.value)
+        assert another not in str(refused.value)
     works(size)
 
 

@@ -46,9 +46,10 @@ from fanin.host.torch.meeting.placement import (
 )
 from fanin.host.torch.meeting.reachable import one_machine
 from fanin.host.torch.meeting.started_switches import STARTED
-from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
+from fanin.options import Options, SwitchAddress
 from fanin.protocol.racks import RackPlan
 from fanin.protocol.spread import optimal_parts, weights_of
+from fanin.shared_options import Shown, shared_values, unlike
 
 KEY = "fanin/job"
 HERE_KEY = "fanin/here"
@@ -68,8 +69,8 @@ class _Told:
     """The class of that error."""
     missing: tuple[int, ...] = ()
     """The ranks that a JoinTimeoutError names."""
-    alike: dict[str, object] = field(default_factory=dict)
-    """What rank 0 was given of `_alike`."""
+    shared: dict[str, Shown] = field(default_factory=dict)
+    """What rank 0 was given of the options that ranks share."""
     switches: tuple[str, ...] = ()
     """Addresses that are there."""
     of_world: tuple[int, ...] = ()
@@ -126,7 +127,7 @@ def meet(
             store.set(KEY, _Told(error=str(error), kind=type(error).__name__, missing=missing).text())
             raise
         job = f"{job_prefix}-{uuid.uuid4().hex[:12]}"
-        store.set(KEY, replace(told, job=job, alike=_alike(options)).text())
+        store.set(KEY, replace(told, job=job, shared=shared_values(options, job)).text())
     return hear(store, options, timeout, rank, world, starts=True)
 
 
@@ -143,8 +144,8 @@ def hear(
     if told.error:
         raise _error_of_rank_0(told)
     meeting = _met(store, told, options, patience, rank, world, starts=starts)
-    if unlike := _unlike(told, options, rank):
-        error = ConfigurationError("; ".join(unlike))
+    if differences := unlike(told.shared, options, rank, told.job, one_host=len(told.hosts) == 1):
+        error = ConfigurationError("; ".join(differences))
         if starts:
             tell_refusal(store, meeting, rank, error)
             store.set(_met_key(rank), "")
@@ -208,30 +209,6 @@ def _error_of_rank_0(told: _Told) -> FaninError:
         if told.kind == kind.__name__:
             return kind(f"rank 0: {told.error}")
     return SwitchUnreachableError("", f"rank 0 could not start a switch: {told.error}")
-
-
-def _alike(options: Options) -> dict[str, object]:
-    """Options that routes, sums and ways into the job depend on."""
-    return {
-        "codec": options.codec,
-        "exact_elements": options.exact_elements,
-        "fallback": options.fallback,
-        "on_worker_loss": options.on_worker_loss,
-    }
-
-
-def _unlike(told: _Told, options: Options, rank: int) -> list[str]:
-    """Which other options this rank was given than rank 0, each in words."""
-    own = _alike(options)
-    unlike = [
-        f"rank {rank} was given {name}={own[name]!r} (rank 0: {told.alike[name]!r}). Remedy: the same on every "
-        f"rank, in its options or {ENVIRONMENT_PREFIX}{name.upper()}"
-        for name in own
-        if own[name] != told.alike[name]
-    ]
-    if told.secret is None and options.secret is None:
-        unlike.append(f"rank 0 was given FANIN_SECRET, rank {rank} was not. Remedy: give it to all, or to none")
-    return unlike
 
 
 def _meet_in_racks(
