@@ -165,13 +165,7 @@ def _discard_output() -> None:
         sys.stdout.flush()
     except (OSError, ValueError, ReaderGoneError):
         if isinstance(getattr(sys.stdout.buffer, "raw", None), _Named):
-            mute(1)
-
-
-def mute(descriptor: int) -> None:
-    """What is written there from here on goes nowhere."""
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), descriptor)
+            files.mute(1)
 
 
 def prepare() -> None:
