@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fanin.errors import (
     AdmissionError,
     CollectiveMismatchError,
+    CollectiveTimeoutError,
     FaninError,
     JoinTimeoutError,
     SwitchLostError,
@@ -114,6 +115,15 @@ def switch_gone(who: Membership) -> SwitchLostError:
         f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, and nothing "
         "listens there any more, so its process has ended. Remedy: start the switch and then the job again, or set "
         "FANIN_FALLBACK=gloo",
+    )
+
+
+def reduction_late(job_name: str, address: SwitchAddress, rank: int, ticket: int, timeout_s: float) -> FaninError:
+    """A reduction was not done in time, and no rank is known to be gone."""
+    return CollectiveTimeoutError(
+        f"Timed out: reduction {ticket} of job {job_name!r} at {address} is not done on rank {rank} after "
+        f"{timeout_s:g} s; every rank is alive, so one of them has not come this far. "
+        "Remedy: find the rank that does not call this collective, or allow more time"
     )
 
 

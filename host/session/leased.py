@@ -45,6 +45,7 @@ from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership, used_in_child
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import JoinedSession, added_up
+from fanin.interruptions import interrupts
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import JobSpec
@@ -180,8 +181,8 @@ class LeasedSession:
         taken = True
         try:
             left = session.at_once(brief, owner)
-        except BaseException:
-            taken = False
+        except BaseException as error:
+            taken = interrupts(error)  # then it goes on at the switch
             raise
         finally:
             with self._changed:

@@ -21,7 +21,6 @@ from types import TracebackType
 
 from fanin.errors import (
     CollectiveMismatchError,
-    CollectiveTimeoutError,
     ConfigurationError,
     FaninError,
     SwitchLostError,
@@ -33,6 +32,7 @@ from fanin.host.session.failures import (
     Membership,
     engine_stopped,
     packet_refused,
+    reduction_late,
     switch_gone,
     switch_silent,
     used_in_child,
@@ -41,6 +41,7 @@ from fanin.host.session.failures import (
 )
 from fanin.host.session.outputs import check_outputs
 from fanin.host.session.questions import Questions
+from fanin.interruptions import interrupts
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol.control import Succession
@@ -223,11 +224,8 @@ class Session:
             self._raise_if_over()
             slice_s = WAIT_SLICE_S if deadline is None else min(deadline - time.monotonic(), WAIT_SLICE_S)
             if slice_s <= 0:
-                raise CollectiveTimeoutError(
-                    f"Timed out: reduction {ticket} of job {self.job_name!r} at {self.address} is not done on rank "
-                    f"{self.rank} after {timeout_s:g} s; every rank is alive, so one of them has not come this far. "
-                    f"Remedy: find the rank that does not call this collective, or allow more time"
-                )
+                assert timeout_s is not None
+                raise reduction_late(self.job_name, self.address, self.rank, ticket, timeout_s)
             if self._engine.wait(ticket, slice_s):
                 return
 
@@ -314,7 +312,10 @@ class Session:
         return dict(self._engine.counters())
 
     def close(self, timeout_s: float = 10) -> None:
-        """Leave the job (the others are told) and release everything; idempotent, never raises, bounded."""
+        """Leave the job (the others are told) and release everything; idempotent, bounded.
+
+        Raises nothing but what interrupts it, as a signal handler may.
+        """
         if self.inherited:
             return
         with self._lock:
@@ -329,13 +330,17 @@ class Session:
 
         # What fails on the way out has no one left to act on it, and keeps nothing of the rest from being done: above
         # all, nothing may write to tensors from here on. The last step is named first.
-        with contextlib.suppress(Exception), contextlib.ExitStack() as steps:
-            steps.callback(self._over.set)
-            steps.callback(tell_controller)
-            if self._line is not None:
-                steps.callback(self._line.close)
-            steps.callback(self._engine.close)
-            confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
+        try:
+            with contextlib.ExitStack() as steps:
+                steps.callback(self._over.set)
+                steps.callback(tell_controller)
+                if self._line is not None:
+                    steps.callback(self._line.close)
+                steps.callback(self._engine.close)
+                confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
+        except Exception as error:
+            if interrupts(error):
+                raise
 
     def __enter__(self) -> Session:
         return self

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from fanin.errors import FaninError
+from fanin.interruptions import interrupts
 
 
 def require(count: int) -> None:
@@ -17,7 +18,9 @@ def require(count: int) -> None:
         for thread in threads:
             thread.start()
             tried.append(thread)
-    except RuntimeError:
+    except RuntimeError as error:
+        if interrupts(error):
+            raise
         raise FaninError(
             "no further thread can be started. Remedy: raise `ulimit -u`, or end other processes"
         ) from None
@@ -32,6 +35,8 @@ def started(target: Callable[..., object], *arguments: object, name: str) -> thr
     thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
     try:
         thread.start()
-    except RuntimeError:
+    except RuntimeError as error:
+        if interrupts(error):
+            raise
         return None
     return thread

@@ -336,20 +336,23 @@ class GroupResources:
             self._switch_reducer.close()
 
     def close(self, timeout_s: float = 10.0, breaking: bool = False) -> None:
-        """Leave the job and release everything. Idempotent, bounded, never raises.
+        """Leave the job and release everything. Idempotent, bounded; raises nothing but what interrupts it.
 
         Pending collectives of gloo raise, or, `breaking`, end as gloo decides.
         """
         if self.closed or (self.session is not None and self.session.inherited):
             return
         self.closed = True
-        self._part(timeout_s)
+        with contextlib.ExitStack() as steps:  # the last step is named first; an interrupted one leaves none out
+            for meeting in self._meetings:
+                steps.callback(meeting.close)
+            if self.fallback is not None:
+                steps.callback(self.fallback.close)
+            steps.callback(self.completion.close)
+            steps.callback(self._end_gloo, breaking)
+            steps.callback(self._part, timeout_s)
+
+    def _end_gloo(self, breaking: bool) -> None:
         inner, self._inner = self._inner, None
         if inner is not None:
             inner.break_connections() if breaking else inner.end()
-        del inner
-        self.completion.close()
-        if self.fallback is not None:
-            self.fallback.close()
-        for meeting in self._meetings:
-            meeting.close()
