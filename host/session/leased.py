@@ -34,6 +34,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import math
 import os
 import threading
 import time
@@ -69,10 +70,14 @@ class Life(enum.Enum):
     OVER = enum.auto()
 
 
+class BallotOverError(FaninError):
+    """Nobody can decide anything any more: what the ranks had to decide through has ended."""
+
+
 class Ballot(Protocol):
     """Where the ranks of a job decide whether a lease has ended after so many reductions; one answer for all of them.
 
-    Any method may raise a FaninError where it cannot be known.
+    Any method may raise a FaninError where it cannot be known, and BallotOverError where it never will be.
     """
 
     def idle(self, lease: int, count: int) -> bool:
@@ -461,9 +466,14 @@ class LeasedSession:
             self._early = {ticket: own for ticket, own in self._early.items() if isinstance(own, Exception)}
             self._state = Life.IDLE  # before it is said: from here on nothing is submitted without having asked
             lease = self._leases
-        ended = None
-        with contextlib.suppress(FaninError):  # whoever asks finds out
+        try:
             ended = self._ballot.idle(lease, count) or None
+        except BallotOverError as error:
+            # Nobody has heard of it, nor will, so the lease ends for nobody: the group keeps it from here on.
+            log.info("job %r keeps its lease: %s", self.job_name, error)
+            self._idle_s, ended = math.inf, False
+        except FaninError:  # whoever asks finds out
+            ended = None
         self._finish_looking(ended)
 
     def _see_whether_it_has_ended(self) -> None:

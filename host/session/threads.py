@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 from fanin.errors import FaninError
-from fanin.interruptions import interrupts
 
 
 def require(count: int) -> None:
@@ -18,9 +17,7 @@ def require(count: int) -> None:
         for thread in threads:
             thread.start()
             tried.append(thread)
-    except RuntimeError as error:
-        if interrupts(error):
-            raise
+    except RuntimeError:
         raise FaninError(
             "no further thread can be started. Remedy: raise `ulimit -u`, or end other processes"
         ) from None
@@ -35,8 +32,6 @@ def started(target: Callable[..., object], *arguments: object, name: str) -> thr
     thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
     try:
         thread.start()
-    except RuntimeError as error:
-        if interrupts(error):
-            raise
+    except RuntimeError:
         return None
     return thread

@@ -46,10 +46,18 @@ from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import WATCH, Failures
 from fanin.host.torch.handles.work import FaninWork
-from fanin.host.torch.meeting.ballot import StoreBallot, apart, can_be_apart
+from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.incarnation import find_incarnation, renewed_store
 from fanin.host.torch.meeting.meeting import Meeting
-from fanin.host.torch.meeting.rendezvous import hear, meet, raise_if_refused, tell_refusal, wait_for_all
+from fanin.host.torch.meeting.rendezvous import (
+    hear,
+    meet,
+    raise_if_refused,
+    refusal_of_another,
+    tell_refusal,
+    wait_for_all,
+)
+from fanin.host.torch.meeting.side_store import SideStore, StoreSilentError, side_of
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.protocol.control import Refusal
 
@@ -95,6 +103,8 @@ class GroupResources:
         self._timeline: Timeline | None = None
         self._global_ranks = global_ranks
         self._is_world = not global_ranks
+        self.side: SideStore | None = None
+        """Where ranks ask each other things once they have met, in a group that joins its job at its first sum."""
         self.closed = False
         """Whether this rank has left, or is about to."""
         patience = timeout if options.on_worker_loss == "continue" else None
@@ -197,17 +207,19 @@ class GroupResources:
         """Meet now, join at the first sum: most of a program's groups sum little or nothing."""
         meeting = self._meet(store, group_name, timeout)
         wait_for_all(store, meeting, self.rank, self.size, timeout)
-        gives_back = self.options.idle_return_s > 0 and can_be_apart(store)
+        side = self.side = side_of(store)
+        gives_back = self.options.idle_return_s > 0 and side is not None
 
         def join(name: str, interrupted: Callable[[], None]) -> JoinedSession:
-            # The program's thread may be waiting in the store meanwhile.
-            own_store = apart(store) if can_be_apart(store) else store
-            return self._join_met(own_store, replace(meeting, job_name=name, holds_switch=False), interrupted)
+            of_lease = replace(meeting, job_name=name, holds_switch=False)
+            if side is None:
+                return self._join_met(store, of_lease, interrupted)
+            return self._join_beside(side, of_lease, interrupted)
 
         return LeasedSession(
             join,
             Membership(address=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size),
-            ballot=StoreBallot(store, meeting.job_name, self.size) if gives_back else None,
+            ballot=StoreBallot(side, meeting.job_name, self.size) if gives_back and side is not None else None,
             idle_s=self.options.idle_return_s,
             elsewhere=self._lost_elsewhere,
         )
@@ -234,10 +246,31 @@ class GroupResources:
             interrupted()
             raise_if_refused(store, meeting, self.rank)
 
+        return self._joined(meeting, look, lambda error: tell_refusal(store, meeting, self.rank, error))
+
+    def _join_beside(self, side: SideStore, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
+        """The same later, in a thread of its own. The process that serves the store, which need not be a member, may
+        have left: then ranks do without what others may tell there, as gloo does."""
+
+        def look() -> None:
+            interrupted()
+            with contextlib.suppress(StoreSilentError):
+                if (refusal := side.ask(lambda store: refusal_of_another(store, meeting, self.rank))) is not None:
+                    raise refusal
+
+        def tell(error: SwitchUnreachableError) -> None:
+            with contextlib.suppress(StoreSilentError):
+                side.ask(lambda store: tell_refusal(store, meeting, self.rank, error))
+
+        return self._joined(meeting, look, tell)
+
+    def _joined(
+        self, meeting: Meeting, look: Callable[[], None], tell: Callable[[SwitchUnreachableError], None]
+    ) -> JoinedSession:
         try:
             session = self._join_meeting(meeting, look)
         except SwitchUnreachableError as error:
-            tell_refusal(store, meeting, self.rank, error)
+            tell(error)
             raise
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000
@@ -351,6 +384,7 @@ class GroupResources:
             steps.callback(self.completion.close)
             steps.callback(self._end_gloo, breaking)
             steps.callback(self._part, timeout_s)
+            self.side = None  # it keeps the store, which ends with the world's group
 
     def _end_gloo(self, breaking: bool) -> None:
         inner, self._inner = self._inner, None

@@ -404,11 +404,8 @@ def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int) -> None:
     SwitchUnreachableError that names both, where it cannot reach a switch; ConfigurationError for unlike options. And
     WorkerLostError where the group's store has ended: rank 0 may have done so before anybody could ask it why.
     """
-    key = _refusal_key(meeting)
     try:
-        if not store.check([key]):
-            return
-        told = json.loads(store.get(key))
+        refusal = refusal_of_another(store, meeting, rank)
     except dist.DistNetworkError as error:
         raise WorkerLostError(
             (),
@@ -418,11 +415,21 @@ def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int) -> None:
         ) from None
     except dist.DistError:  # the store's other errors are its next user's
         return
+    if refusal is not None:
+        raise refusal
+
+
+def refusal_of_another(store: c10d.Store, meeting: Meeting, rank: int) -> FaninError | None:
+    """The error of another rank that has said that it does not come to the job, if one has. Raises torch's errors."""
+    key = _refusal_key(meeting)
+    if not store.check([key]):
+        return None
+    told = json.loads(store.get(key))
     if told["rank"] == rank:
-        return
+        return None
     if told["address"] is None:
-        raise ConfigurationError(told["text"])
-    raise SwitchUnreachableError(
+        return ConfigurationError(told["text"])
+    return SwitchUnreachableError(
         told["address"], f"rank {told['rank']} cannot reach switch {told['address']}: {told['text']}"
     )
 
