@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fanin.errors import ConfigurationError
 from fanin.host.torch.backend import counters, create
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.torch_versions import require_torch
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs
     from fanin.host.torch.training.stale import StaleOptions, is_newcomer
     from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
+    from fanin.host.torch.training.torchft_group import ProcessGroupFanin
 
 _WHERE = {
     "AsynchronousOptimizer": "asynchronous",
     "CodecState": "codec_hook",
     "LanesState": "hooks",
     "Membership": "membership",
+    "ProcessGroupFanin": "torchft_group",
     "ShardCodecs": "shard_codecs",
     "StaleOptions": "stale",
     "StaleSynchronousState": "stale_hook",
@@ -40,6 +43,7 @@ __all__ = [
     "FaninProcessGroup",
     "LanesState",
     "Membership",
+    "ProcessGroupFanin",
     "ShardCodecs",
     "StaleOptions",
     "StaleSynchronousState",
@@ -59,4 +63,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _WHERE[name] == "shard_codecs":
         require_torch(name, "2.9", "whose FSDP2 takes custom moves")
-    return getattr(importlib.import_module(f"fanin.host.torch.training.{_WHERE[name]}"), name)
+    try:
+        module = importlib.import_module(f"fanin.host.torch.training.{_WHERE[name]}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torchft":
+            raise
+        raise ConfigurationError(f"{name} needs torchft. Remedy: pip install 'fanin[torchft]'") from error
+    return getattr(module, name)
