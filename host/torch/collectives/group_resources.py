@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import (
@@ -50,14 +51,17 @@ from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.incarnation import find_incarnation, renewed_store
 from fanin.host.torch.meeting.meeting import Meeting
 from fanin.host.torch.meeting.rendezvous import (
+    came_keys,
     hear,
     meet,
     raise_if_refused,
     refusal_of_another,
     tell_refusal,
     wait_for_all,
+    wait_until_heard,
 )
 from fanin.host.torch.meeting.side_store import SideStore, StoreSilentError, side_of
+from fanin.host.torch.meeting.versions import Versions
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.protocol.control import Refusal
 
@@ -242,11 +246,20 @@ class GroupResources:
         return self._join_met(store, self._meet(store, group_name, timeout), lambda: None)
 
     def _join_met(self, store: c10d.Store, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
+        versions, came = Versions(store, self.rank), came_keys(self.size)
+
         def look() -> None:
             interrupted()
-            raise_if_refused(store, meeting, self.rank)
+            raise_if_refused(store, meeting, self.rank, self.size)
+            with contextlib.suppress(dist.DistError):  # as there, the next user's
+                versions.check(came)
 
-        return self._joined(meeting, look, lambda error: tell_refusal(store, meeting, self.rank, error))
+        def tell(error: SwitchUnreachableError) -> None:
+            tell_refusal(store, meeting, self.rank, error)
+            if self.rank == 0:
+                wait_until_heard(store, meeting, self.size)
+
+        return self._joined(meeting, look, tell)
 
     def _join_beside(self, side: SideStore, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
         """The same later, in a thread of its own. The process that serves the store, which need not be a member, may
