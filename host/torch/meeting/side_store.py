@@ -51,6 +51,8 @@ class SideStore:
         self._of, self._store = store, clone()
         self._asking = threading.Lock()
         """Held by the thread of a question, which may be stuck in it."""
+        self._stuck = False
+        """Whether that question was given up: until it is answered after all, nobody waits for another."""
 
     def ask(self, question: Callable[[c10d.Store], Answer]) -> Answer:
         """What `question` returns or raises, of a store whose calls it does not wait in.
@@ -58,7 +60,7 @@ class SideStore:
         StoreSilentError where the store does not answer within ANSWER_TIMEOUT_S, or its connection is broken.
         """
         answered: Future[Answer] = Future()
-        if not self._asking.acquire(timeout=ANSWER_TIMEOUT_S):
+        if not self._asking.acquire(timeout=0 if self._stuck else ANSWER_TIMEOUT_S):
             raise StoreSilentError(_silent("an earlier question was not answered"))
 
         def ask() -> None:
@@ -67,6 +69,7 @@ class SideStore:
             except BaseException as error:
                 answered.set_exception(error)
             finally:
+                self._stuck = False
                 self._asking.release()
 
         if started(ask, name="fanin-store") is None:
@@ -77,6 +80,7 @@ class SideStore:
         except LateError as error:
             if interrupts(error):
                 raise
+            self._stuck = not answered.done()
             raise StoreSilentError(_silent(f"no answer for {ANSWER_TIMEOUT_S:g} s")) from None
         except FaninError:
             raise
