@@ -51,6 +51,8 @@ class SideStore:
         self._of, self._store = store, clone()
         self._asking = threading.Lock()
         """Held by the thread of a question, which may be stuck in it."""
+        self._ended: str | None = None
+        """Why nobody answers here any more, once that is known."""
         self._stuck = False
         """Whether that question was given up: until it is answered after all, nobody waits for another."""
 
@@ -59,6 +61,8 @@ class SideStore:
 
         StoreSilentError where the store does not answer within ANSWER_TIMEOUT_S, or its connection is broken.
         """
+        if self._ended is not None:  # torch logs a stack for every try
+            raise StoreSilentError(_silent(self._ended), ended=True)
         answered: Future[Answer] = Future()
         if not self._asking.acquire(timeout=0 if self._stuck else ANSWER_TIMEOUT_S):
             raise StoreSilentError(_silent("an earlier question was not answered"))
@@ -87,7 +91,9 @@ class SideStore:
         except RuntimeError as error:  # torch's errors of stores
             if interrupts(error):
                 raise
-            raise StoreSilentError(_silent(str(error)), ended=isinstance(error, dist.DistNetworkError)) from error
+            if isinstance(error, dist.DistNetworkError):
+                self._ended = str(error).partition("\n")[0]
+            raise StoreSilentError(_silent(str(error).partition("\n")[0]), ended=self._ended is not None) from error
 
 
 def side_of(store: c10d.Store) -> SideStore | None:
