@@ -108,7 +108,8 @@ def run(target: str, given: argparse.Namespace) -> Run:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as switch:
         try:
             assert switch.stdout is not None
-            found = re.search(r"control: TCP port (\d+)", switch.stdout.readline())
+            # Python's site may print lines before it.
+            found = next(filter(None, (re.search(r"control: TCP port (\d+)", line) for line in switch.stdout)), None)
             assert found, "the switch says where it listens"
             address = f"udp://127.0.0.1:{found[1]}"
             before = busy_s(switch.pid)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import os
 from typing import Any
 
 
@@ -30,6 +32,31 @@ def _create(backend_options: Any, pg_options: Any) -> Any:
     from fanin.torch_versions import OLDEST, require_torch
 
     require_torch("fanin", OLDEST)
-    from fanin.host.torch.backend import create
+    from fanin.host.session import embedded
 
-    return create(backend_options, pg_options)
+    if _may_start_switch(backend_options, pg_options):
+        embedded.prepare()  # before the backend is imported, which takes as long as that process takes to start
+    try:
+        return _backend().create(backend_options, pg_options)
+    finally:
+        embedded.discard()
+
+
+def _backend() -> Any:
+    """The backend's module. While it is imported nothing is collected: looking at all of torch's objects takes long."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        from fanin.host.torch import backend
+    finally:
+        if collects:
+            gc.enable()
+    return backend
+
+
+def _may_start_switch(backend_options: Any, pg_options: Any) -> bool:
+    """Whether this rank is likely to start a switch: the world's rank 0, or its host's first, without an address."""
+    is_world = not backend_options.global_ranks_in_group and backend_options.group_size > 1
+    first = backend_options.group_rank == 0 or os.environ.get("LOCAL_RANK") == "0"
+    told = getattr(pg_options, "switch", None) or os.environ.get("FANIN_SWITCH", "")
+    return is_world and first and "://" not in str(told)

@@ -46,7 +46,7 @@ def shared_constants(module: ModuleType) -> dict[str, int | float]:
     return {
         name: value
         for name, value in vars(module).items()
-        if name.isupper() and not name.startswith("_") and name not in imported and isinstance(value, int | float)
+        if name.isupper() and not name.startswith("_") and name not in imported and type(value) in (int, float)
     }
 
 

@@ -32,9 +32,11 @@ class ConfigurationError(FaninError, ValueError):
 class SwitchUnreachableError(FaninError, ConnectionError):
     """Nothing answers at the switch's address (wrong address, not started, firewall)."""
 
-    def __init__(self, address: str, text: str) -> None:
+    def __init__(self, address: str, text: str, remedy: str = "") -> None:
         super().__init__(text)
         self.address = address
+        self.remedy = remedy
+        """What would help, where that is known apart from the text: `ip route get` for a host without a route."""
 
 
 class SwitchLostError(FaninError, ConnectionError):

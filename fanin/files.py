@@ -78,3 +78,9 @@ def write(path: Path, text: str, what: str) -> None:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise FaninError(f"{what} {name(path)} cannot be written: {in_words(error)}") from None
+
+
+def mute(descriptor: int) -> None:
+    """Send to nowhere what is written there from here on."""
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), descriptor)

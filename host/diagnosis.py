@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import fanin
-from fanin.errors import FaninError
+from fanin.errors import FaninError, SwitchUnreachableError
 from fanin.extension import native_extension
 from fanin.host.session.control import ControlClient
-from fanin.host.session.path import Reached, discover, exposed, reach, resolve, route_remedy
+from fanin.host.session.path import Reached, discover, exposed, reach, resolve
 from fanin.host.transports.stack import open_bare
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
@@ -90,9 +90,8 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         there = reach(address, timeout_s, patient=False)
         yield Check(name="tcp", result=f"control port {address.port} of {there.host} accepts connections")
     except FaninError as error:
-        remedy = f"start `fanin switch` there, or open TCP port {address.port} in the firewall"
-        if "no network of this machine" in str(error):
-            remedy = route_remedy(hosts[0]).removeprefix("Remedy: ")
+        other = f"start `fanin switch` there, or open TCP port {address.port} in the firewall"
+        remedy = (error.remedy if isinstance(error, SwitchUnreachableError) else "") or other
         yield Check(name="tcp", state="failure", result=str(error), remedy=remedy)
         return
     try:

@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 import fanin
+from fanin import open_files
 from fanin.cli import (
     advise,
     bench,
     conformance,
     controller,
     demo,
-    descriptors,
     doctor,
     emulate,
     ending,
@@ -61,7 +61,7 @@ def root(
     ] = False,
 ) -> None:
     """In-network aggregation for data-parallel training."""
-    descriptors.require()
+    open_files.require()
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

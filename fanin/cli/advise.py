@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanin.cli.ending import mute
 from fanin.cli.extras import require
 from fanin.errors import ConfigurationError, FaninError
+from fanin.files import mute
 from fanin.modules import running
 
 if TYPE_CHECKING:

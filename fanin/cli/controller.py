@@ -17,7 +17,6 @@ from fanin.cli.switch import (
     liveness,
     load_p4,
     operator_key,
-    signals,
     tls_files,
     where,
 )
@@ -64,6 +63,7 @@ def controller(
     from fanin.switch.controller.resources import UNLIMITED_BYTES
     from fanin.switch.p4runtime.controller.links import DeviceAddress
     from fanin.switch.service.service import ServiceOptions, SwitchService
+    from fanin.switch.service.signals import signals
 
     host, port = where(bind)
     alone = tls_ca is not None and tls_certificate is None and tls_key is None  # the device asks for no certificate

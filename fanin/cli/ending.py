@@ -24,6 +24,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from types import FrameType
@@ -49,10 +50,6 @@ PROMISED = {
 
 _CLICK: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 """Base of all that typer says about a command line; its module depends on typer's version."""
-
-
-NO_THREAD = "can't start new thread"
-"""Python's words, which are all that tells this RuntimeError from others."""
 
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -116,12 +113,18 @@ def explain(error: BaseException) -> tuple[int, str]:
     if isinstance(error, UnicodeEncodeError):
         text = files.name(error.object[error.start : error.end][: files.MAX_SHOWN])
         return FAILED, f"{text} cannot be written in {error.encoding}. Remedy: use a UTF-8 locale, as LC_ALL=C.UTF-8"
-    if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
+    if isinstance(error, RuntimeError) and _starts_no_thread(error):
         return FAILED, of_system(OSError(errno.EAGAIN, "no further thread can be started"))
     number = getattr(error, "errno", None)
     if type(error).__module__.startswith("zmq") and isinstance(number, int):  # a ZMQError is no OSError
         return FAILED, of_system(OSError(number, str(error)))
     return BUG, ""
+
+
+def _starts_no_thread(error: RuntimeError) -> bool:
+    """Whether the system has refused a thread: Python has no type for it, so the place where it was raised tells."""
+    starts = threading.Thread.start.__code__
+    return any(frame.f_code is starts for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def of_system(error: OSError) -> str:
@@ -165,13 +168,7 @@ def _discard_output() -> None:
         sys.stdout.flush()
     except (OSError, ValueError, ReaderGoneError):
         if isinstance(getattr(sys.stdout.buffer, "raw", None), _Named):
-            mute(1)
-
-
-def mute(descriptor: int) -> None:
-    """Send all later output of the descriptor nowhere."""
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), descriptor)
+            files.mute(1)
 
 
 def prepare() -> None:

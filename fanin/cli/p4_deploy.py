@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanin.cli.switch import SwitchKeyFile, liveness, load_p4, operator_key, signals, where
+from fanin.cli.switch import SwitchKeyFile, liveness, load_p4, operator_key, where
 from fanin.errors import ConfigurationError
 from fanin.protocol.control import DEFAULT_PORT
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
@@ -60,6 +60,7 @@ def deploy(
     from fanin.switch.p4runtime.bfrt.ports import read_plan
     from fanin.switch.p4runtime.server.p4info import read_p4info
     from fanin.switch.service.service import ServiceOptions, SwitchService
+    from fanin.switch.service.signals import signals
 
     where(bfrt, "--bfrt")
     host, port = where(bind)

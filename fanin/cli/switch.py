@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from fanin.addresses import SwitchAddress, check_brackets
-from fanin.cli.ending import mute
-from fanin.cli.switch_size import flows_like, flows_of, memory_of
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import ConfigurationError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.options import Options
 from fanin.protocol.control import DEFAULT_PORT, Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
-from fanin.protocol.seal import KEY_BYTES, key_from_text
 from fanin.schemes import DEFAULT, SCHEMES, either, tree_scheme
-from fanin.transports.polling import READABLE, is_ready
+from fanin.switch_size import DEFAULT_SOURCE_SHARE, flows_like, flows_of, memory_of, slot_bytes
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -39,8 +34,6 @@ if TYPE_CHECKING:
 KEY_CHARACTERS = 40
 """Length of a CURVE key in Z85."""
 
-
-DEFAULT_SOURCE_SHARE = 0.5
 
 SwitchKeyFile = Annotated[
     Path | None,
@@ -111,73 +104,57 @@ def switch(
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
     quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
-    embedded: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Run a switch. Workers find it with FANIN_SWITCH=udp://host:port or zmq://host:port."""
     from fanin.switch.service.service import ServiceOptions, SwitchService
+    from fanin.switch.service.signals import signals
 
-    try:
-        host, port = where(bind)
-        artefacts = _artefacts(target, program, p4info, p4runtime)
-        if artefacts is not None and (flows or 1) != 1:
-            raise ConfigurationError(f"--flows {flows}: a P4 switch has one flow, its own port. Remedy: leave it out")
-        if artefacts is not None and native is not None:
-            raise ConfigurationError("--native and --twin are for --target software. Remedy: leave them out")
-        if artefacts is not None and p4runtime is not None:
-            if parent is not None:
-                raise ConfigurationError("--parent with --p4runtime is for `fanin controller`, which admits the jobs")
-            at, tls = where(p4runtime, "--p4runtime"), tls_files(tls_certificate, tls_key, tls_ca)
-            serve_device(artefacts, (host, port), at, tls, quiet, device_id or 0)
-            return
-        if device_id is not None:
-            raise ConfigurationError("--device-id is for --p4runtime")
-        if tls_certificate or tls_key or tls_ca:
-            raise ConfigurationError("--tls-... is for --p4runtime")
-        own_flows = flows_of(flows)
-        options_of = partial(
-            ServiceOptions,
-            host=host,
-            port=port,
-            native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
-            schemes=_schemes(data)
-            if artefacts is None and parent is None
-            else (DEFAULT if parent is None else tree_scheme(),),
-            data=None if artefacts is None else _emulated(artefacts),
-            curve=_keys(curve_keys),
-            curve_clients=_clients(curve_clients, curve_keys),
-            operator_key=operator_key(key_file, quiet or embedded),
-            job_keys=_job_keys() if embedded else None,
-            source_share=_share(source_share),
-            liveness_timeout_s=liveness(liveness_timeout),
-            parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,
-            share_memory=shared_memory,
-        )
-        # Only a rank that starts leaves for its host names several parents (host/session/embedded.py): a service each.
-        parents = parent.split(",") if embedded and parent is not None else [parent]
-        leaf_of = [None if each is None else SwitchAddress.parse(each) for each in parents]
-        as_parent = flows is None and artefacts is None
-        services = []
-        for root in leaf_of:
-            many = flows_like(root, own_flows) if as_parent else own_flows
-            memory_bytes = memory_of(memory, slots, slot_bytes(), many)
-            services.append(SwitchService(options_of(parent=root, flows=many, memory_bytes=memory_bytes)))
-        service = services[0]
-    except FaninError as error:
-        if embedded:
-            print(json.dumps({"error": str(error)}), flush=True)
-            raise typer.Exit(1) from None
-        raise
-    with contextlib.ExitStack() as closing, signals(service, embedded):
-        for each in services:
-            closing.callback(each.close)
-        if embedded:
-            _serve_parent(services)
-        else:
-            if not quiet:
-                print("\n".join(describe(service)), flush=True)
-            service.run()
-            if not quiet:
-                print("fanin switch: ended", flush=True)
+    host, port = where(bind)
+    artefacts = _artefacts(target, program, p4info, p4runtime)
+    if artefacts is not None and (flows or 1) != 1:
+        raise ConfigurationError(f"--flows {flows}: a P4 switch has one flow, its own port. Remedy: leave it out")
+    if artefacts is not None and native is not None:
+        raise ConfigurationError("--native and --twin are for --target software. Remedy: leave them out")
+    if artefacts is not None and p4runtime is not None:
+        if parent is not None:
+            raise ConfigurationError("--parent with --p4runtime is for `fanin controller`, which admits the jobs")
+        at, tls = where(p4runtime, "--p4runtime"), tls_files(tls_certificate, tls_key, tls_ca)
+        serve_device(artefacts, (host, port), at, tls, quiet, device_id or 0)
+        return
+    if device_id is not None:
+        raise ConfigurationError("--device-id is for --p4runtime")
+    if tls_certificate or tls_key or tls_ca:
+        raise ConfigurationError("--tls-... is for --p4runtime")
+    root = None if parent is None else SwitchAddress.parse(parent)
+    many = flows_of(flows)
+    if flows is None and artefacts is None:
+        many = flows_like(root, many)
+    options = ServiceOptions(
+        host=host,
+        port=port,
+        native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
+        schemes=_schemes(data)
+        if artefacts is None and parent is None
+        else (DEFAULT if parent is None else tree_scheme(),),
+        data=None if artefacts is None else _emulated(artefacts),
+        curve=_keys(curve_keys),
+        curve_clients=_clients(curve_clients, curve_keys),
+        operator_key=operator_key(key_file, quiet),
+        source_share=_share(source_share),
+        liveness_timeout_s=liveness(liveness_timeout),
+        parent=root,
+        flows=many,
+        memory_bytes=memory_of(memory, slots, many),
+        parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,
+        share_memory=shared_memory,
+    )
+    service = SwitchService(options)
+    with contextlib.closing(service), signals(service, embedded=False):
+        if not quiet:
+            print("\n".join(describe(service)), flush=True)
+        service.run()
+        if not quiet:
+            print("fanin switch: ended", flush=True)
 
 
 def _artefacts(target: str, program: Path | None, p4info: Path | None, p4runtime: str | None) -> Artefacts | None:
@@ -264,15 +241,6 @@ def describe(service: SwitchService) -> list[str]:
     return lines
 
 
-def slot_bytes() -> int:
-    """Memory of one synchronous slot of the longest packet that a job is given by default."""
-    from fanin.protocol.window import packet_shape
-    from fanin.protocol.wire import WORD_BYTES, codes_bytes
-
-    words, codes = packet_shape(1 << 16)
-    return 2 * (words * WORD_BYTES + codes_bytes(codes))
-
-
 # --- reading the command line ---
 
 
@@ -316,15 +284,6 @@ def operator_key(path: Path | None, quiet: bool) -> bytes | None:
         return None
 
 
-def _job_keys() -> tuple[bytes, ...] | None:
-    """The key of the parent process's jobs, from the first line that it writes, or None."""
-    line = b""
-    while not line.endswith(b"\n") and len(line) <= 2 * KEY_BYTES and (byte := os.read(sys.stdin.fileno(), 1)):
-        line += byte
-    key = key_from_text(line.decode("ascii", "replace").strip())
-    return None if key is None else (key,)
-
-
 def _clients(path: Path | None, keys: Path | None) -> tuple[str, ...] | None:
     """Public keys in Z85, one a line; what follows a # is a comment."""
     if path is None:
@@ -352,70 +311,3 @@ def liveness(timeout_s: float) -> float:
     if not 0.2 <= timeout_s <= 3600:
         raise ConfigurationError(f"--liveness-timeout {timeout_s:g}: must be in 0.2..3600 seconds")
     return timeout_s
-
-
-# --- running ---
-
-
-@contextlib.contextmanager
-def signals(service: SwitchService, embedded: bool) -> Iterator[None]:
-    """SIGTERM ends the switch, and so does SIGINT, unless it belongs to the workers of a terminal."""
-
-    def stop(number: int, frame: object) -> None:
-        service.stop()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, signal.SIG_IGN if embedded else stop)
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN if embedded else stop)
-    # A signal does not end the poll by itself (PEP 475 resumes it): the byte that Python writes here does.
-    previous = signal.set_wakeup_fd(service.waker_fileno, warn_on_full_buffer=False)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(previous)
-
-
-def _serve_parent(services: list[SwitchService]) -> None:
-    """Say that they serve; run while the parent lives or a job does."""
-    parent = os.pidfd_open(os.getppid()) if hasattr(os, "pidfd_open") else None
-    watched = (sys.stdin.fileno(),) if parent is None else (sys.stdin.fileno(), parent)
-    ports = [service.port for service in services]
-    print(json.dumps({"ports": ports, "description": services[0].controller.engine}), flush=True)
-    mute(1)
-
-    def serve(service: SwitchService) -> None:
-        orphaned = False
-
-        def keep_going() -> bool:
-            nonlocal orphaned
-            if not orphaned and is_ready(watched, READABLE):
-                orphaned = True
-                mute(2)  # nobody reads it, and who waits for the parent's output must not wait for this process
-            return not orphaned or service.controller.live_jobs > 0
-
-        service.run(keep_going, watched)
-
-    errors: list[Exception] = []
-
-    def run(service: SwitchService) -> None:
-        try:
-            serve(service)
-        except Exception as error:  # a process that serves only a part must not look alive: all of it ends
-            errors.append(error)
-            stop_all()
-
-    def stop_all() -> None:
-        for service in services:
-            service.stop()
-
-    others = [threading.Thread(target=run, args=(service,), daemon=True) for service in services[1:]]
-    for thread in others:
-        thread.start()
-    run(services[0])
-    if services[0].stopping:  # by a signal, which is meant for all services of the process
-        stop_all()
-    for thread in others:
-        thread.join()
-    if errors:
-        raise errors[0]

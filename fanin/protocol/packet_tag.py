@@ -23,8 +23,6 @@ import hmac
 import struct
 from collections.abc import Sequence
 
-import numpy as np
-
 from fanin.protocol.wire import HEADER_BYTES, OFFSET_CHECKSUM, OFFSET_WORKER, SWITCH_WORKER
 
 LANES = 4
@@ -106,6 +104,8 @@ def tag(key: bytes, datagram: bytes | bytearray | memoryview, direction: Directi
 
 def _lanes(key: bytes, data: bytes) -> list[int]:
     """`siphash24` of each lane, which are side by side in one long number: a word each, and a word of room."""
+    import numpy as np  # here, for the reason that `wire.no_words` gives
+
     blocks = np.zeros((len(data) // BLOCK_BYTES, LANES, 2), "<u8")
     blocks[:, :, 0] = np.frombuffer(data, "<u8").reshape(-1, LANES)
     rows = blocks.tobytes()

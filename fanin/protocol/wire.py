@@ -38,13 +38,15 @@ Rules of this file
 from __future__ import annotations
 
 import enum
+import functools
 import struct
 import zlib
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 MAGIC = 0xFA19
 VERSION = 1
@@ -195,8 +197,6 @@ class WireError(ValueError):
 WITH_LANES = (Kind.CONTRIBUTION, Kind.RESULT, Kind.ANSWER)
 """Kinds whose `lanes` field may say something; in all others, in passes, bare results and answers it is 0."""
 _KNOWN_FLAGS = sum(flag.value for flag in Flag)  # an int: ~ of an IntFlag would forget the unknown bits
-NO_WORDS: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
-NO_WORDS.flags.writeable = False
 
 
 class LaneField(NamedTuple):
@@ -246,6 +246,18 @@ def datagram_bytes(code_count: int, word_count: int) -> int:
     return HEADER_BYTES + codes_bytes(code_count) + word_count * WORD_BYTES
 
 
+@functools.cache
+def no_words() -> npt.NDArray[np.uint32]:
+    """The words of a packet without any: shape (0,), read-only, always the same array."""
+    # numpy is imported by the functions that need it: a switch with native loops needs the layout alone, and numpy
+    # would double the time that its process takes to start.
+    import numpy as np
+
+    none = np.empty(0, np.uint32)
+    none.flags.writeable = False
+    return none
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Packet:
     """A legal packet. `words` are host-order uint32, shape (n,); `codes` are ints in 0..0xFFFF."""
@@ -261,7 +273,7 @@ class Packet:
     bitmap: int = 0
     contributors: int = 0
     codes: tuple[int, ...] = ()
-    words: npt.NDArray[np.uint32] = field(default_factory=lambda: NO_WORDS)
+    words: npt.NDArray[np.uint32] = field(default_factory=no_words)
     lanes: LaneField | None = None
     """Lane field of a contribution to a round with an accumulator per lane, and of its result; None: words are added
     whole.
@@ -307,11 +319,13 @@ class Packet:
             slot=at % slots,
             base=self.base + at // slots & ORDER_MASK,
             bitmap=self.bitmap + index & ORDER_MASK if ordered else self.bitmap,
-            codes=codes, words=NO_WORDS, run=1,
+            codes=codes, words=no_words(), run=1,
         )  # fmt: skip
 
     def followed_by(self, other: Packet, slots: int) -> Packet | None:
         """This and `other`, the next pass or bare result, as one run; None if they make none."""
+        import numpy as np
+
         run = self.run + 1
         if run > MAX_RUN or len(other.codes) != len(self.codes):
             return None
@@ -327,7 +341,7 @@ class Packet:
         signature: int = 0,
         bitmap: int = 0,
         contributors: int = 0,
-        words: npt.NDArray[np.uint32] = NO_WORDS,
+        words: npt.NDArray[np.uint32] | None = None,
     ) -> Packet:
         """One to the sender of this: same job, worker, generation, slot and base; a checksum if this had one."""
         return Packet(
@@ -341,12 +355,14 @@ class Packet:
             signature=signature,
             bitmap=bitmap,
             contributors=contributors,
-            words=words,
+            words=no_words() if words is None else words,
         )
 
 
 def parse(data: bytes | bytearray | memoryview) -> Packet:
     """Read one datagram; raise WireError for anything that is not exactly a legal packet."""
+    import numpy as np
+
     if len(data) < HEADER_BYTES:
         raise WireError(Reason.TOO_SHORT, f"{len(data)} bytes; a header has {HEADER_BYTES}")
     (magic, version, kind, job, worker, flags, generation, slot, base, signature, bitmap, contributors, code_count,

@@ -11,21 +11,20 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from fanin import files, open_files
 from fanin.errors import SwitchUnreachableError
 from fanin.extension import native_extension
-from fanin.host.engines import pump
-from fanin.host.machine.interface import AnyWorkerMachine
-from fanin.host.machine.worker_machine import WorkerMachine
-from fanin.host.transports import open_transport
 from fanin.numerics.reduction import Brief, Reduction
 from fanin.options import Options
 from fanin.protocol.events import WorkerEvent
 from fanin.protocol.job import JobSpec
 from fanin.schemes import scheme_of
 from fanin.transports.transport import SWITCH, Transport
+
+if TYPE_CHECKING:
+    from fanin.host.machine.interface import AnyWorkerMachine
 
 FILES_PER_FLOW, SPARE_FILES = 8, 64
 """Files that an engine opens, and files that gloo and the program may open beside it. On many cores a dozen groups have
@@ -118,11 +117,15 @@ def make_engine(
     """
     open_files.make_room(FILES_PER_FLOW * len(endpoint.ports) + SPARE_FILES)
     extension = native_extension(options.native)
-    machine_type: Callable[..., AnyWorkerMachine] = WorkerMachine if extension is None else extension.WorkerMachine
     asked_for = {"faults": options.packet_faults, "pcap": options.pcap, "trace": options.trace}
     instruments = [name for name, value in asked_for.items() if value is not None]
     if extension is not None and scheme_of(endpoint.scheme).native_loops and not instruments:
         return _native_engine(extension, options, spec, worker, token, endpoint, newcomer)
+    # Imported here: a world's first sum waits for every import.
+    from fanin.host.engines import pump
+    from fanin.host.transports import open_transport
+
+    machine_type = _twin() if extension is None else extension.WorkerMachine
     with ExitStack() as opened:
         flows: list[tuple[AnyWorkerMachine, Transport]] = []
         for flow, port in enumerate(endpoint.ports):
@@ -144,6 +147,13 @@ def make_engine(
     within = f" with {', '.join(instruments)}" if instruments else ""
     description = f"{what}, Python loop over {endpoint.scheme}{within}"
     return pump.PumpEngine(flows, description=description, name=f"fanin job {spec.job} worker {worker}")
+
+
+def _twin() -> Callable[..., AnyWorkerMachine]:
+    """The Python machine."""
+    from fanin.host.machine.worker_machine import WorkerMachine
+
+    return WorkerMachine
 
 
 def _native_engine(

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fanin.host.machine.interface import AnyWorkerMachine
+from fanin.interruptions import interrupts
 from fanin.numerics.reduction import Brief, Reduction
 from fanin.protocol.events import (
     Departed,
@@ -116,7 +117,7 @@ class PumpEngine:
             try:
                 self._submit_to_machines(ticket, reduction)
             except BaseException as error:
-                if not isinstance(error, Exception) and self._offered == ticket:  # Ctrl-C
+                if interrupts(error) and self._offered == ticket:  # Ctrl-C, or a signal handler that raises
                     # A machine may have it, and others not. Its memory must not go before they are halted.
                     self._fail(EngineStopped(f"submitting was interrupted: {error!r}"))
                     raise

@@ -6,20 +6,21 @@ job without live workers ends by itself, by the liveness timeout. It has a sessi
 that Ctrl-C in a terminal reaches the workers first, and they can still leave.
 
 The key of the jobs that it is for goes down the same pipe before anybody can ask: it serves no others, and nobody needs
-to tell it the key over the network.
+to tell it the key over the network. So do all of its options, so that a child can be started, by `prepare`, before they
+are known: it imports while its parent does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import cast
 
 from fanin import files
 from fanin.errors import SwitchUnreachableError
@@ -28,13 +29,13 @@ from fanin.modules import running
 from fanin.options import ENVIRONMENT_PREFIX, Options, SwitchAddress
 from fanin.protocol.seal import Credentials
 from fanin.schemes import DEFAULT
+from fanin.switch_order import MAX_LINE_BYTES, SwitchOrder, SwitchReport
 from fanin.transports.polling import READABLE, is_ready
 
 START_TIMEOUT_S = 60.0
 """Longest wait for the child to be ready: a Python start on a machine that is busy starting all ranks at once."""
 EXIT_STATUS_TIMEOUT_S = 1.0
-"""How long a child that has closed its output may take to end."""
-MAX_READY_BYTES = 65_536
+"""How long a child that has closed its report may take to end."""
 
 
 class EmbeddedSwitch:
@@ -101,39 +102,113 @@ def start_switch(
     child's own words when it does not come up.
     """
     wanted = SwitchAddress(scheme, host, 0)
-    command = running("fanin", "switch", "--embedded", "--bind", _bound(host), "--data", wanted.scheme)
-    if options.flows is not None:
-        command += ["--flows", str(options.flows)]
-    if options.native is not None:
-        command += ["--native" if options.native else "--twin"]
-    if liveness_timeout_s is None:
-        liveness_timeout_s = options.liveness_timeout_s
-    if liveness_timeout_s is not None:
-        command += ["--liveness-timeout", str(liveness_timeout_s)]
-    if parents:
-        command += ["--parent", ",".join(map(str, parents))]
+    order = SwitchOrder(
+        host=host,
+        scheme=wanted.scheme,
+        flows=options.flows,
+        native=options.native,
+        liveness_timeout_s=options.liveness_timeout_s if liveness_timeout_s is None else liveness_timeout_s,
+        parents=tuple(map(str, parents)),
+        key="" if credentials is None else credentials.key.hex(),
+    )
+    child = _PREPARED.take()
+    if child is None:
+        try:
+            child = _Child.start()
+        except OSError as error:
+            raise _failed(wanted, f"{error.filename or sys.executable}: {files.in_words(error)}") from None
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environment()
-        )
-    except OSError as error:
-        raise _failed(wanted, f"{error.filename or sys.executable}: {files.in_words(error)}") from None
-    try:
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended; what it printed says why
-            process.stdin.write(("" if credentials is None else credentials.key.hex()).encode() + b"\n")
-            process.stdin.flush()
-        ready = _read_ready(process, wanted)
+        child.tell(order)
+        report = _read_report(child, wanted)
     except BaseException:
-        process.kill()
-        _let_go(process)
+        child.process.kill()
+        child.let_go()
         raise
-    addresses = [SwitchAddress(wanted.scheme, host, int(port)) for port in cast("list[int]", ready["ports"])]
-    return EmbeddedSwitch(process, addresses, str(ready["description"]))
+    os.close(child.report)
+    addresses = [SwitchAddress(wanted.scheme, host, port) for port in report.ports]
+    return EmbeddedSwitch(child.process, addresses, report.description)
 
 
-def _bound(host: str) -> str:
-    return f"[{host}]:0" if ":" in host else f"{host}:0"
+def prepare() -> None:
+    """Start a process that the next `start_switch` uses: it imports meanwhile. Never raises; undone by `discard`."""
+    _PREPARED.prepare()
+
+
+def discard() -> None:
+    """End the process that `prepare` has started, if nothing has used it."""
+    if (child := _PREPARED.take()) is not None:
+        child.let_go()
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """A process that waits for its order on standard input."""
+
+    process: subprocess.Popen[bytes]
+    report: int
+    """The descriptor at which its report arrives."""
+
+    @classmethod
+    def start(cls) -> _Child:
+        """OSError where none starts."""
+        report, theirs = os.pipe()
+        try:
+            process = subprocess.Popen(
+                running("fanin.embedded_switch", str(theirs)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,  # what Python's site prints there is nobody's
+                pass_fds=(theirs,),
+                start_new_session=True,
+                env=_environment(),
+            )
+        except BaseException:
+            os.close(report)
+            raise
+        finally:
+            os.close(theirs)
+        return cls(process, report)
+
+    def tell(self, order: SwitchOrder) -> None:
+        """Give it its order; one that has ended says why in its exit status."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(order.line())
+            self.process.stdin.flush()
+
+    def let_go(self) -> None:
+        """Close everything: without an order, it ends."""
+        os.close(self.report)
+        _let_go(self.process)
+
+
+class _Prepared:
+    """At most one process that waits for its order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+
+    def prepare(self) -> None:
+        with self._lock:
+            if self._child is None:
+                with contextlib.suppress(OSError):  # `start_switch` tries again, and says why not
+                    self._child = _Child.start()
+
+    def take(self) -> _Child | None:
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None and child.process.poll() is not None:
+            child.let_go()
+            return None
+        return child
+
+    def forget(self) -> None:
+        """Forget the parent's in a child of fork(), where the lock may be locked."""
+        self._lock, self._child = threading.Lock(), None
+
+
+_PREPARED = _Prepared()
+os.register_at_fork(after_in_child=_PREPARED.forget)
 
 
 def _environment() -> dict[str, str]:
@@ -141,31 +216,31 @@ def _environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
-def _read_ready(process: subprocess.Popen[bytes], address: SwitchAddress) -> dict[str, object]:
-    """The child's first line, which says that it serves, or why not."""
-    assert process.stdout is not None
-    descriptor = process.stdout.fileno()
+def _read_report(child: _Child, address: SwitchAddress) -> SwitchReport:
+    """What the child reports: that it serves, or why not."""
     deadline = time.monotonic() + START_TIMEOUT_S
     line = b""
-    while not line.endswith(b"\n") and len(line) < MAX_READY_BYTES:
+    while not line.endswith(b"\n"):
         left_s = deadline - time.monotonic()
-        if left_s <= 0 or not is_ready([descriptor], READABLE, left_s):
+        if left_s <= 0 or not is_ready([child.report], READABLE, left_s):
             raise _failed(address, f"it was not ready after {START_TIMEOUT_S:g} s")
-        piece = os.read(descriptor, 4096)
+        piece = os.read(child.report, 4096)
         if not piece:
             try:
-                status = process.wait(EXIT_STATUS_TIMEOUT_S)
+                status = child.process.wait(EXIT_STATUS_TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                raise _failed(address, "it closed its output and did not end") from None
+                raise _failed(address, "it closed its report and did not end") from None
             raise _failed(address, f"it ended with status {status}; see what it printed")
         line += piece
+        if len(line) > MAX_LINE_BYTES:
+            break
     try:
-        ready = json.loads(line)
-    except ValueError:
-        raise _failed(address, f"it printed {line[:200]!r}") from None
-    if "error" in ready:
-        raise _failed(address, str(ready["error"]))
-    return dict(ready)
+        report = SwitchReport.read(line)
+    except (ValueError, TypeError, KeyError):
+        raise _failed(address, f"it reported {line[:200]!r}") from None
+    if report.error:
+        raise _failed(address, report.error)
+    return report
 
 
 def _failed(address: SwitchAddress, why: str) -> SwitchUnreachableError:
@@ -177,10 +252,9 @@ def _failed(address: SwitchAddress, why: str) -> SwitchUnreachableError:
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
     if process.poll() is None:
         # Nobody waits for it, since the others may still have their BYE to say. This thread takes its exit status, or,
         # where this process ends, whoever inherits its children.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fanin.errors import (
     AdmissionError,
     CollectiveMismatchError,
+    CollectiveTimeoutError,
     FaninError,
     JoinTimeoutError,
     PathNarrowedError,
@@ -184,6 +185,23 @@ def switch_gone(who: Membership) -> SwitchLostError:
         "port refuses another one (nothing listens there any more) and nothing comes from its data port, so its "
         "process has ended. Remedy: start the switch and then the job again, or set "
         "FANIN_FALLBACK=gloo",
+    )
+
+
+def reduction_late(
+    job_name: str, address: SwitchAddress, rank: int, ticket: int, timeout_s: float, narrow: str
+) -> FaninError:
+    """A reduction was not done in time, and no rank is known to be gone; `narrow` says why the path is suspected."""
+    why = (
+        f"{narrow}. Remedy: give the path its packet length back, or set FANIN_WORDS_PER_PACKET lower and start the job "
+        "again"
+        if narrow
+        else "every rank is alive, so one of them has not come this far. Remedy: find the rank that does not call this "
+        "collective, or allow more time"
+    )
+    return CollectiveTimeoutError(
+        f"Timed out: reduction {ticket} of job {job_name!r} at {address} is not done on rank {rank} after "
+        f"{timeout_s:g} s; {why}"
     )
 
 

@@ -34,6 +34,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
+import math
 import os
 import threading
 import time
@@ -45,6 +46,7 @@ from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership, used_in_child
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import JoinedSession, added_up
+from fanin.interruptions import interrupts
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import JobSpec
@@ -68,10 +70,14 @@ class Life(enum.Enum):
     OVER = enum.auto()
 
 
+class BallotOverError(FaninError):
+    """Nobody can decide anything any more: what the ranks had to decide through has ended."""
+
+
 class Ballot(Protocol):
     """Where the ranks of a job decide whether a lease has ended after so many reductions; one answer for all of them.
 
-    Any method may raise a FaninError where it cannot be known.
+    Any method may raise a FaninError where it cannot be known, and BallotOverError where it never will be.
     """
 
     def idle(self, lease: int, count: int) -> bool:
@@ -180,8 +186,8 @@ class LeasedSession:
         taken = True
         try:
             left = session.at_once(brief, owner)
-        except BaseException:
-            taken = False
+        except BaseException as error:
+            taken = interrupts(error)  # then it goes on at the switch
             raise
         finally:
             with self._changed:
@@ -460,9 +466,14 @@ class LeasedSession:
             self._early = {ticket: own for ticket, own in self._early.items() if isinstance(own, Exception)}
             self._state = Life.IDLE  # before it is said: from here on nothing is submitted without having asked
             lease = self._leases
-        ended = None
-        with contextlib.suppress(FaninError):  # whoever asks finds out
+        try:
             ended = self._ballot.idle(lease, count) or None
+        except BallotOverError as error:
+            # Nobody has heard of it, nor will, so the lease ends for nobody: the group keeps it from here on.
+            log.info("job %r keeps its lease: %s", self.job_name, error)
+            self._idle_s, ended = math.inf, False
+        except FaninError:  # whoever asks finds out
+            ended = None
         self._finish_looking(ended)
 
     def _see_whether_it_has_ended(self) -> None:

@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 
 from fanin.errors import SwitchUnreachableError
+from fanin.interruptions import interrupts
 from fanin.options import SwitchAddress
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import scheme_of
@@ -104,27 +105,30 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> Reached
                 own_s = left_s if attempt else left_s / len(hosts)
                 with socket.create_connection((host, address.port), own_s) as connected:
                     return Reached(host, stream_mtu(connected))
-            except TimeoutError:
-                why = "no answer: a firewall drops it, or the host is down"
             except OSError as error:
-                why = os_error_text(error)
+                if interrupts(error):  # a time limit by SIGALRM often raises a TimeoutError
+                    raise
+                silent = isinstance(error, TimeoutError)
+                why = "no answer: a firewall drops it, or the host is down" if silent else os_error_text(error)
                 unreachable = error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH)
         if not patient or time.monotonic() + RETRY_INTERVAL_S >= deadline:
             break
         time.sleep(RETRY_INTERVAL_S)
     tried = f"; tried for {timeout_s:g} s" if patient else ""
-    remedy = route_remedy(hosts[0]) if unreachable else start_hint(address)
+    remedy = route_remedy(hosts[0]) if unreachable else ""
+    hint = f"Remedy: {remedy}" if remedy else start_hint(address)
     raise SwitchUnreachableError(
         str(address),
-        f"no switch answers at {address} (TCP port {address.port} for control: {why}{tried}). {remedy}",
+        f"no switch answers at {address} (TCP port {address.port} for control: {why}{tried}). {hint}",
+        remedy,
     )
 
 
 def route_remedy(host: str) -> str:
     """The remedy where no network leads to `host`, a numeric address."""
     if ipaddress.ip_address(host.partition("%")[0]).is_loopback:
-        return "Remedy: bring the loopback interface up, `ip link set lo up`"
-    return f"Remedy: see `ip address` and `ip route get {host}`"
+        return "bring the loopback interface up, `ip link set lo up`"
+    return f"see `ip address` and `ip route get {host}`"
 
 
 def discover(scheme: str, there: Reached, port: int) -> PathFacts:

@@ -21,7 +21,6 @@ from types import TracebackType
 
 from fanin.errors import (
     CollectiveMismatchError,
-    CollectiveTimeoutError,
     ConfigurationError,
     FaninError,
     PathNarrowedError,
@@ -37,6 +36,7 @@ from fanin.host.session.failures import (
     path_moved,
     path_narrowed,
     path_suspected,
+    reduction_late,
     switch_gone,
     switch_silent,
     used_in_child,
@@ -47,6 +47,7 @@ from fanin.host.session.line import LOOK_INTERVAL_S
 from fanin.host.session.outputs import check_outputs
 from fanin.host.session.path import look_again
 from fanin.host.session.questions import Questions
+from fanin.interruptions import interrupts
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol.control import Succession
@@ -236,17 +237,8 @@ class Session:
             slice_s = LOOK_INTERVAL_S if self._line is not None and self._line.suspects else WAIT_SLICE_S
             slice_s = slice_s if deadline is None else min(deadline - time.monotonic(), slice_s)
             if slice_s <= 0:
-                why = (
-                    f"{path_suspected(self._who, self.spec)}. Remedy: give the path its packet length back, or set "
-                    "FANIN_WORDS_PER_PACKET lower and start the job again"
-                    if suspected
-                    else "every rank is alive, so one of them has not come this far. Remedy: find the rank that does "
-                    "not call this collective, or allow more time"
-                )
-                raise CollectiveTimeoutError(
-                    f"Timed out: reduction {ticket} of job {self.job_name!r} at {self.address} is not done on rank "
-                    f"{self.rank} after {timeout_s:g} s; {why}"
-                )
+                assert timeout_s is not None
+                raise self.late(ticket, timeout_s)
             if self._engine.wait(ticket, slice_s):
                 return
 
@@ -268,6 +260,11 @@ class Session:
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
         """As ShardedSession.counts_at: all are here."""
         return [(0, count)]
+
+    def late(self, ticket: int, timeout_s: float) -> FaninError:
+        """The error for a reduction that was not done within the time though no rank is known to be gone."""
+        narrow = path_suspected(self._who, self.spec) if self._path_is_suspected() else ""
+        return reduction_late(self.job_name, self.address, self.rank, ticket, timeout_s, narrow)
 
     def done(self, ticket: int) -> bool:
         """Whether the ticket's result is in place. False for ever for one that failed: see `failure`."""
@@ -333,7 +330,10 @@ class Session:
         return dict(self._engine.counters())
 
     def close(self, timeout_s: float = 10) -> None:
-        """Leave the job (the others are told) and release everything; idempotent, never raises, bounded."""
+        """Leave the job (the others are told) and release everything; idempotent, bounded.
+
+        Raises nothing but what interrupts it, as a signal handler may.
+        """
         if self.inherited:
             return
         with self._lock:
@@ -348,13 +348,17 @@ class Session:
 
         # What fails on the way out has no one left to act on it, and keeps nothing of the rest from being done: above
         # all, nothing may write to tensors from here on. The last step is named first.
-        with contextlib.suppress(Exception), contextlib.ExitStack() as steps:
-            steps.callback(self._over.set)
-            steps.callback(tell_controller)
-            if self._line is not None:
-                steps.callback(self._line.close)
-            steps.callback(self._engine.close)
-            confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
+        try:
+            with contextlib.ExitStack() as steps:
+                steps.callback(self._over.set)
+                steps.callback(tell_controller)
+                if self._line is not None:
+                    steps.callback(self._line.close)
+                steps.callback(self._engine.close)
+                confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
+        except Exception as error:
+            if interrupts(error):
+                raise
 
     def __enter__(self) -> Session:
         return self

@@ -232,11 +232,11 @@ class ShardedSession:
             left_s = WAIT_SLICE_S if deadline is None else min(WAIT_SLICE_S, max(0.0, deadline - time.monotonic()))
             try:
                 return session.wait(part, left_s)
-            except CollectiveTimeoutError as error:
+            except CollectiveTimeoutError:
                 if (failure := self.failure) is not None:
                     raise failure.with_traceback(None) from None
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise of_the_whole(error, part, ticket, left_s, timeout_s) from None
+                if deadline is not None and timeout_s is not None and time.monotonic() >= deadline:
+                    raise session.late(ticket, timeout_s) from None
             except FaninError as error:
                 raise self._settled(error).with_traceback(None) from None
 
@@ -356,14 +356,6 @@ JoinedSession = Session | ShardedSession
 def in_words(address: SwitchAddress, number: int, spread: Spread) -> str:
     """A shard, with its part of large sums where that is not everybody's."""
     return f"{address} ({spread.part(number):.1%})" if len(set(spread.weights)) > 1 else str(address)
-
-
-def of_the_whole(
-    error: CollectiveTimeoutError, part: int, ticket: int, slice_s: float, timeout_s: float | None
-) -> CollectiveTimeoutError:
-    """The error of a part that was waited for in slices, in the words of the whole reduction."""
-    text = str(error).replace(f"reduction {part} ", f"reduction {ticket} ", 1)
-    return CollectiveTimeoutError(text.replace(f"after {slice_s:g} s", f"after {timeout_s:g} s", 1))
 
 
 def leave_all(sessions: Sequence[Session], timeout_s: float) -> None:

@@ -16,7 +16,7 @@ from typing import cast
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.control import ControlClient
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
-from fanin.host.session.shards import Part, ShardedSession, added_up, leave_all, of_the_whole
+from fanin.host.session.shards import Part, ShardedSession, added_up, leave_all
 from fanin.host.session.survivor import Life, Successor, Survivor
 from fanin.numerics.reduction import Brief, Reduction
 from fanin.options import Options, SwitchAddress
@@ -102,9 +102,9 @@ class SurvivingSession(ShardedSession):
             try:
                 for session, part in parts:
                     session.wait(part, left_s)
-            except CollectiveTimeoutError as error:
-                if deadline is not None and time.monotonic() >= deadline:
-                    raise of_the_whole(error, part, ticket, left_s, timeout_s) from None
+            except CollectiveTimeoutError:
+                if deadline is not None and timeout_s is not None and time.monotonic() >= deadline:
+                    raise session.late(ticket, timeout_s) from None
             except FaninError:
                 if self.inherited:
                     raise

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
+from fanin.errors import ConfigurationError
 from fanin.host.torch.backend import counters, create
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.training.asynchronous import AsynchronousOptimizer
-from fanin.host.torch.training.codec_hook import CodecState, codec_hook
-from fanin.host.torch.training.hooks import LanesState, lanes_hook
-from fanin.host.torch.training.membership import Membership
-from fanin.host.torch.training.stale import StaleOptions, is_newcomer
-from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
 from fanin.torch_versions import require_torch
 
 if TYPE_CHECKING:
+    from fanin.host.torch.training.asynchronous import AsynchronousOptimizer
+    from fanin.host.torch.training.codec_hook import CodecState, codec_hook
+    from fanin.host.torch.training.hooks import LanesState, lanes_hook
+    from fanin.host.torch.training.membership import Membership
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs
+    from fanin.host.torch.training.stale import StaleOptions, is_newcomer
+    from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
+    from fanin.host.torch.training.torchft_group import ProcessGroupFanin
+
+_WHERE = {
+    "AsynchronousOptimizer": "asynchronous",
+    "CodecState": "codec_hook",
+    "LanesState": "hooks",
+    "Membership": "membership",
+    "ProcessGroupFanin": "torchft_group",
+    "ShardCodecs": "shard_codecs",
+    "StaleOptions": "stale",
+    "StaleSynchronousState": "stale_hook",
+    "codec_hook": "codec_hook",
+    "is_newcomer": "stale",
+    "lanes_hook": "hooks",
+    "shard_codecs": "shard_codecs",
+    "stale_synchronous_hook": "stale_hook",
+}
+"""The modules of fanin.host.torch.training that have the names which are imported when they are asked for."""
 
 __all__ = [
     "AsynchronousOptimizer",
@@ -23,6 +43,7 @@ __all__ = [
     "FaninProcessGroup",
     "LanesState",
     "Membership",
+    "ProcessGroupFanin",
     "ShardCodecs",
     "StaleOptions",
     "StaleSynchronousState",
@@ -37,10 +58,15 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch.distributed.fsdp, which takes a second to import: imported when it is asked for."""
-    if name in ("ShardCodecs", "shard_codecs"):
+    """What trains on top of a group: imported when it is asked for, since making a group waits for every import."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _WHERE[name] == "shard_codecs":
         require_torch(name, "2.9", "whose FSDP2 takes custom moves")
-        from fanin.host.torch.training import shard_codecs as module
-
-        return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        module = importlib.import_module(f"fanin.host.torch.training.{_WHERE[name]}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "torchft":
+            raise
+        raise ConfigurationError(f"{name} needs torchft. Remedy: pip install 'fanin[torchft]'") from error
+    return getattr(module, name)

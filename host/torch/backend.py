@@ -1,14 +1,12 @@
-"""Where torch's plug-in interface meets ours: making groups with the right options, and telling dynamo to keep out."""
+"""Where torch's plug-in interface meets ours: making groups with the right options."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import os
-import types
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
@@ -17,7 +15,7 @@ from fanin.host.torch.collectives import group_resources, process_group, reduce_
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.gloo import inner
 from fanin.host.torch.handles import completion, work
-from fanin.host.torch.training import codec_hook, hooks, stale_hook
+from fanin.host.torch.handles.dynamo import keep_out
 from fanin.options import ENVIRONMENT_PREFIX, Options
 from fanin.variables import without_effect
 
@@ -25,9 +23,6 @@ log = logging.getLogger("fanin")
 
 LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK")
 """Variables that say where things are, which a launcher knows and a program does not."""
-
-DISABLED = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": "collectives of fanin are not traced"}
-"""What torch.compiler.disable leaves on a function; the decorator itself would import dynamo, which takes seconds."""
 
 _world_options: Options | None = None
 """Options of the world's group: groups made without any of their own inherit them."""
@@ -100,37 +95,5 @@ def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:
     return found.counters()
 
 
-def keep_dynamo_out() -> None:
-    """Make torch.compile skip our code: after a graph break it would trace into it, and fail.
-
-    A frame of ours that runs is skipped by the strategy of its code. A call that dynamo meets while it traces a
-    program's function, as of a handle's `wait`, is another matter: it would be inlined as far as something that cannot
-    be traced, of which a warning tells the program's user. What is marked as disabled breaks the graph at the call.
-    """
-    dynamo = torch._C._dynamo.eval_frame
-    action = dynamo._FrameAction.SKIP
-    strategy = dynamo._FrameExecStrategy(action, action)
-    for module in (
-        hooks,
-        codec_hook,
-        stale_hook,
-        process_group,
-        reduce_collectives,
-        request,
-        switch_reducer,
-        group_resources,
-        inner,
-        work,
-        completion,
-    ):
-        for holder in [module, *(item for item in vars(module).values() if isinstance(item, type))]:
-            if getattr(holder, "__module__", module.__name__) != module.__name__:
-                continue
-            for item in vars(holder).values():
-                function = item.fget if isinstance(item, property) else item
-                if isinstance(function, types.FunctionType):
-                    dynamo.set_code_exec_strategy(function.__code__, strategy)
-                    function.__dict__.update(DISABLED)
-
-
-keep_dynamo_out()
+for _module in (process_group, reduce_collectives, request, switch_reducer, group_resources, inner, work, completion):
+    keep_out(_module)

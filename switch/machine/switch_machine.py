@@ -507,7 +507,7 @@ class SwitchMachine:
         full = _result(job.spec, Kind.ANSWER, packet.worker, packet.slot, answer.base, answer.result)
         full = dataclasses.replace(full, bitmap=answer.bitmap)
         if Flag.BARE in packet.flags and len(full.words):
-            full = _bare(dataclasses.replace(full, words=wire.NO_WORDS, lanes=None))
+            full = _bare(dataclasses.replace(full, words=wire.no_words(), lanes=None))
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
         if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # or who forges the source amplifies
             bare = _bare(dataclasses.replace(packet.reply(Kind.ANSWER, bitmap=answer.bitmap), flags=full.flags))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import ExitStack
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.extension import native_extension
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.schemes import SwitchEnd, scheme_of
-from fanin.switch.machine.switch_machine import SwitchMachine
 from fanin.switch.server import pump
 from fanin.switch.server.interface import Server
 from fanin.transports.transport import Transport
+
+if TYPE_CHECKING:
+    from fanin.switch.machine.switch_machine import SwitchMachine
 
 
 class PortTransport(Transport, Protocol):
@@ -54,7 +56,7 @@ def make_server(
                 f"{scheme} port {port} of {host!r} cannot be had: {files.of_port(error)}"
             ) from error
         return cast("Server", server)
-    machine_type: type[SwitchMachine] = SwitchMachine if extension is None else extension.SwitchMachine
+    machine_type = _twin() if extension is None else extension.SwitchMachine
     with ExitStack() as opened:
         transports: list[PortTransport] = []
         for flow in range(flows):
@@ -75,3 +77,10 @@ def make_server(
         ports=tuple(transport.port for transport in transports),
         description=f"{what}, Python loop over {scheme}{' with CURVE' if curve_secret_key else ''}",
     )
+
+
+def _twin() -> type[SwitchMachine]:
+    """The Python machine, which is imported, and numpy with it, only where it serves."""
+    from fanin.switch.machine.switch_machine import SwitchMachine
+
+    return SwitchMachine

@@ -29,6 +29,8 @@ QUEUED_MESSAGES = 4096
 """High-water mark; what a parent that is gone does not take beyond it is dropped, and ranks ask again."""
 ANY_IPV6 = "::"
 """A port of this address takes IPv4 as well, where hosts look like ::ffff:10.0.0.1."""
+LINGER_MS = 200
+"""How long closing waits for what was sent last."""
 TRIAL_TIMEOUT_S = 1.0
 """How long an address of a parent may take to accept a connection."""
 
@@ -36,9 +38,7 @@ TRIAL_TIMEOUT_S = 1.0
 class ParentLink:
     """Connects when it is made, and again by itself whenever the parent comes back."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], address: SwitchAddress, curve_key: str | None, own_host: str
-    ) -> None:
+    def __init__(self, address: SwitchAddress, curve_key: str | None, own_host: str) -> None:
         """`own_host`: the number of this switch's, whose ports send to the parent.
 
         ConfigurationError for a name that does not resolve, a key that is none, a scheme without trees, or an address
@@ -59,7 +59,8 @@ class ParentLink:
         self._host = host_of(at)
         mapped = own_host == ANY_IPV6 and self._family == socket.AF_INET
         self._data_host = f"::ffff:{self._host}" if mapped else self._host
-        self.socket = context.socket(zmq.DEALER)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.socket = self._context.socket(zmq.DEALER)
         self.socket.set_hwm(QUEUED_MESSAGES)
         self.socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_REPLY_BYTES)
         self.socket.setsockopt(zmq.IPV6, int(self._family == socket.AF_INET6))
@@ -68,12 +69,23 @@ class ParentLink:
             try:
                 self.socket.setsockopt(zmq.CURVE_SERVERKEY, curve_key.encode())
             except (zmq.ZMQError, UnicodeError):
-                self.socket.close(linger=0)
+                self.close(linger_ms=0)
                 raise ConfigurationError("FANIN_CURVE_SERVER_KEY, for --parent, is no Z85 key") from None
             self.socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
             self.socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.socket.connect(f"tcp://{host}:{address.port}")
+
+    def poller(self) -> zmq.Poller:
+        """For waiting on the parent, and on whatever else is registered, by the calls of select.poll."""
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        return poller
+
+    def close(self, linger_ms: int = LINGER_MS) -> None:
+        """Hang up, once what was sent last has gone or that time is over. A second call does nothing."""
+        self.socket.close(linger=linger_ms)
+        self._context.term()
 
     def path(self, own_address: str) -> ParentPath:
         """Properties of the path to the parent: the kernel's for datagrams, and TCP's if the parent accepts a

@@ -12,17 +12,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
-
-import zmq
+from typing import TYPE_CHECKING, Any
 
 from fanin import files, schemes
-from fanin.curve import CurveKeys
 from fanin.errors import ConfigurationError
 from fanin.formats.zmtp import ZmtpLimits
 from fanin.options import SwitchAddress
@@ -41,11 +40,16 @@ from fanin.switch.server.interface import Server
 from fanin.switch.server.pump import PumpServer
 from fanin.switch.server.server import make_server
 from fanin.switch.service.faults import Faults, internal
-from fanin.switch.service.parent_link import ParentLink
 from fanin.switch.service.work_budget import WorkBudget
-from fanin.switch.transports.curve_port import CurvePort
 from fanin.switch.transports.listener import Listener
 from fanin.transports.numeric import host_of
+from fanin.transports.polling import READABLE
+
+if TYPE_CHECKING:
+    # Imported where they are opened: libzmq, which only leaves and encrypted ports need, takes long to import.
+    from fanin.curve import CurveKeys
+    from fanin.switch.service.parent_link import ParentLink
+    from fanin.switch.transports.curve_port import CurvePort
 
 PORT_ATTEMPTS = 16
 """Ports tried when any will do: one must be free for TCP and for UDP alike."""
@@ -107,8 +111,6 @@ class SwitchService:
         self.options = options
         self.host: str = _resolve(options.host)
         """Numeric address that the switch binds."""
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        """ZeroMQ context of the connection to the parent."""
         self._control: Listener | CurvePort | None = None
         self._gate = Gate(secrets.randbits, operator_key=options.operator_key, keys=options.job_keys)
         self.faults = Faults(time.monotonic)
@@ -125,7 +127,9 @@ class SwitchService:
         """The parent's state, as last logged for the operator."""
         try:
             if options.parent is not None:
-                self._parent = ParentLink(self._context, options.parent, options.parent_curve_key, self.host)
+                from fanin.switch.service.parent_link import ParentLink
+
+                self._parent = ParentLink(options.parent, options.parent_curve_key, self.host)
             self.port: int = self._open_ports()
         except BaseException:
             self.close()
@@ -197,14 +201,13 @@ class SwitchService:
         and its parent will not have it.
         """
         assert self._control is not None
-        poller = zmq.Poller()
-        sockets = [] if self._parent is None else [self._parent.socket]
+        poller: Any = select.poll() if self._parent is None else self._parent.poller()
         events = (server.event_fileno for server in self._servers.values())
-        for readable in (*sockets, *events, self._woken.fileno(), *watched):
-            poller.register(readable, zmq.POLLIN)
+        for readable in (*events, self._woken.fileno(), *watched):
+            poller.register(readable, READABLE)
         while not self._stopping.is_set() and keep_going():
             # Without credit, what waits at the control port must not end every wait.
-            poller.register(self._control.fileno(), zmq.POLLIN if self._may_read_control() else 0)
+            poller.register(self._control.fileno(), READABLE if self._may_read_control() else 0)
             ready = dict(poller.poll(self._wait_ms()))
             for descriptor in watched:
                 if descriptor in ready:
@@ -218,10 +221,8 @@ class SwitchService:
         self._stopping.set()
         for server in self._servers.values():
             server.close()
-        if not self._context.closed:
-            if self._parent is not None:
-                self._parent.socket.close(linger=200)
-            self._context.term()
+        if self._parent is not None:
+            self._parent.close()
         if self._control is not None:
             self._control.close(LINGER_S)
         self._woken.close()
@@ -334,6 +335,8 @@ class SwitchService:
             if options.curve is None:
                 self._control = Listener(self.host, port, CONTROL_LIMITS, buffer_bytes=CONTROL_BUFFER_BYTES)
             else:
+                from fanin.switch.transports.curve_port import CurvePort
+
                 self._control = CurvePort(self.host, port, options.curve.secret, options.curve_clients)
         except OSError as error:
             raise ConfigurationError(f"TCP port {port} of {self.host} cannot be had: {files.of_port(error)}") from None

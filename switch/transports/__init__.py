@@ -2,8 +2,3 @@
 
 The interface, and its rules, stand in fanin/transports/transport.py.
 """
-
-from fanin.switch.transports.udp import UdpServerTransport
-from fanin.switch.transports.zmq import ZmqServerTransport
-
-__all__ = ["UdpServerTransport", "ZmqServerTransport"]

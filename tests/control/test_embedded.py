@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fanin.errors import SwitchUnreachableError
+from fanin.host.session import embedded
 from fanin.host.session.embedded import start_switch
 from fanin.options import Options
 from tests.support.processes import DEADLINE_S, join_all, many_files, options, reduce_together, until
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.processes
 
 PARENT = """
 import sys, time
+from fanin.host.session import embedded
 from fanin.host.session.embedded import start_switch
 from fanin.options import Options
 with start_switch("127.0.0.1", Options()) as switch:
@@ -136,19 +138,90 @@ def test_a_process_of_several_leaves_ends_as_soon_as_one_of_them_fails(refused: 
             assert switch._process.returncode == 2
 
 
+def test_lines_that_python_prints_at_its_start_are_not_taken_for_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('Welcome to the cluster', flush=True)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with start_switch("127.0.0.1", Options()) as switch:
+        assert switch.is_running
+    assert capfd.readouterr().out == ""
+
+
+def test_a_native_switch_starts_without_numpy_libzmq_and_the_command_line() -> None:
+    """A world's first sum waits for this process, whose start is nearly all imports."""
+    heavy = ["numpy", "zmq", "typer", "rich", "click", "asyncio", "subprocess", "torch"]
+    program = f"""
+import json, os, sys
+from fanin.embedded_switch import main
+from fanin.switch_order import SwitchOrder
+orders, order = os.pipe()
+os.write(order, SwitchOrder(host="127.0.0.1", scheme="udp", native=True).line())
+os.close(order)
+os.dup2(orders, 0)
+os.close(orders)
+assert main(os.dup(2)) == 0
+print(json.dumps([name for name in {heavy!r} if name in sys.modules]))
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=DEADLINE_S, check=True)
+    assert json.loads(ended.stdout) == []
+
+
+def test_a_prepared_process_becomes_the_next_switch() -> None:
+    embedded.prepare()
+    embedded.prepare()
+    prepared = embedded._PREPARED._child
+    assert prepared is not None
+    with start_switch("127.0.0.1", options("native-udp")) as switch, start_switch("127.0.0.1", Options()) as another:
+        assert switch.pid == prepared.process.pid != another.pid
+        sessions = join_all(switch.address, "j", 2, options("native-udp"))
+        reduce_together(sessions)
+        for session in sessions:
+            session.close()
+
+
+def test_a_prepared_process_that_is_not_needed_ends() -> None:
+    embedded.prepare()
+    prepared = embedded._PREPARED._child
+    assert prepared is not None
+    embedded.discard()
+    embedded.discard()
+    until(lambda: not alive(prepared.process.pid))
+
+
+def test_a_prepared_process_that_has_died_is_replaced() -> None:
+    embedded.prepare()
+    prepared = embedded._PREPARED._child
+    assert prepared is not None
+    prepared.process.kill()
+    prepared.process.wait(DEADLINE_S)
+    with start_switch("127.0.0.1", Options()) as switch:
+        assert switch.pid != prepared.process.pid
+
+
+def test_a_prepared_process_ends_with_a_parent_that_has_not_used_it() -> None:
+    program = (
+        "from fanin.host.session import embedded; embedded.prepare(); print(embedded._PREPARED._child.process.pid)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=DEADLINE_S, check=True)
+    until(lambda: not alive(int(ended.stdout)))
+
+
 def test_a_rank_with_many_files_open_starts_one() -> None:
     with many_files(), start_switch("127.0.0.1", Options(native=False)) as switch:
         assert switch.is_running
 
 
-def test_a_child_that_prints_something_else_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    impostor = tmp_path / "python"
-    for says, error in (
-        ("echo hello", "it printed b'hello"),
-        ("exit 3", "it ended with status 3"),
-        ("exec sleep 1000 >&-", "it closed its output and did not end"),
+def test_a_child_that_reports_something_else_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    impostor, python = tmp_path / "python", sys.executable
+    report = "int(sys.argv[-1])"
+    for does, error in (
+        (f"os.write({report}, b'hello\\n')", r"it reported b'hello"),
+        (f"os.write({report}, b'[]\\n')", r"it reported b'\[\]"),
+        ("sys.exit(3)", "it ended with status 3"),
+        (f"os.close({report}); time.sleep(1000)", "it closed its report and did not end"),
     ):
-        impostor.write_text(f"#!/bin/sh\n{says}\n")
+        impostor.write_text(f"#!{python} -S\nimport os, sys, time\n{does}\n")
         impostor.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(impostor))
         with pytest.raises(SwitchUnreachableError, match=error):

@@ -12,6 +12,7 @@ import pytest
 from fanin.host.session import handover
 from fanin.host.session.handover import CHALLENGE_BYTES, HEAD, LENGTH, Giver, GiverAddress, Source
 from fanin.protocol.seal import tag_holds
+from tests.support.frames import in_module
 from tests.support.processes import files_left, in_thread, noticed
 
 HOST = "127.0.0.1"
@@ -90,6 +91,7 @@ def test_a_newcomer_for_whom_no_thread_starts_takes_no_place(monkeypatch: pytest
             assert newcomer.read(PATIENT_S) == b"at 7"
 
 
+@in_module("threading")
 def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 

@@ -13,6 +13,7 @@ from fanin.host.session.path import Reached
 from fanin.host.session.shared_context import CONTROL, THREADS, Context, SharedContext
 from fanin.protocol import control
 from fanin.transports.path_mtu import LARGEST_MTU
+from tests.support.frames import in_module
 from tests.support.processes import files_left
 from tests.support.services import a_service, address_of
 
@@ -85,6 +86,7 @@ def test_a_context_whose_threads_cannot_be_had_is_an_error_and_not_the_end_of_th
 ) -> None:
     start, left = threading.Thread.start, [more]
 
+    @in_module("threading")
     def refused(thread: threading.Thread) -> None:
         if not left[0]:
             raise RuntimeError("can't start new thread")

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fanin.cli.switch import DEFAULT_SOURCE_SHARE
-from fanin.cli.switch_size import FLOW_MEMORY_BYTES, LEAST_MEMORY_BYTES, default_flows, default_memory_bytes
 from fanin.protocol.window import packet_shape, slots_for
+from fanin.switch_size import (
+    DEFAULT_SOURCE_SHARE,
+    FLOW_MEMORY_BYTES,
+    LEAST_MEMORY_BYTES,
+    default_flows,
+    default_memory_bytes,
+)
 from fanin.transports.path_mtu import LARGEST_MTU
 from tests.support.builders import job_spec
 

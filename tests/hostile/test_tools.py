@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from fanin.cli import ending
 from fanin.cli.ending import BUG, DONE, FAILED, INTERRUPTED, PROMISED, READER_GONE, USAGE
 from fanin.errors import ConfigurationError, FaninError, SwitchUnreachableError
 from tests.house.repository import ROOT
+from tests.support.frames import in_module
 
 HUGE = 10**30
 NUMBERS = ("-1", str(HUGE), "x", "", "1e400", "nan")
@@ -270,7 +272,6 @@ def test_what_was_once_taken_or_misnamed_is_refused_in_words(
         (OSError(24, "Too many open files"), FAILED, "ulimit -n"),
         (PermissionError(13, "Permission denied", b"/srv/\xff"), FAILED, "Permission denied. Remedy: "),
         (zmq.ZMQError(98), FAILED, "in use. Remedy: stop what uses it"),
-        (RuntimeError("can't start new thread"), FAILED, "no further thread can be started. Remedy: raise `ulimit -u`"),
         (MemoryError(), FAILED, "out of memory"),
         (UnicodeEncodeError("latin-1", "a\u2026", 1, 2, "no"), FAILED, "in latin-1. Remedy: use a UTF-8 locale"),
         (KeyboardInterrupt(), INTERRUPTED, "interrupted"),
@@ -290,6 +291,21 @@ def test_every_end_has_its_status_and_at_most_one_line(
     errors = capsys.readouterr().err
     assert said in errors
     assert errors.count("\n") == bool(said)
+
+
+def test_a_thread_that_the_system_refuses_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @in_module("threading")
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("in whatever words")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            threading, "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread", refuse
+        )
+        assert ending.run(lambda: threading.Thread(target=print).start()) == FAILED
+    assert "no further thread can be started. Remedy: raise `ulimit -u`" in capsys.readouterr().err
 
 
 def test_a_bug_of_ours_is_a_traceback_with_a_status_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -23,6 +27,8 @@ from fanin.errors import (
 from fanin.host.session.control import ask
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch import FaninProcessGroup
+from fanin.host.torch.meeting import side_store
+from fanin.host.torch.meeting.side_store import SideStore, StoreSilentError, side_of
 from fanin.options import Options
 from fanin.protocol import control
 from tests.support.processes import DEADLINE_S, in_thread, until
@@ -31,6 +37,13 @@ from tests.torch.groups import LONG, SIZE, Groups, groups_of, on_every_rank
 
 SECRET = "the secret of these tests"
 IDLE_S = 0.01
+SERVING = """
+import sys
+from torch._C import _distributed_c10d as c10d
+store = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
 _names = count()
 
 
@@ -200,3 +213,71 @@ def test_a_rank_that_is_lost_ends_waits_on_gloo_of_a_group_that_has_not_joined(o
             wait.result(DEADLINE_S)
         assert caught.value.ranks == (2,)
         assert jobs_at_the_switch(groups) == []
+
+
+@contextlib.contextmanager
+def served_elsewhere(options: Options) -> Iterator[tuple[Groups, subprocess.Popen[str]]]:
+    """Groups as new_group makes them, whose store is served by a process that is none of their ranks."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+            stores = [c10d.TCPStore("127.0.0.1", port, is_master=False, timeout=LONG) for _ in range(SIZE)]
+            name = f"leased{next(_names)}"
+
+            def make(rank: int) -> FaninProcessGroup:
+                place = c10d.PrefixStore(name, stores[rank])
+                return FaninProcessGroup(
+                    place, rank, SIZE, LONG, group_name=name, global_ranks=range(SIZE), options=options
+                )
+
+            groups: Groups = on_every_rank(make)  # type: ignore[assignment]
+            try:
+                yield groups, server
+            finally:
+                on_every_rank(lambda rank: groups[rank].shutdown())
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
+def test_a_first_sum_needs_no_process_that_serves_the_store(options: Options, number: signal.Signals) -> None:
+    """Which may be a rank that is no member, and has left; gloo, which connects when a group is made, sums as well."""
+    with served_elsewhere(options) as (groups, server):
+        server.send_signal(number)
+        if number is signal.SIGKILL:
+            server.wait(DEADLINE_S)
+        assert sum_on_every_rank(groups) == [6.0] * SIZE
+        assert sum_on_every_rank(groups) == [6.0] * SIZE
+
+
+def test_an_idle_group_keeps_its_job_where_nobody_serves_the_store_any_more(options: Options) -> None:
+    with served_elsewhere(dataclasses.replace(options, idle_return_s=IDLE_S)) as (groups, server):
+        server.kill()
+        server.wait(DEADLINE_S)
+        assert sum_on_every_rank(groups) == [6.0] * SIZE
+        until(lambda: all(session_of(group)._idle_s == math.inf for group in groups))
+        assert sum_on_every_rank(groups) == [6.0] * SIZE
+        assert all(group.counters()["engine.leases"] == 1 for group in groups)
+
+
+def test_all_groups_of_a_process_ask_over_one_connection(options: Options) -> None:
+    store = c10d.HashStore()
+    assert side_of(c10d.PrefixStore("a", store)) is side_of(c10d.PrefixStore("b", c10d.PrefixStore("c", store)))
+    kept = side_of(store)
+    assert kept is not None
+    assert side_of(c10d.PrefixStore("d", store)) is kept
+
+
+def test_a_store_whose_answer_does_not_come_is_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_store, "ANSWER_TIMEOUT_S", 0.01)
+    side, go_on = SideStore(c10d.HashStore()), threading.Event()
+    for _ in range(2):  # the second time, because of the first question
+        with pytest.raises(StoreSilentError, match="does not answer") as caught:
+            side.ask(lambda _store: go_on.wait(DEADLINE_S))
+        assert not caught.value.ended
+    go_on.set()
+    until(lambda: not side._asking.locked())
+    assert side.ask(lambda store: store.add("n", 1)) == 1

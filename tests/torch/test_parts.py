@@ -31,6 +31,7 @@ from fanin.host.torch.meeting.parting import StoreHost
 from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.numerics.reduction import Element
 from fanin.options import Options
+from tests.support.frames import in_module
 
 TIMEOUT_S = 20.0
 
@@ -79,6 +80,7 @@ class ALatePart(FaninWork):
     def _transported(self) -> bool:
         return False
 
+    @in_module("fanin")
     def _await(self, timeout_s: float) -> None:
         self._given_s.append(timeout_s)
         self._now[0] += min(timeout_s, self._takes_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -20,6 +21,7 @@ from fanin.host.torch.meeting.meeting import Meeting
 from fanin.host.torch.meeting.placement import Hosts, hosts_of, where_to_sum
 from fanin.host.torch.meeting.rendezvous import meet
 from fanin.host.torch.meeting.started_switches import STARTED
+from fanin.host.torch.meeting.versions import Versions, own_versions
 from fanin.options import Options, SwitchAddress
 
 SIZE = 4
@@ -407,3 +409,74 @@ def test_addresses_and_weights_that_make_no_sense_are_refused_in_one_line(switch
 def test_rates_that_no_link_has_are_refused(link: float) -> None:
     with pytest.raises(ConfigurationError, match=r"link = .*; expected the rate"):
         Options(link=link)
+
+
+def test_rank_0_waits_until_the_others_have_read_why_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may serve the store, and end."""
+    monkeypatch.setattr(rendezvous, "READ_TIMEOUT_S", TIMEOUT.total_seconds())
+    store, size = c10d.HashStore(), 3
+
+    def refuse(*_: object) -> None:
+        raise ConfigurationError("refused")
+
+    monkeypatch.setattr(rendezvous, "_decided", refuse)
+
+    def of(rank: int) -> int:
+        with pytest.raises(ConfigurationError, match="refused"):
+            meet(store, rank, size, "j", Options(), TIMEOUT)
+        return int(store.add(f"{rendezvous.KEY}/read", 0))
+
+    with ThreadPoolExecutor(size) as pool:
+        assert next(iter(pool.map(of, range(size)))) == size - 1
+
+
+def test_rank_0_waits_until_the_others_have_heard_of_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "READ_TIMEOUT_S", TIMEOUT.total_seconds())
+    store, size = c10d.HashStore(), 4
+    meeting = Meeting("j", "secret", True, (SwitchAddress.parse(A),))
+    rendezvous.tell_refusal(store, meeting, 2, SwitchUnreachableError(A, "nothing answers there"))
+
+    def of(rank: int) -> int:
+        with pytest.raises(SwitchUnreachableError, match="rank 2 cannot reach"):
+            rendezvous.raise_if_refused(store, meeting, rank, size)
+        return int(store.add(f"{rendezvous._refusal_key(meeting)}/read", 0))
+
+    with ThreadPoolExecutor(size) as pool:
+        assert next(iter(pool.map(of, (0, 1, 3)))) == size - 1
+
+
+def test_rank_0_waits_no_longer_for_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "READ_TIMEOUT_S", 0.01)
+    meeting = Meeting("j", "secret", True, (SwitchAddress.parse(A),))
+    rendezvous.wait_until_heard(c10d.HashStore(), meeting, 2)
+
+
+@pytest.mark.parametrize("other", [{"meeting": 0}, {"wire": 99}, {"control": 1}, None], ids=str)
+def test_a_rank_of_another_version_is_refused_with_both_versions(other: dict[str, object] | None) -> None:
+    """None: of a version from before ranks said theirs."""
+    store = c10d.HashStore()
+    said = Versions(store, 1)
+    said.check({0: "came0", 1: "came1"})  # nobody has come
+    if other is not None:
+        store.set("fanin/version/0", json.dumps(own_versions() | {"fanin": "9.9"} | other))
+    store.set("came0", "")
+    which = "9.9" if other is not None else "of an earlier version"
+    with pytest.raises(
+        ConfigurationError, match=f"rank 0 runs fanin {which}, rank 1 fanin .* Remedy: install the same"
+    ):
+        said.check({0: "came0", 1: "came1"})
+
+
+def test_another_version_of_fanin_that_speaks_alike_is_welcome() -> None:
+    store = c10d.HashStore()
+    store.set("fanin/version/0", json.dumps(own_versions() | {"fanin": "9.9"}))
+    store.set("came0", "")
+    Versions(store, 1).check({0: "came0"})
+
+
+def test_a_rank_hears_that_rank_0_has_another_version_before_it_reads_what_that_says() -> None:
+    store = c10d.HashStore()
+    store.set(rendezvous.HERE_KEY, "")
+    store.set(rendezvous.KEY, json.dumps({"of another": "form"}))
+    with pytest.raises(ConfigurationError, match="rank 0 runs fanin of an earlier version"):
+        meet(store, 1, 2, "j", Options(), TIMEOUT)

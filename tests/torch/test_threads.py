@@ -19,6 +19,7 @@ from fanin.host.session.session import Session
 from fanin.host.torch import FaninProcessGroup
 from fanin.host.torch.collectives.process_group import _abandon
 from fanin.options import Options
+from tests.support.frames import in_module
 from tests.support.processes import DEADLINE_S, in_thread, until
 from tests.support.services import a_service, address_of
 from tests.torch.groups import LONG, SIZE, Groups, groups_of, make_groups, on_every_rank
@@ -147,6 +148,7 @@ def test_a_group_that_nobody_holds_leaves_its_job(options: Options) -> None:
 def test_a_group_that_nobody_holds_is_no_error_where_no_thread_can_be_started(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    @in_module("threading")
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

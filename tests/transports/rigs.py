@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 import zmq
 
 from fanin.host.transports import MemoryTransport, UdpTransport, ZmqTransport
-from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
+from fanin.switch.transports.udp import UdpServerTransport
+from fanin.switch.transports.zmq import ZmqServerTransport
 from fanin.transports.transport import Datagram, Transport
 
 DEADLINE_S = 30.0

@@ -15,7 +15,7 @@ from fanin.options import Options
 from fanin.protocol.ecn import ECN_CAPABLE, ECN_CONGESTION, ECN_MASK, Capable, Marked
 from fanin.protocol.wire import OFFSET_KIND, Kind
 from fanin.switch.server.server import make_server
-from fanin.switch.transports import UdpServerTransport
+from fanin.switch.transports.udp import UdpServerTransport
 from fanin.transports import marks
 from fanin.transports.transport import SWITCH
 from tests.support.builders import reduction

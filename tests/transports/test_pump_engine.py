@@ -29,7 +29,7 @@ from fanin.protocol.events import (
     WorkersGone,
 )
 from fanin.protocol.wire import Reason
-from fanin.switch.transports import UdpServerTransport
+from fanin.switch.transports.udp import UdpServerTransport
 from fanin.transports.transport import Datagram
 from tests.support.builders import reduction
 from tests.support.engines import DEADLINE_S, Scheme, cluster, make_spec

@@ -15,7 +15,8 @@ from fanin.errors import ConfigurationError, SwitchUnreachableError
 from fanin.host.transports import UdpTransport, ZmqTransport, open_transport
 from fanin.options import Options
 from fanin.protocol.ecn import Capable
-from fanin.switch.transports import UdpServerTransport, ZmqServerTransport
+from fanin.switch.transports.udp import UdpServerTransport
+from fanin.switch.transports.zmq import ZmqServerTransport
 from fanin.transports.marks import Sender
 from fanin.transports.transport import SWITCH
 from tests.support.engines import DEADLINE_S, make_spec

@@ -46,7 +46,8 @@ from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.gloo.gloo_devices import DEVICES
 from fanin.host.torch.handles.failures import Failures
 from fanin.host.torch.handles.host_tensor import copy_back, on_host
-from fanin.host.torch.handles.work import FaninWork, LocalWork, Once
+from fanin.host.torch.handles.work import GLOO_CLOCK_S, MIN_WAIT_S, FaninWork, LocalWork, Once
+from fanin.interruptions import interrupts
 from fanin.numerics.reduction import EXACT
 
 if TYPE_CHECKING:
@@ -251,18 +252,22 @@ class Fallback:
                     self._switch.session.wait(operation.ticket, timeout_s)
                     return
                 except FaninError as error:
-                    if isinstance(error, CollectiveTimeoutError) or not self.survives(error):
+                    if interrupts(error) or isinstance(error, CollectiveTimeoutError) or not self.survives(error):
                         raise
             if not operation.issued.wait(max(0.0, deadline - time.monotonic())):
                 raise CollectiveTimeoutError("the ranks have not yet agreed how to go on over gloo")
             if operation.error is not None:
                 raise operation.error
-            if operation.over_gloo is not None:
-                operation.over_gloo.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
-                if operation.settle is not None:
-                    operation.settle()
         except Exception as error:
-            raise self._failures.explain(error, name, timeout_s) from error
+            self._failures.raise_explained(error, name, timeout_s)
+        if operation.over_gloo is not None:
+            try:
+                operation.over_gloo.wait(timedelta(seconds=max(MIN_WAIT_S, deadline - time.monotonic())))
+            except Exception as error:
+                late = time.monotonic() >= deadline - GLOO_CLOCK_S
+                self._failures.raise_of_gloo(error, name, timeout_s, late=late)
+            if operation.settle is not None:
+                operation.settle()
 
     def deliver(self, operation: LoggedReduction) -> None:
         """Copy the kept part of the result to where the user wants it, and let go of the user's tensors."""

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import (
@@ -46,10 +47,21 @@ from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import WATCH, Failures
 from fanin.host.torch.handles.work import FaninWork
-from fanin.host.torch.meeting.ballot import StoreBallot, apart, can_be_apart
+from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.incarnation import find_incarnation, renewed_store
 from fanin.host.torch.meeting.meeting import Meeting
-from fanin.host.torch.meeting.rendezvous import hear, meet, raise_if_refused, tell_refusal, wait_for_all
+from fanin.host.torch.meeting.rendezvous import (
+    came_keys,
+    hear,
+    meet,
+    raise_if_refused,
+    refusal_of_another,
+    tell_refusal,
+    wait_for_all,
+    wait_until_heard,
+)
+from fanin.host.torch.meeting.side_store import SideStore, StoreSilentError, side_of
+from fanin.host.torch.meeting.versions import Versions
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.protocol.control import Refusal
 
@@ -95,6 +107,8 @@ class GroupResources:
         self._timeline: Timeline | None = None
         self._global_ranks = global_ranks
         self._is_world = not global_ranks
+        self.side: SideStore | None = None
+        """Where ranks ask each other things once they have met, in a group that joins its job at its first sum."""
         self.closed = False
         """Whether this rank has left, or is about to."""
         patience = timeout if options.on_worker_loss == "continue" else None
@@ -197,17 +211,19 @@ class GroupResources:
         """Meet now, join at the first sum: most of a program's groups sum little or nothing."""
         meeting = self._meet(store, group_name, timeout)
         wait_for_all(store, meeting, self.rank, self.size, timeout)
-        gives_back = self.options.idle_return_s > 0 and can_be_apart(store)
+        side = self.side = side_of(store)
+        gives_back = self.options.idle_return_s > 0 and side is not None
 
         def join(name: str, interrupted: Callable[[], None]) -> JoinedSession:
-            # The program's thread may be waiting in the store meanwhile.
-            own_store = apart(store) if can_be_apart(store) else store
-            return self._join_met(own_store, replace(meeting, job_name=name, holds_switch=False), interrupted)
+            of_lease = replace(meeting, job_name=name, holds_switch=False)
+            if side is None:
+                return self._join_met(store, of_lease, interrupted)
+            return self._join_beside(side, of_lease, interrupted)
 
         return LeasedSession(
             join,
             Membership(address=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size),
-            ballot=StoreBallot(store, meeting.job_name, self.size) if gives_back else None,
+            ballot=StoreBallot(side, meeting.job_name, self.size) if gives_back and side is not None else None,
             idle_s=self.options.idle_return_s,
             elsewhere=self._lost_elsewhere,
         )
@@ -230,14 +246,44 @@ class GroupResources:
         return self._join_met(store, self._meet(store, group_name, timeout), lambda: None)
 
     def _join_met(self, store: c10d.Store, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
+        versions, came = Versions(store, self.rank), came_keys(self.size)
+
         def look() -> None:
             interrupted()
-            raise_if_refused(store, meeting, self.rank)
+            raise_if_refused(store, meeting, self.rank, self.size)
+            with contextlib.suppress(dist.DistError):  # as there, the next user's
+                versions.check(came)
 
+        def tell(error: SwitchUnreachableError) -> None:
+            tell_refusal(store, meeting, self.rank, error)
+            if self.rank == 0:
+                wait_until_heard(store, meeting, self.size)
+
+        return self._joined(meeting, look, tell)
+
+    def _join_beside(self, side: SideStore, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
+        """The same later, in a thread of its own. The process that serves the store, which need not be a member, may
+        have left: then ranks do without what others may tell there, as gloo does."""
+
+        def look() -> None:
+            interrupted()
+            with contextlib.suppress(StoreSilentError):
+                if (refusal := side.ask(lambda store: refusal_of_another(store, meeting, self.rank))) is not None:
+                    raise refusal
+
+        def tell(error: SwitchUnreachableError) -> None:
+            with contextlib.suppress(StoreSilentError):
+                side.ask(lambda store: tell_refusal(store, meeting, self.rank, error))
+
+        return self._joined(meeting, look, tell)
+
+    def _joined(
+        self, meeting: Meeting, look: Callable[[], None], tell: Callable[[SwitchUnreachableError], None]
+    ) -> JoinedSession:
         try:
             session = self._join_meeting(meeting, look)
         except SwitchUnreachableError as error:
-            tell_refusal(store, meeting, self.rank, error)
+            tell(error)
             raise
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000
@@ -336,20 +382,24 @@ class GroupResources:
             self._switch_reducer.close()
 
     def close(self, timeout_s: float = 10.0, breaking: bool = False) -> None:
-        """Leave the job and release everything. Idempotent, bounded, never raises.
+        """Leave the job and release everything. Idempotent, bounded; raises nothing but what interrupts it.
 
         Pending collectives of gloo raise, or, `breaking`, end as gloo decides.
         """
         if self.closed or (self.session is not None and self.session.inherited):
             return
         self.closed = True
-        self._part(timeout_s)
+        with contextlib.ExitStack() as steps:  # the last step is named first; an interrupted one leaves none out
+            for meeting in self._meetings:
+                steps.callback(meeting.close)
+            if self.fallback is not None:
+                steps.callback(self.fallback.close)
+            steps.callback(self.completion.close)
+            steps.callback(self._end_gloo, breaking)
+            steps.callback(self._part, timeout_s)
+            self.side = None  # it keeps the store, which ends with the world's group
+
+    def _end_gloo(self, breaking: bool) -> None:
         inner, self._inner = self._inner, None
         if inner is not None:
             inner.break_connections() if breaking else inner.end()
-        del inner
-        self.completion.close()
-        if self.fallback is not None:
-            self.fallback.close()
-        for meeting in self._meetings:
-            meeting.close()

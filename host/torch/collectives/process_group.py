@@ -93,6 +93,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._arguments = Arguments(rank, size, partial(_made_as, weakref.ref(self)))
         self._use_resources()
         self._store_host = StoreHost(store, rank) if parts_with_store else None
+        if world is not None and self._resources.side is not None:
+            world._resources.side = self._resources.side  # for the groups after this one, too
         _GROUPS.add(self)
 
     # --- what fanin adds ---

@@ -54,7 +54,7 @@ class SwitchReducer:
         try:
             return self.session.submit(request.reduction(self._divisor))
         except Exception as error:
-            raise self._failures.explain(error, request.name, request.timeout_s) from error
+            self._failures.raise_explained(error, request.name, request.timeout_s)
 
     @property
     def free(self) -> bool:
@@ -75,7 +75,7 @@ class SwitchReducer:
             if ticket:
                 session.wait(ticket, at_present(timeout_s()))
         except Exception as error:
-            raise self._failures.explain(error, name, timeout_s()) from error
+            self._failures.raise_explained(error, name, timeout_s())
         return self._done
 
     def _staged(self, request: Request) -> FaninWork:

@@ -129,6 +129,8 @@ class Completion:
         # What a callback raises becomes the error of the future that `then` returns, for C++ waiters too;
         # Future.set_exception is seen by Python waiters only.
         future = promise.then(deliver)
+        if self._ordered:
+            work.exception_when_over()  # here, where an interruption reaches the caller: `deliver` has it in the future
         if self._ordered or work.is_completed():
             promise.set_result(None)
         else:

@@ -6,20 +6,22 @@ Rules
 * gloo itself never notices a peer that is merely stopped. So when a session fails, the watch thread breaks the inner
   gloo group's connections, and every wait on them raises; what they raise is replaced by the session's failure.
 * gloo notices a peer that died sooner than the switch does, but cannot name it: such an error waits for the name.
+* Nothing is decided by the text of an error. gloo raises one type for everything, so a wait that has used up its time
+  is told from a connection that broke by the clock.
+* What a signal handler raises while a collective waits reaches the program as it is (fanin/interruptions.py).
 * Texts keep the words that programs look for in torch's errors: `Timed out waiting`, `timed out after`, `timeout`,
   `Connection closed by peer`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
 import weakref
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -32,6 +34,7 @@ from fanin.errors import (
     SwitchUnreachableError,
     WorkerLostError,
 )
+from fanin.interruptions import interrupts
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -77,32 +80,62 @@ class Failures:
                 return event.is_set()
         return True
 
+    def raise_explained(self, error: BaseException, name: str, timeout_s: float) -> NoReturn:
+        """Raise the error of this group for `error`, which ended the collective `name`; an interruption as it is."""
+        if interrupts(error) or getattr(error, "explained", False):
+            raise error
+        raise self.explain(error, name, timeout_s) from error
+
+    def raise_of_gloo(self, error: BaseException, name: str, timeout_s: float, *, late: bool) -> NoReturn:
+        """The same for what gloo raised, whose exceptions are of one type: `late` says that it was given up in time."""
+        if interrupts(error):
+            raise error
+        where = self._where(name)
+        if late and self.failure is None:
+            explained: FaninError = CollectiveTimeoutError(
+                f"{where}: {_late(timeout_s)}. No rank is known to be gone; "
+                f"some have not called this collective, or are slow. Remedy: find it, or allow more time. ({error})"
+            )
+        elif (cause := self._named()) is not None:
+            explained = self._because(cause, where)
+        else:
+            explained = WorkerLostError(
+                (),
+                f"{where}: Connection closed by peer: a rank has left or died, or called another collective, or one of "
+                f"another size. ({error})",
+            )
+        explained.explained = True  # type: ignore[attr-defined]
+        raise explained from error
+
     def explain(self, error: BaseException, name: str, timeout_s: float) -> FaninError:
         """The error to raise for `error`, which ended the collective `name`."""
         if getattr(error, "explained", False):
             assert isinstance(error, FaninError)
             return error
-        explained = self._explained(error, f"{name} on rank {self.rank} of {self._group()}", timeout_s)
+        where = self._where(name)
+        if isinstance(error, CollectiveTimeoutError):
+            explained: FaninError = CollectiveTimeoutError(f"{where}: {_late(timeout_s)}: {error}")
+        elif (cause := error if isinstance(error, FaninError) else self._named()) is not None:
+            explained = self._because(cause, where)
+        else:
+            explained = FaninError(f"{where}: {error}")
         explained.explained = True  # type: ignore[attr-defined]
         return explained
 
-    def _explained(self, error: BaseException, where: str, timeout_s: float) -> FaninError:
-        text = str(error)
-        if isinstance(error, CollectiveTimeoutError):
-            return CollectiveTimeoutError(f"{where}: {_late(timeout_s)}: {text}")
-        if self.failure is None and "imed out" in text:
-            return CollectiveTimeoutError(
-                f"{where}: {_late(timeout_s)}. No rank is known to be gone; "
-                f"some have not called this collective, or are slow. Remedy: find it, or allow more time. ({text})"
-            )
-        cause = error if isinstance(error, FaninError) else self._named()
+    def late(self, name: str, timeout_s: float) -> CollectiveTimeoutError:
+        """The error of a wait that has used up its time, where nobody is known to be gone."""
+        late = CollectiveTimeoutError(f"no result after {timeout_s:g} s")
+        explained = self.explain(late, name, timeout_s)
+        assert isinstance(explained, CollectiveTimeoutError)
+        return explained
+
+    def _where(self, name: str) -> str:
+        return f"{name} on rank {self.rank} of {self._group()}"
+
+    def _because(self, cause: FaninError, where: str) -> FaninError:
         if isinstance(cause, WorkerLostError):
             return WorkerLostError(cause.ranks, f"{where}: Connection closed by peer: {cause}{self._globally(cause)}")
-        if cause is not None:
-            return _again(cause, f"{where}: {cause}")
-        if "losed" in text or "reset" in text or "closure" in text:
-            return WorkerLostError((), f"{where}: Connection closed by peer: a rank has left or died. ({text})")
-        return FaninError(f"{where}: {text}")
+        return _again(cause, f"{where}: {cause}")
 
     def _named(self) -> FaninError | None:
         """The group's failure, waited for: what gloo has seen, the switch says soon with a name."""
@@ -146,8 +179,11 @@ def break_connections(gloo: Any, rank: int, size: int) -> None:
     """
     for distance in range(1, size):
         never = torch.zeros(1, device="cpu")
-        with contextlib.suppress(RuntimeError):  # that is the purpose
+        try:
             gloo.recv([never], (rank + distance) % size, BREAK_TAG).wait(timedelta(milliseconds=1))
+        except RuntimeError as error:  # that is the purpose
+            if interrupts(error):
+                raise
 
 
 class Watch:

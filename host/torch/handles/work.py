@@ -22,6 +22,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
 from fanin.errors import CollectiveTimeoutError
+from fanin.interruptions import interrupts
 
 if TYPE_CHECKING:
     from fanin.host.session.leased import AnySession
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 NO_TIMEOUT = timedelta(0)
 """What torch passes where the caller gave none; the collective's own timeout counts then."""
+GLOO_CLOCK_S = 0.01
+"""gloo counts in milliseconds, and by a clock of its own: an error so shortly before the time is over is its end."""
 MIN_WAIT_S = 0.001
 """Of a part of a handle whose time is over: for gloo, which counts in milliseconds, 0 is its default again."""
 
@@ -138,7 +141,8 @@ class FaninWork(_Work):  # type: ignore[misc]
         try:
             self._await(at_present(self._timeout_s) if timeout <= NO_TIMEOUT else timeout.total_seconds())
         except Exception as error:
-            self._error = error
+            if not interrupts(error):
+                self._error = error
             raise
         if self._finish is not None:
             self._finish()
@@ -161,11 +165,13 @@ class FaninWork(_Work):  # type: ignore[misc]
         return self.exception_when_over() if self._transported() else self._error
 
     def exception_when_over(self) -> BaseException | None:
-        """Wait for the transport, and return what `wait` would raise, or None."""
+        """Wait for the transport, and return what `wait` would raise, or None. Raises interruptions alone."""
         if self._error is None:
             try:
                 self._await(at_present(self._timeout_s))
             except Exception as error:
+                if interrupts(error):
+                    raise
                 self._error = error
         return self._error
 
@@ -218,7 +224,7 @@ class SwitchWork(FaninWork):
         try:
             self._session.wait(self._ticket, timeout_s)
         except Exception as error:
-            raise self._failures.explain(error, self._name, timeout_s) from error
+            self._failures.raise_explained(error, self._name, timeout_s)
 
 
 class GlooWork(FaninWork):
@@ -238,6 +244,8 @@ class GlooWork(FaninWork):
         self._inner = inner
         self._failures = failures
         self._name = name
+        self._gloo_ends_at = time.monotonic() + timeout_s
+        """When gloo gives it up, whoever waits for it."""
 
     @property
     def is_over(self) -> bool:
@@ -248,10 +256,12 @@ class GlooWork(FaninWork):
         return self._inner.is_completed()
 
     def _await(self, timeout_s: float) -> None:
+        ends_at = min(time.monotonic() + timeout_s, self._gloo_ends_at)
         try:
             self._inner.wait(timedelta(seconds=timeout_s))
         except Exception as error:
-            raise self._failures.explain(error, self._name, timeout_s) from error
+            late = time.monotonic() >= ends_at - GLOO_CLOCK_S
+            self._failures.raise_of_gloo(error, self._name, timeout_s, late=late)
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """Chained to gloo's own future, so that gloo's collectives wait for nobody else's."""
@@ -285,13 +295,14 @@ class AnySourceWork(PeerWork):
         super().__init__(*given, **named)
         self._arrived = threading.Event()
         self._raised: Exception | None = None
+        self._late = False
         threading.Thread(target=self._receive, name="fanin-recv-anysource", daemon=True).start()
 
     def _receive(self) -> None:
         try:
             self._inner.wait(timedelta(seconds=self._timeout_s))
         except Exception as error:
-            self._raised = error
+            self._raised, self._late = error, time.monotonic() >= self._gloo_ends_at - GLOO_CLOCK_S
         self._arrived.set()
 
     def _transported(self) -> bool:
@@ -299,9 +310,14 @@ class AnySourceWork(PeerWork):
 
     def _await(self, timeout_s: float) -> None:
         if not self._failures.wait_unless_failed(self._arrived, timeout_s):
-            raise self._failures.explain(TimeoutError("Timed out"), self._name, timeout_s)
+            failure = self._failures.failure
+            raise (
+                self._failures.explain(failure, self._name, timeout_s)
+                if failure
+                else self._failures.late(self._name, timeout_s)
+            )
         if self._raised is not None:
-            raise self._failures.explain(self._raised, self._name, timeout_s) from self._raised
+            self._failures.raise_of_gloo(self._raised, self._name, timeout_s, late=self._late)
 
     def source_rank(self) -> int:
         """Group rank of the sender."""
@@ -341,6 +357,8 @@ class CombinedWork(FaninWork):
             try:
                 work.wait(timedelta(seconds=max(MIN_WAIT_S, deadline - time.monotonic())))
             except CollectiveTimeoutError as error:  # which tells what was left
+                if interrupts(error):
+                    raise
                 together = f"{len(self._works)} collectives behind one handle had {timeout_s:g} s together"
                 raise CollectiveTimeoutError(f"{together}: {error}") from error
 
@@ -384,8 +402,7 @@ class QueuedWork(FaninWork):
 
     def _await(self, timeout_s: float) -> None:
         if not self._over.wait(timeout_s):
-            late = CollectiveTimeoutError(f"no result after {timeout_s:g} s")
-            raise self._failures.explain(late, self._name, timeout_s)
+            raise self._failures.late(self._name, timeout_s)
         if self._raised is not None:
             raise self._failures.explain(self._raised, self._name, timeout_s) from self._raised
 

@@ -13,27 +13,18 @@ from typing import TypeVar
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError
+from fanin.host.session.leased import BallotOverError
+from fanin.host.torch.meeting.side_store import SideStore, StoreSilentError
 
 ENDED, BUSY = b"ended", b"busy"
 
 Answer = TypeVar("Answer")
 
 
-def apart(store: c10d.Store) -> c10d.Store:
-    """The same store over a connection of its own: one that is waited through is locked for all other threads."""
-    clone: Callable[[], c10d.Store] = store.clone  # type: ignore[attr-defined]
-    return clone()
-
-
-def can_be_apart(store: c10d.Store) -> bool:
-    """Whether torch has that; older releases do not."""
-    return hasattr(store, "clone")
-
-
 class StoreBallot:
     """A `Ballot` of the `size` ranks of one job."""
 
-    def __init__(self, store: c10d.Store, job_name: str, size: int) -> None:
+    def __init__(self, store: SideStore, job_name: str, size: int) -> None:
         self._store, self._job_name, self._size = store, job_name, size
 
     def idle(self, lease: int, count: int) -> bool:
@@ -66,14 +57,13 @@ class StoreBallot:
         return f"{place}/idle", f"{place}/word"
 
     def _asked(self, ask: Callable[[c10d.Store], Answer]) -> Answer:
-        """Over a connection for this question alone: there is one per lease and idle time, seldom."""
         try:
-            return ask(apart(self._store))
-        except RuntimeError as error:  # torch's errors of stores
-            raise FaninError(
-                f"job {self._job_name!r} had been idle, and the store through which its ranks agree to go on does not "
-                f"answer: {error}. Remedy: see the output of the process that serves it (rank 0, or torchrun's agent), "
-                "or FANIN_IDLE_RETURN_S=0"
+            return self._store.ask(ask)
+        except StoreSilentError as error:
+            kind = BallotOverError if error.ended else FaninError
+            raise kind(
+                f"job {self._job_name!r} had been idle, and its ranks cannot agree to go on: {error}, or "
+                "FANIN_IDLE_RETURN_S=0, with which groups keep their jobs"
             ) from error
 
 

@@ -9,12 +9,12 @@ port is the next world's. The wait is short: rank 0 may have more to do, or the 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 
 from torch._C import _distributed_c10d as c10d
 
+from fanin.interruptions import interrupts
 from fanin.transports.polling import READABLE, is_ready
 
 PARTING_TIMEOUT_S = 1.0
@@ -35,8 +35,11 @@ class StoreHost:
             store = store.underlying_store
         if rank == 0 or not isinstance(store, c10d.TCPStore) or os.environ.get(AGENT_STORE) == "True":
             return
-        with contextlib.suppress(OSError):
+        try:
             self._connection = socket.create_connection((store.host, store.port), CONNECT_TIMEOUT_S)
+        except OSError as error:
+            if interrupts(error):
+                raise
 
     def wait_until_gone(self, timeout_s: float = PARTING_TIMEOUT_S) -> bool:
         """Wait for the store's end, if it is known; whether it came within `timeout_s`. For one call."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -46,6 +47,7 @@ from fanin.host.torch.meeting.placement import (
 )
 from fanin.host.torch.meeting.reachable import one_machine
 from fanin.host.torch.meeting.started_switches import STARTED
+from fanin.host.torch.meeting.versions import Versions, tell_versions
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.racks import RackPlan
 from fanin.protocol.spread import optimal_parts, weights_of
@@ -54,6 +56,9 @@ from fanin.shared_options import Shown, shared_values, unlike
 KEY = "fanin/job"
 HERE_KEY = "fanin/here"
 """Rank 0 has come, and goes to find or start a switch."""
+READ_TIMEOUT_S, READ_INTERVAL_S = 3.0, 0.02
+"""How long a rank that may serve the store waits for the others to read why it ends, and how often it looks; they look
+twice a second."""
 START_GRACE = 3
 """Ranks wait at least this many connect timeouts for rank 0, which may need one to start a switch."""
 
@@ -117,6 +122,7 @@ def meet(
     that rank 0 has not heard of; ConfigurationError where this rank was given other options than rank 0, which the
     others have from `raise_if_refused`; torch's timeouts.
     """
+    tell_versions(store, rank)
     store.set(_host_key(rank), Facts.of(options).text())
     if rank == 0:
         store.set(HERE_KEY, "")
@@ -125,6 +131,7 @@ def meet(
         except Exception as error:
             missing = error.missing if isinstance(error, JoinTimeoutError) else ()
             store.set(KEY, _Told(error=str(error), kind=type(error).__name__, missing=missing).text())
+            _wait_until_read(store, KEY, size - len(missing))
             raise
         job = f"{job_prefix}-{uuid.uuid4().hex[:12]}"
         store.set(KEY, replace(told, job=job, shared=shared_values(options, job)).text())
@@ -140,8 +147,10 @@ def hear(
     # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
     patience = timedelta(seconds=max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s))
     store.wait([KEY], patience)
+    Versions(store, rank).check({0: HERE_KEY})
     told = _Told.read(store.get(KEY))
     if told.error:
+        _note_read(store, KEY)
         raise _error_of_rank_0(told)
     meeting = _met(store, told, options, patience, rank, world, starts=starts)
     if differences := unlike(told.shared, options, rank, told.job, one_host=len(told.hosts) == 1):
@@ -375,17 +384,14 @@ def tell_refusal(
         store.set(_refusal_key(meeting), told)
 
 
-def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int) -> None:
-    """The error of another rank that has said that it does not come to the job.
+def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int, size: int = 1) -> None:
+    """The error of another rank that has said that it does not come to the job. Rank 0 waits till all have heard of it.
 
     SwitchUnreachableError that names both, where it cannot reach a switch; ConfigurationError for unlike options. And
     WorkerLostError where the group's store has ended: rank 0 may have done so before anybody could ask it why.
     """
-    key = _refusal_key(meeting)
     try:
-        if not store.check([key]):
-            return
-        told = json.loads(store.get(key))
+        refusal = refusal_of_another(store, meeting, rank)
     except dist.DistNetworkError as error:
         raise WorkerLostError(
             (),
@@ -395,11 +401,51 @@ def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int) -> None:
         ) from None
     except dist.DistError:  # the store's other errors are its next user's
         return
+    if refusal is not None:
+        _note_read(store, _refusal_key(meeting))
+        if rank == 0:
+            wait_until_heard(store, meeting, size)
+        raise refusal
+
+
+def wait_until_heard(store: c10d.Store, meeting: Meeting, size: int) -> None:
+    """Until all `size` ranks but the one that refuses have heard of it. For rank 0, which may serve the store."""
+    _wait_until_read(store, _refusal_key(meeting), size)
+
+
+def came_keys(size: int) -> dict[int, str]:
+    """A key of each rank that it sets as it comes."""
+    return {rank: _host_key(rank) for rank in range(size)}
+
+
+def _note_read(store: c10d.Store, key: str) -> None:
+    with contextlib.suppress(dist.DistError):
+        store.add(f"{key}/read", 1)
+
+
+def _wait_until_read(store: c10d.Store, key: str, size: int) -> None:
+    """Until all ranks but one have noted that they have read it, or READ_TIMEOUT_S: who is to come may never come.
+
+    A rank that ends after a refusal may take the store with it, and the others would have the end of the store for a
+    reason.
+    """
+    ends_at = time.monotonic() + READ_TIMEOUT_S
+    with contextlib.suppress(dist.DistError):
+        while store.add(f"{key}/read", 0) < size - 1 and time.monotonic() < ends_at:
+            time.sleep(READ_INTERVAL_S)
+
+
+def refusal_of_another(store: c10d.Store, meeting: Meeting, rank: int) -> FaninError | None:
+    """The error of another rank that has said that it does not come to the job, if one has. Raises torch's errors."""
+    key = _refusal_key(meeting)
+    if not store.check([key]):
+        return None
+    told = json.loads(store.get(key))
     if told["rank"] == rank:
-        return
+        return None
     if told["address"] is None:
-        raise ConfigurationError(told["text"])
-    raise SwitchUnreachableError(
+        return ConfigurationError(told["text"])
+    return SwitchUnreachableError(
         told["address"], f"rank {told['rank']} cannot reach switch {told['address']}: {told['text']}"
     )
 

@@ -14,8 +14,8 @@ Rules
 """
 
 # No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
-
 import logging
+import sys
 import zlib
 from typing import Any
 
@@ -30,6 +30,7 @@ from fanin.errors import CollectiveMismatchError, ConfigurationError, Unsupporte
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Codec, Place
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.handles.dynamo import keep_out
 from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.codec_buckets import Bucket, Row
 from fanin.host.torch.training.codec_flight import Flight, all_of
@@ -282,3 +283,6 @@ def codec_hook(state: CodecState, bucket: c10d.GradBucket) -> Future[torch.Tenso
     """
     require_bucket("codec_hook", bucket)
     return state.reduce(bucket)
+
+
+keep_out(sys.modules[__name__])

@@ -4,8 +4,9 @@ Error feedback (Seide et al., 2014; Karimireddy et al., 2019): what quantization
 added to the next one's, so that nothing is lost for good and narrow lanes converge like wide ones.
 """
 
-# No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
+import sys
 
+# No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
@@ -13,6 +14,7 @@ from torch.futures import Future
 
 from fanin.errors import ConfigurationError
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.handles.dynamo import keep_out
 from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.numerics.reduction import lanes_number
 
@@ -64,3 +66,6 @@ def lanes_hook(state: LanesState, bucket: c10d.GradBucket) -> Future[torch.Tenso
         bucket.buffer(), lanes=state.lanes, average=True, residual=state.residual(bucket)
     )
     return work.get_future().then(lambda reduced: reduced.value()[0])
+
+
+keep_out(sys.modules[__name__])

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError
@@ -56,6 +57,8 @@ class Pacing:
         self._chooser = chooser
         self._every = every
         self._steps = 0
+        self._ended = False
+        """Whether the store has ended: training goes on without a choice."""
         self._step_s = 0.0
         self._last_s = time.monotonic()
         self._began_s = None if newcomer else self._last_s
@@ -73,10 +76,20 @@ class Pacing:
         self._steps += 1
         if loss is not None:
             self._loss = loss if self._loss is None else (1 - SMOOTHING) * self._loss + SMOOTHING * loss
+        if self._ended:
+            return
         at_s = None if self._began_s is None else now - self._began_s
-        self._store.set(self._key(self._session.rank), json.dumps([at_s, self._step_s, self._dropped_share()]))
-        if self._session.rank == 0 and self._steps % self._every == 0:
-            self._choose(now)
+        try:
+            self._store.set(self._key(self._session.rank), json.dumps([at_s, self._step_s, self._dropped_share()]))
+            if self._session.rank == 0 and self._steps % self._every == 0:
+                self._choose(now)
+        except dist.DistError as error:
+            self._ended = True
+            log.warning(
+                "rank %d of job %r: S and K stay as they are, since the group's store does not answer any more: the "
+                "process that serves it, rank 0 of the world or torchrun's agent, has ended (%s)",
+                self._session.rank, self._session.job_name, error,
+            )  # fmt: skip
 
     def resumed(self) -> None:
         """Waiting is over: from here on the rank computes."""

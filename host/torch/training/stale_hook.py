@@ -10,8 +10,9 @@ worker, at most S iterations late. Every gradient lands exactly once, divided by
 gets the same results in the same order.
 """
 
-# No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
+import sys
 
+# No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -22,6 +23,7 @@ from torch.futures import Future
 from fanin.errors import ConfigurationError
 from fanin.host.stale.account import Account
 from fanin.host.stale.runner import Result
+from fanin.host.torch.handles.dynamo import keep_out
 from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
 
@@ -163,3 +165,6 @@ def stale_synchronous_hook(state: StaleSynchronousState, bucket: c10d.GradBucket
     if state.iteration < WARM_UP_ITERATIONS:
         return state.warm_up(bucket)
     return state.contribute(bucket)
+
+
+keep_out(sys.modules[__name__])

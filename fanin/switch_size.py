@@ -9,6 +9,8 @@ from fanin.addresses import SwitchAddress
 from fanin.errors import ConfigurationError, FaninError
 from fanin.memory import memory_bytes
 from fanin.protocol import control
+from fanin.protocol.window import packet_shape
+from fanin.protocol.wire import WORD_BYTES, codes_bytes
 from fanin.schemes import tree_scheme
 
 CORES_PER_FLOW = 4
@@ -19,6 +21,8 @@ needs it."""
 LEAST_MEMORY_BYTES, FLOW_MEMORY_BYTES = 512 << 20, 1 << 30
 """So much at least, also where that is more than the part above; and for each flow at most: a job has a pool and rings
 in every flow. It is enough for some hundred groups of a program."""
+DEFAULT_SOURCE_SHARE = 0.5
+"""Of the memory, what jobs of one address may hold together."""
 
 PARENT_TIMEOUT_S = 1.0
 """How long a leaf that starts waits for its parent to say how many flows it has."""
@@ -59,7 +63,13 @@ def flows_like(parent: SwitchAddress | None, otherwise: int) -> int:
     return otherwise
 
 
-def memory_of(memory_mib: int | None, slots: int | None, slot_bytes: int, flows: int) -> int:
+def slot_bytes() -> int:
+    """Memory of one synchronous slot of the longest packet that a job is given by default."""
+    words, codes = packet_shape(1 << 16)
+    return 2 * (words * WORD_BYTES + codes_bytes(codes))
+
+
+def memory_of(memory_mib: int | None, slots: int | None, flows: int) -> int:
     """Bytes, as --memory or --slots says; ConfigurationError for both, less than one, and more than there is."""
     if memory_mib is not None and slots is not None:
         raise ConfigurationError("--memory and --slots say the same thing: give one of them")
@@ -67,7 +77,7 @@ def memory_of(memory_mib: int | None, slots: int | None, slot_bytes: int, flows:
         raise ConfigurationError("--memory and --slots must be at least 1")
     there = memory_bytes()
     if slots is not None:
-        option, wanted = f"--slots {slots}", slots * slot_bytes
+        option, wanted = f"--slots {slots}", slots * slot_bytes()
     elif memory_mib is not None:
         option, wanted = f"--memory {memory_mib}", memory_mib << 20
     else:

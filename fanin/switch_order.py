@@ -1,0 +1,65 @@
+"""What a rank tells the switch process that it starts beside itself, and how that process answers.
+
+The order is one line of JSON on the child's standard input, the report one line on a descriptor of its own, whose
+number is the child's argument: standard output belongs to whatever Python's site prints (a sitecustomize.py, a .pth
+file, a wrapper of `python`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+MAX_LINE_BYTES = 1 << 20
+"""Longest order and report: a leaf of each of a thousand hosts' switches has room in it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchOrder:
+    """How the switch is to be."""
+
+    host: str
+    """Name or address to listen on; ports are any that are free."""
+    scheme: str
+    """What carries data."""
+    flows: int | None = None
+    """None: as many as suit the machine; a leaf's: its parent's."""
+    native: bool | None = None
+    """True: the native engine or an error; False: the twin; None: native where it is built."""
+    liveness_timeout_s: float | None = None
+    """None: the default."""
+    parents: tuple[str, ...] = ()
+    """Addresses of switches: the process has a leaf of each of them. Empty: a switch on its own."""
+    key: str = ""
+    """Key of the jobs that it serves, in hexadecimal; empty: it serves any job."""
+
+    def line(self) -> bytes:
+        """As it goes to the child."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def read(cls, line: bytes) -> SwitchOrder:
+        """The order that `line` holds."""
+        told = json.loads(line)
+        return cls(**told | {"parents": tuple(told["parents"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchReport:
+    """What has become of an order: the switch serves, or `error` says why not."""
+
+    ports: tuple[int, ...] = ()
+    """The port of the switch, or of each leaf, in the order of `parents`."""
+    description: str = ""
+    """Engine and transport, in words."""
+    error: str = ""
+
+    def line(self) -> bytes:
+        """As it comes from the child."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def read(cls, line: bytes) -> SwitchReport:
+        """The report that `line` holds. ValueError where it holds none."""
+        told = json.loads(line)
+        return cls(**told | {"ports": tuple(told["ports"])})

@@ -1,0 +1,134 @@
+"""A second connection to the store through which a group's ranks met: for what they ask each other after that.
+
+Rules
+-----
+* One connection for each store in a process. Every further one may cost 5 s: the process that serves the store looks
+  up the name of each peer that connects, and where name service loses questions it waits for it.
+* It is opened when a group of new_group is made, as gloo's are: the process that serves the store need not be a member
+  of the group, and may have left before the group's first sum.
+* Threads ask here while the program's own may wait in the first connection, which is locked meanwhile.
+* Every question has a limit. Where the store does not answer, its process is gone or stopped: that is said, and whoever
+  can do without an answer does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as LateError
+from typing import TypeVar
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import FaninError
+from fanin.host.session.threads import started
+from fanin.interruptions import interrupts
+
+ANSWER_TIMEOUT_S = 2.0
+"""How long a question may take; the store answers within a millisecond or two."""
+
+Answer = TypeVar("Answer")
+
+
+class StoreSilentError(FaninError):
+    """The process that serves a group's store has ended, or does not answer. `ended`: it is known to have ended."""
+
+    def __init__(self, text: str, *, ended: bool = False) -> None:
+        super().__init__(text)
+        self.ended = ended
+
+
+class SideStore:
+    """The connection. Any thread asks; keys have no prefix of the group's, so they are to name the job."""
+
+    def __init__(self, store: c10d.Store) -> None:
+        """`store`: without prefixes. Connects."""
+        clone: Callable[[], c10d.Store] = store.clone  # type: ignore[attr-defined]
+        self._of, self._store = store, clone()
+        self._asking = threading.Lock()
+        """Held by the thread of a question, which may be stuck in it."""
+        self._ended: str | None = None
+        """Why nobody answers here any more, once that is known."""
+        self._stuck = False
+        """Whether that question was given up: until it is answered after all, nobody waits for another."""
+
+    def ask(self, question: Callable[[c10d.Store], Answer]) -> Answer:
+        """What `question` returns or raises, of a store whose calls it does not wait in.
+
+        StoreSilentError where the store does not answer within ANSWER_TIMEOUT_S, or its connection is broken.
+        """
+        if self._ended is not None:  # torch logs a stack for every try
+            raise StoreSilentError(_silent(self._ended), ended=True)
+        answered: Future[Answer] = Future()
+        if not self._asking.acquire(timeout=0 if self._stuck else ANSWER_TIMEOUT_S):
+            raise StoreSilentError(_silent("an earlier question was not answered"))
+
+        def ask() -> None:
+            try:
+                answered.set_result(question(self._store))
+            except BaseException as error:
+                answered.set_exception(error)
+            finally:
+                self._stuck = False
+                self._asking.release()
+
+        if started(ask, name="fanin-store") is None:
+            self._asking.release()
+            raise StoreSilentError("no further thread can be started to ask a store. Remedy: raise `ulimit -u`")
+        try:
+            return answered.result(ANSWER_TIMEOUT_S)
+        except LateError as error:
+            if interrupts(error):
+                raise
+            self._stuck = not answered.done()
+            raise StoreSilentError(_silent(f"no answer for {ANSWER_TIMEOUT_S:g} s")) from None
+        except FaninError:
+            raise
+        except RuntimeError as error:  # torch's errors of stores
+            if interrupts(error):
+                raise
+            if isinstance(error, dist.DistNetworkError):
+                self._ended = str(error).partition("\n")[0]
+            raise StoreSilentError(_silent(str(error).partition("\n")[0]), ended=self._ended is not None) from error
+
+
+def side_of(store: c10d.Store) -> SideStore | None:
+    """This process's second connection to that store, opened if there is none; None where torch cannot open one.
+
+    It lasts as long as somebody holds it.
+    """
+    while isinstance(store, c10d.PrefixStore):
+        store = store.underlying_store
+    if not hasattr(store, "clone"):
+        return None
+    with _LOCK:
+        side = _SIDES.get(id(store))
+        if side is None:
+            side = _SIDES[id(store)] = SideStore(store)
+        return side
+
+
+def _silent(why: str) -> str:
+    return (
+        f"the store through which this group's ranks met does not answer ({why}): the process that serves it, rank 0 "
+        "of the world or torchrun's agent, has ended or is stopped. Remedy: see its output"
+    )
+
+
+_SIDES: weakref.WeakValueDictionary[int, SideStore] = weakref.WeakValueDictionary()
+"""By the identity of the store, which its SideStore keeps."""
+_LOCK = threading.Lock()
+
+
+def _forget_in_child() -> None:
+    """In a child of fork() the connections are its parent's, and the lock may be locked."""
+    global _LOCK
+    _LOCK = threading.Lock()
+    _SIDES.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,28 @@
+"""The signals that end a switch process."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+from fanin.switch.service.service import SwitchService
+
+
+@contextlib.contextmanager
+def signals(service: SwitchService, embedded: bool) -> Iterator[None]:
+    """End the switch at SIGTERM, and at SIGINT and SIGHUP, which an `embedded` one leaves to its terminal's ranks."""
+
+    def stop(number: int, frame: object) -> None:
+        service.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if embedded else stop)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if embedded else stop)
+    # A signal does not end the poll by itself (PEP 475 resumes it): the byte that Python writes here does.
+    previous = signal.set_wakeup_fd(service.waker_fileno, warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
