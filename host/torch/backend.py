@@ -13,7 +13,14 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
-from fanin.host.torch.collectives import group_resources, process_group, reduce_collectives, request, switch_reducer
+from fanin.host.torch.collectives import (
+    group_resources,
+    layers,
+    process_group,
+    reduce_collectives,
+    request,
+    switch_reducer,
+)
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.gloo import inner
 from fanin.host.torch.handles import completion, work
@@ -115,6 +122,7 @@ def keep_dynamo_out() -> None:
         codec_hook,
         stale_hook,
         process_group,
+        layers,
         reduce_collectives,
         request,
         switch_reducer,
