@@ -171,6 +171,10 @@ class Reduction:
             raise ConfigurationError(
                 "elements with an owner: their rank passes where it has none, and none are counted"
             )
+        given = self.count if self.own_count < 0 else self.own_count
+        if (not self.source and given and not self.passes) or (not self.destination and self.kept):
+            # Tensors without memory of their own (freed, fake, wrapped) give address 0, which would end the process.
+            raise ConfigurationError("elements at address 0: a tensor without memory of its own was submitted")
         if self.residual and not (self.element.floating and self.element is not Element.FLOAT64):
             raise ConfigurationError(f"error feedback is for float32, float16 and bfloat16, not {self.element.name}")
         if not 0 <= self.scale_code < 0xFFFF or (self.scale_code and not self.element.floating):

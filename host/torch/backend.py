@@ -11,7 +11,14 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
-from fanin.host.torch.collectives import group_resources, process_group, reduce_collectives, request, switch_reducer
+from fanin.host.torch.collectives import (
+    group_resources,
+    layers,
+    process_group,
+    reduce_collectives,
+    request,
+    switch_reducer,
+)
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.gloo import inner
 from fanin.host.torch.handles import completion, work
@@ -95,5 +102,15 @@ def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:
     return found.counters()
 
 
-for _module in (process_group, reduce_collectives, request, switch_reducer, group_resources, inner, work, completion):
+for _module in (
+    process_group,
+    layers,
+    reduce_collectives,
+    request,
+    switch_reducer,
+    group_resources,
+    inner,
+    work,
+    completion,
+):
     keep_out(_module)

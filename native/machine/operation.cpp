@@ -29,6 +29,9 @@ void check(const Reduction& asked, const WordCodec& codec, const JobSpec& spec) 
   const std::uint64_t given = asked.owned ? asked.own_count : asked.count;
   const auto source = reinterpret_cast<std::uintptr_t>(asked.source);
   const auto destination = reinterpret_cast<std::uintptr_t>(asked.destination);
+  // Tensors without memory of their own (freed, fake, wrapped) give address 0, which would end the process.
+  if ((given != 0 && !asked.passes && source == 0) || (asked.keep_count != 0 && destination == 0))
+    throw std::invalid_argument("elements at address 0: a tensor without memory of its own was submitted");
   const bool apart = destination + asked.keep_count * size <= source || destination >= source + given * size;
   if (asked.keep_count != 0 && given != 0 && !apart &&
       destination != source + (asked.keep_first - asked.own_first) * size)

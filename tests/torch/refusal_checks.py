@@ -162,17 +162,149 @@ def check_tensors_without_elements_pass(rank: int, size: int) -> None:
     works(size)
 
 
+def overlapping(count: int) -> torch.Tensor:
+    """Two rows, the second of which begins one element after the first."""
+    return torch.ones(count).as_strided((2, count // 2), (1, 1))
+
+
 def check_outputs_whose_elements_share_memory_are_refused(rank: int, size: int) -> None:
     calls: tuple[Callable[[torch.Tensor], object], ...]
     for count in (4, 5000):
         calls = (
             lambda t: dist.all_reduce(t),
             lambda t: dist.broadcast(t, 0),
+            lambda t: dist.reduce(t, 0),
             lambda t: dist.reduce_scatter_tensor(t, full(t.numel() * size)),
+            lambda t: dist.all_gather_into_tensor(t, full(t.numel() // size)),
+            lambda t: dist.all_to_all_single(t, full(t.numel())),
+            lambda t: dist.recv(t, 1 - rank),
         )
         for call in calls:
-            with pytest.raises(ArgumentError, match="share memory"):
-                call(full(1).expand(count))
+            for tensor in (full(1).expand(count), overlapping(count), full(2, 1).expand(2, count // 2)):
+                with pytest.raises(ArgumentError, match="share memory"):
+                    call(tensor)
+    works(size)
+
+
+def check_lists_of_outputs_that_share_memory_are_refused(rank: int, size: int) -> None:
+    group: Any = dist.group.WORLD
+    whole = full(4 * size + 4)
+    before = calls()
+    for outputs in (
+        [whole[:4]] * size,
+        [whole[3 * each :][:4] for each in range(size)],
+        [whole[:8].view(4, 2)[:, 1]] * size,
+        [whole[2 * each :][::2][:3] for each in range(size)],
+    ):
+        part = torch.ones_like(outputs[0])
+        for call in (
+            lambda to, part: dist.all_gather(to, part),
+            lambda to, part: dist.all_to_all(to, [part] * size),
+            lambda to, part: dist.all_reduce_coalesced(to),
+            lambda to, part: group.reduce_scatter_tensor_coalesced(to, [part.repeat(size)] * size),
+            lambda to, part: group.allgather_coalesced([[each] for each in to], [part]),
+        ):
+            with pytest.raises(ArgumentError, match="outputs share memory"):
+                call(outputs, part)
+        if rank == 0:
+            with pytest.raises(ArgumentError, match="outputs share memory"):
+                dist.gather(part, outputs, 0)
+    assert calls() == before
+    columns = list(full(4, size).unbind(1))  # which lie between each other's elements
+    dist.all_gather(columns, full(4) * rank)
+    assert [column.tolist() for column in columns] == [[float(each)] * 4 for each in range(size)]
+    works(size)
+
+
+def check_inputs_that_lie_in_outputs_are_read_before_they_are_written(rank: int, size: int) -> None:
+    for count in (4, 40_000):
+        both = torch.arange(size * count) + 1000 * rank
+        part = both[count // 2 :][:count]  # in the midst of what is written
+        expected = torch.cat([torch.arange(count // 2, count // 2 + count) + 1000 * each for each in range(size)])
+        dist.all_gather_into_tensor(both, part)
+        assert both.tolist() == expected.tolist()
+        rows = torch.arange(size * count) + 1000 * rank
+        expected = torch.cat([torch.arange(rank * count, (rank + 1) * count) + 1000 * each for each in range(size)])
+        dist.all_to_all_single(rows, rows)
+        assert rows.tolist() == expected.tolist()
+
+
+ILL_DIVIDED: dict[str, Case] = {
+    "negative": lambda g, r, n: g.all_to_all_single(full(4), full(4), [-1, 5], [-1, 5]),
+    "negative input alone": lambda g, r, n: g.all_to_all_single(full(4), full(4), [2, 2], [-1, 5]),
+    "too few": lambda g, r, n: g.all_to_all_single(full(4), full(4), [2, 1], [2, 2]),
+    "too many": lambda g, r, n: g.all_to_all_single(full(4), full(4), [2, 2], [2, 3]),
+    "for another number of ranks": lambda g, r, n: g.all_to_all_single(full(4), full(4), [2, 1, 1], [2, 1, 1]),
+    "no equal parts": lambda g, r, n: g.all_to_all_single(full(3), full(3)),
+    "rows of unlike shape": lambda g, r, n: g.all_to_all_single(full(4, 2), full(4, 3)),
+    "rows of unlike shape with sizes": lambda g, r, n: g.all_to_all_single(
+        full(2, 2), full(2, 3), [2 * (r != 0), 2 * (r == 0)], [2 * (r != 0), 2 * (r == 0)]
+    ),
+    "another part for itself": lambda g, r, n: g.all_to_all_single(full(4), full(4), [3, 1], [1, 3]),
+    "lists, another part for itself": lambda g, r, n: g.all_to_all([full(3)] * n, [full(2)] * n),
+}
+
+
+def check_rows_that_are_ill_divided_are_refused_and_nobody_waits(rank: int, size: int) -> None:
+    for name, case in ILL_DIVIDED.items():
+        if rank == size - 1:  # the others are in the right collective meanwhile
+            before = calls()
+            with pytest.raises(ArgumentError):
+                case(Collectives(dist.group.WORLD), rank, size)
+            assert calls() == before, f"{name}: something was sent"
+        output = torch.zeros(2 * size)
+        dist.all_to_all_single(output, full(2 * size), [2] * size, [2] * size)
+        assert output.tolist() == [1.0] * 2 * size, name
+    works(size)
+
+
+def freed(count: int) -> torch.Tensor:
+    tensor = full(count)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def check_a_residual_that_was_freed_is_refused(rank: int, size: int) -> None:
+    group: Any = dist.group.WORLD
+    shrunk = full(5000)
+    strided = shrunk[::2]
+    shrunk.untyped_storage().resize_(400)
+    for residual in (freed(5000), shrunk):
+        with pytest.raises(ArgumentError, match="residual"):
+            group.all_reduce_lanes(full(5000), lanes=8, residual=residual)
+    for tensor in (freed(5000), shrunk, strided):
+        with pytest.raises(ArgumentError, match=r"freed or shrunk"):
+            group.all_reduce_lanes(tensor, lanes=8)
+        with pytest.raises(ArgumentError, match=r"freed or shrunk"):
+            dist.all_reduce(tensor)
+    works(size)
+
+
+def check_only_sums_take_sparse_tensors(rank: int, size: int) -> None:
+    def sparse(dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor([1, 0, 2 + rank, 0]).to(dtype).to_sparse()
+
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.uint8):
+        for op, divisor in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
+            tensor = sparse(dtype)
+            dist.all_reduce(tensor, op)
+            wanted = torch.tensor([size, 0, 2 * size + size * (size - 1) // 2, 0]).div(divisor).to(dtype)
+            assert tensor.dtype is dtype
+            assert torch.equal(tensor.to_dense(), wanted), (dtype, op)
+    before = calls()
+    with pytest.raises(UnsupportedError, match=r"MAX of a sparse tensor of int64"):
+        dist.all_reduce(sparse(torch.int64), MAX)
+    with pytest.raises(UnsupportedError, match=r"SUM of a sparse tensor of bool"):
+        dist.all_reduce(sparse(torch.bool))
+    for call in (
+        lambda t: dist.broadcast(t, 0),
+        lambda t: dist.reduce(t, 0),
+        lambda t: dist.all_gather([full(4)] * size, t),
+        lambda t: dist.send(t, 1 - rank),
+    ):
+        with pytest.raises(UnsupportedError, match=r"layout torch.sparse_coo"):
+            call(sparse(torch.float32))
+    assert calls() == before
     works(size)
 
 

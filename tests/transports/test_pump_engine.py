@@ -200,6 +200,8 @@ def test_a_sum_in_place_that_is_refused_takes_no_ticket(scheme: Scheme, native: 
         source, result = _ones()
         with pytest.raises(ConfigurationError):
             running.engines[0].at_once(sum_in_place(source.ctypes.data, 8, Element.FLOAT32, 4, 0), 0.0, source)
+        with pytest.raises(ConfigurationError, match="address 0"):
+            running.engines[0].at_once(sum_in_place(0, 8, Element.FLOAT32, 32, 0), 0.0, source)
         assert running.engines[0].submit(reduction(source, result)) == 1
 
 

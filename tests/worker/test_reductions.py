@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.numerics.reduction import Element
+from fanin.numerics.reduction import COPIED, Element, Reduction
 from fanin.protocol.events import ReductionDone
 from fanin.protocol.job import WINDOW_POOLS
 from tests.support.cluster import Cluster, expected, job, normal, reduction, same_bits
@@ -199,6 +199,21 @@ def test_what_would_be_computed_wrongly_is_refused(kind: str, case: str) -> None
         cluster.workers[0].submit(REFUSED[case](np.ones(100, np.float32)))
     results = cluster.all_reduce([np.ones(10, np.float32)] * 8)
     assert same_bits(results, np.full(10, 8, np.float32))
+
+
+NOWHERE: dict[str, dict[str, Any]] = {
+    "source": {"source": 0, "destination": 4096, "count": 8},
+    "destination": {"source": 4096, "destination": 0, "count": 8},
+    "own elements": {"source": 0, "destination": 4096, "count": 8, "own_first": 2, "own_count": 4, "lanes": COPIED},
+}
+
+
+@pytest.mark.parametrize("case", NOWHERE)
+def test_elements_at_address_0_are_refused(case: str) -> None:
+    with pytest.raises(ConfigurationError, match="address 0"):
+        Reduction(element=Element.UINT8, **NOWHERE[case])
+    unread = {"passes": True} if case != "own elements" else {"own_count": 0}
+    Reduction(element=Element.UINT8, **{**NOWHERE[case], "keep_count": 0, **unread})
 
 
 def test_floating_point_is_refused_where_rounds_mix_bases(kind: str) -> None:

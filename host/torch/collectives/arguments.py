@@ -6,25 +6,30 @@ Rules
 * Tensors on the meta device have no memory, nor have fake ones: collectives of them do nothing, as over gloo. Some of a
   list there and some not is an error.
 * Nothing is converted on the way: what goes in and what comes out have one element type.
-* Tensors that wrap others are refused: their elements are not where a transport would look for them.
-* Outputs have their elements in places of their own: not `expand`ed. (gloo writes beyond such a tensor's memory.)
+* Tensors that wrap others are refused where torch has not unwrapped them (layers.py), and so are those whose storage
+  was freed: their elements are not where a transport would look for them.
+* Outputs have their elements in places of their own: not `expand`ed, nor overlapping by `as_strided` or in a list. (gloo
+  writes beyond such a tensor's memory, or loses values.)
+* Sparse tensors are summed, and nothing else; quantized and nested ones are refused, as by gloo.
 * Sizes are compared as numbers of elements where one tensor holds all ranks' parts, otherwise as shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import compress
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fanin.errors import ArgumentError, UnsupportedError
-from fanin.host.torch.handles.host_tensor import plain, wraps
+from fanin.host.torch.handles.host_tensor import has_memory, plain, wraps
+from fanin.host.torch.handles.overlap import share_memory
 
 DEVICES = ("cpu", "cuda")
 """Where tensors may lie."""
-OVERLAPS = 1
-"""at::MemOverlap::Yes; TooHard, 2, is left to torch."""
+SPARSE = ("all_reduce", "all_reduce_coalesced")
+"""Collectives that take sparse tensors."""
 
 
 class Arguments:
@@ -67,7 +72,9 @@ class Arguments:
         """Several such pairs, all looked at before the first is started."""
         if len(wholes) != len(parts):
             raise ArgumentError(f"{name}: {len(parts)} tensors and {len(wholes)} of all ranks do not make pairs")
-        return [self.of_parts(name, *pair) for pair in zip(wholes, parts, written, strict=True)]
+        there = [self.of_parts(name, *pair) for pair in zip(wholes, parts, written, strict=True)]
+        self._check_places(name, list(compress(written, there)))
+        return there
 
     def of_list(
         self,
@@ -112,14 +119,56 @@ class Arguments:
                 f"{name}: {len(inputs)} tensors in and {len(outputs)} out in a group of {self._size} ranks"
             )
         self._check_types(name, [*outputs, *inputs])
-        return self._has_memory(name, [*outputs, *inputs], written=outputs)
+        if not self._has_memory(name, [*outputs, *inputs], written=outputs):
+            return False
+        sent, kept = inputs[self._rank].numel(), outputs[self._rank].numel()
+        if sent != kept:
+            raise ArgumentError(f"{name}: rank {self._rank} gives itself {sent} elements and takes {kept}")
+        return True
 
-    def of_rows(self, name: str, output: torch.Tensor, tensor: torch.Tensor) -> bool:
-        """Rows of one tensor for the rows of another."""
+    def of_rows(
+        self,
+        name: str,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+    ) -> bool:
+        """Rows of one tensor for the rows of another: as many from and to each rank as the splits say.
+
+        Empty splits: equal parts.
+        """
         if output.is_meta or tensor.is_meta:
             return False
         self._check_types(name, [output, tensor])
-        return self._has_memory(name, [output, tensor], written=[output])
+        if not self._has_memory(name, [output, tensor], written=[output]):
+            return False
+        sent = self._elements(name, "input", tensor, input_splits)[self._rank]
+        kept = self._elements(name, "output", output, output_splits)[self._rank]
+        shapes = f"an input of shape {tuple(tensor.shape)} and an output of {tuple(output.shape)}"
+        if sent != kept:
+            raise ArgumentError(
+                f"{name}: rank {self._rank} gives itself {sent} elements and takes {kept}, with {shapes}"
+            )
+        by_rows = len(output_splits) or len(input_splits)
+        if by_rows and tensor.numel() and output.numel() and tensor.shape[1:].numel() != output.shape[1:].numel():
+            raise ArgumentError(f"{name}: {shapes}, whose rows differ")
+        return True
+
+    def _elements(self, name: str, which: str, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
+        """How many elements are each rank's."""
+        if not splits:
+            if tensor.numel() % self._size:
+                raise ArgumentError(f"{name}: the {which}'s {tensor.numel()} elements are no {self._size} equal parts")
+            return [tensor.numel() // self._size] * self._size
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if len(splits) != self._size or min(splits) < 0 or sum(splits) != rows:
+            raise ArgumentError(
+                f"{name}: the {which}'s split sizes {list(splits)} do not divide its {rows} rows among {self._size} "
+                "ranks: there must be one for each, none below 0, and as many rows in all"
+            )
+        row = tensor.numel() // rows if rows else 0
+        return [count * row for count in splits]
 
     def check_residual(self, name: str, residual: torch.Tensor, travelling: torch.Tensor) -> None:
         """Error feedback, which an engine knows by its address alone: it would write beyond one that is too short."""
@@ -159,6 +208,8 @@ class Arguments:
     def _has_memory(self, name: str, tensors: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> bool:
         """Whether the tensors lie somewhere, all of one call in the same kind of memory."""
         if all(map(plain, tensors)):  # nearly always; what follows takes as long as a small collective
+            if len(written) > 1:
+                self._check_places(name, written)
             return True
         kinds = list(dict.fromkeys(tensor.device.type for tensor in tensors))
         if kinds == ["meta"]:
@@ -167,21 +218,50 @@ class Arguments:
             return False
         if "meta" in kinds:
             raise ArgumentError(f"{name}: some tensors are on the meta device, which has no memory, and some are not")
-        strange = [kind for kind in kinds if kind not in DEVICES]
+        self.check_devices(name, kinds)
+        if all(isinstance(tensor, FakeTensor) for tensor in tensors):
+            return False
+        for tensor in tensors:
+            self._check_kind(name, tensor)
+        self._check_places(name, [tensor for tensor in written if tensor.layout is torch.strided])
+        return True
+
+    def check_devices(self, name: str, kinds: Sequence[str]) -> None:
+        """ArgumentError for kinds of devices whose tensors this group does not take."""
+        strange = [kind for kind in kinds if kind not in (*DEVICES, "meta")]
         if strange:
             raise ArgumentError(f"{name}: tensors on {strange[0]}; fanin takes {' and '.join(DEVICES)}")
         for kind in kinds:
             self._check_backend(name, kind)
-        if all(isinstance(tensor, FakeTensor) for tensor in tensors):
-            return False
-        for tensor in tensors:
-            if wraps(tensor):
-                raise UnsupportedError(
-                    f"{name}: a {type(tensor).__name__}, which has no memory of its own. Remedy: the tensor inside it "
-                    "(of a DTensor to_local(), or redistribute() in the place of the collective)"
-                )
-        for tensor in written:
-            dense = tensor.layout is torch.strided and not tensor.is_contiguous()
-            if dense and torch._debug_has_internal_overlap(tensor) == OVERLAPS:
-                raise ArgumentError(f"{name}: elements of an output share memory (expand); write into a clone() of it")
-        return True
+
+    def _check_kind(self, name: str, tensor: torch.Tensor) -> None:
+        """One whose elements lie in memory, as they are."""
+        if tensor.is_nested or tensor.is_quantized:
+            kind, remedy = ("nested", "values()") if tensor.is_nested else ("quantized", "int_repr() or dequantize()")
+            raise UnsupportedError(f"{name}: a {kind} tensor. Remedy: its {remedy}")
+        if tensor.layout is not torch.strided:
+            if tensor.layout is torch.sparse_coo and name in SPARSE:
+                return
+            raise UnsupportedError(
+                f"{name}: a tensor of layout {tensor.layout}; dense tensors are taken, and by all_reduce sparse COO "
+                "ones. Remedy: to_dense()"
+            )
+        if has_memory(tensor):
+            return
+        if wraps(tensor):
+            raise UnsupportedError(
+                f"{name}: a {type(tensor).__name__}, which has no memory of its own. Remedy: the tensor inside it "
+                "(of a DTensor to_local(), or redistribute() in the place of the collective), or a clone() of it"
+            )
+        raise ArgumentError(
+            f"{name}: a tensor of {tensor.nbytes} bytes whose storage has {tensor.untyped_storage().nbytes()}: it was "
+            "freed or shrunk (untyped_storage().resize_). Remedy: give it memory before the collective"
+        )
+
+    def _check_places(self, name: str, written: Sequence[torch.Tensor]) -> None:
+        """Outputs must have every element in a place of its own."""
+        if share_memory(written):
+            raise ArgumentError(
+                f"{name}: elements of {'an output' if len(written) == 1 else 'outputs'} share memory (expand, "
+                "as_strided, or one tensor twice in a list); write into a clone()"
+            )

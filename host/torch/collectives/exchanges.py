@@ -30,6 +30,7 @@ from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.handles.host_tensor import as_bytes, beside, copy_back, on_host, plain
+from fanin.host.torch.handles.overlap import apart
 from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork, Tensors
 from fanin.numerics.reduction import COPIED, Element
 
@@ -76,6 +77,8 @@ class Exchanges:
         """`output` becomes all ranks' tensors, one after the other."""
         source = on_host(tensor)
         host = output.detach() if plain(output) else beside(output)
+        if source.data_ptr() != host.data_ptr() + self._rank * source.nbytes:  # its own place is the one that may be
+            source = apart(source, [host])
         return self._one(
             "all_gather", (source.nbytes,), host.nbytes,
             source=source, own_first=self._rank * source.nbytes, kept=host,
@@ -90,6 +93,7 @@ class Exchanges:
         if max(sizes) < MIN_PART_BYTES:
             return self._gather_flat(outputs, source, sizes, timeout_s)
         hosts = [output.detach() if plain(output) else beside(output) for output in outputs]
+        source = apart(source, [host for host in hosts if host.data_ptr() != source.data_ptr()])
         works = [
             self._one(
                 "all_gather", (*sizes, owner), size,

@@ -8,11 +8,12 @@ group ranks. An unset timeout is -1 ms and means the group's. Several names exis
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -29,11 +30,13 @@ from fanin.host.session.threads import started
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.group_resources import GroupResources
+from fanin.host.torch.collectives.layers import devices_of, layered, through
 from fanin.host.torch.collectives.reduce_collectives import ReduceCollectives
 from fanin.host.torch.collectives.routing import SUM
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.failures import WATCH
-from fanin.host.torch.handles.host_tensor import concrete
+from fanin.host.torch.handles.host_tensor import beneath_layers, concrete, layers_active
+from fanin.host.torch.handles.registered import wanted as notes_wanted
 from fanin.host.torch.handles.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
 from fanin.host.torch.meeting.meeting import Meeting
 from fanin.host.torch.meeting.parting import StoreHost
@@ -203,10 +206,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         through the switch.
         """
         self._sequence += 1
-        return self._reduce_collectives.all_reduce_lanes(
-            concrete(tensor), self._timeout_s, lanes=lanes, average=average, residual=residual, operator=operator,
-            scale_code=scale_code,
-        )  # fmt: skip
+        with beneath_layers() if layers_active() else contextlib.nullcontext():
+            return self._reduce_collectives.all_reduce_lanes(
+                concrete(tensor), self._timeout_s, lanes=lanes, average=average, residual=residual, operator=operator,
+                scale_code=scale_code,
+            )  # fmt: skip
 
     def reduce_scatter_lanes(
         self, output: torch.Tensor, tensor: torch.Tensor, *, op: Any = _SUM, lanes: int | str | None = None,
@@ -219,9 +223,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._sequence += 1
         if not self._arguments.of_parts("reduce_scatter_tensor", tensor, output, output):
             return self._nothing([output])
-        return self._reduce_collectives.reduce_scatter(
-            output, tensor, _op(op), self._timeout_s, lanes=lanes, residual=residual
-        )
+        with beneath_layers() if layers_active() else contextlib.nullcontext():
+            return self._reduce_collectives.reduce_scatter(
+                output, tensor, _op(op), self._timeout_s, lanes=lanes, residual=residual
+            )
 
     def narrow_next(self, tensor: torch.Tensor, lanes: int | str, residual: torch.Tensor | None) -> None:
         """The next all-reduce of this group goes through these lanes, if it is of `tensor`.
@@ -234,6 +239,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allreduce(self, tensors: Any, opts: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
         """All-reduce in place."""
+        if layered(tensors):
+            return self._through_layers("allreduce_", self.allreduce, (_list(tensors),), opts, timeout)
         self._sequence += 1
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
@@ -256,6 +263,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = _SUM) -> FaninWork:
         """All-reduce several tensors in place, one after the other without waiting in between."""
+        if layered(tensors):
+            return self._through_layers("allreduce_coalesced_", self.allreduce_coalesced, (tensors,), opts)
         op, timeout_s = self._reducing(opts)
         tensors = _all(tensors)
         if not self._arguments.of_several("all_reduce_coalesced", tensors):
@@ -269,6 +278,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self, tensors: Any, opts: Any = None, op: Any = _SUM, timeout: timedelta | None = None, *, root: int = 0
     ) -> FaninWork:
         """Reduce to one rank."""
+        if layered(tensors):
+            options = _options(c10d.ReduceOptions, opts, timeout, root, op)
+            return self._through_layers("reduce_", self.reduce, (_list(tensors),), options)
         if opts is None or isinstance(opts, int):
             root, timeout_s = opts or root, self._seconds(timeout)
         else:
@@ -277,12 +289,15 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         tensor = _single(tensors)
         if not self._arguments.of_one("reduce", tensor, root):
             return self._nothing([tensor])
-        return self._noted(self._reduce_collectives.reduce(tensor, root, _op(op), timeout_s))
+        return self._noted(self._reduce_collectives.reduce(tensor, root, _op(op), timeout_s), [tensor])
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = _SUM, timeout: timedelta | None = None
     ) -> FaninWork:
         """Reduce a list of parts and keep one's own."""
+        if layered((outputs, inputs)):
+            lists = (_list(outputs), _lists(inputs))
+            return self._through_layers("reduce_scatter_", self.reduce_scatter, lists, opts, timeout)
         op, timeout_s = self._reducing(opts, timeout)
         inputs = _all(inputs if isinstance(outputs, torch.Tensor) else inputs[0])
         outputs = _single(outputs)
@@ -293,6 +308,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Reduce one tensor and keep one's own part."""
+        if layered((output, tensor)):
+            opts = _SUM if opts is None else opts
+            return self._through_layers("_reduce_scatter_base_", self.reduce_scatter_single, (output, tensor), opts)
         op, timeout_s = self._reducing(_SUM if opts is None else opts)
         self._sequence += 1
         output, tensor = concrete(output), concrete(tensor)
@@ -304,6 +322,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
         """Several of them, one after the other without waiting in between."""
+        if layered((outputs, inputs)):
+            opts, method = _SUM if opts is None else opts, self.reduce_scatter_single_coalesced
+            return self._through_layers("reduce_scatter_tensor_coalesced_", method, (outputs, inputs), opts)
         op, timeout_s = self._reducing(_SUM if opts is None else opts)
         outputs, inputs = _all(outputs), _all(inputs)
         there = self._arguments.of_pairs("reduce_scatter_tensor_coalesced", inputs, outputs, outputs)
@@ -327,6 +348,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def broadcast(self, tensors: Any, opts: Any = 0, timeout: timedelta | None = None, *, root: int = 0) -> FaninWork:
         """Copy one rank's tensor to all."""
+        if layered(tensors):
+            options = _options(c10d.BroadcastOptions, opts, timeout, root)
+            return self._through_layers("broadcast_", self.broadcast, (_list(tensors),), options)
         root = opts or root if isinstance(opts, int) else opts.rootRank
         timeout_s = self._seconds(timeout if isinstance(opts, int) else opts.timeout)
         tensor = _single(tensors)
@@ -337,6 +361,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
         """Gather every rank's tensor on all."""
+        if layered((outputs, inputs)):
+            lists = (_lists(outputs), _list(inputs))
+            return self._through_layers("allgather_", self.allgather, lists, opts, timeout)
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
         tensor = _single(inputs)
         outputs = _all(outputs if isinstance(outputs[0], torch.Tensor) else outputs[0])
@@ -347,6 +374,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Gather every rank's tensor into one."""
+        if layered((output, tensor)):
+            return self._through_layers("_allgather_base_", self.all_gather_single, (output, tensor), opts)
         timeout_s = self._seconds(None if opts is None else opts.timeout)
         output, tensor = concrete(output), concrete(tensor)
         if not self._arguments.of_parts("all_gather_into_tensor", output, tensor, output):
@@ -358,6 +387,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
         """Several of them behind one handle."""
+        if layered((outputs, inputs)):
+            method = self.all_gather_single_coalesced
+            return self._through_layers("allgather_into_tensor_coalesced_", method, (outputs, inputs), opts)
         timeout_s = self._seconds(None if opts is None else opts.timeout)
         outputs, inputs = _all(outputs), _all(inputs)
         there = self._arguments.of_pairs("all_gather_into_tensor_coalesced", outputs, inputs, outputs)
@@ -371,6 +403,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> FaninWork:
         """Gather several tensors: `outputs[r][i]` becomes rank r's `inputs[i]`."""
+        if layered((outputs, inputs)):
+            return self._through_layers("allgather_coalesced_", self.allgather_coalesced, (outputs, inputs), opts)
         timeout_s = self._seconds(None if opts is None else opts.timeout)
         outputs, inputs = [_all(of_rank) for of_rank in outputs], _all(inputs)
         if any(len(of_rank) != len(inputs) for of_rank in outputs):
@@ -386,6 +420,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, root: int = 0
     ) -> FaninWork:
         """Gather every rank's tensor on one."""
+        if layered((outputs, inputs)):
+            lists = (_lists(outputs), _list(inputs))
+            return self._through_layers(
+                "gather_", self.gather, lists, _options(c10d.GatherOptions, opts, timeout, root)
+            )
         if opts is not None and not isinstance(opts, int):
             root, timeout = opts.rootRank, opts.timeout
         elif opts is not None:
@@ -401,6 +440,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, root: int = 0
     ) -> FaninWork:
         """Give every rank one of the root's tensors."""
+        if layered((outputs, inputs)):
+            lists = (_list(outputs), _lists(inputs))
+            return self._through_layers(
+                "scatter_", self.scatter, lists, _options(c10d.ScatterOptions, opts, timeout, root)
+            )
         if opts is not None and not isinstance(opts, int):
             root, timeout = opts.rootRank, opts.timeout
         elif opts is not None:
@@ -422,9 +466,12 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         timeout: timedelta | None = None,
     ) -> FaninWork:
         """Rows of one tensor to all ranks."""
+        if layered((output, tensor)):
+            rest = (output_splits, input_splits, opts, timeout)
+            return self._through_layers("alltoall_base_", self.all_to_all_single, (output, tensor), *rest)
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
         output, tensor = concrete(output), concrete(tensor)
-        if not self._arguments.of_rows("all_to_all_single", output, tensor):
+        if not self._arguments.of_rows("all_to_all_single", output, tensor, output_splits, input_splits):
             return self._nothing([output])
         self._exchanging("all_to_all_single", tensor)
         return self._noted(self._inner.all_to_all_single(output, tensor, output_splits, input_splits, timeout_s))
@@ -435,6 +482,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
     ) -> FaninWork:
         """One tensor to each rank; sizes may differ."""
+        if layered((outputs, inputs)):
+            return self._through_layers("alltoall_", self.alltoall, (outputs, inputs), opts, timeout)
         timeout_s = self._seconds(timeout if opts is None else getattr(opts, "timeout", opts))
         outputs, inputs = _all(outputs), _all(inputs)
         if not self._arguments.of_lists("all_to_all", outputs, inputs):
@@ -444,6 +493,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> FaninWork:
         """Send one tensor to a rank."""
+        if layered(tensors):
+            return self._through_layers("send", self.send, (_list(tensors),), destination, tag)
         tensor = _single(tensors)
         if not self._arguments.of_peer("send", tensor, destination):
             return self._nothing([tensor])
@@ -452,6 +503,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> FaninWork:
         """Receive one tensor from a rank."""
+        if layered(tensors):
+            return self._through_layers("recv_", self.recv, (_list(tensors),), source, tag)
         tensor = _single(tensors)
         if not self._arguments.of_peer("recv", tensor, source):
             return self._nothing([tensor])
@@ -460,6 +513,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> FaninWork:
         """Receive one tensor from whoever sends first."""
+        if layered(tensors):
+            return self._through_layers("recv_any_source_", self.recv_anysource, (_list(tensors),), tag)
         tensor = _single(tensors)
         if not self._arguments.of_one("recv", tensor):
             return self._nothing([tensor])
@@ -475,10 +530,24 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         works, self._coalescing = self._coalescing or [], None
         return self._combined(works, [], self._timeout_s)
 
-    def _noted(self, work: FaninWork) -> FaninWork:
-        """Every single collective passes here: between `_start_coalescing` and `_end_coalescing` it is noted."""
+    def _noted(self, work: FaninWork, tensors: Tensors | None = None) -> FaninWork:
+        """Every collective that may still run when its method returns passes here.
+
+        Between `_start_coalescing` and `_end_coalescing` it is noted; so it is by torch, where the program has said
+        that graphs are given results in flight. `tensors`: those that are not free before, if not the outputs.
+        """
         if self._coalescing is not None:
             self._coalescing.append(work)
+        if notes_wanted():
+            work.note(work.result() if tensors is None else tensors)
+        return work
+
+    def _through_layers(
+        self, operator: str, method: Callable[..., FaninWork], tensors: tuple[Any, ...], *rest: Any
+    ) -> FaninWork:
+        """Call `method(*tensors, *rest)` beneath torch's modes, transforms and tensor subclasses (layers.py)."""
+        self._arguments.check_devices(operator, list(devices_of(tensors)))
+        work: FaninWork = through(self, operator, method, tensors, rest)
         return work
 
     def _nothing(self, outputs: Tensors) -> FaninWork:
@@ -642,6 +711,29 @@ def _single(tensors: Any) -> torch.Tensor:
 def _all(tensors: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
     """Every one of a list, of which there may be none."""
     return [concrete(tensor) for tensor in tensors or ()]
+
+
+def _list(tensors: Any) -> list[torch.Tensor]:
+    """As torch's C++ has it: a list of one tensor, or of more."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _lists(tensors: Any) -> list[list[torch.Tensor]]:
+    """The same of lists of tensors."""
+    return [list(tensors)] if tensors and isinstance(tensors[0], torch.Tensor) else list(tensors or ())
+
+
+def _options(kind: Any, opts: Any, timeout: timedelta | None, root: int, op: Any = None) -> Any:
+    """An options object for what may have come as bare arguments."""
+    if opts is not None and not isinstance(opts, int):
+        return opts
+    options = kind()
+    options.rootRank = opts or root
+    if timeout is not None:
+        options.timeout = timeout
+    if op is not None:
+        options.reduceOp = _op(op)
+    return options
 
 
 def _operator(opts: Any) -> Any:

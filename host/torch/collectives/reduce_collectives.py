@@ -17,11 +17,17 @@ from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.request import Request, tag_of
-from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, factor_of, route_of
+from fanin.host.torch.collectives.routing import AVG, OPERATORS, SUM, SUM_ROUTES, Path, Route, factor_of, route_of
 from fanin.host.torch.handles.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.handles.work import FaninWork, LocalWork, Tensors
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import EXACT, Element, Operator, lanes_number, sum_in_place
+
+SPARSE_DTYPES = {
+    dtype: dtype
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64)
+} | {torch.float16: torch.float32, torch.int16: torch.int32}
+"""Element types of sparse tensors, and those that gloo adds them in."""
 
 _BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """What every barrier adds and nobody reads."""
@@ -129,6 +135,8 @@ class ReduceCollectives:
         residual: torch.Tensor | None, scale_code: int = 0,
     ) -> FaninWork:  # fmt: skip
         """The same with torch's own operator."""
+        if not self._arguments.of_one("all_reduce", tensor):
+            return LocalWork(self._completion, [tensor])
         return self._reduce(
             "all_reduce",
             tensor,
@@ -282,16 +290,20 @@ class ReduceCollectives:
 
     def _sparse(self, tensor: torch.Tensor, op: Any, timeout_s: float) -> FaninWork:
         """Sparse tensors are summed by gloo, which knows how to merge their indices."""
-        route = route_of(op.op, tensor.dtype)
-        if tensor.layout is not torch.sparse_coo or route.premultiply or not route.path == Path.SWITCH:
-            raise UnsupportedError(f"only sums and averages of sparse COO tensors are supported, not {tensor.layout}")
+        travels_as = SPARSE_DTYPES.get(tensor.dtype)
+        if op.op not in (SUM, AVG) or travels_as is None:
+            raise UnsupportedError(
+                f"all_reduce: ReduceOp.{op.op.name} of a sparse tensor of {str(tensor.dtype).removeprefix('torch.')}; "
+                "sparse tensors are summed and averaged, those of complex numbers, bool and unsigned integers aside. "
+                "Remedy: to_dense()"
+            )
         self._count(Path.GLOO, "all_reduce", tensor)
         if self._size == 1:
             return LocalWork(self._completion, [tensor])
-        total = tensor.detach().cpu().clone()
+        total = tensor.detach().cpu().to(travels_as, copy=True)
 
         def finish() -> None:
-            tensor.copy_(total / self._size if route.average else total)  # a detached sparse tensor is a copy
+            tensor.copy_(_divided(total, self._size) if op.op == AVG else total)  # a detached sparse tensor is a copy
 
         return self._resources.inner.all_reduce(
             total, SUM, timeout_s, name="all_reduce", outputs=[tensor], finish=finish
@@ -310,6 +322,14 @@ class ReduceCollectives:
         self._counters[f"{path.value}.{name}"] += 1
         if tensor.layout is torch.strided:
             self._counters[f"{path.value}.bytes"] += tensor.nbytes
+
+
+def _divided(total: torch.Tensor, count: int) -> torch.Tensor:
+    """A sparse tensor by a number; integers are rounded toward zero, as dense ones."""
+    total = total.coalesce()
+    rounding = None if total.dtype.is_floating_point else "trunc"
+    values = total.values().div(count, rounding_mode=rounding)
+    return torch.sparse_coo_tensor(total.indices(), values, total.shape, is_coalesced=True)
 
 
 def _number(lanes: int | str | None) -> int | None:

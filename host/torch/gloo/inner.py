@@ -14,6 +14,7 @@ from fanin.host.torch.gloo.gloo_devices import DEVICES
 from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import Failures, break_connections
 from fanin.host.torch.handles.host_tensor import as_bytes, copy_back, movable, on_host, restore_all
+from fanin.host.torch.handles.overlap import apart
 from fanin.host.torch.handles.work import AnySourceWork, FaninWork, GlooWork, PeerWork, Tensors
 
 Finish = Callable[[], None]
@@ -106,7 +107,8 @@ class Inner:
         options.rootRank = root
         options.timeout = timedelta(seconds=timeout_s)
         lists = [[host_tensor.tensor for host_tensor in host_tensors]] if self._rank == root else []
-        inner = self.gloo.gather(lists, [movable(tensor).tensor], options)
+        own = apart(movable(tensor).tensor, *lists) if lists else movable(tensor).tensor
+        inner = self.gloo.gather(lists, [own], options)
         return self._work(inner, "gather", outputs, timeout_s, restore_all(host_tensors))
 
     def scatter(self, output: torch.Tensor, tensors: Tensors, root: int, timeout_s: float) -> FaninWork:
@@ -115,7 +117,8 @@ class Inner:
         options = c10d.ScatterOptions()
         options.rootRank = root
         options.timeout = timedelta(seconds=timeout_s)
-        lists = [[movable(tensor).tensor for tensor in tensors]] if self._rank == root else []
+        given = [apart(movable(tensor).tensor, [host_tensor.tensor]) for tensor in tensors]
+        lists = [given] if self._rank == root else []
         inner = self.gloo.scatter([host_tensor.tensor], lists, options)
         return self._work(inner, "scatter", [output], timeout_s, host_tensor.restore)
 
@@ -132,7 +135,7 @@ class Inner:
         shares = host.data_ptr() == output.data_ptr()
         inner = self._exchange(
             as_bytes(host),
-            as_bytes(on_host(tensor)),
+            as_bytes(apart(on_host(tensor), [host])),
             _byte_splits(output, output_splits, self._size),
             _byte_splits(tensor, input_splits, self._size),
             timeout_s,
@@ -184,13 +187,8 @@ class Inner:
 
 
 def _byte_splits(tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[int]:
-    """Split sizes in bytes; `splits` count rows of the first dimension, empty means even."""
-    rows = tensor.shape[0] if tensor.dim() else tensor.numel()
+    """Split sizes in bytes; `splits` count rows of the first dimension, empty means even. They have been checked."""
     if not splits:
-        if rows % size:
-            raise ValueError(f"all_to_all_single: {rows} rows cannot be split evenly over {size} ranks")
-        splits = [rows // size] * size
-    if len(splits) != size or sum(splits) != rows:
-        raise ValueError(f"all_to_all_single: splits {list(splits)} do not cover {rows} rows over {size} ranks")
-    row_bytes = tensor.numel() // rows * tensor.element_size() if rows else 0
-    return [count * row_bytes for count in splits]
+        return [tensor.nbytes // size] * size
+    rows = tensor.shape[0] if tensor.dim() else 1
+    return [count * (tensor.nbytes // rows) if rows else 0 for count in splits]

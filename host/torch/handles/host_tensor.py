@@ -6,10 +6,13 @@ Nothing here calls `.numpy()`: it would make a user's storage non-resizable, whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+from fanin.errors import ArgumentError
 
 GLOO_DTYPES = frozenset(
     {
@@ -26,8 +29,11 @@ GLOO_DTYPES = frozenset(
 )
 """Element types that gloo reduces (it moves others as bytes)."""
 
-_ORDINARY = (torch.Tensor, torch.nn.Parameter)
+ORDINARY = (torch.Tensor, torch.nn.Parameter)
 """Classes whose tensors hold their own elements: nearly all that come."""
+
+_modes_active: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_transform: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
 
 
 class HostTensor:
@@ -46,20 +52,49 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor:
     torch's dispatcher does this between a caller and a group that C++ carries; one that is written in Python is called
     without it. Layers of tensor parallelism return such tensors, which wrap others and have no memory of their own.
     """
-    if type(tensor) not in _ORDINARY and isinstance(tensor, AsyncCollectiveTensor):
+    if type(tensor) not in ORDINARY and isinstance(tensor, AsyncCollectiveTensor):
         return concrete(tensor.trigger_wait())
     return tensor
 
 
+def layers_active() -> bool:
+    """Whether a mode (fake tensors, make_fx, CommDebugMode, ...) or a transform of torch.func changes operators now."""
+    return _modes_active() > 0 or _transform() is not None
+
+
+@contextlib.contextmanager
+def beneath_layers() -> Iterator[None]:
+    """Operators as they are, whatever modes and transforms are active in this thread."""
+    with torch._C._DisableFuncTorch(), torch._C._DisableTorchDispatch():
+        yield
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a dense tensor's elements are in memory, within its storage.
+
+    Tensors that wrap others, as a DTensor, a functional or a gradient-tracking one, and fake ones have none; nor has
+    one whose storage was freed (`untyped_storage().resize_(0)`), as FSDP's and offloading do.
+    """
+    if tensor.numel() == 0:
+        return True
+    try:
+        if tensor.data_ptr() == 0:
+            return False
+        held = tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):  # torch's answer where there are none
+        return False
+    if tensor.is_contiguous():
+        last = tensor.numel() - 1
+    else:
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (tensor.storage_offset() + last + 1) * tensor.element_size() <= held
+
+
 def wraps(tensor: torch.Tensor) -> bool:
     """Whether the elements are in other tensors, as a DTensor's are, or nowhere, as a fake one's."""
-    if type(tensor) in _ORDINARY or not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
-        return False
-    if tensor.layout is not torch.strided or tensor.numel() == 0:
-        return False
     try:
-        return tensor.data_ptr() == 0
-    except RuntimeError:  # torch's answer where there are none
+        return tensor.numel() > 0 and tensor.data_ptr() == 0 and tensor.untyped_storage().nbytes() > 0
+    except (RuntimeError, NotImplementedError):
         return True
 
 
@@ -71,14 +106,21 @@ def plain(tensor: torch.Tensor) -> bool:
         and tensor.is_contiguous()
         and not tensor.is_conj()
         and not tensor.is_neg()
-        and not wraps(tensor)
+        and not tensor.is_quantized
+        and not tensor.is_nested
+        and has_memory(tensor)
     )
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense contiguous tensor on the host with the same values; `tensor` itself where it is one."""
+    """A dense contiguous tensor on the host with the same values; `tensor` itself where it is one.
+
+    ArgumentError where the elements are nowhere: to read them would end the process.
+    """
     if plain(tensor):
         return tensor.detach()
+    if tensor.layout is torch.strided and not has_memory(tensor):
+        raise ArgumentError(f"a {type(tensor).__name__} of shape {tuple(tensor.shape)} has no memory, or was freed")
     resolved = tensor.detach().resolve_conj().resolve_neg()
     if resolved.is_cpu:
         return resolved.contiguous()

@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
 from fanin.errors import CollectiveTimeoutError
+from fanin.host.torch.handles.host_tensor import beneath_layers, layers_active
+from fanin.host.torch.handles.registered import Notes
 from fanin.interruptions import interrupts
 
 if TYPE_CHECKING:
@@ -89,7 +92,10 @@ class Once:
     def __call__(self) -> None:
         with self._lock:
             if self._action is not None:
-                with torch.inference_mode() if self._infers else torch.no_grad():
+                with contextlib.ExitStack() as around:
+                    around.enter_context(torch.inference_mode() if self._infers else torch.no_grad())
+                    if layers_active():  # of the caller of `wait`, to whom these tensors are none of torch.func's
+                        around.enter_context(beneath_layers())
                     self._action()
                 self._action = None
                 self._done = [torch.cuda.current_stream(device).record_event() for device in self._devices]
@@ -101,6 +107,7 @@ class FaninWork(_Work):  # type: ignore[misc]
     """What all handles share. Subclasses say how to wait and whether the transport is done."""
 
     _finish: Once | None = None
+    _notes: Notes | None = None
     _future: Future[list[torch.Tensor]] | None = None
     _error: BaseException | None = None
 
@@ -146,7 +153,14 @@ class FaninWork(_Work):  # type: ignore[misc]
             raise
         if self._finish is not None:
             self._finish()
+        if self._notes is not None:
+            notes, self._notes = self._notes, None
+            notes.close()
         return True
+
+    def note(self, tensors: Tensors) -> None:
+        """Let torch's `wait_tensor` of these tensors wait for this."""
+        self._notes = Notes(self, tensors)
 
     def is_completed(self) -> bool:
         """Whether `wait` would return, or raise, at once."""
@@ -333,6 +347,9 @@ class LocalWork(FaninWork):
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """True."""
         return True
+
+    def note(self, tensors: Tensors) -> None:
+        """Nothing: nobody need wait for it."""
 
     def _transported(self) -> bool:
         return True
