@@ -193,8 +193,8 @@ def reduction_late(
 ) -> FaninError:
     """A reduction was not done in time, and no rank is known to be gone; `narrow` says why the path is suspected."""
     why = (
-        f"{narrow}. Remedy: give the path its packet length back, or set FANIN_WORDS_PER_PACKET lower and start the job "
-        "again"
+        f"{narrow}. Remedy: give the path its packet length back, or set FANIN_WORDS_PER_PACKET lower and start the "
+        "job again"
         if narrow
         else "every rank is alive, so one of them has not come this far. Remedy: find the rank that does not call this "
         "collective, or allow more time"

@@ -233,7 +233,7 @@ class Session:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s - WAIT_SLICE_S
         while True:
             self._raise_if_over()
-            suspected = self._path_is_suspected()
+            self._path_is_suspected()  # logs a warning when it begins
             slice_s = LOOK_INTERVAL_S if self._line is not None and self._line.suspects else WAIT_SLICE_S
             slice_s = slice_s if deadline is None else min(deadline - time.monotonic(), slice_s)
             if slice_s <= 0:
