@@ -23,7 +23,7 @@ from fanin.host.torch.collectives import (
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.gloo import inner
-from fanin.host.torch.handles import completion, work
+from fanin.host.torch.handles import completion, registered, work
 from fanin.host.torch.training import codec_hook, hooks, stale_hook
 from fanin.options import ENVIRONMENT_PREFIX, Options
 from fanin.variables import without_effect
@@ -129,6 +129,7 @@ def keep_dynamo_out() -> None:
         group_resources,
         inner,
         work,
+        registered,
         completion,
     ):
         for holder in [module, *(item for item in vars(module).values() if isinstance(item, type))]:

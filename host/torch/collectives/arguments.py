@@ -8,8 +8,8 @@ Rules
 * Nothing is converted on the way: what goes in and what comes out have one element type.
 * Tensors that wrap others are refused where torch has not unwrapped them (layers.py), and so are those whose storage
   was freed: their elements are not where a transport would look for them.
-* Outputs have their elements in places of their own: not `expand`ed, nor overlapping by `as_strided` or in a list. (gloo
-  writes beyond such a tensor's memory, or loses values.)
+* Outputs have their elements in places of their own: not `expand`ed, nor overlapping by `as_strided` or in a list.
+  (gloo writes beyond such a tensor's memory, or loses values.)
 * Sparse tensors are summed, and nothing else; quantized and nested ones are refused, as by gloo.
 * Sizes are compared as numbers of elements where one tensor holds all ranks' parts, otherwise as shapes.
 """
