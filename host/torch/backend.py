@@ -21,7 +21,7 @@ from fanin.host.torch.collectives import (
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.gloo import inner
-from fanin.host.torch.handles import completion, work
+from fanin.host.torch.handles import completion, registered, work
 from fanin.host.torch.handles.dynamo import keep_out
 from fanin.options import ENVIRONMENT_PREFIX, Options
 from fanin.variables import without_effect
@@ -111,6 +111,7 @@ for _module in (
     group_resources,
     inner,
     work,
+    registered,
     completion,
 ):
     keep_out(_module)

@@ -77,6 +77,7 @@ _OPERATORS: dict[str, _Operator] = {
 class _Call(threading.local):
     """The collective that this thread has handed to the dispatcher."""
 
+    operator: str = ""
     method: Callable[..., Any] | None = None
     """The group's."""
     rest: tuple[Any, ...] = ()
@@ -119,10 +120,10 @@ def through(
     """
     _register_kernels()
     kind = _OPERATORS[operator]
-    opts = rest[-1] if operator == "alltoall_base_" else rest[0] if rest else None
+    opts = rest[2] if operator == "alltoall_base_" else rest[0]
     tail = (bool(getattr(opts, "asyncOp", True)), _UNKNOWN_TIMEOUT_MS)[: kind.tail]
     before = vars(_CALL).copy()
-    _CALL.method, _CALL.rest, _CALL.work = method, rest, None
+    _CALL.operator, _CALL.method, _CALL.rest, _CALL.work = operator, method, rest, None
     try:
         answer = getattr(torch.ops.c10d, operator).default(*tensors, group.boxed(), *kind.arguments(*rest), *tail)
         if _CALL.work is not None:
@@ -191,7 +192,7 @@ def _kernel(name: str, keys: Any, *arguments: Any) -> Any:
     tensors = _OPERATORS[name].tensors
     if c10d.ProcessGroup.unbox(arguments[tensors]).name() != "fanin":
         return operator.redispatch(keys.remove(_BOTTOM), *arguments)
-    if _CALL.method is None:
+    if _CALL.method is None or _CALL.operator != name:
         raise UnsupportedError(
             f"{_OPERATORS[name].name}: a recorded call of an operator that waits for nothing. Remedy: functional "
             "collectives (torch.distributed._functional_collectives), which graphs record together with their waits"
@@ -227,7 +228,7 @@ class _Boxing(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.boxed = args[2]
-        return args[0], c10d.FakeWork().boxed()
+        return args[0], c10d._create_work_from_future(torch.futures.Future()).boxed()
 
 
 def _boxed(opts: Any) -> Any:
