@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -23,7 +24,7 @@ from fanin.errors import CollectiveTimeoutError, SwitchUnreachableError, WorkerL
 from fanin.host.session.session import Session
 from fanin.host.torch import FaninProcessGroup
 from fanin.options import Options
-from tests.support.processes import in_thread, join_all, reduction
+from tests.support.processes import in_thread, join_all, on_every, reduction
 from tests.support.services import a_service, address_of
 from tests.torch.groups import LONG, SIZE, Groups, groups_of
 
@@ -97,7 +98,7 @@ def sum_of(group: FaninProcessGroup, dtype: torch.dtype = torch.float32, *, wait
 
 def the_others_come(groups: Groups, act: Callable[[FaninProcessGroup], object]) -> Callable[[], None]:
     def come() -> None:
-        for waited in [in_thread(lambda group=group: act(group)) for group in groups[1:]]:
+        for waited in [in_thread(partial(act, group)) for group in groups[1:]]:
             waited.result(30)
 
     return come
@@ -151,8 +152,7 @@ def test_a_first_sum_that_waits_for_others_to_join(native: Options) -> None:
         place = c10d.PrefixStore(name, store)
         return FaninProcessGroup(place, rank, SIZE, LONG, group_name=name, global_ranks=range(SIZE), options=native)
 
-    made = [in_thread(lambda rank=rank: make(rank)) for rank in range(SIZE)]
-    groups = [each.result(30) for each in made]
+    groups: Groups = on_every(make, range(SIZE))
     try:
         with interrupted(TimeIsUpError()):
             sum_of(groups[0], waits=True).wait()
