@@ -70,8 +70,9 @@ def _opened(order: SwitchOrder, closing: contextlib.ExitStack) -> list[SwitchSer
     """A service, or one for each parent."""
     key = key_from_text(order.key)
     own_flows = flows_of(order.flows)
-    services = []
-    for parent in [SwitchAddress.parse(each) for each in order.parents] or [None]:
+    services: list[SwitchService] = []
+    parents: list[SwitchAddress | None] = [SwitchAddress.parse(each) for each in order.parents]
+    for parent in parents or [None]:
         flows = flows_like(parent, own_flows) if order.flows is None else own_flows
         options = ServiceOptions(
             host=order.host,

@@ -15,6 +15,7 @@ MODULES = {
     "plot": ("matplotlib", "jinja2"),
     "rl": ("torch", "gymnasium"),
     "scapy": ("scapy",),
+    "torchft": ("torch", "torchft"),
 }
 """Top-level modules that each extra of pyproject.toml brings."""
 

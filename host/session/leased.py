@@ -466,14 +466,15 @@ class LeasedSession:
             self._early = {ticket: own for ticket, own in self._early.items() if isinstance(own, Exception)}
             self._state = Life.IDLE  # before it is said: from here on nothing is submitted without having asked
             lease = self._leases
+        ended: bool | None = None
         try:
             ended = self._ballot.idle(lease, count) or None
         except BallotOverError as error:
             # Nobody has heard of it, nor will, so the lease ends for nobody: the group keeps it from here on.
             log.info("job %r keeps its lease: %s", self.job_name, error)
             self._idle_s, ended = math.inf, False
-        except FaninError:  # whoever asks finds out
-            ended = None
+        except FaninError:
+            pass  # whoever asks finds out
         self._finish_looking(ended)
 
     def _see_whether_it_has_ended(self) -> None:

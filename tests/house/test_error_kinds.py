@@ -29,7 +29,8 @@ def decisions_by_words(source: str) -> list[int]:
             for node in ast.walk(function):
                 if isinstance(node, ast.Assign) and _is_text(node.value, errors, texts):
                     texts |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-            found |= {node.lineno for node in ast.walk(function) if _asks(node, errors, texts)}
+            asking = (node for node in ast.walk(function) if isinstance(node, ast.expr))
+            found |= {node.lineno for node in asking if _asks(node, errors, texts)}
     return sorted(found)
 
 

@@ -11,9 +11,9 @@ import pytest
 from tests.house.repository import ROOT, project
 from tools.linked_tree import link_tree
 
-LOOSE_MODULES = {"__init__", "__main__", "_torch_entry"}
+LOOSE_MODULES = {"__init__", "__main__", "_torch_entry", "embedded_switch"}
 """Modules directly in fanin/ that are entry points and import what they start."""
-IMPURE_MODULES = {"curve", "files", "key_file", "memory", "open_files", "scapy_layer", "torch_versions"}
+IMPURE_MODULES = {"curve", "files", "key_file", "memory", "open_files", "scapy_layer", "switch_size", "torch_versions"}
 """Modules directly in fanin/ that read files or the system, or need scapy or torch."""
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as lint; lint()"
 FIND_CIRCLE = """

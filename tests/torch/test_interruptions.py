@@ -5,12 +5,12 @@ Ranks are threads of this process; rank 0 is the main thread, where Python runs 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 
 import numpy as np
@@ -22,8 +22,8 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import CollectiveTimeoutError, SwitchUnreachableError, WorkerLostError
 from fanin.host.session.session import Session
 from fanin.host.torch import FaninProcessGroup
-from fanin.options import Options
-from tests.support.processes import in_thread, join_all, reduction
+from fanin.options import Options, SwitchAddress
+from tests.support.processes import in_thread, join_all, on_every, reduction, until
 from tests.support.services import a_service, address_of
 from tests.torch.groups import LONG, SIZE, Groups, groups_of
 
@@ -47,30 +47,48 @@ RAISED: list[Callable[[], Exception]] = [
 ]
 
 
-@contextlib.contextmanager
-def interrupted(error: Exception, then: Callable[[], object] | None = None) -> Iterator[None]:
-    """The body waits, and a handler raises `error` meanwhile, which must come out of it. `then` lets the wait end."""
+def interrupted(
+    error: Exception,
+    body: Callable[[], object],
+    *,
+    when: Callable[[], bool] = lambda: True,
+    then: Callable[[], object] | None = None,
+) -> None:
+    """`body` waits, and a handler raises `error` meanwhile, which must come out of it as it is.
+
+    The signal comes soon after `when` holds. `then` lets the wait end, for waits in C++ that no signal ends.
+    """
 
     def handler(*_: object) -> None:
         raise error
 
     def send() -> None:
+        until(when)
+        threading.Event().wait(SOON_S)
         os.kill(os.getpid(), NUMBER)
         if then is not None:
             then()
 
+    def wait() -> None:
+        sender.start()
+        body()
+
     assert threading.current_thread() is threading.main_thread()
     before = signal.signal(NUMBER, handler)
-    timer = threading.Timer(SOON_S, send)
-    timer.start()
+    sender = threading.Thread(target=send, daemon=True)
     try:
         with pytest.raises(type(error)) as caught:
-            yield
+            wait()
         assert caught.value is error
         assert error.__cause__ is None
     finally:
-        timer.join()
+        sender.join()
         signal.signal(NUMBER, before)
+
+
+def begun(group: FaninProcessGroup, name: str, count: int) -> Callable[[], bool]:
+    """Whether the group has begun so many collectives of that name."""
+    return lambda: group.counters().get(name, 0) >= count
 
 
 @pytest.fixture(scope="module", params=["udp-native", "udp-twin", "zmq"])
@@ -97,7 +115,7 @@ def sum_of(group: FaninProcessGroup, dtype: torch.dtype = torch.float32, *, wait
 
 def the_others_come(groups: Groups, act: Callable[[FaninProcessGroup], object]) -> Callable[[], None]:
     def come() -> None:
-        for waited in [in_thread(lambda group=group: act(group)) for group in groups[1:]]:
+        for waited in [in_thread(partial(act, group)) for group in groups[1:]]:
             waited.result(30)
 
     return come
@@ -106,16 +124,13 @@ def the_others_come(groups: Groups, act: Callable[[FaninProcessGroup], object]) 
 @pytest.mark.parametrize("make", RAISED, ids=lambda make: type(make()).__name__)
 def test_a_sum_that_is_waited_for_and_the_group_goes_on(options: Options, make: Callable[[], Exception]) -> None:
     with groups_of(options) as groups:
-        with interrupted(make()):
-            sum_of(groups[0], waits=True).wait()
-        work = sum_of(groups[0])
-        with interrupted(make()):
-            work.wait()
+        group = groups[0]
+        interrupted(make(), lambda: sum_of(group, waits=True).wait(), when=begun(group, "switch.all_reduce", 1))
+        work = sum_of(group)
+        interrupted(make(), work.wait)
         assert work.exception() is None
-        with interrupted(make()):
-            groups[0].barrier().wait()
-        come = the_others_come(groups, lambda group: [sum_of(group), sum_of(group), group.barrier().wait()])
-        come()
+        interrupted(make(), lambda: group.barrier().wait(), when=begun(group, "switch.barrier", 1))
+        the_others_come(groups, lambda other: [sum_of(other), sum_of(other), other.barrier().wait()])()
         work.wait()
         assert work.is_success()
 
@@ -123,24 +138,23 @@ def test_a_sum_that_is_waited_for_and_the_group_goes_on(options: Options, make: 
 @pytest.mark.parametrize("make", RAISED, ids=lambda make: type(make()).__name__)
 def test_waits_for_gloo(native: Options, make: Callable[[], Exception]) -> None:
     with groups_of(native) as groups:
-        with interrupted(make(), the_others_come(groups, lambda group: sum_of(group, torch.int64).wait())):
-            sum_of(groups[0], torch.int64).wait()
-        with interrupted(make(), lambda: groups[1].send([torch.ones(3)], 0, 0).wait()):
-            groups[0].recv([torch.ones(3)], 1, 0).wait()
-        with interrupted(make()):
-            groups[0].recv_anysource([torch.ones(3)], 0).wait()
-        with interrupted(make(), the_others_come(groups, lambda group: sum_of(group, torch.int64).wait())):
-            groups[0]._start_coalescing(torch.device("cpu"))
-            sum_of(groups[0], torch.int64)
-            groups[0]._end_coalescing(torch.device("cpu")).wait()
+        group, come = groups[0], the_others_come(groups, lambda other: sum_of(other, torch.int64).wait())
+        work = sum_of(group, torch.int64)
+        interrupted(make(), work.wait, then=come)
+        received = group.recv([torch.ones(3)], 1, 0)
+        interrupted(make(), received.wait, then=lambda: groups[1].send([torch.ones(3)], 0, 0).wait())
+        interrupted(make(), group.recv_anysource([torch.ones(3)], 0).wait)
+        group._start_coalescing(torch.device("cpu"))
+        sum_of(group, torch.int64)
+        together = group._end_coalescing(torch.device("cpu"))
+        interrupted(make(), together.wait, then=come)
 
 
 def test_futures_that_wait_where_they_are_asked_for(native: Options) -> None:
     with groups_of(dataclasses.replace(native, ordered_futures=True)) as groups:
         work = sum_of(groups[0])
-        with interrupted(TimeIsUpError()):
-            work.get_future()
-        the_others_come(groups, lambda group: sum_of(group).wait())()
+        interrupted(TimeIsUpError(), work.get_future)
+        the_others_come(groups, lambda other: sum_of(other).wait())()
         assert work.get_future().wait()
 
 
@@ -151,43 +165,51 @@ def test_a_first_sum_that_waits_for_others_to_join(native: Options) -> None:
         place = c10d.PrefixStore(name, store)
         return FaninProcessGroup(place, rank, SIZE, LONG, group_name=name, global_ranks=range(SIZE), options=native)
 
-    made = [in_thread(lambda rank=rank: make(rank)) for rank in range(SIZE)]
-    groups = [each.result(30) for each in made]
+    groups: Groups = on_every(make, range(SIZE))
     try:
-        with interrupted(TimeIsUpError()):
-            sum_of(groups[0], waits=True).wait()
-        the_others_come(groups, lambda group: sum_of(group))()
-        last = [sum_of(group) for group in groups]
-        for work in last:
+        group = groups[0]
+        interrupted(
+            TimeIsUpError(), lambda: sum_of(group, waits=True).wait(), when=begun(group, "switch.all_reduce", 1)
+        )
+        the_others_come(groups, lambda other: sum_of(other))()
+        for work in [sum_of(each) for each in groups]:
             work.wait()
     finally:
-        for group in groups:
-            group.shutdown()
+        for each in groups:
+            each.shutdown()
 
 
 @pytest.mark.parametrize("make", RAISED, ids=lambda make: type(make()).__name__)
 def test_joining(options: Options, make: Callable[[], Exception]) -> None:
-    with interrupted(make()):
-        FaninProcessGroup(c10d.HashStore(), 0, 2, LONG, group_name=f"alone{next(_names)}", options=options)
+    name = f"alone{next(_names)}"
+    interrupted(make(), lambda: FaninProcessGroup(c10d.HashStore(), 0, 2, LONG, group_name=name, options=options))
 
 
 def test_a_group_that_may_fall_back_to_gloo(native: Options) -> None:
     with groups_of(dataclasses.replace(native, fallback="gloo")) as groups:
         work = sum_of(groups[0])
         for make in RAISED:
-            with interrupted(make()):
-                work.wait()
-        the_others_come(groups, lambda group: sum_of(group).wait())()
+            interrupted(make(), work.wait)
+        the_others_come(groups, lambda other: sum_of(other).wait())()
         work.wait()
+
+
+def looked_for(connect_timeout_s: float) -> Session:
+    """A switch where there is none."""
+    return Session.join(
+        options=Options(connect_timeout_s=connect_timeout_s), switch=SwitchAddress.parse("udp://127.0.0.1:9"),
+        job_name="nobody", rank=0, size=2,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("make", RAISED, ids=lambda make: type(make()).__name__)
 def test_a_switch_that_is_looked_for(make: Callable[[], Exception]) -> None:
-    with interrupted(make()):
-        Session.join(
-            options=Options(connect_timeout_s=30), switch=Options(switch="udp://127.0.0.1:9").switches[0],
-            job_name="nobody", rank=0, size=2,
-        )  # fmt: skip
+    interrupted(make(), lambda: looked_for(60))
+
+
+def test_an_error_of_ours_is_no_interruption() -> None:
+    with pytest.raises(SwitchUnreachableError, match="no switch answers"):
+        looked_for(0.1)
 
 
 def test_a_session_without_torch() -> None:
@@ -195,10 +217,9 @@ def test_a_session_without_torch() -> None:
         sessions = join_all(address_of(service), f"s{next(_names)}", 2, Options())
         own, summed = reduction(np.ones(5, np.float32))
         ticket = sessions[0].submit(own)
-        with interrupted(TimeIsUpError()):
-            sessions[0].wait(ticket, 30)
+        interrupted(TimeIsUpError(), lambda: sessions[0].wait(ticket, 60))
         sessions[1].submit(reduction(np.ones(5, np.float32))[0])
-        sessions[0].wait(ticket, 30)
+        sessions[0].wait(ticket, 60)
         assert list(summed) == [2.0] * 5
         for session in sessions:
             session.close()
@@ -226,11 +247,3 @@ def test_what_gloo_raises_is_still_explained(native: Options) -> None:
         groups[1].shutdown()
         with pytest.raises(WorkerLostError, match="Connection closed by peer"):
             sum_of(groups[0], torch.int64).wait()
-
-
-def test_an_error_of_ours_is_no_interruption() -> None:
-    with pytest.raises(SwitchUnreachableError, match="no switch answers"):
-        Session.join(
-            options=Options(connect_timeout_s=0.1), switch=Options(switch="udp://127.0.0.1:9").switches[0],
-            job_name="nobody", rank=0, size=2,
-        )  # fmt: skip

@@ -480,3 +480,18 @@ def test_a_rank_hears_that_rank_0_has_another_version_before_it_reads_what_that_
     store.set(rendezvous.KEY, json.dumps({"of another": "form"}))
     with pytest.raises(ConfigurationError, match="rank 0 runs fanin of an earlier version"):
         meet(store, 1, 2, "j", Options(), TIMEOUT)
+
+
+def test_a_rank_of_another_version_is_named_on_all_ranks_before_rank_0_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "READ_TIMEOUT_S", TIMEOUT.total_seconds())
+    store, size = c10d.HashStore(), 4
+    meeting = Meeting("j", "secret", True, (SwitchAddress.parse(A),))
+    store.set(rendezvous._host_key(3), "")  # it has come, and says no version
+
+    def of(rank: int) -> int:
+        with pytest.raises(ConfigurationError, match="rank 3 runs fanin of an earlier version"):
+            rendezvous.raise_if_unlike(store, meeting, rank, size, Versions(store, rank))
+        return int(store.add(f"{rendezvous._refusal_key(meeting)}/read", 0))
+
+    with ThreadPoolExecutor(size) as pool:
+        assert next(iter(pool.map(of, range(3)))) == 2

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import (
@@ -51,10 +50,10 @@ from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.incarnation import find_incarnation, renewed_store
 from fanin.host.torch.meeting.meeting import Meeting
 from fanin.host.torch.meeting.rendezvous import (
-    came_keys,
     hear,
     meet,
     raise_if_refused,
+    raise_if_unlike,
     refusal_of_another,
     tell_refusal,
     wait_for_all,
@@ -246,13 +245,12 @@ class GroupResources:
         return self._join_met(store, self._meet(store, group_name, timeout), lambda: None)
 
     def _join_met(self, store: c10d.Store, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
-        versions, came = Versions(store, self.rank), came_keys(self.size)
+        versions = Versions(store, self.rank)
 
         def look() -> None:
             interrupted()
             raise_if_refused(store, meeting, self.rank, self.size)
-            with contextlib.suppress(dist.DistError):  # as there, the next user's
-                versions.check(came)
+            raise_if_unlike(store, meeting, self.rank, self.size, versions)
 
         def tell(error: SwitchUnreachableError) -> None:
             tell_refusal(store, meeting, self.rank, error)

@@ -413,9 +413,20 @@ def wait_until_heard(store: c10d.Store, meeting: Meeting, size: int) -> None:
     _wait_until_read(store, _refusal_key(meeting), size)
 
 
-def came_keys(size: int) -> dict[int, str]:
-    """A key of each rank that it sets as it comes."""
-    return {rank: _host_key(rank) for rank in range(size)}
+def raise_if_unlike(store: c10d.Store, meeting: Meeting, rank: int, size: int, versions: Versions) -> None:
+    """ConfigurationError where a rank that has come runs another version of fanin. Every rank looks, and rank 0 tells
+    those that have not looked yet, whose store it may serve."""
+    try:
+        versions.check({each: _host_key(each) for each in range(size)})
+    except ConfigurationError as error:
+        if rank == 0:
+            tell_refusal(store, meeting, rank, error)
+            wait_until_heard(store, meeting, size - 1)  # the other version may not
+        else:
+            _note_read(store, _refusal_key(meeting))
+        raise
+    except dist.DistError:  # the store's errors are its next user's
+        return
 
 
 def _note_read(store: c10d.Store, key: str) -> None:
