@@ -217,7 +217,11 @@ def _parent(parent: control.ParentReport) -> Check:
         return Check(name="parent", result=parent.text)
     if parent.state == "unknown":
         return Check(name="parent", state="warning", result=parent.text, remedy="ask again in a few seconds")
-    remedy = f"start `fanin switch` at {parent.address}, without --parent, or correct the --parent of the leaf"
+    port = parent.address.rpartition(":")[2]
+    remedy = (
+        f"start `fanin switch` at {parent.address}, without --parent, open TCP port {port} in the firewalls between "
+        "them, or correct the --parent of the leaf"
+    )
     return Check(name="parent", state="failure", result=parent.text, remedy=remedy)
 
 

@@ -18,8 +18,8 @@ class PathWatch {
  public:
   explicit PathWatch(double limit_s) : limit_s_(limit_s) {}
 
-  // A heartbeat is due: lengths of the HELLOs to send behind it, in order, valid until the next call. `item`: the oldest
-  // unfinished one, in packets of `needed_bytes`; none: nothing is waited for.
+  // A heartbeat is due: lengths of the HELLOs to send behind it, in order, valid until the next call. `item`: the
+  // oldest unfinished one, in packets of `needed_bytes`; none: nothing is waited for.
   std::span<const std::size_t> beat(std::optional<std::uint64_t> item, std::size_t needed_bytes, double now) {
     const std::optional<std::uint64_t> waited = std::exchange(item_, item);
     if (!item || item != waited || needed_bytes <= HEARTBEAT_BYTES) {

@@ -64,8 +64,7 @@ std::span<const std::size_t> SwitchMachine::State::path_questions(SwitchJob& job
     const auto slot = static_cast<std::uint32_t>(*oldest % job.spec.slots);
     const std::span<const std::uint8_t> known = job.ring.result(slot, job.ring.open(slot));
     const bool asked_in_full = (known[OFFSET_FLAGS] & FLAG_PASS) != 0 && (known[OFFSET_FLAGS] & FLAG_BARE) == 0;
-    needed_bytes =
-        asked_in_full ? datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet) : known.size();
+    needed_bytes = asked_in_full ? datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet) : known.size();
   }
   return presence.path.beat(oldest, needed_bytes, now);
 }

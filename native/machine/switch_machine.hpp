@@ -35,7 +35,7 @@ struct SwitchEvent {
   Kind kind;
   std::uint16_t job;
   std::uint8_t worker;
-  double silent_s;             // of worker_silent
+  double silent_s;                 // of worker_silent
   std::uint64_t needed_bytes = 0;  // of branch_narrowed
   std::uint64_t passes_bytes = 0;
 };

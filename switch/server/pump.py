@@ -63,7 +63,7 @@ class PumpServer:
         self._ports = ports
         self._clock = clock
         self._machines = [machine for machine, _ in flows]
-        self._reported: dict[tuple[type, int, int], int] = {}
+        self._reported: dict[tuple[type, int, int | None], int] = {}
         """By kind of event, job and worker: how many flows have reported it."""
         self._reporting = threading.Lock()
         """The lock of the line above."""

@@ -21,7 +21,7 @@ from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.control import DataReport
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
-from fanin.protocol.wire import HEADER_BYTES, OFFSET_KIND, Kind
+from fanin.protocol.wire import HEADER_BYTES, OFFSET_KIND, Kind, datagram_bytes
 from fanin.switch.controller import parent_watch
 from fanin.switch.controller.leaf import LeafController
 from fanin.transports.path_mtu import LARGEST_MTU
@@ -188,7 +188,7 @@ def test_a_path_that_no_longer_takes_the_packets_of_a_job_is_a_warning(monkeypat
     world = World()
     world.run(*(join(rank, path_mtu=1500) for rank in range(2)))
     (job,) = world.controller.stats(0.0).jobs
-    full = diagnosis.datagram_bytes(1, job.words_per_packet)
+    full = datagram_bytes(1, job.words_per_packet)
     narrow = PathFacts(path_mtu=900, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, local=True)
     monkeypatch.setattr(diagnosis, "discover", lambda *_: narrow)
     monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.05)

@@ -127,7 +127,7 @@ def test_chance_alone_makes_no_path_narrow(kind: str, seed: int) -> None:
 
 def test_who_waits_for_nothing_asks_nothing(kind: str) -> None:
     made = cluster(kind)
-    lengths = set()
+    lengths: set[int] = set()
 
     def listen(_: float, source: int, destination: int, data: bytes) -> bool:
         lengths.update({len(data)} if source == 1 and parse(data).kind is Kind.HELLO else ())
