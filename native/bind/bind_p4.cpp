@@ -15,6 +15,7 @@
 #include "bind/bind_gil.hpp"
 #include "bind/bind_p4.hpp"
 #include "p4/p4_machine.hpp"
+#include "p4/p4_meter.hpp"
 #include "p4/p4_ports.hpp"
 
 namespace py = pybind11;
@@ -25,6 +26,7 @@ namespace {
 
 using Limbs = std::vector<std::uint64_t>;
 using Ranges = std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>>;
+using Members = std::vector<std::tuple<std::uint32_t, std::uint32_t, Limbs>>;  // action, what comes after, data
 using Replicas = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
 // Memory of Python's, held for as long as this lives.
@@ -58,24 +60,50 @@ class BoundMachine {
   explicit BoundMachine(const py::dict& given) : machine_(program_from(given), tables_from(given)) {}
 
   std::uint32_t put(std::size_t table, Limbs value, Limbs mask, const Ranges& ranges, std::int64_t rank,
-                    std::uint32_t action, std::uint32_t next, Limbs data, const std::optional<py::buffer>& counts) {
+                    std::uint32_t action, std::uint32_t next, Limbs data, const std::optional<py::buffer>& counts,
+                    const std::optional<py::buffer>& meter, std::uint32_t choices) {
     p4::TableEntry entry = entry_from(action, next, std::move(data));
     entry.value = std::move(value);
     entry.mask = std::move(mask);
     for (const auto& [shift, bits, low, high] : ranges) entry.ranges.push_back({shift, bits, low, high});
-    std::optional<Held> held;
+    entry.choices = choices;
+    std::optional<Held> held, held_meter;
+    if (meter) {
+      held_meter.emplace(*meter, p4::METER_CELLS * sizeof(std::int64_t));
+      entry.meter = static_cast<std::int64_t*>(held_meter->data());
+    }
     if (counts) {
       held.emplace(*counts, 2 * sizeof(std::int64_t));
       entry.counts = static_cast<std::int64_t*>(held->data());
     }
     const std::uint32_t number = machine_.table(table).put(std::move(entry), rank);
     if (held) counts_.insert_or_assign({table, number}, std::move(*held));
+    if (held_meter) meters_.insert_or_assign({table, number}, std::move(*held_meter));
     return number;
   }
 
   void take(std::size_t table, std::uint32_t number) {
     machine_.table(table).take(number);
     const auto released = counts_.extract({table, number});  // dropped when nothing of ours is being changed
+    const auto released_meter = meters_.extract({table, number});
+  }
+
+  void set_action(std::size_t table, std::uint32_t number, std::uint32_t action, std::uint32_t next, Limbs data) {
+    machine_.table(table).set_action(number, action, next, std::move(data));
+  }
+
+  std::uint32_t add_choices(const Members& members, const std::vector<std::uint32_t>& spread) {
+    return machine_.add_choices(choices_from(members, spread));
+  }
+  void set_choices(std::uint32_t number, const Members& members, const std::vector<std::uint32_t>& spread) {
+    machine_.set_choices(number, choices_from(members, spread));
+  }
+  void remove_choices(std::uint32_t number) { machine_.remove_choices(number); }
+
+  std::vector<std::pair<std::uint32_t, Limbs>> take_digests() {
+    std::vector<std::pair<std::uint32_t, Limbs>> taken;
+    for (p4::Digest& each : machine_.take_digests()) taken.emplace_back(each.list, std::move(each.limbs));
+    return taken;
   }
 
   void set_miss(std::size_t table, std::uint32_t action, std::uint32_t next, Limbs data) {
@@ -169,6 +197,16 @@ class BoundMachine {
     return entry;
   }
 
+  p4::Choices choices_from(const Members& members, const std::vector<std::uint32_t>& spread) {
+    p4::Choices made;
+    for (const auto& [action, next, data] : members) made.members.push_back(entry_from(action, next, data));
+    for (const std::uint32_t each : spread)
+      if (each >= made.members.size()) throw py::value_error("a choice of no member");
+    if (spread.empty()) throw py::value_error("nothing to choose from");
+    made.spread = spread;
+    return made;
+  }
+
   static std::vector<p4::Extent> extents_from(const py::handle& given, std::size_t limbs) {
     std::vector<p4::Extent> extents;
     for (const auto& [first, count] : given.cast<std::vector<std::pair<std::uint32_t, std::uint32_t>>>()) {
@@ -243,11 +281,23 @@ class BoundMachine {
       arrays_.emplace_back(bytes, sizeof(std::int64_t) * size);
       program.counters.push_back({first, static_cast<std::int64_t*>(arrays_.back().data()), size});
     }
+    for (const auto& each : given["meters"]) {
+      const auto [cells, size] = each.cast<std::tuple<py::buffer, std::uint32_t>>();
+      if (size == 0) {
+        program.meters.push_back({nullptr, 0});
+        continue;
+      }
+      arrays_.emplace_back(cells, p4::METER_CELLS * sizeof(std::int64_t) * size);
+      program.meters.push_back({static_cast<std::int64_t*>(arrays_.back().data()), size});
+    }
+    for (const auto& [list, fields] : given["learn_lists"].cast<py::dict>())
+      program.learn_lists[list.cast<std::uint32_t>()] = extents_from(fields, program.blank.size());
     return program;
   }
 
   std::vector<Held> arrays_;
   std::map<std::pair<std::size_t, std::uint32_t>, Held> counts_;
+  std::map<std::pair<std::size_t, std::uint32_t>, Held> meters_;
   p4::Machine machine_;
 };
 
@@ -275,7 +325,14 @@ void bind_p4(py::module_& module) {
                            "Twin of fanin.switch.p4.v1model.V1Switch; fanin.switch.p4.native makes what it is given.")
       .def(py::init<const py::dict&>(), py::arg("program"))
       .def("put", &BoundMachine::put, py::arg("table"), py::arg("value"), py::arg("mask"), py::arg("ranges"),
-           py::arg("rank"), py::arg("action"), py::arg("next"), py::arg("data"), py::arg("counts"))
+           py::arg("rank"), py::arg("action"), py::arg("next"), py::arg("data"), py::arg("counts"), py::arg("meter"),
+           py::arg("choices"))
+      .def("set_action", &BoundMachine::set_action, py::arg("table"), py::arg("number"), py::arg("action"),
+           py::arg("next"), py::arg("data"))
+      .def("add_choices", &BoundMachine::add_choices, py::arg("members"), py::arg("spread"))
+      .def("set_choices", &BoundMachine::set_choices, py::arg("number"), py::arg("members"), py::arg("spread"))
+      .def("remove_choices", &BoundMachine::remove_choices, py::arg("number"))
+      .def("take_digests", &BoundMachine::take_digests)
       .def("take", &BoundMachine::take, py::arg("table"), py::arg("number"))
       .def("set_miss", &BoundMachine::set_miss, py::arg("table"), py::arg("action"), py::arg("next"), py::arg("data"))
       .def("set_group", &BoundMachine::set_group, py::arg("number"), py::arg("replicas"))

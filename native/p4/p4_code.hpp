@@ -25,7 +25,7 @@ namespace fanin::p4 {
   X(EXTEND) X(ZERO) X(TRIM)                                                                                           \
   X(LOAD8) X(LOAD16) X(LOAD32) X(LOAD64) X(LOAD_BITS)                                                                 \
   X(READ32) X(READ64) X(READ_WIDE) X(WRITE32) X(WRITE64) X(WRITE_WIDE) X(COUNT_PACKET) X(COUNT_BYTES)                 \
-  X(FIND) X(MISS) X(COUNT_ENTRY) X(RUN)                                                                               \
+  X(FIND) X(MISS) X(COUNT_ENTRY) X(METER_ENTRY) X(METER_CELL) X(SELECT) X(RUN)                                                                               \
   X(HASH_BEGIN) X(HASH_PUT) X(HASH) X(EMIT) X(EMIT_PAYLOAD)
 // clang-format on
 
@@ -67,6 +67,8 @@ enum State : std::uint32_t {
   PACKET_BYTES,  // what there is to parse
   RESULT,        // of `verify`: whether a checksum is wrong
   SOURCE_PORT,   // where it came in first, kept from pass to pass
+  NOW_US,        // when it came in, in microseconds
+  DIGEST,        // a learn list, where the control plane is to be told
   STATE_LIMBS = 16,
 };
 constexpr std::uint64_t CLONE_ASKED = 1 << 15;
@@ -85,6 +87,12 @@ struct RegisterArray {
 struct CounterArray {
   std::int64_t* packets;
   std::int64_t* bytes;
+  std::uint32_t size;
+};
+
+// A meter array, whose memory is Python's.
+struct MeterArray {
+  std::int64_t* cells;
   std::uint32_t size;
 };
 

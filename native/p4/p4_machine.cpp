@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "p4/p4_meter.hpp"
+
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("no-gcse", "no-crossjumping")  // they would merge the jumps from one operation to the next
 #endif
@@ -83,6 +85,7 @@ Machine::Packet Machine::parse(const Entering& entering, std::uint64_t now_us) {
   f[ARRIVED] = f[LENGTH] = f[PACKET_BYTES] = entering.data.size();
   f[CUT] = NO_CUT;
   f[SOURCE_PORT] = entering.port;
+  f[NOW_US] = now_us;
   const bool first = entering.kind == NORMAL, clone = entering.kind == INGRESS_CLONE;
   f[places.ingress_port] = first || clone ? entering.port : 0;
   set(f, places.ingress_timestamp, first ? now_us & TIMESTAMP_MASK : 0);
@@ -108,6 +111,7 @@ void Machine::ingress(Entering entering, std::uint64_t now_us) {
     clone_ingress(entering, packet, now_us);
     f[CLONE] = 0;
   }
+  if (f[DIGEST]) learn(f);
   if (f[RESUBMIT]) {
     Kept brought = kept(f, f[RESUBMIT]);
     entering_.push_back(Entering{entering.data, entering.owner, entering.port, RESUBMITTED, std::move(brought)});
@@ -133,6 +137,32 @@ void Machine::ingress(Entering entering, std::uint64_t now_us) {
   }
   f[places.instance_type] = NORMAL;
   leaving_.push_back(Leaving{std::move(packet), port, nullptr, 0});
+}
+
+void Machine::learn(const std::uint64_t* frame) {
+  const auto found = program_.learn_lists.find(static_cast<std::uint32_t>(frame[DIGEST]));
+  if (found == program_.learn_lists.end()) return;
+  Digest digest{found->first, {}};
+  for (const auto& [first, limbs] : found->second)
+    digest.limbs.insert(digest.limbs.end(), frame + first, frame + first + limbs);
+  digests_.push_back(std::move(digest));
+  if (digests_.size() > MAX_DIGESTS) digests_.pop_front();
+}
+
+std::uint32_t Machine::add_choices(Choices choices) {
+  if (free_choices_.empty()) {
+    choices_.push_back(std::move(choices));
+    return static_cast<std::uint32_t>(choices_.size());
+  }
+  const std::uint32_t number = free_choices_.back();
+  free_choices_.pop_back();
+  choices_[number - 1] = std::move(choices);
+  return number;
+}
+
+void Machine::remove_choices(std::uint32_t number) {
+  choices_.at(number - 1) = {};
+  free_choices_.push_back(number);
 }
 
 // With the state before the fields. What is in the other limbs of a frame is an earlier packet's, and nobody reads it.
@@ -574,6 +604,21 @@ COUNT_ENTRY:
     ++entry->counts[0];
     entry->counts[1] += static_cast<std::int64_t>(f[ARRIVED]);
   }
+  FANIN_P4_NEXT();
+METER_ENTRY:
+  if (entry->meter) f[i.d] = low_bits(colour_of(entry->meter, i.b ? f[ARRIVED] : 1, f[NOW_US]), i.n);
+  FANIN_P4_NEXT();
+// a: the array; n: whether its tokens are bytes.
+METER_CELL:
+  {
+    const MeterArray& array = program_.meters[i.a];
+    const std::uint64_t index = f[i.b];
+    if (index >= array.size) undefined("index beyond a meter array");
+    f[i.d] = colour_of(array.cells + index * METER_CELLS, i.n ? f[ARRIVED] : 1, f[NOW_US]);
+    FANIN_P4_NEXT();
+  }
+SELECT:
+  if (entry->choices) entry = &choices_[entry->choices - 1].chosen(f[i.a]);
   FANIN_P4_NEXT();
 RUN:
   std::copy(entry->data.begin(), entry->data.end(), f + program_.parameters);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <span>
@@ -68,7 +69,16 @@ struct Program {
   Places places{};
   std::vector<RegisterArray> registers;
   std::vector<CounterArray> counters;
+  std::vector<MeterArray> meters;
+  std::map<std::uint32_t, std::vector<Extent>> learn_lists;
 };
+
+// A learn list and the limbs of its fields.
+struct Digest {
+  std::uint32_t list;
+  std::vector<std::uint64_t> limbs;
+};
+constexpr std::size_t MAX_DIGESTS = std::size_t{1} << 16;  // that wait; the oldest are lost (switch/p4/v1model.py)
 
 // The longest frame: fields, temporaries and constants (MAX_FRAME_LIMBS in switch/p4/native_code.py).
 constexpr std::size_t MAX_FRAME_LIMBS = std::size_t{1} << 18;
@@ -86,6 +96,15 @@ class Machine {
   Table& table(std::size_t number) { return tables_.at(number); }
   void set_group(std::uint32_t number, std::vector<Replica> replicas) { groups_[number] = std::move(replicas); }
   void remove_group(std::uint32_t number) { groups_.erase(number); }
+  // What groups choose from; numbers begin at 1, and those of `remove_choices` are given again.
+  std::uint32_t add_choices(Choices choices);
+  void set_choices(std::uint32_t number, Choices choices) { choices_.at(number - 1) = std::move(choices); }
+  void remove_choices(std::uint32_t number);
+  std::vector<Digest> take_digests() {
+    std::vector<Digest> taken(std::make_move_iterator(digests_.begin()), std::make_move_iterator(digests_.end()));
+    digests_.clear();
+    return taken;
+  }
   void set_mirror(std::uint32_t number, MirrorSession session) { mirrors_[number] = std::move(session); }
   void remove_mirror(std::uint32_t number) { mirrors_.erase(number); }
 
@@ -127,6 +146,7 @@ class Machine {
   void egress(Leaving leaving, std::uint64_t now_us, std::vector<Sent>& sent);
   void clone_ingress(const Entering& entering, const Packet& packet, std::uint64_t now_us);
   void clone_egress(const Packet& packet);
+  void learn(const std::uint64_t* frame);
   void replicate(Packet packet, const std::vector<Replica>& replicas);
   void become_replica(Leaving& leaving);
   Packet copy(const Packet& packet);
@@ -145,6 +165,9 @@ class Machine {
   std::vector<Table> tables_;
   std::map<std::uint32_t, std::vector<Replica>> groups_;
   std::map<std::uint32_t, MirrorSession> mirrors_;
+  std::vector<Choices> choices_;
+  std::vector<std::uint32_t> free_choices_;
+  std::deque<Digest> digests_;
   std::vector<Frame> spare_;
   std::deque<Entering> entering_;
   std::deque<Leaving> leaving_;

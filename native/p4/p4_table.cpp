@@ -58,6 +58,14 @@ void Table::take(std::uint32_t number) {
   free_.push_back(number);
 }
 
+void Table::set_action(std::uint32_t number, std::uint32_t action, std::uint32_t next,
+                       std::vector<std::uint64_t> data) {
+  TableEntry& entry = entries_.at(number);
+  entry.action = action;
+  entry.next = next;
+  entry.data = std::move(data);
+}
+
 void Table::insert(std::uint32_t number) {
   std::size_t at = hash(entries_[number].value.data()) & (buckets_.size() - 1);
   while (buckets_[at]) at = (at + 1) & (buckets_.size() - 1);

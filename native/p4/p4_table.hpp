@@ -27,7 +27,17 @@ struct TableEntry {
   std::uint32_t next = 0;    // and of what comes after it
   std::vector<std::uint64_t> data;
   std::int64_t* counts = nullptr;  // packets and bytes, in Python's memory
+  std::int64_t* meter = nullptr;   // the same of a direct meter
+  std::uint32_t choices = 0;       // the number of what a group of members chooses from; 0: it has none
   bool used = false;
+};
+
+// The members of a group, and which of them each remainder of a hash chooses.
+struct Choices {
+  std::vector<TableEntry> members;
+  std::vector<std::uint32_t> spread;
+
+  const TableEntry& chosen(std::uint64_t hash) const { return members[spread[hash % spread.size()]]; }
 };
 
 class Table {
@@ -37,6 +47,8 @@ class Table {
   // The lowest rank wins, and of equal ones the entry that came first; exact tables have none. Returns its number.
   std::uint32_t put(TableEntry entry, std::int64_t rank);
   void take(std::uint32_t number);
+  // Another action, and what comes after it, for an entry that is there.
+  void set_action(std::uint32_t number, std::uint32_t action, std::uint32_t next, std::vector<std::uint64_t> data);
   void set_miss(TableEntry entry) {
     miss_ = std::move(entry);
     forget();

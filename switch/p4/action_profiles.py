@@ -41,8 +41,23 @@ class ActionProfile:
     hashed: Callable[..., int] | None = None
     members: dict[int, Member] = field(default_factory=dict)
     groups: dict[int, Group] = field(default_factory=dict)
-    down: frozenset[int] = frozenset()
-    """Ports through which nothing leaves at the moment."""
+    watchers: list[Callable[[Member | Group | None], None]] = field(default_factory=list)
+    """Called with a member or a group that has changed; None: any may have (switch/p4/native.py)."""
+    _down: frozenset[int] = frozenset()
+
+    @property
+    def down(self) -> frozenset[int]:
+        """Ports through which nothing leaves at the moment."""
+        return self._down
+
+    @down.setter
+    def down(self, ports: frozenset[int]) -> None:
+        self._down = ports
+        self._tell(None)
+
+    def _tell(self, changed: Member | Group | None) -> None:
+        for watcher in self.watchers:
+            watcher(changed)
 
     def chosen(self, entry: Entry, f: list[int], k: object) -> Entry | Member:
         """What runs for a packet that has found an entry: a member, or the entry where it names none (a miss)."""
@@ -77,6 +92,7 @@ class ActionProfile:
         """Give a member another action; entries and groups go on with it."""
         member, made = self.member(number), self.made(number, action, data)
         member.action, member.data, member.run = made.action, made.data, made.run
+        self._tell(member)
 
     def delete_member(self, number: int, used: bool) -> None:
         """Remove a member; `used`: an entry names it."""
@@ -122,6 +138,7 @@ class ActionProfile:
         """Give a group other members; entries go on with it."""
         group = self.group(number)
         group.take(self.gathered(number, weights, group.max_size, watches))
+        self._tell(group)
 
     def delete_group(self, number: int, used: bool) -> None:
         """Remove a group; `used`: an entry names it."""

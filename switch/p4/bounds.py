@@ -34,7 +34,7 @@ MAX_HASHED_BITS = 1 << 20
 MAX_CELLS = 1 << 26
 """Cells of one array of registers, counters or meters."""
 MAX_EXTERN_BYTES = 1 << 30
-"""Memory of all registers and counters."""
+"""Memory of all registers, counters and meters."""
 MAX_SOURCE_BYTES = 1 << 24
 """Source that is made of a program, before Python compiles it: a stack of headers that is copied makes many lines."""
 

@@ -23,7 +23,7 @@ from typing import TypeVar
 from fanin.errors import ConfigurationError
 from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.actions import Group, Member, TableError
-from fanin.switch.p4.meters import Meter, MeterRates
+from fanin.switch.p4.meters import MeterRates
 from fanin.switch.p4.replication import MAX_GROUP, MAX_SESSION, MirrorSession, Replica
 from fanin.switch.p4.tables import KeyField, Match, MatchKind, Table
 from fanin.switch.p4.v1model import DROP_PORT, V1Switch
@@ -349,7 +349,7 @@ class Commands:
         given = rates(words[1:])
         if meters.table is not None:
             for entry in self.switch.program.tables[meters.table]:
-                entry.meter = Meter()
+                assert entry.meter is not None
                 entry.meter.set(given)
         for at in range(meters.size):
             meters[at].set(given)
@@ -362,7 +362,7 @@ class Commands:
             return
         table = self.switch.program.tables[meters.table]
         entry = table.lookup(*self._entry(table, words[1]))
-        entry.meter = Meter()
+        assert entry.meter is not None
         entry.meter.set(given)
 
     def value_set(self, words: list[str], *, add: bool) -> None:

@@ -53,7 +53,7 @@ class ExternBudget:
         """So many bytes more, of the array that `node` declares."""
         self._left -= count
         if self._left < 0:
-            raise node.fail(f"registers and counters up to here have more than {MAX_EXTERN_BYTES:,} bytes")
+            raise node.fail(f"registers, counters and meters up to here have more than {MAX_EXTERN_BYTES:,} bytes")
 
 
 @dataclass(slots=True)

@@ -10,11 +10,13 @@ Rules
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 from fanin.errors import UnsupportedError
 from fanin.switch.p4.bounds import MAX_CELLS
 from fanin.switch.p4.document import Node
+from fanin.switch.p4.externs import ExternBudget
 from fanin.switch.p4.packet_state import PacketState
 
 GREEN, YELLOW, RED = 0, 1, 2
@@ -32,57 +34,65 @@ class MeterRates:
     peak_burst: int
 
 
-@dataclass(slots=True)
-class _Bucket:
-    rate: int
-    burst: int
-    tokens: int
-    counted: int
-    """Tokens that came since time 0, as of the last packet."""
-
-    def take(self, amount: int, now_us: int) -> bool:
-        """Take tokens, if there are as many."""
-        come = now_us * self.rate // US_PER_S
-        self.tokens = min(self.tokens + come - self.counted, self.burst)
-        self.counted = come
-        if self.tokens < amount:
-            return False
-        self.tokens -= amount
-        return True
+SET, COMMITTED, COMMITTED_BURST, PEAK, PEAK_BURST, STARTED = range(6)
+PEAK_TOKENS, PEAK_US, COMMITTED_TOKENS, COMMITTED_US = range(6, 10)
+"""Places in a meter's memory: whether it has rates, these, whether a packet has come, and each bucket's tokens and the
+time of its last packet."""
+CELLS = 10
 
 
 class Meter:
-    """One meter."""
+    """One meter, over memory that the native interpreter shares (native/p4/p4_meter.hpp)."""
 
-    __slots__ = ("_committed", "_peak", "rates")
+    __slots__ = ("_at", "cells")
 
-    def __init__(self) -> None:
-        self.rates: MeterRates | None = None
-        self._peak: _Bucket | None = None
-        self._committed: _Bucket | None = None
+    def __init__(self, cells: array[int] | None = None, index: int = 0) -> None:
+        """The meter of that index in an array; without one, a meter with memory of its own."""
+        self.cells = array("q", bytes(8 * CELLS)) if cells is None else cells
+        self._at = index * CELLS
+
+    @property
+    def rates(self) -> MeterRates | None:
+        """None: it has no rates."""
+        at, cells = self._at, self.cells
+        return MeterRates(*cells[at + COMMITTED : at + STARTED]) if cells[at + SET] else None
 
     def set(self, rates: MeterRates | None) -> None:
         """Other rates, and full buckets; None: no rates."""
-        self.rates = rates
-        self._peak = self._committed = None
+        at, cells = self._at, self.cells
+        cells[at : at + CELLS] = array("q", bytes(8 * CELLS))
+        if rates is not None:
+            cells[at : at + STARTED] = array(
+                "q", (1, rates.committed, rates.committed_burst, rates.peak, rates.peak_burst)
+            )
 
     def colour(self, amount: int, now_us: int) -> int:
         """A packet of `amount` tokens comes at `now_us`."""
-        rates = self.rates
-        if rates is None:
+        at, cells = self._at, self.cells
+        if not cells[at + SET]:
             return GREEN
-        if self._peak is None or self._committed is None:
-            self._peak = _Bucket(rates.peak, rates.peak_burst, rates.peak_burst, now_us * rates.peak // US_PER_S)
-            come = now_us * rates.committed // US_PER_S
-            self._committed = _Bucket(rates.committed, rates.committed_burst, rates.committed_burst, come)
-        if not self._peak.take(amount, now_us):
+        if not cells[at + STARTED]:
+            cells[at + STARTED] = 1
+            cells[at + PEAK_TOKENS], cells[at + COMMITTED_TOKENS] = cells[at + PEAK_BURST], cells[at + COMMITTED_BURST]
+            cells[at + PEAK_US] = cells[at + COMMITTED_US] = now_us
+        if not self._take(PEAK, PEAK_TOKENS, amount, now_us):
             return RED
-        return GREEN if self._committed.take(amount, now_us) else YELLOW
+        return GREEN if self._take(COMMITTED, COMMITTED_TOKENS, amount, now_us) else YELLOW
+
+    def _take(self, rate_at: int, tokens_at: int, amount: int, now_us: int) -> bool:
+        """Take tokens of a bucket, if there are as many. Its burst is behind the rate, the time behind the tokens."""
+        cells, at = self.cells, self._at
+        rate, burst, last_us = cells[at + rate_at], cells[at + rate_at + 1], cells[at + tokens_at + 1]
+        come = now_us * rate // US_PER_S - last_us * rate // US_PER_S
+        tokens = min(cells[at + tokens_at] + come, burst)
+        enough = tokens >= amount
+        cells[at + tokens_at], cells[at + tokens_at + 1] = tokens - amount * enough, now_us
+        return enough
 
 
 @dataclass(slots=True)
 class MeterArray:
-    """Meters by index, made when they are first looked at; or those of a table's entries. `M_n` in compiled code."""
+    """Meters by index; or those of a table's entries. `M_n` in compiled code."""
 
     name: str
     symbol: str
@@ -92,26 +102,26 @@ class MeterArray:
     """The table whose entries have these meters; None: an indirect array."""
     target: tuple[str, str] | None = None
     """The field that a direct meter's colour goes to."""
-    cells: dict[int, Meter] = field(default_factory=dict)
+    cells: array[int] = field(init=False)
+    """The memory of all of them."""
+
+    def __post_init__(self) -> None:
+        self.cells = array("q", [0]) * (CELLS * self.size)
 
     def __getitem__(self, index: int) -> Meter:
-        """A meter of an indirect array."""
-        found = self.cells.get(index)
-        if found is None:
-            found = self.cells[index] = Meter()
-        return found
+        """A meter of an indirect array, which is there."""
+        return Meter(self.cells, index)
 
     def execute(self, index: int, k: PacketState) -> int:
         """The colour of a packet by the meter at an index, which is there."""
-        found = self.cells.get(index)
-        return GREEN if found is None else found.colour(k.arrived if self.by_bytes else 1, k.now_us)
+        return Meter(self.cells, index).colour(k.arrived if self.by_bytes else 1, k.now_us)
 
     def of_entry(self, meter: Meter | None, k: PacketState) -> int:
         """The same by the meter of the entry that was found."""
         return GREEN if meter is None else meter.colour(k.arrived if self.by_bytes else 1, k.now_us)
 
 
-def read_meters(root: Node) -> dict[str, MeterArray]:
+def read_meters(root: Node, budget: ExternBudget) -> dict[str, MeterArray]:
     """`meter_arrays`, by name."""
     meters: dict[str, MeterArray] = {}
     for at, node in enumerate(root.each("meter_arrays")):
@@ -125,6 +135,7 @@ def read_meters(root: Node) -> dict[str, MeterArray]:
             raise node.fail(f"meter array {name!r} is declared twice")
         if size > MAX_CELLS:
             raise node.fail(f"{size} meters; at most {MAX_CELLS:,}")
+        budget.spend(node, 8 * CELLS * size)
         target = node["result_target"].name_pair() if direct else None
         binding = node["binding"].text if direct else None
         meters[name] = MeterArray(name, f"M_{at}", size, kind == "bytes", binding, target)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
+from fanin.switch.p4.action_profiles import NO_MEMBER, ActionProfile
+from fanin.switch.p4.actions import Group, Member
 from fanin.switch.p4.externs import WideCells
 from fanin.switch.p4.native_code import LIMB_BITS, STATE_LIMBS, NotNative, split
 from fanin.switch.p4.native_program import NO_ACTION, NativeProgram, key_limbs, next_name, translate
@@ -38,8 +40,25 @@ class NativeMachine:
         self.process_ports: Callable[[Any, int], PortsOutcome] = self._machine.process_ports
         self.process: Callable[[list[tuple[int, bytes]], int], Outcome] = self._machine.process
         self._endless = 0
+        self._learned = {number: each.places for number, each in program.learn_lists.items()}
         for number, table in enumerate(program.tables[name] for name in self._code.tables):
-            table.watcher = _TableWatcher(self._machine, number, table, self._code)
+            profile = None if table.profile is None else program.profiles[table.profile]
+            table.watcher = watcher = _TableWatcher(self._machine, number, table, self._code, profile)
+            if profile is not None:
+                profile.watchers.append(watcher.retarget)
+
+    def take_digests(self) -> list[tuple[int, tuple[int, ...]]]:
+        """Learn lists and their values, since this was last asked."""
+        found = []
+        for number, limbs in self._machine.take_digests():
+            values, at = [], 0
+            for _, bits in self._learned[number]:
+                count = -(-bits // LIMB_BITS)
+                whole = sum(limb << LIMB_BITS * place for place, limb in enumerate(limbs[at : at + count]))
+                values.append(whole & (1 << bits) - 1)
+                at += count
+            found.append((number, tuple(values)))
+        return found
 
     def endless_since_last(self) -> int:
         """Packets lost to more than max_passes passes, since this was last asked."""
@@ -61,7 +80,9 @@ class NativeMachine:
 class _TableWatcher:
     """Tells the interpreter what becomes of a table's entries."""
 
-    def __init__(self, machine: Any, number: int, table: Table, code: NativeProgram) -> None:
+    def __init__(
+        self, machine: Any, number: int, table: Table, code: NativeProgram, profile: ActionProfile | None
+    ) -> None:
         self._machine = machine
         self._number = number
         self._table = table
@@ -69,6 +90,11 @@ class _TableWatcher:
         self._entries: dict[int, int] = {}
         """Numbers of entries in the interpreter, by identity."""
         self._limbs = key_limbs(table)
+        self._profile = profile
+        self._lists: dict[int, tuple[int, Group, int]] = {}
+        """By identity of a group that entries have: its number in the interpreter, itself, and by how many."""
+        self._targeted: dict[int, Entry] = {}
+        """Entries with a member, by identity."""
         for entry in table:
             self.put(entry)
         self.missed(table.miss)
@@ -79,36 +105,85 @@ class _TableWatcher:
         counts = None
         if self._table.counts:
             entry.counts = counts = array("q", entry.counts)
+        choices = 0
+        if isinstance(entry.target, Group):
+            choices = self._list_of(entry.target)
+        elif entry.target is not None:
+            self._targeted[id(entry)] = entry
         self._entries[id(entry)] = self._machine.put(
             self._number,
             split(entry.value, self._limbs),
             split(entry.mask, self._limbs),
             ranges,
             entry.rank,
-            self._start(entry),
-            self._code.starts[next_name(entry)],
-            self._data(entry),
+            *self._action_of(entry),
             counts,
+            None if entry.meter is None else entry.meter.cells,
+            choices,
         )
 
     def take(self, entry: Entry) -> None:
         """An entry is gone."""
         self._machine.take(self._number, self._entries.pop(id(entry)))
+        self._targeted.pop(id(entry), None)
+        if isinstance(entry.target, Group):
+            number, group, users = self._lists.pop(id(entry.target))
+            if users > 1:
+                self._lists[id(group)] = number, group, users - 1
+            else:
+                self._machine.remove_choices(number)
 
     def missed(self, entry: Entry) -> None:
         """What is done on a miss has changed."""
-        start, following = self._start(entry), self._code.starts[next_name(entry)]
-        self._machine.set_miss(self._number, start, following, self._data(entry))
+        self._machine.set_miss(self._number, *self._action_of(entry))
 
-    def _start(self, entry: Entry) -> int:
-        return self._code.starts[entry.run.__name__ if entry.action else NO_ACTION]
+    def retarget(self, changed: Member | Group | None) -> None:
+        """A member or a group of the profile is another one; None: which ports are down has changed."""
+        for entry in self._targeted.values():
+            if entry.target is changed:
+                self._machine.set_action(self._number, self._entries[id(entry)], *self._action_of(entry))
+        for number, group, _ in self._lists.values():
+            if changed is None or changed is group or any(changed is share.member for share in group.shares):
+                self._machine.set_choices(number, *self._spread(group))
 
-    def _data(self, entry: Entry) -> list[int]:
-        if not entry.action:
+    def _list_of(self, group: Group) -> int:
+        """The number of a group's choices, which one more entry has."""
+        if (known := self._lists.get(id(group))) is not None:
+            self._lists[id(group)] = known[0], group, known[2] + 1
+            return known[0]
+        number = int(self._machine.add_choices(*self._spread(group)))
+        self._lists[id(group)] = number, group, 1
+        return number
+
+    def _spread(self, group: Group) -> tuple[list[tuple[int, int, list[int]]], list[int]]:
+        """What each member does, and which of them each remainder of the hash chooses."""
+        assert self._profile is not None
+        chosen = group.spread(self._profile.down) or (NO_MEMBER,)
+        if self._profile.hashed is None:
+            chosen = chosen[:1]
+        members = list({id(each): each for each in chosen}.values())
+        places = {id(each): at for at, each in enumerate(members)}
+        return [self._does(each) for each in members], [places[id(each)] for each in chosen]
+
+    def _action_of(self, entry: Entry) -> tuple[int, int, list[int]]:
+        """Where an entry's action starts, what comes after it, and its data."""
+        if isinstance(entry.target, Member):
+            return self._does(entry.target)
+        start = self._code.starts[entry.run.__name__ if entry.action else NO_ACTION]
+        return start, self._code.starts[next_name(entry)], self._data(entry.action, entry.data)
+
+    def _does(self, member: Member) -> tuple[int, int, list[int]]:
+        following = self._table.after(member.action, True)
+        after = "None" if following is None else str(getattr(following, "__name__", None))
+        start = self._code.starts[member.run.__name__ if member.action else NO_ACTION]
+        return start, self._code.starts[after], self._data(member.action, member.data)
+
+    def _data(self, action: str, data: tuple[int, ...]) -> list[int]:
+        if not action:
             return []
-        widths = self._table.actions[entry.action].widths
+        facts = self._table.actions if self._profile is None else self._profile.actions
         limbs: list[int] = []
-        for value, bits in zip(entry.data, widths, strict=True):
+        for value, bits in zip(data, facts[action].widths, strict=True):
             limbs += split(value, max(1, -(-bits // LIMB_BITS)))
         return limbs
 
@@ -158,5 +233,9 @@ def _described(
         "tables": [(key_limbs(table), table.is_exact) for table in map(program.tables.__getitem__, code.tables)],
         "registers": registers,
         "counters": [(each.packets, each.bytes, each.size) for each in program.counters.values()],
+        "meters": [(each.cells, each.size) for each in program.meters.values()],
+        "learn_lists": {
+            number: [code.places[at][:2] for at, _ in each.places] for number, each in program.learn_lists.items()
+        },
         **limits,
     }

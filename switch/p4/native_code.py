@@ -28,6 +28,7 @@ MAX_COUNT = 0xFFFF
 STATE = {
     "arrived": 0, "length": 1, "cut": 2, "exit": 3, "clone": 4, "clone_fields": 5, "resubmit": 6, "recirculate": 7,
     "at": 8, "packet_bytes": 9, "result": 10, "source_port": 11,
+    "now_us": 12, "digest": 13,
 }  # fmt: skip
 """Places of what the architecture keeps of a packet."""
 STATE_LIMBS = 16

@@ -17,12 +17,12 @@ from dataclasses import dataclass, field
 from fanin.switch.p4.native_passes import N_LIMBS, ONE_LIMB, Code
 
 TWO_OPERANDS = {"ADD", "SUB", "MUL", "AND", "OR", "XOR", "SHL_VAR", "SHR_VAR", "DIV", "MOD"}
-ONE_OPERAND = {"COPY", "NOT", "SHL", "SHR", "SEXT", "STOP"}
+ONE_OPERAND = {"COPY", "NOT", "SHL", "SHR", "SEXT", "STOP", "SELECT"}
 TWO_WIDE = {"ADD_WIDE", "SUB_WIDE", "AND_WIDE", "OR_WIDE", "XOR_WIDE"}
 ONE_WIDE = {"COPY_WIDE", "NOT_WIDE"}
 NOTHING = {
     "HALT", "JUMP", "FAIL", "TRANSIT", "ACTION_END", "ZERO", "LOAD8", "LOAD16", "LOAD32", "LOAD64", "LOAD_BITS", "MISS",
-    "COUNT_ENTRY", "RUN", "HASH_BEGIN", "HASH", "EMIT_PAYLOAD",
+    "COUNT_ENTRY", "RUN", "HASH_BEGIN", "HASH", "EMIT_PAYLOAD", "METER_ENTRY",
 }  # fmt: skip
 ENDS = {"HALT", "STOP", "FAIL", "JUMP", "ACTION_END", "RUN"}
 """Operations that do not go on to the next one."""
@@ -157,7 +157,7 @@ class Liveness:
             extents = ((a, -(-n // 64)),)
         elif operation == "FIND":
             extents = ((a, self.tables[d].key_limbs),)
-        elif operation in ("READ32", "READ64", "READ_WIDE", "COUNT_PACKET", "COUNT_BYTES"):
+        elif operation in ("READ32", "READ64", "READ_WIDE", "COUNT_PACKET", "COUNT_BYTES", "METER_CELL"):
             extents = ((b, 1),)
         elif operation in ("WRITE32", "WRITE64", "WRITE_WIDE"):
             extents = (a, self.register_limbs[d]), (b, 1)

@@ -28,7 +28,7 @@ OPPOSITES = {
 POSITIVE = {negative: positive for positive, negative in OPPOSITES.items()}
 ONE_LIMB = {
     "COPY", "ADD", "SUB", "MUL", "AND", "OR", "XOR", "NOT", "SHL", "SHR", "SHL_VAR", "SHR_VAR", "DIV", "MOD", "SEXT",
-    "TRIM", "LOAD8", "LOAD16", "LOAD32", "LOAD64", "READ32", "READ64", "HASH",
+    "TRIM", "LOAD8", "LOAD16", "LOAD32", "LOAD64", "READ32", "READ64", "HASH", "METER_CELL",
 }  # fmt: skip
 N_LIMBS = {
     "COPY_WIDE", "ADD_WIDE", "SUB_WIDE", "AND_WIDE", "OR_WIDE", "XOR_WIDE", "NOT_WIDE", "SHL_WIDE", "SHR_WIDE",
@@ -36,7 +36,7 @@ N_LIMBS = {
 }  # fmt: skip
 NO_LIMB = {
     "TRANSIT", "WRITE32", "WRITE64", "WRITE_WIDE", "COUNT_PACKET", "COUNT_BYTES", "COUNT_ENTRY", "FIND", "MISS",
-    "HASH_BEGIN", "HASH_PUT", "EMIT", "EMIT_PAYLOAD",
+    "HASH_BEGIN", "HASH_PUT", "EMIT", "EMIT_PAYLOAD", "SELECT",
 }  # fmt: skip
 """Operations by what they write of a frame; any other one may write anything."""
 

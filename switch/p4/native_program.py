@@ -20,6 +20,7 @@ from typing import Any
 
 from fanin.switch.p4 import calculations
 from fanin.switch.p4.header_codec import CODES
+from fanin.switch.p4.meters import MeterArray
 from fanin.switch.p4.native_code import (
     CLONE_ASKED,
     LIMB_BITS,
@@ -49,6 +50,7 @@ MAX_LIVENESS_BITS = 1 << 28
 """Instructions times limbs of fields, of which native_liveness.py keeps a bit each: 32 MiB."""
 JUMP_NAMES = ("t", "u")
 """Names of an action that keep their value from block to block (switch/p4/primitives.py)."""
+COLOUR_BITS = 2
 NO_ACTION = "nothing"
 """The action of a table without a default one, on a miss (switch/p4/tables.py)."""
 
@@ -125,7 +127,8 @@ class _Translation:
         widest = max((sum(map(_limbs, facts.widths)) for facts in self._facts().values()), default=0)
         self.e = Emitter(self.operations, parameters_at + widest)
         registers = {each.symbol: (at, each) for at, each in enumerate(self.program.registers.values())}
-        self.v = Values(self.e, places, registers, self._hash)
+        meters = {each.symbol: (at, each.by_bytes) for at, each in enumerate(self.program.meters.values())}
+        self.v = Values(self.e, places, registers, self._hash, meters)
         for name in ("None", NO_ACTION, *self.functions):
             self.labels[name] = self.e.label()
         self.e.place(self.labels["None"])
@@ -165,7 +168,8 @@ class _Translation:
             first = names.get(part)
             starts[part] = self.labels["None" if first is None else first.__name__]
         always = 0
-        for at in chain(self.read, *program.field_lists.values()):
+        learned = ((at for at, _ in each.places) for each in program.learn_lists.values())
+        for at in chain(self.read, *program.field_lists.values(), *learned):
             always |= mask_of(*self.v.places[at][:2])
         if len(self.e.code) * parameters_at > MAX_LIVENESS_BITS:
             raise NotNative("programs with so many statements and so many fields")
@@ -173,8 +177,9 @@ class _Translation:
         return what_matters(liveness, starts, always, STATE_LIMBS, parameters_at)
 
     def _ways(self, table: Table) -> TableWays:
-        actions = {self.labels[facts.run.__name__] for facts in table.actions.values()} | {self.labels[NO_ACTION]}
-        nexts = {table.after(name, hit) for name in ("", *table.actions) for hit in (True, False)} | {table.miss.next}
+        facts = table.actions if table.profile is None else self.program.profiles[table.profile].actions
+        actions = {self.labels[each.run.__name__] for each in facts.values()} | {self.labels[NO_ACTION]}
+        nexts = {table.after(name, hit) for name in ("", *facts) for hit in (True, False)} | {table.miss.next}
         names = ("None" if each is None else each.__name__ for each in nexts)
         return TableWays(key_limbs(table), frozenset(actions), frozenset(self.labels[name] for name in names))
 
@@ -250,7 +255,8 @@ class _Translation:
 
     def _table(self, function: ast.FunctionDef, table: Table) -> None:
         exits = "k.exit" in ast.unparse(function.body[-1])
-        if not table.key and table.fixed_default and table.miss.run.__name__ in self.functions:
+        plain = table.profile is None and table.meters is None
+        if plain and not table.key and table.fixed_default and table.miss.run.__name__ in self.functions:
             miss = table.miss
             data = [self.e.constant(value) for value in miss.data]
             self._action(self.functions[miss.run.__name__], data)
@@ -269,7 +275,21 @@ class _Translation:
             self.e.emit("FIND", d=number, a=key.at)
         if table.counts:
             self.e.emit("COUNT_ENTRY")
+        if table.meters is not None:
+            self._meter_of_entry(self.program.meters[table.meters])
+        if table.profile is not None and (selector := self.program.profiles[table.profile].selector) is not None:
+            self.e.emit("SELECT", a=self._hash(selector).at)
         self.e.emit("RUN")
+
+    def _meter_of_entry(self, meters: MeterArray) -> None:
+        """The colour that the meter of the entry gives, into its field; on a miss the field stays as it is."""
+        assert meters.target is not None
+        header = self.program.layout.headers[meters.target[0]]
+        part = next(each for each in header.type.fields if each.name == meters.target[1])
+        place = self.v.places[header.base + part.offset]
+        if place.signed or part.saturating or place.limbs > 1:
+            raise NotNative("a meter's colour in a field of this kind")
+        self.e.emit("METER_ENTRY", n=min(place.bits, COLOUR_BITS), d=place.at, b=int(meters.by_bytes))
 
     # --- statements ---
 
@@ -388,7 +408,7 @@ class _Translation:
             asked = self.e.constant(CLONE_ASKED)
             self.e.emit("OR", n=LIMB_BITS, d=STATE["clone"], a=session.at, b=asked.at)
             self.e.store(self.v.value(value.elts[1]), STATE["clone_fields"], 1)
-        elif target.attr in ("exit", "cut", "resubmit", "recirculate"):
+        elif target.attr in ("exit", "cut", "resubmit", "recirculate", "digest"):
             self.e.store(self.v.index(value), STATE[target.attr], 1)
         else:
             raise NotNative(f"the statement {ast.unparse(target)!r}")

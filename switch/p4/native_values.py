@@ -51,6 +51,8 @@ class Values:
     """By symbol: number and array."""
     hash_of: Callable[[str], Val]
     """Computes the calculation of that name."""
+    meters: Mapping[str, tuple[int, bool]]
+    """By symbol: number, and whether its tokens are bytes."""
     parameters: list[Val] = field(default_factory=list)
     names: dict[str, Val | Window] = field(default_factory=dict)
     """What local names stand for."""
@@ -315,6 +317,9 @@ class Values:
             return Val(STATE["packet_bytes"], 1, 0, LARGEST_COUNT)
         if name.startswith("K_"):
             return self.hash_of(name)
+        if name.startswith("M_") and name.endswith(".execute"):
+            number, by_bytes = self.meters[name.removesuffix(".execute")]
+            return self.emitter.compute("METER_CELL", by_bytes, number, self.index(node.args[0]).at, 0, 2)
         if name in ("min", "max"):
             left, right = self.value(node.args[0]), self.value(node.args[1])
             choose = min if name == "min" else max

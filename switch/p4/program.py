@@ -110,7 +110,7 @@ def _loaded(text: str | bytes, drop_port: int) -> Program:
     registers, counters, errors = read_registers(root, memory), read_counters(root, memory), read_errors(root)
     calculations = {node["name"].text: f"K_{at}" for at, node in enumerate(root.each("calculations"))}
     field_lists = {node["id"].integer: _places(node, layout) for node in root.each("field_lists")}
-    meters, learn_lists = read_meters(root), _learn_lists(root, layout)
+    meters, learn_lists = read_meters(root, memory), _learn_lists(root, layout)
     objects = Objects(
         layout,
         registers,
@@ -185,7 +185,7 @@ def _loaded(text: str | bytes, drop_port: int) -> Program:
         meters=meters,
         profiles=flow.profiles,
         learn_lists=learn_lists,
-        python_only=_python_only(layout, meters, learn_lists, flow),
+        python_only=_python_only(layout, flow),
         field_lists=field_lists,
         actions={action.name: action.parameters for action in flow.actions.values()},
         document=text,
@@ -257,14 +257,9 @@ def _learn_lists(root: Node, layout: Layout) -> dict[int, LearnList]:
     return lists
 
 
-def _python_only(
-    layout: Layout, meters: Mapping[str, MeterArray], learn_lists: Mapping[int, LearnList], flow: ControlFlow
-) -> tuple[str, ...]:
+def _python_only(layout: Layout, flow: ControlFlow) -> tuple[str, ...]:
     there = {
         "stacks of header unions": bool(layout.union_stacks),
-        "meters": bool(meters),
-        "digests": bool(learn_lists),
-        "action profiles": bool(flow.profiles),
         "entries that age": any(source.table.ages for source in flow.tables.values()),
     }
     return tuple(what for what, is_there in there.items() if is_there)

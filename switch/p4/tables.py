@@ -82,7 +82,7 @@ class Entry:
     note: object = None
     """The control plane's own, kept as it is."""
     meter: Meter | None = None
-    """A direct meter with rates."""
+    """Of a table with direct meters: this entry's, which may have no rates."""
     target: Member | Group | None = None
     """What runs instead of `run`, in a table with an action profile."""
     idle_us: int = 0
@@ -331,6 +331,8 @@ class Table:
         return found
 
     def _put(self, entry: Entry) -> None:
+        if self.meters is not None and entry.meter is None:
+            entry.meter = Meter()
         if self.is_exact:
             self.exact[entry.value] = entry
         else:

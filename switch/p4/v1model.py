@@ -224,6 +224,8 @@ class V1Switch:
         tally.bytes_out += bytes_out
         assert self._machine is not None
         tally.endless += self._machine.endless_since_last()
+        if self.program.learn_lists:
+            self.digests.extend(self._machine.take_digests())
 
     def _process_here(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
         tally = self.tally

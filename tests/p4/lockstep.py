@@ -21,15 +21,16 @@ class LockstepSwitch(V1Switch):
         """Process the packet as V1Switch does, in both interpreters."""
         if self._machine is None:
             return super(LockstepSwitch, self).process(port, data, now)
-        before, tally = self._saved(), copy.copy(self.tally)
+        before, tally, learned = self._saved(), copy.copy(self.tally), self.digests.copy()
         expected, lost = _outcome(lambda: self._process_here(port, data, now))
-        after, counted = self._saved(), self.tally
+        after, counted, told = self._saved(), self.tally, self.digests
         self._restore(before)
-        self.tally = tally
+        self.tally, self.digests = tally, learned
         got, also_lost = _outcome(lambda: super(LockstepSwitch, self).process(port, data, now))
         assert (got, also_lost is None) == (expected, lost is None), (lost, also_lost)
         assert self._saved() == after
         assert self.tally == counted
+        assert self.digests == told
         if also_lost is not None:
             raise also_lost
         return got
@@ -44,6 +45,10 @@ class LockstepSwitch(V1Switch):
         for table in self.program.tables.values():
             for entry in table:
                 yield memoryview(entry.counts)
+                if entry.meter is not None:
+                    yield memoryview(entry.meter.cells)
+        for meters in self.program.meters.values():
+            yield memoryview(meters.cells)
 
     def _saved(self) -> list[bytes]:
         return [array.tobytes() for array in self._arrays()]

@@ -289,8 +289,7 @@ class Device:
             meters = described.known(described.meters, entry.meter_id, "meter")
             rates = read_rates(entry)
             for at in _indices(entry, meters.size):
-                if rates is not None or at in meters.cells:
-                    meters[at].set(rates)
+                meters[at].set(rates)
             return
         if kind == "counter_entry":
             entry = entity.counter_entry
@@ -381,7 +380,7 @@ class Device:
             for meter_id, meters in described.meters.items():
                 if number in (0, meter_id):
                     for at in _indices(wanted.meter_entry, meters.size):
-                        yield _meter_entity(meter_id, at, meters.cells.get(at))
+                        yield _meter_entity(meter_id, at, meters[at])
         elif kind == "value_set_entry":
             for info in _chosen(described, described.value_sets, wanted.value_set_entry.value_set_id, "value set"):
                 yield _value_set_entity(info, switch.program.value_sets[info.preamble.name].values, described.values)
@@ -429,10 +428,10 @@ def _value_set_entity(info: Any, whole: set[int], values: Values) -> Any:
     return entity
 
 
-def _meter_entity(meter_id: int, index: int, meter: Meter | None) -> Any:
+def _meter_entity(meter_id: int, index: int, meter: Meter) -> Any:
     entity = p4runtime_pb2.Entity()
     entity.meter_entry.meter_id, entity.meter_entry.index.index = meter_id, index
-    if meter is not None and meter.rates is not None:
+    if meter.rates is not None:
         fill_config(entity.meter_entry.config, meter)
     return entity
 

@@ -136,8 +136,11 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
             switch = self.device.switch
             if switch is None or not switch.runs_natively:
                 return False
-            others, _ = switch.process_ports(ports, count, time.monotonic())
+            now = time.monotonic()
+            others, _ = switch.process_ports(ports, count, now)
             self._send_out(others)
+            if self.device.announces:
+                self._announce(now)
         return True
 
     def port_changed(self, port: int, up: bool) -> None:

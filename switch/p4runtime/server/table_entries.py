@@ -266,7 +266,7 @@ class TableEntries:
                 message = self._message(table_id, info, table, entry, default=wanted.is_default_action)
                 if wanted.HasField("counter_data") and table_id in self._described.direct_counters:
                     message.counter_data.packet_count, message.counter_data.byte_count = entry.packets, entry.bytes
-                if wanted.HasField("meter_config") and entry.meter is not None:
+                if wanted.HasField("meter_config") and entry.meter is not None and entry.meter.rates is not None:
                     fill_config(message.meter_config, entry.meter)
                 if wanted.HasField("time_since_last_hit") and table.ages and not wanted.is_default_action:
                     message.time_since_last_hit.elapsed_ns = max(0, now_us - entry.used_us) * 1000
@@ -345,9 +345,9 @@ class TableEntries:
 
 
 def _set_rates(entry: Entry, rates: MeterRates | None) -> None:
-    entry.meter = None if rates is None else Meter()
-    if entry.meter is not None:
-        entry.meter.set(rates)
+    if entry.meter is None:  # what is done on a miss
+        entry.meter = Meter()
+    entry.meter.set(rates)
 
 
 def _rank(wanted: Any, table: Table, entry: Entry) -> int:
