@@ -103,7 +103,8 @@ def path_suspected(who: Membership, spec: JobSpec) -> str:
     """Long packets are lost now, for whatever reason, and short ones are not."""
     return (
         f"long packets (up to {spec.packet_bytes} bytes) do not pass between rank {who.rank} of job {who.job_name!r} "
-        f"and switch {who.address} at this time, while short ones do: the path has become narrower"
+        f"and switch {who.address} at this time, while short ones do: the path has become narrower. Remedy: give it "
+        "its MTU back, or start the job again with a lower FANIN_WORDS_PER_PACKET"
     )
 
 

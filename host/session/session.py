@@ -232,16 +232,13 @@ class Session:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s - WAIT_SLICE_S
         while True:
             self._raise_if_over()
-            suspected = self._path_is_suspected()
+            trouble = self.path_trouble
             slice_s = LOOK_INTERVAL_S if self._line is not None and self._line.suspects else WAIT_SLICE_S
             slice_s = slice_s if deadline is None else min(deadline - time.monotonic(), slice_s)
             if slice_s <= 0:
-                why = (
-                    f"{path_suspected(self._who, self.spec)}. Remedy: give the path its packet length back, or set "
-                    "FANIN_WORDS_PER_PACKET lower and start the job again"
-                    if suspected
-                    else "every rank is alive, so one of them has not come this far. Remedy: find the rank that does "
-                    "not call this collective, or allow more time"
+                why = trouble or (
+                    "every rank is alive, so one of them has not come this far. Remedy: find the rank that does not "
+                    "call this collective, or allow more time"
                 )
                 raise CollectiveTimeoutError(
                     f"Timed out: reduction {ticket} of job {self.job_name!r} at {self.address} is not done on rank "
@@ -313,6 +310,19 @@ class Session:
         SwitchUnreachableError within questions.TIMEOUT_S.
         """
         return self._questions.tune(quorum, staleness, self._who)
+
+    @property
+    def path_trouble(self) -> str:
+        """That long packets are lost now, while short ones pass, and the remedy; empty where they are not.
+
+        The log says it as well, once for each time it begins.
+        """
+        suspected = bool(self._engine.counters().get("path_suspected", 0))
+        trouble = path_suspected(self._who, self.spec) if suspected else ""
+        if suspected and not self._path_was_suspected:
+            log.warning("%s. %g s of it end the job", trouble, self.spec.liveness_timeout_s)
+        self._path_was_suspected = suspected
+        return trouble
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -458,16 +468,6 @@ class Session:
         self.switch_is_dead = True
         self._fail(switch_gone(self._who))
         self._engine.close()  # from here on nothing writes to tensors
-
-    def _path_is_suspected(self) -> bool:
-        """Whether long packets are lost now, while short ones pass; the log says so, once for each time it begins."""
-        suspected = bool(self._engine.counters().get("path_suspected", 0))
-        if suspected and not self._path_was_suspected:
-            log.warning(
-                "%s; %g s of it end the job", path_suspected(self._who, self.spec), self.spec.liveness_timeout_s
-            )
-        self._path_was_suspected = suspected
-        return suspected
 
     def _explain(self, event: WorkersGone | SwitchSilent | PathNarrowed | PacketRefused | EngineStopped) -> FaninError:
         timeout_s = self.spec.liveness_timeout_s
