@@ -104,7 +104,8 @@ def path_suspected(who: Membership, spec: JobSpec) -> str:
     """Long packets are lost now, for whatever reason, and short ones are not."""
     return (
         f"long packets (up to {spec.packet_bytes} bytes) do not pass between rank {who.rank} of job {who.job_name!r} "
-        f"and switch {who.address} at this time, while short ones do: the path has become narrower"
+        f"and switch {who.address} at this time, while short ones do: the path has become narrower. Remedy: give it "
+        "its MTU back, or start the job again with a lower FANIN_WORDS_PER_PACKET"
     )
 
 
@@ -191,12 +192,9 @@ def switch_gone(who: Membership) -> SwitchLostError:
 def reduction_late(
     job_name: str, address: SwitchAddress, rank: int, ticket: int, timeout_s: float, narrow: str
 ) -> FaninError:
-    """A reduction was not done in time, and no rank is known to be gone; `narrow` says why the path is suspected."""
-    why = (
-        f"{narrow}. Remedy: give the path its packet length back, or set FANIN_WORDS_PER_PACKET lower and start the "
-        "job again"
-        if narrow
-        else "every rank is alive, so one of them has not come this far. Remedy: find the rank that does not call this "
+    """A reduction was not done in time, and no rank is known to be gone; `narrow`: the trouble of its path."""
+    why = narrow or (
+        "every rank is alive, so one of them has not come this far. Remedy: find the rank that does not call this "
         "collective, or allow more time"
     )
     return CollectiveTimeoutError(

@@ -233,12 +233,12 @@ class Session:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s - WAIT_SLICE_S
         while True:
             self._raise_if_over()
-            self._path_is_suspected()  # logs a warning when it begins
+            trouble = self.path_trouble
             slice_s = LOOK_INTERVAL_S if self._line is not None and self._line.suspects else WAIT_SLICE_S
             slice_s = slice_s if deadline is None else min(deadline - time.monotonic(), slice_s)
             if slice_s <= 0:
                 assert timeout_s is not None
-                raise self.late(ticket, timeout_s)
+                raise self.late(ticket, timeout_s, trouble)
             if self._engine.wait(ticket, slice_s):
                 return
 
@@ -261,9 +261,12 @@ class Session:
         """As ShardedSession.counts_at: all are here."""
         return [(0, count)]
 
-    def late(self, ticket: int, timeout_s: float) -> FaninError:
-        """The error for a reduction that was not done within the time though no rank is known to be gone."""
-        narrow = path_suspected(self._who, self.spec) if self._path_is_suspected() else ""
+    def late(self, ticket: int, timeout_s: float, trouble: str | None = None) -> FaninError:
+        """The error for a reduction that was not done within the time though no rank is known to be gone.
+
+        `trouble`: `path_trouble`, if the caller has it already.
+        """
+        narrow = self.path_trouble if trouble is None else trouble
         return reduction_late(self.job_name, self.address, self.rank, ticket, timeout_s, narrow)
 
     def done(self, ticket: int) -> bool:
@@ -310,6 +313,19 @@ class Session:
         SwitchUnreachableError within questions.TIMEOUT_S.
         """
         return self._questions.tune(quorum, staleness, self._who)
+
+    @property
+    def path_trouble(self) -> str:
+        """That long packets are lost now, while short ones pass, and the remedy; empty where they are not.
+
+        The log says it as well, once for each time it begins.
+        """
+        suspected = bool(self._engine.counters().get("path_suspected", 0))
+        trouble = path_suspected(self._who, self.spec) if suspected else ""
+        if suspected and not self._path_was_suspected:
+            log.warning("%s. %g s of it end the job", trouble, self.spec.liveness_timeout_s)
+        self._path_was_suspected = suspected
+        return trouble
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -462,16 +478,6 @@ class Session:
         self.switch_is_dead = True
         self._fail(switch_gone(self._who))
         self._engine.close()  # from here on nothing writes to tensors
-
-    def _path_is_suspected(self) -> bool:
-        """Whether long packets are lost now, while short ones pass; the log says so, once for each time it begins."""
-        suspected = bool(self._engine.counters().get("path_suspected", 0))
-        if suspected and not self._path_was_suspected:
-            log.warning(
-                "%s; %g s of it end the job", path_suspected(self._who, self.spec), self.spec.liveness_timeout_s
-            )
-        self._path_was_suspected = suspected
-        return suspected
 
     def _explain(self, event: WorkersGone | SwitchSilent | PathNarrowed | PacketRefused | EngineStopped) -> FaninError:
         timeout_s = self.spec.liveness_timeout_s

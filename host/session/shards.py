@@ -322,6 +322,11 @@ class ShardedSession:
         return [(shard, end - first) for shard, first, end in dealt]
 
     @property
+    def path_trouble(self) -> str:
+        """As Session.path_trouble, of the first path that has any."""
+        return next((trouble for each in self._sessions if (trouble := each.path_trouble)), "")
+
+    @property
     def inherited(self) -> bool:
         """As Session.inherited."""
         return self._sessions[0].inherited

@@ -49,6 +49,10 @@ class Session(Protocol):
     def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
         """The next event, or None."""
 
+    @property
+    def path_trouble(self) -> str:
+        """What is wrong with the way to the switch, in words; empty for nothing."""
+
     def close(self, timeout_s: float = 10) -> None:
         """Leave the job and close."""
 
@@ -219,10 +223,13 @@ class StaleRunner:
             if self._closing:
                 raise FaninError("this stale job is closed")
             if not ok:
+                why = self._session.path_trouble or (
+                    "every rank is alive, so one of them contributes nothing and passes nothing. Remedy: find it, or "
+                    "take the policy `skip`"
+                )
                 raise CollectiveTimeoutError(
                     f"Timed out: {otherwise} after {self._patience_s:g} s on rank {self._rounds.account.rank}, at base "
-                    f"{self._rounds.base}; every rank is alive, so one of them contributes nothing and passes nothing. "
-                    f"Remedy: find it, or take the policy `skip`"
+                    f"{self._rounds.base}; {why}"
                 )
 
     # --- the thread ---

@@ -33,6 +33,7 @@ class FakeEngine:
         self.failed = False
         self.closed = False
         self.departed = self.cannot_leave = False
+        self.path_suspected = 0
         self._submitted = 0
         self._finished: set[int] = set()
         self._changed = threading.Condition()
@@ -82,7 +83,7 @@ class FakeEngine:
             return None
 
     def counters(self) -> dict[str, int]:
-        return {"results": len(self._finished)}
+        return {"results": len(self._finished), "path_suspected": self.path_suspected}
 
     def leave(self, timeout_s: float) -> bool:
         if self.cannot_leave:
@@ -162,6 +163,15 @@ def test_a_wait_that_is_too_long_says_so_and_changes_nothing() -> None:
     engine.finish(ticket)
     session.wait(ticket, 0.01)
     assert session.failure is None
+
+
+def test_a_wait_that_is_too_long_on_a_narrow_path_blames_no_rank(caplog: pytest.LogCaptureFixture) -> None:
+    session, engine = a_session()
+    engine.path_suspected = 1
+    for _ in range(2):
+        with pytest.raises(CollectiveTimeoutError, match=f"long packets .* do not pass between rank 1 .* {NOWHERE}"):
+            session.wait(session.submit(REDUCTION), 0.01)
+    assert caplog.text.count("the path has become narrower") == 1, "once for each time it begins"
 
 
 def sum_at_once(session: Session) -> int:

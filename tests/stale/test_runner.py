@@ -42,6 +42,7 @@ class EngineSession:
         self.hears = threading.Event()
         """Unset: its thread hears of nothing, as that of a process that the scheduler leaves waiting."""
         self.hears.set()
+        self.path_trouble = ""
 
     def submit(self, reduction: Reduction) -> int:
         return self.engine.submit(reduction)
