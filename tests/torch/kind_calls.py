@@ -27,7 +27,7 @@ SIZE = 2
 """Ranks of the groups that these are called in."""
 
 Tensors = list[torch.Tensor]
-Call = Callable[[Tensors], object]
+Call = Callable[[Any], object]
 Kind = Callable[[Call, Tensors], Sequence[torch.Tensor]]
 
 # --- collectives ---
@@ -224,8 +224,8 @@ def _grad(function: Callable[..., Any], tensors: Tensors) -> Sequence[torch.Tens
 
 def _jvp(function: Callable[..., Any], tensors: Tensors) -> Sequence[torch.Tensor]:
     tangents = tuple(torch.ones_like(tensor) for tensor in tensors)
-    results, _ = torch.func.jvp(function, tuple(tensors), tangents)
-    return list(results)
+    told: tuple[Any, ...] = torch.func.jvp(function, tuple(tensors), tangents)
+    return list(told[0])
 
 
 def _vmap(function: Callable[..., Any], tensors: Tensors) -> Sequence[torch.Tensor]:
@@ -318,7 +318,7 @@ def _unawaited(call: Call, tensors: Tensors) -> Sequence[torch.Tensor]:
     under_way = []
     for tensor in tensors:  # sent to oneself
         parts = [len(tensor) if rank == own else 0 for rank in range(SIZE)]
-        under_way.append(functional.all_to_all_single(tensor, parts, parts, dist.group.WORLD))
+        under_way.append(functional.all_to_all_single(tensor, parts, parts, group_of(None)))
     call(under_way)
     return [each * 1 for each in under_way]
 
@@ -330,17 +330,17 @@ class Subclass(torch.Tensor):
 class Wrapper(torch.Tensor):
     """One whose elements are in another tensor, with which its operators work."""
 
-    inner: torch.Tensor
+    held: torch.Tensor
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Wrapper:
         made: Any = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype, device=inner.device)
-        made.inner = inner
+        made.held = inner
         return made  # type: ignore[no-any-return]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = pytree.tree_map_only(Wrapper, lambda each: each.inner, (args, kwargs or {}))
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        args, kwargs = pytree.tree_map_only(Wrapper, lambda each: each.held, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
@@ -423,7 +423,7 @@ KINDS: dict[str, Kind] = {
     "in make_fx": lambda call, tensors: recorded(call, tensors, []),
     "in a CommDebugMode": lambda call, tensors: counted(call, tensors, []),
     "subclass": of(lambda t: t.clone().as_subclass(Subclass), lambda t: t.as_subclass(torch.Tensor)),
-    "subclass that wraps another tensor": of(lambda t: Wrapper(t.clone()), lambda t: t.inner),
+    "subclass that wraps another tensor": of(lambda t: Wrapper(t.clone()), lambda t: t.held),
     "DTensor": _dtensors,
     "unawaited AsyncCollectiveTensor": _unawaited,
 }

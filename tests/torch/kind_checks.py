@@ -148,7 +148,7 @@ def check_wait_tensor_waits_for_what_is_in_flight(rank: int, size: int) -> None:
                 assert c10d._get_work_registry_size() > before, name
         if not rank:
             assert not work.is_completed() or name in ("scatter",), name
-            store.set(f"in flight/{name}", b"")
+            store.set(f"in flight/{name}", "begun")
         for tensor in tensors:
             torch.ops.c10d_functional.wait_tensor(tensor)
         if collective.written(rank):

@@ -197,13 +197,14 @@ def check_lists_of_outputs_that_share_memory_are_refused(rank: int, size: int) -
         [whole[2 * each :][::2][:3] for each in range(size)],
     ):
         part = torch.ones_like(outputs[0])
-        for call in (
+        into: tuple[Callable[[Any, torch.Tensor], object], ...] = (
             lambda to, part: dist.all_gather(to, part),
             lambda to, part: dist.all_to_all(to, [part] * size),
             lambda to, part: dist.all_reduce_coalesced(to),
             lambda to, part: group.reduce_scatter_tensor_coalesced(to, [part.repeat(size)] * size),
             lambda to, part: group.allgather_coalesced([[each] for each in to], [part]),
-        ):
+        )
+        for call in into:
             with pytest.raises(ArgumentError, match="outputs share memory"):
                 call(outputs, part)
         if rank == 0:

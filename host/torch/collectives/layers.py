@@ -29,8 +29,10 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from fanin.errors import FaninError, UnsupportedError
-from fanin.host.torch.handles.host_tensor import ORDINARY, layers_active
+from fanin.host.torch.handles.host_tensor import ORDINARY, modes_active, transform
 
+_c10d: Any = c10d
+"""The same, for what torch's stubs have otherwise or not at all."""
 _BOTTOM = torch._C.DispatchKey.BackendSelect
 """The lowest dispatch key above those of devices."""
 _UNKNOWN_TIMEOUT_MS = -1
@@ -93,16 +95,17 @@ _CALL = _Call()
 
 def layered(given: Any) -> bool:
     """Whether a collective of these tensors (one, a list, or lists of lists) must go through the dispatcher."""
-    if layers_active() or _has_own_class(given):
+    if modes_active() or transform() is not None:
         return not _CALL.at_bottom
+    for each in (given,) if isinstance(given, torch.Tensor) else given:
+        if type(each) not in ORDINARY and _has_own_class(each):
+            return not _CALL.at_bottom
     return False
 
 
 def _has_own_class(given: Any) -> bool:
-    if type(given) in ORDINARY or given is None:
-        return False
     if not isinstance(given, torch.Tensor):
-        return any(map(_has_own_class, given))
+        return any(type(each) not in ORDINARY and _has_own_class(each) for each in given or ())
     # The group itself waits for a functional collective's result.
     return not isinstance(given, AsyncCollectiveTensor) and _dispatches(given)
 
@@ -148,7 +151,7 @@ def devices_of(given: Any) -> set[str]:
 
 def _layer_of(tensors: Any) -> str | None:
     """The outermost of torch's layers, in words."""
-    if (interpreter := torch._C._functorch.peek_interpreter_stack()) is not None:
+    if (interpreter := transform()) is not None:
         return f"torch.func ({interpreter.key().name.lower()})"
     for tensor in _flat(tensors):
         if type(tensor) not in ORDINARY and _dispatches(tensor):
@@ -228,7 +231,7 @@ class _Boxing(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.boxed = args[2]
-        return args[0], c10d._create_work_from_future(torch.futures.Future()).boxed()
+        return args[0], _c10d._create_work_from_future(torch.futures.Future()).boxed()
 
 
 def _boxed(opts: Any) -> Any:
@@ -238,6 +241,7 @@ def _boxed(opts: Any) -> Any:
     options.reduceOp = op if type(op) is dist.ReduceOp else dist.ReduceOp(op)
     with torch._C._DisableFuncTorch(), _disable_current_modes():
         nothing = torch.empty(0, device="cpu")
-        with _Boxing() as boxing:
-            c10d.ProcessGroup(0, 1).allreduce([nothing], options)
+        boxing = _Boxing()  # type: ignore[no-untyped-call]
+        with boxing:
+            _c10d.ProcessGroup(0, 1).allreduce([nothing], options)
     return boxing.boxed

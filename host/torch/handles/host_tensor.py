@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
@@ -32,8 +33,10 @@ GLOO_DTYPES = frozenset(
 ORDINARY = (torch.Tensor, torch.nn.Parameter)
 """Classes whose tensors hold their own elements: nearly all that come."""
 
-_modes_active: Callable[[], int] = torch._C._len_torch_dispatch_stack
-_transform: Callable[[], object] = torch._C._functorch.peek_interpreter_stack
+modes_active: Callable[[], int] = torch._C._len_torch_dispatch_stack
+"""How many modes (fake tensors, make_fx, CommDebugMode, ...) change this thread's operators now."""
+transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+"""The transform of torch.func that does, or None."""
 
 
 class HostTensor:
@@ -58,8 +61,8 @@ def concrete(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def layers_active() -> bool:
-    """Whether a mode (fake tensors, make_fx, CommDebugMode, ...) or a transform of torch.func changes operators now."""
-    return _modes_active() > 0 or _transform() is not None
+    """Whether a mode or a transform of torch.func changes this thread's operators now."""
+    return modes_active() > 0 or transform() is not None
 
 
 @contextlib.contextmanager
@@ -75,19 +78,18 @@ def has_memory(tensor: torch.Tensor) -> bool:
     Tensors that wrap others, as a DTensor, a functional or a gradient-tracking one, and fake ones have none; nor has
     one whose storage was freed (`untyped_storage().resize_(0)`), as FSDP's and offloading do.
     """
-    if tensor.numel() == 0:
-        return True
     try:
         if tensor.data_ptr() == 0:
-            return False
+            return tensor.numel() == 0
         held = tensor.untyped_storage().nbytes()
+        if tensor.is_contiguous():
+            return tensor.storage_offset() * tensor.itemsize + tensor.nbytes <= held
     except (RuntimeError, NotImplementedError):  # torch's answer where there are none
         return False
-    if tensor.is_contiguous():
-        last = tensor.numel() - 1
-    else:
-        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (tensor.storage_offset() + last + 1) * tensor.element_size() <= held
+    if tensor.numel() == 0:
+        return True
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (tensor.storage_offset() + last + 1) * tensor.itemsize <= held
 
 
 def wraps(tensor: torch.Tensor) -> bool:
