@@ -21,7 +21,8 @@ from fanin.cli.p4 import app
 from fanin.cli.simple_switch import PROGRAM, read
 from fanin.errors import ConfigurationError
 from fanin.switch.p4 import V1Switch
-from fanin.switch.p4.commands import MAX_PRIORITY, CommandError, Commands
+from fanin.switch.p4.command_words import CommandError
+from fanin.switch.p4.commands import MAX_PRIORITY, Commands
 from fanin.switch.p4.meters import MeterRates
 from fanin.switch.p4.replication import MirrorSession, Replica
 from fanin.switch.p4.tables import Match
