@@ -274,6 +274,8 @@ def test_the_command_line_of_mininets_switches_is_read(tmp_path: Path) -> None:
     assert found.passed_over == ("--nanolog", "--thrift-port")
     traced = read([str(tmp_path / "router.json"), "--log-console", "--log-level", "trace"])
     assert traced.options.trace is not None
+    bare = read(["--pcap", str(tmp_path / "router.json")]).options
+    assert (bare.captures, bare.artefacts is None) == (Path(), False)
     empty = read(["--no-p4", "--", "--grpc-server-addr", "127.0.0.1:0"])
     assert empty.options.artefacts is None
 
