@@ -117,6 +117,8 @@ def _options(ours: argparse.Namespace, server: argparse.Namespace) -> RunOptions
     from fanin.switch.p4runtime.server.port_set import read_ports
     from fanin.switch.p4runtime.standalone import RunOptions
 
+    if ours.program is None and str(ours.pcap).endswith(".json"):  # --pcap without a folder, in front of the program
+        ours.program, ours.pcap = Path(ours.pcap), "."
     if ours.no_p4 == (ours.program is not None):
         raise ConfigurationError(f"{PROGRAM}: either a program or --no-p4 is expected")
     if server.drop_port != DROP_PORT:

@@ -14,26 +14,31 @@ Rules
 from __future__ import annotations
 
 import heapq
-import ipaddress
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from fanin.errors import ConfigurationError
 from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.actions import Group, Member, TableError
-from fanin.switch.p4.meters import MeterRates
+from fanin.switch.p4.command_words import (
+    CommandError,
+    at_most,
+    free,
+    free_number,
+    match,
+    named,
+    node_of,
+    number,
+    rates,
+    value,
+)
 from fanin.switch.p4.replication import MAX_GROUP, MAX_SESSION, MirrorSession, Replica
-from fanin.switch.p4.tables import KeyField, Match, MatchKind, Table
+from fanin.switch.p4.tables import Match, Table
 from fanin.switch.p4.v1model import DROP_PORT, V1Switch
 
-Thing = TypeVar("Thing")
 MAX_PRIORITY = 1 << 24
 """A priority here is this minus BMv2's: the highest wins in P4Runtime."""
 MAX_LINES = 1 << 20
 MAX_NODES = 1 << 16
-MAC = re.compile(r"[0-9a-fA-F]{1,2}(:[0-9a-fA-F]{1,2}){5}")
 SHOWING = (
     "act_prof_dump", "act_prof_dump_group", "act_prof_dump_member", "counter_read", "get_time_elapsed",
     "get_time_since_epoch", "help", "mc_dump", "meter_get_rates", "mirroring_get", "port_add", "port_remove", "pvs_get",
@@ -43,10 +48,6 @@ SHOWING = (
 )  # fmt: skip
 """Commands that change nothing, and those of ports, which are given when a switch starts."""
 QUEUES = ("set_queue_depth", "set_queue_rate")
-
-
-class CommandError(ConfigurationError):
-    """A line of a command file that cannot be carried out."""
 
 
 @dataclass
@@ -71,14 +72,14 @@ class Commands:
         lines = text.splitlines()
         if len(lines) > MAX_LINES:
             raise CommandError(f"{source}: {len(lines):,} lines; at most {MAX_LINES:,}")
-        for number, line in enumerate(lines, 1):
+        for at, line in enumerate(lines, 1):
             words = line.partition("#")[0].split()
             if not words:
                 continue
             try:
                 self._line(words[0], words[1:])
             except (TableError, CommandError, ValueError) as error:
-                raise CommandError(f"{source}, line {number}: {words[0]}: {error}") from None
+                raise CommandError(f"{source}, line {at}: {words[0]}: {error}") from None
 
     def _line(self, name: str, words: list[str]) -> None:
         if name in SHOWING or name in QUEUES:
@@ -97,10 +98,10 @@ class Commands:
     # --- tables ---
 
     def _table(self, name: str) -> Table:
-        return _named(name, self.switch.program.tables, "table")
+        return named(name, self.switch.program.tables, "table")
 
     def _action(self, table: Table, name: str, given: Iterable[str]) -> tuple[str, tuple[int, ...]]:
-        facts = _named(name, table.actions, f"action of table {table.name}")
+        facts = named(name, table.actions, f"action of table {table.name}")
         words = list(given)
         if len(words) != len(facts.widths):
             raise CommandError(f"action {facts.name} takes {len(facts.widths)} values, not {len(words)}")
@@ -186,12 +187,12 @@ class Commands:
     # --- action profiles ---
 
     def _profile(self, name: str) -> ActionProfile:
-        return _named(name, self.switch.program.profiles, "action profile")
+        return named(name, self.switch.program.profiles, "action profile")
 
     def create_member(self, words: list[str]) -> None:
         """PROFILE ACTION DATA..."""
         profile = self._profile(words[0])
-        profile.insert_member(_free_number(profile.members), *self._member_action(profile, words[1:]))
+        profile.insert_member(free_number(profile.members), *self._member_action(profile, words[1:]))
 
     def modify_member(self, words: list[str]) -> None:
         """PROFILE ACTION MEMBER DATA..."""
@@ -199,7 +200,7 @@ class Commands:
         profile.modify_member(number(words[2]) + 1, *self._member_action(profile, [words[1], *words[3:]]))
 
     def _member_action(self, profile: ActionProfile, words: list[str]) -> tuple[str, tuple[int, ...]]:
-        facts = _named(words[0], profile.actions, f"action of action profile {profile.name}")
+        facts = named(words[0], profile.actions, f"action of action profile {profile.name}")
         if len(words) - 1 != len(facts.widths):
             raise CommandError(f"action {facts.name} takes {len(facts.widths)} values, not {len(words) - 1}")
         return facts.name, tuple(value(word, bits) for word, bits in zip(words[1:], facts.widths, strict=True))
@@ -213,7 +214,7 @@ class Commands:
     def create_group(self, words: list[str]) -> None:
         """PROFILE."""
         profile = self._profile(words[0])
-        profile.insert_group(_free_number(profile.groups), {}, 0)
+        profile.insert_group(free_number(profile.groups), {}, 0)
 
     def delete_group(self, words: list[str]) -> None:
         """PROFILE GROUP."""
@@ -255,13 +256,13 @@ class Commands:
         """INSTANCE PORT... [| LAG...]."""
         if len(self._nodes) >= MAX_NODES:
             raise CommandError(f"more than {MAX_NODES} nodes")
-        self._nodes[_free(self._nodes)] = _node(words[0], words[1:])
+        self._nodes[free(self._nodes)] = node_of(words[0], words[1:])
 
     def node_update(self, words: list[str]) -> None:
         """NODE PORT... [| LAG...]."""
         node = self._node(words[0])
         instance = self._nodes[node][0].instance if self._nodes[node] else 0
-        self._nodes[node] = _node(str(instance), words[1:])
+        self._nodes[node] = node_of(str(instance), words[1:])
         self._refresh()
 
     def node_destroy(self, words: list[str]) -> None:
@@ -321,22 +322,22 @@ class Commands:
 
     def register_write(self, words: list[str]) -> None:
         """REGISTER INDEX VALUE."""
-        register = _named(words[0], self.switch.program.registers, "register array")
+        register = named(words[0], self.switch.program.registers, "register array")
         register.cells[at_most(words[1], register.size - 1, "index")] = value(words[2], register.bits)
 
     def register_reset(self, words: list[str]) -> None:
         """REGISTER."""
-        _named(words[0], self.switch.program.registers, "register array").reset()
+        named(words[0], self.switch.program.registers, "register array").reset()
 
     def counter_write(self, words: list[str]) -> None:
         """COUNTER INDEX PACKETS BYTES."""
-        counter = _named(words[0], self.switch.program.counters, "counter array")
+        counter = named(words[0], self.switch.program.counters, "counter array")
         at = at_most(words[1], counter.size - 1, "index")
         counter.packets[at], counter.bytes[at] = value(words[2], 63), value(words[3], 63)
 
     def counter_reset(self, words: list[str]) -> None:
         """COUNTER."""
-        counter = _named(words[0], self.switch.program.counters, "counter array")
+        counter = named(words[0], self.switch.program.counters, "counter array")
         for at in range(counter.size):
             counter.packets[at] = counter.bytes[at] = 0
         if counter.table is not None:
@@ -345,7 +346,7 @@ class Commands:
 
     def meter_array_set_rates(self, words: list[str]) -> None:
         """METER RATE:BURST RATE:BURST."""
-        meters = _named(words[0], self.switch.program.meters, "meter array")
+        meters = named(words[0], self.switch.program.meters, "meter array")
         given = rates(words[1:])
         if meters.table is not None:
             for entry in self.switch.program.tables[meters.table]:
@@ -356,7 +357,7 @@ class Commands:
 
     def meter_set_rates(self, words: list[str]) -> None:
         """METER INDEX RATE:BURST RATE:BURST; of a direct meter, INDEX is an entry's handle."""
-        meters, given = _named(words[0], self.switch.program.meters, "meter array"), rates(words[2:])
+        meters, given = named(words[0], self.switch.program.meters, "meter array"), rates(words[2:])
         if meters.table is None:
             meters[at_most(words[1], meters.size - 1, "index")].set(given)
             return
@@ -367,13 +368,13 @@ class Commands:
 
     def value_set(self, words: list[str], *, add: bool) -> None:
         """VALUE_SET VALUE."""
-        members = _named(words[0], self.switch.program.value_sets, "parse value set")
+        members = named(words[0], self.switch.program.value_sets, "parse value set")
         given = {value(words[1], members.bits)}
         members.values = members.values | given if add else members.values - given
 
     def value_set_clear(self, words: list[str]) -> None:
         """VALUE_SET."""
-        _named(words[0], self.switch.program.value_sets, "parse value set").values = set()
+        named(words[0], self.switch.program.value_sets, "parse value set").values = set()
 
 
 Work = Callable[[Commands, list[str]], None]
@@ -416,118 +417,3 @@ COMMANDS: dict[str, tuple[int, int | None, Work]] = {
     "pvs_clear": (1, 1, Commands.value_set_clear),
 }
 """By name: the fewest and the most words behind it, and what it does."""
-
-
-# --- words ---
-
-
-def number(word: str) -> int:
-    """A number from 0 on."""
-    try:
-        found = int(word, 0)
-    except ValueError:
-        found = -1
-    if found < 0:
-        raise CommandError(f"{word!r} is no number 0, 1, 2, ...")
-    return found
-
-
-def at_most(word: str, most: int, what: str) -> int:
-    """A number up to a bound."""
-    if (found := number(word)) > most:
-        raise CommandError(f"{what} {found}: expected 0..{most}")
-    return found
-
-
-def value(word: str, bits: int) -> int:
-    """A value of a field, an address where the width is that of one."""
-    found = _address(word, bits)
-    if found is None:
-        found = number(word)
-    if found >> bits:
-        raise CommandError(f"{word} does not fit {bits} bits")
-    return found
-
-
-def _address(word: str, bits: int) -> int | None:
-    if bits == 48 and MAC.fullmatch(word):
-        return int("".join(part.rjust(2, "0") for part in word.split(":")), 16)
-    try:
-        if bits == 32 and "." in word:
-            return int(ipaddress.IPv4Address(word))
-        if bits == 128 and ":" in word:
-            return int(ipaddress.IPv6Address(word))
-    except ValueError as error:
-        raise CommandError(str(error)) from None
-    return None
-
-
-def match(word: str, part: KeyField) -> Match:
-    """One field of a key."""
-    whole = (1 << part.bits) - 1
-    if part.kind in (MatchKind.EXACT, MatchKind.VALID):
-        return Match(value(word, part.bits))
-    first, mark, second = word.partition({"lpm": "/", "ternary": "&&&", "range": "->"}[part.kind.value])
-    if not mark:
-        raise CommandError(f"field {part.name} is {part.kind.value}, and {word!r} has no {_MARKS[part.kind.value]}")
-    if part.kind is MatchKind.LPM:
-        length = at_most(second, part.bits, "prefix length")
-        return Match(value(first, part.bits), whole - (whole >> length))
-    low, high = value(first, part.bits), value(second, part.bits)
-    if part.kind is MatchKind.TERNARY:
-        return Match(low, high)
-    if low > high:
-        raise CommandError(f"{word}: the range ends before it begins")
-    return Match(low=low, high=high)
-
-
-_MARKS = {"lpm": "/LENGTH", "ternary": "&&&MASK", "range": "->HIGH"}
-
-
-def rates(words: list[str]) -> MeterRates:
-    """Two rates with their bursts, the lower one first."""
-    made: list[int] = []
-    for word in words:
-        rate, colon, burst = word.partition(":")
-        try:
-            per_second = round(float(rate) * 1e6)
-        except (ValueError, OverflowError):
-            per_second = -1
-        if not colon or not 0 <= per_second < 1 << 63:
-            raise CommandError(f"{word!r}: expected RATE:BURST, in tokens per microsecond and tokens")
-        made += [per_second, value(burst, 63)]
-    if made[0] > made[2]:
-        raise CommandError(f"{words[0]} is above {words[1]}: the committed rate comes first")
-    return MeterRates(*made)
-
-
-def _node(instance: str, words: list[str]) -> tuple[Replica, ...]:
-    if "|" in words:
-        if words.index("|") < len(words) - 1:
-            raise CommandError("link aggregation groups are not implemented: name the ports")
-        words = words[: words.index("|")]
-    return tuple(
-        Replica(at_most(port, DROP_PORT - 1, "port"), at_most(instance, 0xFFFF, "instance"))
-        for word in words
-        for port in word.split(",")
-    )
-
-
-def _named(name: str, things: Mapping[str, Thing], what: str) -> Thing:
-    """What has that name, or the only thing whose name ends so."""
-    if name in things:
-        return things[name]
-    found = [each for each in things if each.endswith(f".{name}")]
-    if len(found) != 1:
-        raise CommandError(f"{name!r} is no {what}" if not found else f"{name!r} may be {' or '.join(found)}")
-    return things[found[0]]
-
-
-def _free(taken: Mapping[int, object]) -> int:
-    """The lowest handle that is free. BMv2 gives the same."""
-    return next(handle for handle in range(len(taken) + 1) if handle not in taken)
-
-
-def _free_number(taken: Mapping[int, object]) -> int:
-    """The number of a member or a group: its handle plus one, since 0 means all of them in P4Runtime."""
-    return next(each for each in range(1, len(taken) + 2) if each not in taken)

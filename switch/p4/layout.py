@@ -171,7 +171,8 @@ class Layout:
     @classmethod
     def read(cls, root: Node) -> Layout:
         """From `header_types`, `headers`, `header_stacks`, `header_unions` and `field_aliases`."""
-        layout, by_id = cls(), {}
+        layout = cls()
+        by_id: dict[int, Header] = {}
         for node in root["header_types"]:
             kind = _read_type(node)
             if kind.name in layout.types:

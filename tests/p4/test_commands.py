@@ -21,7 +21,8 @@ from fanin.cli.p4 import app
 from fanin.cli.simple_switch import PROGRAM, read
 from fanin.errors import ConfigurationError
 from fanin.switch.p4 import V1Switch
-from fanin.switch.p4.commands import MAX_PRIORITY, CommandError, Commands
+from fanin.switch.p4.command_words import CommandError
+from fanin.switch.p4.commands import MAX_PRIORITY, Commands
 from fanin.switch.p4.meters import MeterRates
 from fanin.switch.p4.replication import MirrorSession, Replica
 from fanin.switch.p4.tables import Match
@@ -164,12 +165,11 @@ def test_groups_nodes_and_sessions(switch: V1Switch) -> None:
         "mirroring_add_mc 6 1",
     )
     everywhere = (Replica(1, 7), Replica(2, 7), Replica(3, 8))
-    assert switch.groups[1] == everywhere
+    assert dict(switch.groups) == {1: everywhere}
     assert (switch.mirrors[5], switch.mirrors[6]) == (MirrorSession((Replica(4, 0),)), MirrorSession(everywhere))
     commands.run("mc_node_update 0 9\nmc_node_dissociate 1 1\nmirroring_delete 5")
-    assert switch.groups[1] == (Replica(9, 7),)
-    assert switch.mirrors[6] == MirrorSession((Replica(9, 7),))
-    assert 5 not in switch.mirrors
+    assert dict(switch.groups) == {1: (Replica(9, 7),)}
+    assert dict(switch.mirrors) == {6: MirrorSession((Replica(9, 7),))}
 
 
 def test_cells_and_value_sets(switch: V1Switch) -> None:
@@ -274,6 +274,8 @@ def test_the_command_line_of_mininets_switches_is_read(tmp_path: Path) -> None:
     assert found.passed_over == ("--nanolog", "--thrift-port")
     traced = read([str(tmp_path / "router.json"), "--log-console", "--log-level", "trace"])
     assert traced.options.trace is not None
+    bare = read(["--pcap", str(tmp_path / "router.json")]).options
+    assert (bare.captures, bare.artefacts is None) == (Path(), False)
     empty = read(["--no-p4", "--", "--grpc-server-addr", "127.0.0.1:0"])
     assert empty.options.artefacts is None
 

@@ -113,14 +113,10 @@ def hidden(*, constant: bool) -> dict[str, Any]:
     }
     tables = [
         table("seen", ["send"], [("exact", "h", "a")], then="hidden", default=(0, ())),
-        table(
-            "hidden",
-            ["mark", "none"],
-            [("exact", "h", "a")],
-            default=(2, ()),
-            **({"entries": [entry]} if constant else {}),
-        ),
+        table("hidden", ["mark", "none"], [("exact", "h", "a")], default=(2, ())),
     ]
+    if constant:
+        tables[1]["entries"] = [entry]
     return program(
         types={"h_t": [["a", 8]]},
         headers={"h": "h_t"},

@@ -97,7 +97,7 @@ def read(port: int, data: bytes) -> Seen:
     values = [
         int.from_bytes(data[at : at + size].ljust(size, b"\0"), "big") for at, size in zip(starts, places, strict=True)
     ]
-    return Seen(port, *values, len(data))
+    return Seen._make((port, *values, len(data)))
 
 
 def test_a_resubmitted_packet_has_its_own_type_and_length_whatever_the_list_says() -> None:
