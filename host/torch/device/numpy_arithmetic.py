@@ -87,8 +87,8 @@ class NumpyArithmetic:
     ) -> None:
         """As `Arithmetic.rotate_back`."""
         values = np.empty(rotation.count, np.float32)
-        nothing = [np.zeros(rotation.padded, np.float32) for _ in range(2)]
-        rotations.rotate_back(mean, signs.view(np.uint32), rotation.block, *nothing, values)
+        lost, kept = (np.zeros(rotation.padded, np.float32) for _ in range(2))
+        rotations.rotate_back(mean, signs.view(np.uint32), rotation.block, lost, kept, values)
         x[:] = fixed_point.to_bfloat16(values) if x.dtype == np.uint16 else values.astype(x.dtype)
         if cut is not None and squares is not None:
             bad = ~np.isfinite(squares)

@@ -1,0 +1,281 @@
+"""The arithmetic of a reduction on a GPU, by Triton: launches of kernels.py and rotation_kernels.py.
+
+Triton comes with torch's CUDA wheels and is no dependency of fanin: `triton_arithmetic` imports it when a GPU asks for
+it, and says why where it cannot be used. It is believed only where its kernels have given numpy's bits on that device.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fanin.errors import UnsupportedError
+from fanin.host.torch.device.arithmetic import Plan, Rotation
+from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
+from fanin.numerics.lanes import WORD_BITS
+from fanin.numerics.reduction import Element
+
+SIXTEEN = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: ""}
+"""How a kernel stores elements of a type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a kernel's work is divided, which changes no bit."""
+
+    tile: int
+    """Elements (codes), words (quantize, dequantize) or rows (rotations) that a program takes at a time; a power of
+    two."""
+    warps: int
+
+
+CODES = Launch(512, 4)
+QUANTIZE = Launch(128, 4)
+DEQUANTIZE = Launch(128, 4)
+ROTATE = Launch(1, 4)
+ROTATE_BACK = Launch(1, 4)
+
+
+class TritonArithmetic:
+    """`Arithmetic` of tensors in one GPU's memory; under TRITON_INTERPRET=1 of tensors in the host's.
+
+    Launches go to the current stream of the current device, which must be the tensors'.
+    """
+
+    def __init__(
+        self,
+        *,
+        codes: Launch = CODES,
+        quantize: Launch = QUANTIZE,
+        dequantize: Launch = DEQUANTIZE,
+        rotate: Launch = ROTATE,
+        rotate_back: Launch = ROTATE_BACK,
+    ) -> None:
+        """Raises ImportError without Triton."""
+        self._kernels: Any = importlib.import_module("fanin.host.torch.device.kernels")
+        self._rotations: Any = importlib.import_module("fanin.host.torch.device.rotation_kernels")
+        self._codes, self._quantize, self._dequantize = codes, quantize, dequantize
+        self._rotate, self._rotate_back = rotate, rotate_back
+
+    def codes(self, plan: Plan, x: torch.Tensor, residual: torch.Tensor | None, codes: torch.Tensor) -> None:
+        """As `Arithmetic.codes`."""
+        if not len(x):
+            return
+        self._kernels.scale_codes[(plan.blocks(len(x)),)](
+            x,
+            x if residual is None else residual,
+            codes,
+            len(x),
+            _float32(plan.factor),
+            HAS_FACTOR=plan.factor != 1.0,
+            HAS_RESIDUAL=residual is not None,
+            POWERS=plan.up == WORD_BITS,
+            BLOCK=plan.block_elements,
+            TILE=self._codes.tile,
+            **_options(self._codes),
+        )
+
+    def quantize(
+        self,
+        plan: Plan,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        codes: torch.Tensor,
+        words: torch.Tensor,
+        *,
+        adds: bool = False,
+    ) -> None:
+        """As `Arithmetic.quantize`."""
+        if not len(x):
+            return
+        self._kernels.quantize[(plan.blocks(len(x)),)](
+            x,
+            x if residual is None else residual,
+            codes,
+            words,
+            len(x),
+            _float32(plan.factor),
+            HAS_FACTOR=plan.factor != 1.0,
+            HAS_RESIDUAL=residual is not None,
+            ADDS=adds,
+            BITS=plan.up,
+            BOUND=plan.bound,
+            EXPONENT=plan.exponent,
+            BLOCK=plan.block_elements,
+            TILE=self._quantize.tile,
+            **_options(self._quantize),
+        )
+
+    def dequantize(
+        self,
+        plan: Plan,
+        words: torch.Tensor,
+        codes: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        skip: int = 0,
+        shifts: torch.Tensor | None = None,
+        failed: torch.Tensor | None = None,
+    ) -> None:
+        """As `Arithmetic.dequantize`."""
+        if not len(out):
+            return
+        count = skip + len(out)
+        self._kernels.dequantize[(plan.blocks(count),)](
+            words,
+            codes,
+            codes if shifts is None else shifts,
+            words if failed is None else failed,
+            _as_bits(out),
+            count,
+            skip,
+            _float32(plan.divisor),
+            plan.offset,
+            SHIFTED=shifts is not None,
+            WATCHED=failed is not None,
+            SIXTEEN=SIXTEEN[out.dtype],
+            UP=plan.up,
+            DOWN=plan.down,
+            BOUND=plan.bound,
+            EXPONENT=plan.exponent,
+            BLOCK=plan.block_elements,
+            PACKET=plan.packet_blocks,
+            TILE=self._dequantize.tile,
+            **_options(self._dequantize),
+        )
+
+    def rotate(
+        self,
+        rotation: Rotation,
+        x: torch.Tensor,
+        signs: torch.Tensor,
+        owed: torch.Tensor | None,
+        sent: torch.Tensor,
+        cut: torch.Tensor,
+        squares: torch.Tensor,
+    ) -> None:
+        """As `Arithmetic.rotate`."""
+        if not rotation.rows:
+            return
+        clips = math.isfinite(rotation.clip)
+        self._rotations.rotate[(-(-rotation.rows // self._rotate.tile),)](
+            x,
+            signs,
+            sent if owed is None else owed,
+            sent,
+            cut,
+            squares,
+            rotation.count,
+            rotation.rows,
+            _float32(rotation.clip) if clips else 0.0,
+            _float32(rotation.block**-0.5),
+            HAS_OWED=owed is not None,
+            CLIPS=clips,
+            ROWS=self._rotate.tile,
+            BLOCK=rotation.block,
+            LOG=rotation.block.bit_length() - 1,
+            **_options(self._rotate),
+        )
+
+    def rotate_back(
+        self,
+        rotation: Rotation,
+        mean: torch.Tensor,
+        signs: torch.Tensor,
+        x: torch.Tensor,
+        owed: torch.Tensor | None,
+        cut: torch.Tensor | None,
+        squares: torch.Tensor | None,
+    ) -> None:
+        """As `Arithmetic.rotate_back`."""
+        if not rotation.rows:
+            return
+        has_cut = cut is not None and squares is not None
+        self._rotations.rotate_back[(-(-rotation.rows // self._rotate_back.tile),)](
+            mean,
+            signs,
+            _as_bits(x),
+            mean if owed is None else owed,
+            cut if has_cut else mean,
+            squares if has_cut else mean,
+            rotation.count,
+            rotation.rows,
+            _float32(rotation.block**-0.5),
+            HAS_CUT=has_cut,
+            HAS_OWED=owed is not None,
+            SIXTEEN=SIXTEEN[x.dtype],
+            ROWS=self._rotate_back.tile,
+            BLOCK=rotation.block,
+            LOG=rotation.block.bit_length() - 1,
+            **_options(self._rotate_back),
+        )
+
+
+@functools.cache
+def triton_arithmetic(device: torch.device) -> TritonArithmetic:
+    """The arithmetic of that device, after it has given numpy's bits there.
+
+    Raises UnsupportedError, whose text says what is missing and what to do: no Triton, one that does not compile (it
+    needs a C compiler), or one whose kernels give other bits.
+    """
+    try:
+        made = TritonArithmetic()
+        with torch.cuda.device(device):
+            differing = differences(made, device)
+    except Exception as error:
+        raise UnsupportedError(
+            f"Triton cannot be used on {device}: {type(error).__name__}: {error}. Tensors cross to the host whole and "
+            "are quantized there. Remedy: the Triton that this torch was built for (pip install torch with CUDA brings "
+            "it), and a C compiler"
+        ) from error
+    if differing:
+        raise UnsupportedError(
+            f"Triton's kernels give other bits than numpy on {device}: {', '.join(differing)}. Tensors cross to the "
+            "host whole and are quantized there. Remedy: the Triton that this torch was built for, and a report"
+        )
+    return made
+
+
+_PROBE_ELEMENTS = 1500
+
+
+def differences(arithmetic: TritonArithmetic, device: torch.device) -> list[str]:
+    """The steps that give other bits than numpy's functions, of a small tensor in 8-bit lanes; none of a sound one."""
+    plan = Plan(Element.FLOAT32, 8, 8, 42, 704, 2, 42, divisor=3.0, factor=0.3)
+    x = (np.random.default_rng(1).standard_normal(_PROBE_ELEMENTS) * 1e-3).astype(np.float32)
+    x[::97] *= np.float32(1e-40)
+    owed = np.random.default_rng(2).standard_normal(_PROBE_ELEMENTS).astype(np.float32)
+    blocks, words = plan.blocks(_PROBE_ELEMENTS), plan.words(_PROBE_ELEMENTS)
+    host: list[Any] = [x, owed, np.zeros(blocks, np.int16), np.zeros(words, np.int32), np.zeros_like(x)]
+    own: list[Any] = [torch.from_numpy(each.copy()).to(device) for each in host]
+    sides: tuple[tuple[Any, list[Any]], ...] = ((NumpyArithmetic(), host), (arithmetic, own))
+    for steps, (values, residual, codes, packed, out) in sides:
+        steps.codes(plan, values, residual, codes)
+        steps.quantize(plan, values, residual, codes, packed)
+        steps.dequantize(plan, packed, codes, out)
+    names = ("x", "residual", "codes", "words", "values")
+    return [
+        name
+        for name, ours, theirs in zip(names, host, own, strict=True)
+        if not np.array_equal(ours.view(np.uint8), theirs.cpu().numpy().view(np.uint8))
+    ]
+
+
+def _options(launch: Launch) -> dict[str, Any]:
+    """Never with contraction: the kernels' bits depend on it."""
+    return {"num_warps": launch.warps, "enable_fp_fusion": False}
+
+
+def _float32(value: float) -> float:
+    return float(np.float32(value))
+
+
+def _as_bits(x: torch.Tensor) -> torch.Tensor:
+    """Elements of 16 bits as integers: kernels round them themselves."""
+    return x if x.dtype == torch.float32 else x.view(torch.int16)
