@@ -20,6 +20,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import (
@@ -299,14 +300,14 @@ class GroupResources:
         if self._is_world:
             self._timeline = timeline_for(session, self.options)
 
-    def _make_device(self, switch: SwitchReducer) -> DeviceReducer | None:
+    def _make_device(self, switch: SwitchReducer, device: torch.device) -> DeviceReducer | None:
         """What carries CUDA tensors, at the first one; its codes go through a job of their own beside the words'."""
         assert self._device_parts is not None
 
         def join(name: str, options: Options, interrupted: Callable[[], None]) -> JoinedSession:
             return self._join_meeting(replace(self.meeting, job_name=name, holds_switch=False), interrupted, options)
 
-        return self._device_parts.make(switch, join, isinstance(switch.session, LeasedSession), self._failed)
+        return self._device_parts.make(switch, device, join, self._failed)
 
     @property
     def submit(self) -> Callable[[Request], FaninWork]:

@@ -33,7 +33,7 @@ class SwitchReducer:
         session: AnySession,
         failures: Failures,
         completion: Completion,
-        make_device: Callable[[SwitchReducer], DeviceReducer | None],
+        make_device: Callable[[SwitchReducer, torch.device], DeviceReducer | None],
     ) -> None:
         """`make_device` is asked once, at the first request on CUDA memory; None: it goes by the host."""
         self.session = session
@@ -52,7 +52,7 @@ class SwitchReducer:
         """Start it; raise the group's failure when nothing can be started any more."""
         if request.device.type != "cpu":
             if not self._asked:
-                self.device, self._asked = self._make_device(self), True
+                self.device, self._asked = self._make_device(self, request.device), True
             return self._by_host(request) if self.device is None else self.device.submit(request)
         # Requests on host memory queue behind CUDA's: every rank must submit in the order of the calls.
         if self.device is not None and not self.free:
@@ -127,5 +127,5 @@ class SwitchReducer:
         self._make_device = _made_no_more  # it leads back to who holds this
 
 
-def _made_no_more(_reducer: SwitchReducer) -> DeviceReducer | None:
+def _made_no_more(_reducer: SwitchReducer, _device: torch.device) -> DeviceReducer | None:
     raise FaninError("the group has been left: no collectives after shutdown or abort")

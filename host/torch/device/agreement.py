@@ -1,46 +1,46 @@
-"""What all ranks of a group can do with CUDA tensors: each tells it when the group is made, and the least counts.
+"""What all ranks of a group can do with CUDA tensors: each tells the others through the store, and the least counts.
 
-So a rank without a device, or without Triton, finds the others submitting what it submits itself.
+So a rank without a device, or one whose Triton does not work, finds the others submitting what it submits itself. That
+there is a device is told when the group is made; that kernels work, at the group's first CUDA tensor, when they have
+been tried.
 """
 
 from __future__ import annotations
 
-import enum
-import importlib.util
 from datetime import timedelta
 
 import torch
 from torch._C import _distributed_c10d as c10d
 
-PREFIX = "device"
-"""Of the store's keys."""
+from fanin.errors import CollectiveTimeoutError
+
+DEVICE, NUMBERS = "device", "numbers"
+"""Questions: is there a CUDA device, and do its kernels make the host's numbers?"""
 
 
-class Level(enum.IntEnum):
-    """What a rank can do; more includes less."""
-
-    HOST = 0
-    """No CUDA device: whole tensors, through host memory."""
-    COPIES = 1
-    """Pieces through pinned memory; numbers are made on the host."""
-    NUMBERS = 2
-    """Codes and words are made on the device, by Triton."""
+def tell(store: c10d.Store, rank: int, question: str, answer: bool) -> None:
+    """For the others."""
+    store.set(f"{question}/{rank}", str(int(answer)))
 
 
-def own_level() -> Level:
-    """This process's."""
-    if not torch.cuda.is_available():
-        return Level.HOST
-    return Level.NUMBERS if importlib.util.find_spec("triton") is not None else Level.COPIES
+def all_say(store: c10d.Store, size: int, question: str, timeout: timedelta) -> bool:
+    """Whether every rank has said yes; waits for all answers.
+
+    Raises CollectiveTimeoutError, with the ranks that have not answered.
+    """
+    keys = [f"{question}/{rank}" for rank in range(size)]
+    try:
+        store.wait(keys, timeout)
+    except RuntimeError as error:
+        silent = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        raise CollectiveTimeoutError(
+            f"Timed out: ranks {', '.join(map(str, silent))} of this group have not come to its first CUDA tensor in "
+            f"{timeout.total_seconds():g} s. Remedy: every rank calls a collective with tensors on the same kind of "
+            "device; a rank that has no GPU makes all go by the host by itself"
+        ) from error
+    return all(store.get(key) == b"1" for key in keys)
 
 
-def tell(store: c10d.Store, rank: int, level: Level) -> None:
-    """For the others, before any of them asks."""
-    store.set(f"{PREFIX}/{rank}", str(int(level)))
-
-
-def least(store: c10d.Store, size: int, timeout: timedelta) -> Level:
-    """The least of all ranks, who have told it when they came into the group."""
-    keys = [f"{PREFIX}/{rank}" for rank in range(size)]
-    store.wait(keys, timeout)
-    return min(Level(int(store.get(key))) for key in keys)
+def has_device() -> bool:
+    """Whether this process may have CUDA tensors."""
+    return bool(torch.cuda.is_available())
