@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from fanin.host.torch.collectives.request import Request
+from fanin.host.torch.device import agreement, cuda, triton_arithmetic
 from fanin.host.torch.device.arithmetic import Plan
 from fanin.host.torch.device.device import Action, Event, Memory, Stream
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
+from fanin.host.torch.device.threads import ThreadedDevice
 
 
 class HostDevice:
@@ -59,9 +63,8 @@ class HostDevice:
         """Memory."""
         return torch.empty(count_bytes, dtype=torch.uint8)
 
-    def check_capture(self) -> bool:
-        """No graphs."""
-        return False
+    def retire(self, stream: Stream, memory: Memory, beside: Memory) -> None:
+        """Nothing is under way."""
 
     def close(self) -> None:
         """Nothing to close."""
@@ -87,6 +90,26 @@ class TensorArithmetic:
         """As Arithmetic.dequantize."""
         arrays = _array(words), _array(codes), _array(out)
         self._by_numpy.dequantize(plan, *arrays, skip=skip, shifts=_array(shifts), failed=_array(failed))
+
+
+def pretend() -> None:
+    """From here on this process's groups take every request for one on a device, which is host memory."""
+
+    def device(_request: Request) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def made(_device: torch.device, _asked: str, failed: Callable[[BaseException], None]) -> ThreadedDevice:
+        return ThreadedDevice(HostDevice(), failed)
+
+    given: dict[Any, dict[str, Any]] = {
+        Request: {"device": property(device)},
+        agreement: {"has_device": lambda: True},
+        cuda: {"make_device": made},
+        triton_arithmetic: {"triton_arithmetic": lambda _device: TensorArithmetic()},
+    }
+    for owner, named in given.items():
+        for name, value in named.items():
+            setattr(owner, name, value)
 
 
 def _array(tensor: torch.Tensor | None) -> Any:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fanin.errors import FaninError
+from fanin.errors import FaninError, UnsupportedError
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.handles.host_tensor import copy_back, on_host
@@ -51,6 +51,11 @@ class SwitchReducer:
     def submit(self, request: Request) -> FaninWork:
         """Start it; raise the group's failure when nothing can be started any more."""
         if request.device.type != "cpu":
+            if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+                raise UnsupportedError(
+                    f"{request.name}: a collective of fanin while a CUDA graph is captured, whose host's half would "
+                    "not run when the graph is replayed. Remedy: leave collectives out of captured regions"
+                )
             if not self._asked:
                 self.device, self._asked = self._make_device(self, request.device), True
             return self._by_host(request) if self.device is None else self.device.submit(request)

@@ -26,8 +26,8 @@ from fanin.host.torch.device.courier import Parcel
 from fanin.host.torch.device.device import Action, Device, Event, Flag, Memory, Stream
 from fanin.host.torch.device.ring import Ring, Slot
 
-MAX_QUEUED = 128
-"""Pieces of a channel on the device's queues: with six commands each, on two streams, they fit into CUDA's."""
+MAX_QUEUED = 64
+"""Pieces of a channel on the device's queues: with up to seven commands each, those of two groups fit into CUDA's."""
 
 
 @dataclass(slots=True, kw_only=True)

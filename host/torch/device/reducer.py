@@ -105,6 +105,12 @@ class Line:
         """The status on the device, as read last."""
         device.launch(self.arriving, lambda: self.failed.zero_())
 
+    def close(self) -> None:
+        """Its memory and threads, once streams have come to their ends."""
+        for stream in (self.leaving, self.arriving):
+            self.device.retire(stream, self._memory, as_bytes(self.failed))
+        self.device.close()
+
     def read_status(self) -> None:
         """On the current stream, which is `arriving`."""
         self.failed.copy_(self.status, non_blocking=True)
@@ -141,11 +147,6 @@ class DeviceReducer:
         with self._lock:
             line = self._line(request.device, coded=plan is not None)
             device = line.device
-            if device.check_capture():
-                raise UnsupportedError(
-                    f"{request.name}: a collective of fanin while a CUDA graph is captured; its host's half would not "
-                    "run when the graph is replayed. Remedy: leave collectives out of captured regions"
-                )
             self._forget()
             job = Job(device, request.name, request.timeout_s, [request])
             exchange = self._raw(request, line) if plan is None else self._coded(request, plan, line, job)
@@ -192,7 +193,7 @@ class DeviceReducer:
         self._word_threads.close(CLOSE_TIMEOUT_S)
         self._code_threads.close(CLOSE_TIMEOUT_S)
         for line in self._lines.values():
-            line.device.close()
+            line.close()
 
     def describe(self) -> str:
         """How streams wait and where numbers are made, by device."""

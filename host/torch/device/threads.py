@@ -161,9 +161,9 @@ class ThreadedDevice:
         """As the device below."""
         return self._below.allocate(stream.below, count_bytes)
 
-    def check_capture(self) -> bool:
+    def retire(self, stream: Stream, memory: Memory, beside: Memory) -> None:
         """As the device below."""
-        return bool(self._below.check_capture())
+        stream.put(lambda: self._below.retire(stream.below, memory, beside))
 
     def close(self) -> None:
         """End the threads. Flags have been raised for all that waits."""
