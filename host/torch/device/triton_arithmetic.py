@@ -60,13 +60,19 @@ class TritonArithmetic:
         """Raises ImportError without Triton."""
         self._kernels: Any = importlib.import_module("fanin.host.torch.device.kernels")
         self._rotations: Any = importlib.import_module("fanin.host.torch.device.rotation_kernels")
-        self._codes, self._quantize, self._dequantize = codes, quantize, dequantize
-        self._rotate, self._rotate_back = rotate, rotate_back
+        self.launches = {
+            "codes": codes,
+            "quantize": quantize,
+            "dequantize": dequantize,
+            "rotate": rotate,
+            "rotate_back": rotate_back,
+        }
 
     def codes(self, plan: Plan, x: torch.Tensor, residual: torch.Tensor | None, codes: torch.Tensor) -> None:
         """As `Arithmetic.codes`."""
         if not len(x):
             return
+        launch = self.launches["codes"]
         self._kernels.scale_codes[(plan.blocks(len(x)),)](
             x,
             x if residual is None else residual,
@@ -77,8 +83,8 @@ class TritonArithmetic:
             HAS_RESIDUAL=residual is not None,
             POWERS=plan.up == WORD_BITS,
             BLOCK=plan.block_elements,
-            TILE=self._codes.tile,
-            **_options(self._codes),
+            TILE=launch.tile,
+            **_options(launch),
         )
 
     def quantize(
@@ -94,6 +100,7 @@ class TritonArithmetic:
         """As `Arithmetic.quantize`."""
         if not len(x):
             return
+        launch = self.launches["quantize"]
         self._kernels.quantize[(plan.blocks(len(x)),)](
             x,
             x if residual is None else residual,
@@ -108,8 +115,8 @@ class TritonArithmetic:
             BOUND=plan.bound,
             EXPONENT=plan.exponent,
             BLOCK=plan.block_elements,
-            TILE=self._quantize.tile,
-            **_options(self._quantize),
+            TILE=launch.tile,
+            **_options(launch),
         )
 
     def dequantize(
@@ -127,6 +134,7 @@ class TritonArithmetic:
         if not len(out):
             return
         count = skip + len(out)
+        launch = self.launches["dequantize"]
         self._kernels.dequantize[(plan.blocks(count),)](
             words,
             codes,
@@ -146,8 +154,8 @@ class TritonArithmetic:
             EXPONENT=plan.exponent,
             BLOCK=plan.block_elements,
             PACKET=plan.packet_blocks,
-            TILE=self._dequantize.tile,
-            **_options(self._dequantize),
+            TILE=launch.tile,
+            **_options(launch),
         )
 
     def rotate(
@@ -164,7 +172,8 @@ class TritonArithmetic:
         if not rotation.rows:
             return
         clips = math.isfinite(rotation.clip)
-        self._rotations.rotate[(-(-rotation.rows // self._rotate.tile),)](
+        launch = self.launches["rotate"]
+        self._rotations.rotate[(-(-rotation.rows // launch.tile),)](
             x,
             signs,
             sent if owed is None else owed,
@@ -177,10 +186,10 @@ class TritonArithmetic:
             _float32(rotation.block**-0.5),
             HAS_OWED=owed is not None,
             CLIPS=clips,
-            ROWS=self._rotate.tile,
+            ROWS=launch.tile,
             BLOCK=rotation.block,
             LOG=rotation.block.bit_length() - 1,
-            **_options(self._rotate),
+            **_options(launch),
         )
 
     def rotate_back(
@@ -197,7 +206,8 @@ class TritonArithmetic:
         if not rotation.rows:
             return
         has_cut = cut is not None and squares is not None
-        self._rotations.rotate_back[(-(-rotation.rows // self._rotate_back.tile),)](
+        launch = self.launches["rotate_back"]
+        self._rotations.rotate_back[(-(-rotation.rows // launch.tile),)](
             mean,
             signs,
             _as_bits(x),
@@ -210,10 +220,10 @@ class TritonArithmetic:
             HAS_CUT=has_cut,
             HAS_OWED=owed is not None,
             SIXTEEN=SIXTEEN[x.dtype],
-            ROWS=self._rotate_back.tile,
+            ROWS=launch.tile,
             BLOCK=rotation.block,
             LOG=rotation.block.bit_length() - 1,
-            **_options(self._rotate_back),
+            **_options(launch),
         )
 
 
