@@ -256,24 +256,40 @@ _PROBE_ELEMENTS = 1500
 
 
 def differences(arithmetic: TritonArithmetic, device: torch.device) -> list[str]:
-    """The steps that give other bits than numpy's functions, of a small tensor in 8-bit lanes; none of a sound one."""
+    """The buffers that have other bits than numpy's functions give, of a small tensor; none of a sound arithmetic."""
     plan = Plan(Element.FLOAT32, 8, 8, 42, 704, 2, 42, divisor=3.0, factor=0.3)
+    rotation = Rotation(_PROBE_ELEMENTS, 1024, 2.0)
     x = (np.random.default_rng(1).standard_normal(_PROBE_ELEMENTS) * 1e-3).astype(np.float32)
     x[::97] *= np.float32(1e-40)
+    x[1024:] *= np.float32(1e-18)  # of rows and blocks: their squares are subnormal
     owed = np.random.default_rng(2).standard_normal(_PROBE_ELEMENTS).astype(np.float32)
-    blocks, words = plan.blocks(_PROBE_ELEMENTS), plan.words(_PROBE_ELEMENTS)
-    host: list[Any] = [x, owed, np.zeros(blocks, np.int16), np.zeros(words, np.int32), np.zeros_like(x)]
-    own: list[Any] = [torch.from_numpy(each.copy()).to(device) for each in host]
-    sides: tuple[tuple[Any, list[Any]], ...] = ((NumpyArithmetic(), host), (arithmetic, own))
-    for steps, (values, residual, codes, packed, out) in sides:
-        steps.codes(plan, values, residual, codes)
-        steps.quantize(plan, values, residual, codes, packed)
-        steps.dequantize(plan, packed, codes, out)
-    names = ("x", "residual", "codes", "words", "values")
+    blocks, words, padded = plan.blocks(_PROBE_ELEMENTS), plan.words(_PROBE_ELEMENTS), rotation.padded
+    host: dict[str, Any] = {
+        "x": x,
+        "residual": owed,
+        "codes": np.zeros(blocks, np.int16),
+        "words": np.zeros(words, np.int32),
+        "values": np.zeros_like(x),
+        "signs": np.arange(-(-_PROBE_ELEMENTS // 32), dtype=np.int32) * 12345,
+        "sent": np.zeros(padded, np.float32),
+        "cut": np.zeros(padded, np.float32),
+        "squares": np.zeros(rotation.rows, np.float32),
+        "back": np.zeros_like(x),
+    }
+    own: dict[str, Any] = {name: torch.from_numpy(each.copy()).to(device) for name, each in host.items()}
+    sides: tuple[tuple[Any, dict[str, Any]], ...] = ((NumpyArithmetic(), host), (arithmetic, own))
+    for steps, b in sides:
+        steps.codes(plan, b["x"], b["residual"], b["codes"])
+        steps.quantize(plan, b["x"], b["residual"], b["codes"], b["words"])
+        steps.dequantize(plan, b["words"], b["codes"], b["values"])
+        steps.rotate(rotation, b["x"], b["signs"], None, b["sent"], b["cut"], b["squares"])
+    own["mean"], host["mean"] = own["sent"].clone(), host["sent"].copy()
+    for steps, b in sides:
+        steps.rotate_back(rotation, b["mean"], b["signs"], b["back"], None, None, None)
     return [
         name
-        for name, ours, theirs in zip(names, host, own, strict=True)
-        if not np.array_equal(ours.view(np.uint8), theirs.cpu().numpy().view(np.uint8))
+        for name, ours in host.items()
+        if name != "mean" and not np.array_equal(ours.view(np.uint8), own[name].cpu().numpy().view(np.uint8))
     ]
 
 
