@@ -1,0 +1,96 @@
+"""Host memory in the place of a device: what it is asked for is done at once. Under threads.py the whole path runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from fanin.host.torch.device.arithmetic import Plan
+from fanin.host.torch.device.device import Action, Event, Memory, Stream
+from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
+
+
+class HostDevice:
+    """What ThreadedDevice asks of the device below."""
+
+    device = torch.device("cpu")
+
+    def stream(self, name: str) -> Stream:
+        """Nothing but a name."""
+        return name
+
+    def current(self) -> Stream:
+        """As one more."""
+        return "user"
+
+    def record(self, stream: Stream) -> Event:
+        """Everything is done when it is asked for."""
+        return stream
+
+    def wait_event(self, stream: Stream, event: Event) -> None:
+        """It has come."""
+
+    def copy(self, stream: Stream, target: Memory, source: Memory) -> None:
+        """Done when it returns."""
+        target.copy_(source)
+
+    def launch(self, stream: Stream, action: Action) -> None:
+        """Done when it returns."""
+        action()
+
+    def synchronize(self, stream: Stream) -> None:
+        """Nothing is under way."""
+
+    def done(self, event: Event) -> bool:
+        """Always."""
+        return True
+
+    def join(self, event: Event, timeout_s: float | None) -> bool:
+        """Nothing to wait for."""
+        return True
+
+    def pinned(self, count_bytes: int) -> torch.Tensor:
+        """Memory, filled with zeros."""
+        return torch.zeros(count_bytes, dtype=torch.uint8)
+
+    def allocate(self, stream: Stream, count_bytes: int) -> torch.Tensor:
+        """Memory."""
+        return torch.empty(count_bytes, dtype=torch.uint8)
+
+    def check_capture(self) -> bool:
+        """No graphs."""
+        return False
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class TensorArithmetic:
+    """`Arithmetic` of tensors on the host, by numpy's functions."""
+
+    def __init__(self) -> None:
+        self._by_numpy = NumpyArithmetic()
+
+    def codes(self, plan: Plan, x: Any, residual: Any, codes: Any) -> None:
+        """As Arithmetic.codes."""
+        self._by_numpy.codes(plan, _array(x), _array(residual), _array(codes))
+
+    def quantize(self, plan: Plan, x: Any, residual: Any, codes: Any, words: Any, *, adds: bool = False) -> None:
+        """As Arithmetic.quantize."""
+        self._by_numpy.quantize(plan, _array(x), _array(residual), _array(codes), _array(words), adds=adds)
+
+    def dequantize(
+        self, plan: Plan, words: Any, codes: Any, out: Any, *, skip: int = 0, shifts: Any = None, failed: Any = None
+    ) -> None:
+        """As Arithmetic.dequantize."""
+        arrays = _array(words), _array(codes), _array(out)
+        self._by_numpy.dequantize(plan, *arrays, skip=skip, shifts=_array(shifts), failed=_array(failed))
+
+
+def _array(tensor: torch.Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    tensor = tensor.detach()
+    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype is torch.bfloat16 else tensor.numpy()
