@@ -40,6 +40,8 @@ def samples(rng: np.random.Generator, count: int, kind: str) -> Floats:
         return (rng.standard_normal(count) * 1e-42).astype(np.float32)
     if kind == "huge":
         return (rng.standard_normal(count) * 1e38).astype(np.float32)
+    if kind == "tiny squares":  # of a row: subnormal
+        return (rng.standard_normal(count) * 1e-21).astype(np.float32)
     if kind == "bits":
         x = rng.integers(0, 2**32, count, dtype=np.uint32).view(np.float32)
         return np.where(np.isfinite(x), x, np.float32(1))
@@ -114,6 +116,7 @@ def rotation_cases(count: int) -> Iterator[RotationCase]:
     """Rows that are whole, padded, short; clipped or not; finite or not."""
     for kind in ("normal", "student", "huge", "tiny", "not finite"):
         yield RotationCase(kind, count)
+    yield RotationCase("tiny squares", count, feedback=False)
     for small in (1, 17, 200):
         yield RotationCase("student", small)
     yield RotationCase("normal", count, bound=1 << 20, feedback=False)

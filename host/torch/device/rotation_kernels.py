@@ -17,6 +17,9 @@ import triton.language as tl
 from fanin.host.torch.device.kernels import INFINITY_BITS, MAGNITUDE_BITS, store_values
 
 SIGN_BIT = tl.constexpr(-2147483648)
+SMALL = tl.constexpr(2.0**-64)
+RAISED = tl.constexpr(2.0**64)
+ROOT_OF_RAISED_BACK = tl.constexpr(2.0**-32)
 
 
 @triton.jit
@@ -46,6 +49,14 @@ def signed(v, signs_ptr, at, inside):
 def finite_squares(squares):
     """Whether a row's squared norm, and with it the row, is finite."""
     return (squares.to(tl.int32, bitcast=True) & MAGNITUDE_BITS) < INFINITY_BITS
+
+
+@triton.jit
+def square_root(v):
+    """Rounded to nearest, of subnormals too, which some Tritons' tl.sqrt_rn takes for zero."""
+    small = v < SMALL
+    root = tl.sqrt_rn(tl.where(small, v * RAISED, v))
+    return tl.where(small, root * ROOT_OF_RAISED_BACK, root)
 
 
 @triton.jit
@@ -97,7 +108,7 @@ def rotate(
     finite = finite_squares(squares)
     clipped = v
     if CLIPS:
-        bound = clip * tl.sqrt_rn(squares * (1.0 / BLOCK))  # BLOCK is a power of two
+        bound = clip * square_root(squares * (1.0 / BLOCK))  # BLOCK is a power of two
         bound = tl.where(finite, bound, float("inf"))[:, None]
         clipped = tl.where(v > bound, bound, v)
         clipped = tl.where(clipped < negative(bound), negative(bound), clipped)

@@ -60,13 +60,19 @@ class TritonArithmetic:
         """Raises ImportError without Triton."""
         self._kernels: Any = importlib.import_module("fanin.host.torch.device.kernels")
         self._rotations: Any = importlib.import_module("fanin.host.torch.device.rotation_kernels")
-        self._codes, self._quantize, self._dequantize = codes, quantize, dequantize
-        self._rotate, self._rotate_back = rotate, rotate_back
+        self.launches = {
+            "codes": codes,
+            "quantize": quantize,
+            "dequantize": dequantize,
+            "rotate": rotate,
+            "rotate_back": rotate_back,
+        }
 
     def codes(self, plan: Plan, x: torch.Tensor, residual: torch.Tensor | None, codes: torch.Tensor) -> None:
         """As `Arithmetic.codes`."""
         if not len(x):
             return
+        launch = self.launches["codes"]
         self._kernels.scale_codes[(plan.blocks(len(x)),)](
             x,
             x if residual is None else residual,
@@ -77,8 +83,8 @@ class TritonArithmetic:
             HAS_RESIDUAL=residual is not None,
             POWERS=plan.up == WORD_BITS,
             BLOCK=plan.block_elements,
-            TILE=self._codes.tile,
-            **_options(self._codes),
+            TILE=launch.tile,
+            **_options(launch),
         )
 
     def quantize(
@@ -94,6 +100,7 @@ class TritonArithmetic:
         """As `Arithmetic.quantize`."""
         if not len(x):
             return
+        launch = self.launches["quantize"]
         self._kernels.quantize[(plan.blocks(len(x)),)](
             x,
             x if residual is None else residual,
@@ -108,8 +115,8 @@ class TritonArithmetic:
             BOUND=plan.bound,
             EXPONENT=plan.exponent,
             BLOCK=plan.block_elements,
-            TILE=self._quantize.tile,
-            **_options(self._quantize),
+            TILE=launch.tile,
+            **_options(launch),
         )
 
     def dequantize(
@@ -127,6 +134,7 @@ class TritonArithmetic:
         if not len(out):
             return
         count = skip + len(out)
+        launch = self.launches["dequantize"]
         self._kernels.dequantize[(plan.blocks(count),)](
             words,
             codes,
@@ -146,8 +154,8 @@ class TritonArithmetic:
             EXPONENT=plan.exponent,
             BLOCK=plan.block_elements,
             PACKET=plan.packet_blocks,
-            TILE=self._dequantize.tile,
-            **_options(self._dequantize),
+            TILE=launch.tile,
+            **_options(launch),
         )
 
     def rotate(
@@ -164,7 +172,8 @@ class TritonArithmetic:
         if not rotation.rows:
             return
         clips = math.isfinite(rotation.clip)
-        self._rotations.rotate[(-(-rotation.rows // self._rotate.tile),)](
+        launch = self.launches["rotate"]
+        self._rotations.rotate[(-(-rotation.rows // launch.tile),)](
             x,
             signs,
             sent if owed is None else owed,
@@ -177,10 +186,10 @@ class TritonArithmetic:
             _float32(rotation.block**-0.5),
             HAS_OWED=owed is not None,
             CLIPS=clips,
-            ROWS=self._rotate.tile,
+            ROWS=launch.tile,
             BLOCK=rotation.block,
             LOG=rotation.block.bit_length() - 1,
-            **_options(self._rotate),
+            **_options(launch),
         )
 
     def rotate_back(
@@ -197,7 +206,8 @@ class TritonArithmetic:
         if not rotation.rows:
             return
         has_cut = cut is not None and squares is not None
-        self._rotations.rotate_back[(-(-rotation.rows // self._rotate_back.tile),)](
+        launch = self.launches["rotate_back"]
+        self._rotations.rotate_back[(-(-rotation.rows // launch.tile),)](
             mean,
             signs,
             _as_bits(x),
@@ -210,10 +220,10 @@ class TritonArithmetic:
             HAS_CUT=has_cut,
             HAS_OWED=owed is not None,
             SIXTEEN=SIXTEEN[x.dtype],
-            ROWS=self._rotate_back.tile,
+            ROWS=launch.tile,
             BLOCK=rotation.block,
             LOG=rotation.block.bit_length() - 1,
-            **_options(self._rotate_back),
+            **_options(launch),
         )
 
 
@@ -246,24 +256,40 @@ _PROBE_ELEMENTS = 1500
 
 
 def differences(arithmetic: TritonArithmetic, device: torch.device) -> list[str]:
-    """The steps that give other bits than numpy's functions, of a small tensor in 8-bit lanes; none of a sound one."""
+    """The buffers that have other bits than numpy's functions give, of a small tensor; none of a sound arithmetic."""
     plan = Plan(Element.FLOAT32, 8, 8, 42, 704, 2, 42, divisor=3.0, factor=0.3)
+    rotation = Rotation(_PROBE_ELEMENTS, 1024, 2.0)
     x = (np.random.default_rng(1).standard_normal(_PROBE_ELEMENTS) * 1e-3).astype(np.float32)
     x[::97] *= np.float32(1e-40)
+    x[1024:] *= np.float32(1e-18)  # of rows and blocks: their squares are subnormal
     owed = np.random.default_rng(2).standard_normal(_PROBE_ELEMENTS).astype(np.float32)
-    blocks, words = plan.blocks(_PROBE_ELEMENTS), plan.words(_PROBE_ELEMENTS)
-    host: list[Any] = [x, owed, np.zeros(blocks, np.int16), np.zeros(words, np.int32), np.zeros_like(x)]
-    own: list[Any] = [torch.from_numpy(each.copy()).to(device) for each in host]
-    sides: tuple[tuple[Any, list[Any]], ...] = ((NumpyArithmetic(), host), (arithmetic, own))
-    for steps, (values, residual, codes, packed, out) in sides:
-        steps.codes(plan, values, residual, codes)
-        steps.quantize(plan, values, residual, codes, packed)
-        steps.dequantize(plan, packed, codes, out)
-    names = ("x", "residual", "codes", "words", "values")
+    blocks, words, padded = plan.blocks(_PROBE_ELEMENTS), plan.words(_PROBE_ELEMENTS), rotation.padded
+    host: dict[str, Any] = {
+        "x": x,
+        "residual": owed,
+        "codes": np.zeros(blocks, np.int16),
+        "words": np.zeros(words, np.int32),
+        "values": np.zeros_like(x),
+        "signs": np.arange(-(-_PROBE_ELEMENTS // 32), dtype=np.int32) * 12345,
+        "sent": np.zeros(padded, np.float32),
+        "cut": np.zeros(padded, np.float32),
+        "squares": np.zeros(rotation.rows, np.float32),
+        "back": np.zeros_like(x),
+    }
+    own: dict[str, Any] = {name: torch.from_numpy(each.copy()).to(device) for name, each in host.items()}
+    sides: tuple[tuple[Any, dict[str, Any]], ...] = ((NumpyArithmetic(), host), (arithmetic, own))
+    for steps, b in sides:
+        steps.codes(plan, b["x"], b["residual"], b["codes"])
+        steps.quantize(plan, b["x"], b["residual"], b["codes"], b["words"])
+        steps.dequantize(plan, b["words"], b["codes"], b["values"])
+        steps.rotate(rotation, b["x"], b["signs"], None, b["sent"], b["cut"], b["squares"])
+    own["mean"], host["mean"] = own["sent"].clone(), host["sent"].copy()
+    for steps, b in sides:
+        steps.rotate_back(rotation, b["mean"], b["signs"], b["back"], None, None, None)
     return [
         name
-        for name, ours, theirs in zip(names, host, own, strict=True)
-        if not np.array_equal(ours.view(np.uint8), theirs.cpu().numpy().view(np.uint8))
+        for name, ours in host.items()
+        if name != "mean" and not np.array_equal(ours.view(np.uint8), own[name].cpu().numpy().view(np.uint8))
     ]
 
 
