@@ -64,6 +64,7 @@ CHECKS = (
     Check("killed", 2, 40, "the same by threads", ("block",), killed=(1,)),
     Check("times", 2, 60, "25 MiB on two ranks", ("25",)),
     Check("times", 4, 70, "256 MiB on four ranks", ("256",)),
+    Check("sweep", 1, 40, "how the work of kernels is best divided"),
     Check("nccl", 2, 30, "NCCL over sockets, two ranks on one device, where it runs"),
 )
 

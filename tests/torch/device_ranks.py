@@ -6,6 +6,7 @@ Needs a CUDA device, which all ranks share.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -22,10 +23,10 @@ import torch
 import torch.distributed as dist
 
 import fanin
+from fanin._torch_entry import register
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.torch import FaninProcessGroup
-from fanin.host.torch.device.arithmetic import Plan
-from fanin.numerics.reduction import Element
+from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
 from tests.support.host_device import pretend
 
 DEVICE = torch.device(os.environ.get("DEVICE", "cuda:0"))
@@ -128,49 +129,32 @@ def probe(report: Report, rank: int, size: int, arguments: list[str]) -> None:
 
 def kernels(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     """Every case of the interpreted tests, larger; then times of 25 MiB."""
-    from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
-    from tests.support.kernel_cases import differences, lane_cases, rotation_cases
-
-    torch.cuda.set_device(DEVICE)
+    checks = _kernel_checks()
     begin = time.monotonic()
-    arithmetic = triton_arithmetic(DEVICE)
+    triton_arithmetic(DEVICE)
     report("compiling and trying them, s", time.monotonic() - begin)
+    report("launch on the calling thread, us", checks.launch_us(DEVICE))
     for up in (8, 4, 32):
-        _kernel_times(report, arithmetic, up)
-    wrong, cases = {}, [*lane_cases(100_001), *rotation_cases(100_001)]
-    for number, case in enumerate(cases):
-        if found := differences(arithmetic, DEVICE, case):
-            wrong[str(case)] = found
-        report("cases", f"{number + 1 - len(wrong)} of {number + 1} have numpy's bits")
-    report("differences", wrong)
-    expect(not wrong, f"{len(wrong)} of {len(cases)} cases differ from numpy")
+        report(
+            f"{up} bits",
+            [f"{row.name} {1e3 * row.ms:.1f} us, {row.gb_s:.0f} GB/s" for row in checks.times(DEVICE, up=up)],
+        )
+    wrong = checks.bits(DEVICE)
+    report("cases that differ from numpy", wrong)
+    expect(not wrong, f"{len(wrong)} differences from numpy")
 
 
-def _kernel_times(report: Report, arithmetic: Any, up: int) -> None:
-    count = 25 * MIB // 4
-    x, owed, out = (
-        torch.randn(count, device=DEVICE),
-        torch.zeros(count, device=DEVICE),
-        torch.empty(count, device=DEVICE),
-    )
-    bound = {8: 31, 4: 1, 32: (1 << 31) // 4}[up]
-    plan = Plan(Element.FLOAT32, up, up, bound, 1408 if up == 8 else 352 * 32 // up, 4, 0 if up == 32 else 4 * bound)
-    codes = torch.zeros(plan.blocks(count), dtype=torch.int16, device=DEVICE)
-    words = torch.zeros(plan.words(count), dtype=torch.int32, device=DEVICE)
-    steps: dict[str, Callable[[], None]] = {
-        "codes": lambda: arithmetic.codes(plan, x, owed, codes),
-        "quantize": lambda: arithmetic.quantize(plan, x, owed, codes, words),
-        "dequantize": lambda: arithmetic.dequantize(plan, words, codes, out),
-    }
-    for name, step in steps.items():
-        report(f"{name} of 25 MiB, {up} bits, us", 1e6 * _by_events(step, 20))
-    took = []
-    for _ in range(200):
-        begin = time.perf_counter()
-        steps["codes"]()
-        took.append(time.perf_counter() - begin)
-    report(f"launch on the calling thread, {up} bits, us", 1e6 * statistics.median(took))
-    synchronize()
+def sweep(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """How the kernels' work is best divided."""
+    for row in _kernel_checks().sweep(DEVICE):
+        name = f"{row.name}, tile {row.tile}, {row.warps} warps"
+        report(name, f"{1e3 * row.ms:.1f} us, {row.gb_s:.0f} GB/s")
+
+
+def _kernel_checks() -> Any:
+    torch.cuda.set_device(DEVICE)
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    return importlib.import_module("tools.kernel_checks")
 
 
 # --- two ranks ---
@@ -411,6 +395,7 @@ def nccl(report: Report, rank: int, size: int, arguments: list[str]) -> None:
 def main() -> None:
     """Run the program named on the command line."""
     program, path, *arguments = sys.argv[1:]
+    register()  # without an installation nobody else does
     report = Report(Path(path))
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     try:
