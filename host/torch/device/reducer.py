@@ -197,8 +197,11 @@ class DeviceReducer:
 
     def describe(self) -> str:
         """How streams wait and where numbers are made, by device."""
-        where = "codes and words made on the device" if self._means.arithmetic else "tensors copied as they are"
-        return "; ".join(f"{device}: {line.device.way}, {where}" for device, line in self._lines.items())
+        made = "quantized on the device" if self._means.arithmetic else "quantized on the host"
+        return "; ".join(
+            f"{device}: streams wait by {line.device.way!r}, {line.slots} slots of {SLOT_BYTES >> 10} KiB, {made}"
+            for device, line in self._lines.items()
+        )
 
     # --- which way ---
 
