@@ -140,7 +140,9 @@ def test_requests_on_host_memory_keep_their_place_among_pieces() -> None:
                 if i % 2:
                     works.append(reducers[rank].submit(request(tensor, lanes=8)))
                 else:
-                    hand_over = groups[rank]._resources._switch_reducer.hand_over
+                    switch = groups[rank]._resources._switch_reducer
+                    assert switch is not None
+                    hand_over = switch.hand_over
                     works.append(reducers[rank].queue(request(tensor), hand_over))
             for work in works:
                 work.wait()
