@@ -55,7 +55,16 @@ class Clock:
 class FakeFlag:
     """A word that device and host share."""
 
-    value: int = 0
+    word: Bytes = field(default_factory=lambda: np.zeros(4, np.uint8))
+
+    @property
+    def value(self) -> int:
+        """What it says."""
+        return int(self.word.view(np.uint32)[0])
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self.word.view(np.uint32)[0] = value
 
 
 @dataclass(eq=False)

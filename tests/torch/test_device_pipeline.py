@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fanin.host.torch.device.courier import Courier, Parcel
-from fanin.host.torch.device.pipeline import Channel, Coding, Exchange, Piece, Pipeline
+from fanin.host.torch.device.pipeline import Channel, Coding, Exchange, Piece, Pipeline, Status
 from fanin.host.torch.device.ring import Ring
 from tests.support.fake_device import (
     Bytes,
@@ -53,7 +53,8 @@ class Group:
     ) -> None:  # fmt: skip
         self.device, self.words, self.codes = device, words, codes
         self.leaving, self.arriving = pair or (device.stream("leaving"), device.stream("arriving"))
-        self.slot_bytes, self.status = slot_bytes, FakeFlag()
+        flag = FakeFlag()
+        self.slot_bytes, self.status = slot_bytes, Status(flag, flag.word, np.zeros(4, np.uint8))
         random_bytes = np.random.default_rng(words.rank)
         self.couriers = [Courier(self.fail, lambda: None) for _ in range(2)]
         self.carriers = [
@@ -64,7 +65,9 @@ class Group:
         channels = []
         for number, (session, back) in enumerate(((words, self.arriving), (codes, self.leaving))):
             ring = Ring(self.memories[number], 0, slots, slot_bytes, FakeFlag(), FakeFlag())
-            channels.append(Channel(device, FakeFlags(), ring, self.carriers[number], session.land, self.leaving, back))
+            channels.append(
+                Channel(device, FakeFlags(), ring, self.carriers[number], session.land, self.leaving, back, self.status)
+            )
         self.pipeline = Pipeline(device, self.leaving, self.arriving, channels[0], channels[1], self.status)
         self.failures: list[BaseException] = []
 
@@ -84,7 +87,7 @@ class Group:
             words.view(np.uint32)[:] = x.view(np.uint32) * (2 if np.all(code.view(np.uint32) == agreed) else 3)
 
         def mark() -> None:
-            if self.status.value:
+            if np.any(self.status.seen):
                 x.view(np.uint32)[:] = NAN
 
         pieces = self._pieces(words if coded else x, x, self.memories[0], self.words, name, halves=coded)
