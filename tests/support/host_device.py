@@ -10,7 +10,7 @@ import torch
 
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.device import agreement, cuda, triton_arithmetic
-from fanin.host.torch.device.arithmetic import Plan
+from fanin.host.torch.device.arithmetic import Plan, Rotation
 from fanin.host.torch.device.device import Action, Event, Memory, Stream
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.host.torch.device.threads import ThreadedDevice
@@ -94,6 +94,16 @@ class TensorArithmetic:
         """As Arithmetic.dequantize."""
         arrays = _array(words), _array(codes), _array(out)
         self._by_numpy.dequantize(plan, *arrays, skip=skip, shifts=_array(shifts), failed=_array(failed))
+
+    def rotate(self, rotation: Rotation, x: Any, signs: Any, owed: Any, sent: Any, cut: Any, squares: Any) -> None:
+        """As Arithmetic.rotate."""
+        arrays = (_array(each) for each in (x, signs, owed, sent, cut, squares))
+        self._by_numpy.rotate(rotation, *arrays)
+
+    def rotate_back(self, rotation: Rotation, mean: Any, signs: Any, x: Any, owed: Any, cut: Any, squares: Any) -> None:
+        """As Arithmetic.rotate_back."""
+        arrays = (_array(each) for each in (mean, signs, x, owed, cut, squares))
+        self._by_numpy.rotate_back(rotation, *arrays)
 
 
 def pretend() -> None:

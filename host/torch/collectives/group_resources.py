@@ -57,6 +57,7 @@ from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.protocol.control import Refusal
 
 if TYPE_CHECKING:
+    from fanin.host.torch.device.arithmetic import Arithmetic
     from fanin.host.torch.device.reducer import DeviceReducer
 
 log = logging.getLogger("fanin")
@@ -333,6 +334,14 @@ class GroupResources:
     def quick(self) -> SwitchReducer | None:
         """The reducer for sums that are waited for at once, where nothing stands between it and the callers."""
         return self._switch_reducer if self.fallback is None else None
+
+    def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
+        """What makes codes and words of tensors on that device; None: the host does, on every rank.
+
+        Every rank asks at the same point: it is where a group gets ready for tensors on devices.
+        """
+        switch = self.quick
+        return None if switch is None or device.type == "cpu" else switch.arithmetic_on(device)
 
     def _refuse(self, request: Request) -> FaninWork:
         raise self._outside_error()

@@ -53,6 +53,8 @@ class Request:
     factor: float = 1.0
     residual: torch.Tensor | None = None
     """Error feedback: as many float32 as the source has elements, on the host or, of a CUDA tensor, beside it."""
+    adds: bool = False
+    """On a device: the residual is no part of the contribution, and gets its loss added (Arithmetic.quantize)."""
     scale_code: int = 0
     """Reduction.scale_code."""
     outputs: Tensors = field(default_factory=list)

@@ -20,6 +20,7 @@ from fanin.numerics.reduction import Brief
 
 if TYPE_CHECKING:
     from fanin.host.session.leased import AnySession
+    from fanin.host.torch.device.arithmetic import Arithmetic
     from fanin.host.torch.device.reducer import DeviceReducer
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
@@ -56,9 +57,8 @@ class SwitchReducer:
                     f"{request.name}: a collective of fanin while a CUDA graph is captured, whose host's half would "
                     "not run when the graph is replayed. Remedy: leave collectives out of captured regions"
                 )
-            if not self._asked:
-                self.device, self._asked = self._make_device(self, request.device), True
-            return self._by_host(request) if self.device is None else self.device.submit(request)
+            reducer = self._reducer_of(request.device)
+            return self._by_host(request) if reducer is None else reducer.submit(request)
         # Requests on host memory queue behind CUDA's: every rank must submit in the order of the calls.
         if self.device is not None and not self.free:
             return self.device.queue(request, self.hand_over)
@@ -81,6 +81,16 @@ class SwitchReducer:
             return self.session.submit(request.reduction(self.divisor))
         except Exception as error:
             raise self._failures.explain(error, request.name, request.timeout_s) from error
+
+    def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
+        """What makes codes and words on that device; None: the host does. Every rank asks at the same point."""
+        reducer = self._reducer_of(device)
+        return None if reducer is None else reducer.arithmetic
+
+    def _reducer_of(self, device: torch.device) -> DeviceReducer | None:
+        if not self._asked:
+            self.device, self._asked = self._make_device(self, device), True
+        return self.device
 
     @property
     def free(self) -> bool:

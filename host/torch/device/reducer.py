@@ -203,6 +203,11 @@ class DeviceReducer:
         for line in self._lines.values():
             line.close()
 
+    @property
+    def arithmetic(self) -> Arithmetic[torch.Tensor] | None:
+        """What makes codes and words on the device; None: tensors go as they are, on every rank."""
+        return None if self._means.codes is None else self._means.arithmetic
+
     def describe(self) -> str:
         """How streams wait and where numbers are made, by device."""
         made = "quantized on the device" if self._means.arithmetic else "quantized on the host"
@@ -316,10 +321,10 @@ class DeviceReducer:
         tag = _tag(request, plan)
 
         def measure() -> None:
-            arithmetic.codes(plan, x, residual, codes)
+            arithmetic.codes(plan, x, None if request.adds else residual, codes)
 
         def encode() -> None:
-            arithmetic.quantize(plan, x, residual, codes, words)
+            arithmetic.quantize(plan, x, residual, codes, words, adds=request.adds)
 
         finish: list[Callable[[], object]] = [] if request.finish is None else [request.finish]
         return Exchange(
