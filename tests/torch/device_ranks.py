@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def about(report: Report, rank: int, size: int, arguments: list[str]) -> None:
         host = torch.zeros(count_bytes, dtype=torch.uint8, pin_memory=True)
         device = torch.zeros(count_bytes, dtype=torch.uint8, device=DEVICE)
         for name, target, source in (("out", host, device), ("in", device, host)):
-            took = _by_events(lambda target=target, source=source: target.copy_(source, non_blocking=True), 20)
+            took = _by_events(partial(target.copy_, source, non_blocking=True), 20)
             report(f"{count_bytes >> 10} KiB {name}, GB/s", count_bytes / took / 1e9)
 
 
@@ -113,7 +114,7 @@ def _by_events(action: Callable[[], object], repeats: int) -> float:
         action()
     end.record()
     synchronize()
-    return begin.elapsed_time(end) / 1e3 / repeats
+    return float(begin.elapsed_time(end)) / 1e3 / repeats
 
 
 def probe(report: Report, rank: int, size: int, arguments: list[str]) -> None:
@@ -234,7 +235,7 @@ def waits(report: Report, rank: int, size: int, arguments: list[str]) -> None:
             if arguments[0] != "block" and DEVICE.type == "cuda":
                 expect(statistics.median(call_s) + statistics.median(wait_s) < 0.05, f"{name}: the thread was held up")
     tensor = torch.ones(25 * MIB // 4, device=DEVICE)
-    future = dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0] * 3)  # type: ignore[union-attr]
+    future = dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0] * 3)
     expect(bool((future.wait() == 3 * size).all()), "a future's callback saw other values")
     dist.destroy_process_group()
 
@@ -301,7 +302,7 @@ def cuda_checks(report: Report, rank: int, size: int, arguments: list[str]) -> N
 
     torch.manual_seed(0)
     if DEVICE.type == "cpu":
-        module.device_of = lambda _rank: DEVICE
+        module.device_of = lambda rank: DEVICE
     world()
     failed, passed = [], 0
     for name, check in list(vars(module).items()):
@@ -388,7 +389,7 @@ def nccl(report: Report, rank: int, size: int, arguments: list[str]) -> None:
         synchronize()
         took.append(time.perf_counter() - begin)
     report("25 MiB, ms", median_ms(took[2:]))
-    report("version", ".".join(map(str, torch.cuda.nccl.version())))  # type: ignore[no-untyped-call]
+    report("version", ".".join(map(str, torch.cuda.nccl.version())))
     os._exit(0)
 
 

@@ -183,11 +183,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return counted
 
     def describe(self) -> str:
-        """One line for people: job, switch, engine, window."""
+        """One line for people: job, switch, engine, window; and how CUDA tensors go, once there was one."""
         session = self._resources.session
         if session is None:
             return f"group {self._name!r}: no switch in use"
-        return session.description + self._resources.meeting.in_words
+        return session.description + self._resources.meeting.in_words + self._resources.device_in_words
 
     def all_reduce_lanes(
         self, tensor: torch.Tensor, *, lanes: int | str | None = None, average: bool = False,
