@@ -73,10 +73,6 @@ class HostDevice:
 class TensorArithmetic:
     """`Arithmetic` of tensors on the host, by numpy's functions."""
 
-    rotate: Any = None
-    rotate_back: Any = None
-    """Rotations are tested with the kernels."""
-
     def __init__(self) -> None:
         self._by_numpy = NumpyArithmetic()
 
