@@ -59,6 +59,8 @@ CHECKS = (
     Check("cuda_checks", 2, 90, "every collective, streams, training (tests/torch/cuda_checks.py)"),
     Check("kernels", 1, 60, "kernels against numpy on the device, bit by bit, and their times"),
     Check("times", 2, 40, "25 MiB on two ranks", ("25",)),
+    Check("codecs", 2, 60, "codec_hook on the device has the host's bits; what residual and rotation take"),
+    Check("weights", 1, 40, "weights of all-gathers on the device have the host's bytes, and their times"),
     Check("waits", 2, 40, "the same by torch's kernel", ("kernel",)),
     Check("waits", 2, 40, "the same by threads, where wait blocks", ("block",)),
     Check("killed", 2, 40, "the same by torch's kernel", ("kernel",), killed=(1,)),

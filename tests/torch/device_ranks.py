@@ -6,6 +6,7 @@ Needs a CUDA device, which all ranks share.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -14,7 +15,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -26,9 +27,14 @@ import torch.distributed as dist
 import fanin
 from fanin._torch_entry import register
 from fanin.errors import ConfigurationError, FaninError
-from fanin.host.torch import FaninProcessGroup
+from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.shifted_weights import ShiftedWeights
+from fanin.host.torch import CodecState, FaninProcessGroup, codec_hook
 from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
+from fanin.host.torch.device.weights import DeviceWeights
+from tests.support.buckets import Bucket
 from tests.support.host_device import pretend
+from tests.support.kernel_cases import weight_differences
 
 DEVICE = torch.device(os.environ.get("DEVICE", "cuda:0"))
 """cpu: the programs are tried without a GPU, through threads in the place of streams (tests/support/host_device.py)."""
@@ -317,6 +323,79 @@ def cuda_checks(report: Report, rank: int, size: int, arguments: list[str]) -> N
                 report(f"{name} took, s", took)
     expect(not failed, f"failed: {failed}")
     dist.destroy_process_group()
+
+
+# --- codecs ---
+
+
+def codecs(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """Averages, residuals and states of codec_hook on the device and on the host; then what a bucket takes."""
+    group = world()
+    different = []
+    for text in ("lanes:8", "rotated:8", "rotated:4"):
+        for dtype, count in ((torch.float32, 1_200_001), (torch.bfloat16, 50_001)):
+            there, here = (CodecState(text, group=group) for _ in range(2))
+            parameters = [torch.nn.Parameter(torch.zeros(count)) for _ in range(2)]
+            for step in range(3):
+                x = torch.randn(count, generator=torch.Generator().manual_seed(10 * rank + step)).to(dtype)
+                averaged = codec_hook(there, _bucket(parameters[0], x.to(DEVICE, copy=True))).wait()
+                with on_the_host(group):
+                    expected = codec_hook(here, _bucket(parameters[1], x)).wait()
+                if not _same(averaged, expected):
+                    different.append(f"{text} {dtype} step {step}")
+            states = [each.state_dict()["buckets"][0]["state"] for each in (there, here)]
+            if not all(_same(states[0][name], states[1][name]) for name in states[1]):
+                different.append(f"{text} {dtype} state")
+            report("compared", f"{text} of {count} {dtype}")
+    report("differ", different)
+    count = 25 * MIB // 4 if DEVICE.type == "cuda" else 50_000
+    parameter, gradients = torch.nn.Parameter(torch.zeros(count)), torch.randn(count, device=DEVICE)
+    gloo = dist.new_group(backend="gloo")
+    for text in ("lanes:8:feedback=False", "lanes:8", "rotated:8"):
+        state = CodecState(text, group=group)
+        wall_s, processor_s, call_s = _timed(partial(_hooked, state, parameter, gradients), 9, gloo)
+        report(f"{text}, ms", wall_s * 1e3)
+        report(f"{text}: processor, ms", processor_s * 1e3)
+        report(f"{text}: calling thread, ms", call_s * 1e3)
+    expect(not different, f"differ: {different}")
+    dist.destroy_process_group()
+
+
+def _hooked(state: CodecState, parameter: torch.Tensor, gradients: torch.Tensor) -> None:
+    codec_hook(state, _bucket(parameter, gradients)).wait()
+
+
+def _bucket(parameter: torch.Tensor, gradients: torch.Tensor) -> Any:
+    return Bucket(parameter, gradients)
+
+
+@contextlib.contextmanager
+def on_the_host(group: FaninProcessGroup) -> Iterator[None]:
+    """Buckets that are made meanwhile are encoded by the host, where the host stands for a device as well."""
+    resources: Any = group._resources
+    resources.arithmetic_on = lambda _device: None
+    try:
+        yield
+    finally:
+        del resources.arithmetic_on
+
+
+def weights(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """Bytes and values of weights on the device, and the times of 25 MiB of float32."""
+    wrong = [
+        f"{bits} bits, {count} elements: {found}"
+        for bits, count, bucket in ((8, 100_003, 1024), (6, 70_001, 64), (4, 99_999, 1024), (8, 1, 64))
+        if (found := weight_differences(DeviceWeights, DEVICE, bits, count, bucket))
+    ]
+    report("differ from the host's codec", wrong)
+    codec = ShiftedWeights()
+    coder, x = DeviceWeights(codec.device_plan()), torch.randn(25 * MIB // 4, device=DEVICE)
+    encoded = torch.zeros(1, codec.encoded_bytes(len(x)), dtype=torch.uint8, device=DEVICE)
+    encode_s = _by_events(lambda: coder.encode(x, encoded[0], Randomness(1, 2), 3, 0), 20)
+    decode_s = _by_events(lambda: coder.decode_rows(encoded, x[None], first=0, count=len(x)), 20)
+    report("25 MiB: encode, ms", encode_s * 1e3)
+    report("25 MiB: decode, ms", decode_s * 1e3)
+    expect(not wrong, f"differ: {wrong}")
 
 
 # --- times ---

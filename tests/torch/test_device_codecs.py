@@ -10,42 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from fanin.host.codecs import make_weights
 from fanin.host.codecs.philox import Randomness
-from fanin.host.codecs.weight_codec import WeightCodec
+from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.torch import CodecState, LanesState, codec_hook, lanes_hook
 from fanin.host.torch.training import pieced_gather
 from fanin.host.torch.training.codec_buckets import PIECE
 from fanin.host.torch.training.shard_groups import Segment
-from tests.support.host_device import TensorArithmetic
+from tests.support.buckets import Bucket
+from tests.support.host_device import TensorArithmetic, TensorWeights
 from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
 from tests.torch.test_device_reducer import reducers_of
 
 SMALL = 700
 """Elements whose sum is exact."""
 STEPS = 3
-
-
-class Bucket:
-    """What a hook asks of DDP's."""
-
-    def __init__(self, parameter: torch.Tensor, gradients: torch.Tensor, index: int = 0, last: bool = True) -> None:
-        self._parameter, self._gradients, self._index, self._last = parameter, gradients, index, last
-
-    def index(self) -> int:
-        return self._index
-
-    def is_last(self) -> bool:
-        return self._last
-
-    def buffer(self) -> torch.Tensor:
-        return self._gradients
-
-    def parameters(self) -> list[torch.Tensor]:
-        return [self._parameter]
-
-    def gradients(self) -> list[torch.Tensor]:
-        return [self._gradients]
 
 
 @contextmanager
@@ -160,26 +138,6 @@ def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made() ->
         assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
-class TensorCoder:
-    """What DeviceWeights is to a gather, by the host's codec."""
-
-    dtypes = (torch.float32, torch.bfloat16, torch.float16)
-
-    def __init__(self, codec: WeightCodec) -> None:
-        self._codec = codec
-
-    def encode(
-        self, x: torch.Tensor, into: torch.Tensor, random: Randomness, step: int, rank: int, *, first: int = 0
-    ) -> torch.Tensor:
-        loss = self._codec.encode(x.numpy(), into.numpy(), random, step, rank, first=first)
-        return torch.tensor([[loss.energy, loss.lost]])
-
-    def decode_rows(self, encoded: torch.Tensor, into: torch.Tensor, *, first: int, count: int) -> None:
-        values = np.zeros(tuple(into.shape), np.float32)
-        self._codec.decode_rows(encoded.numpy(), values, first=first, count=count)
-        into.copy_(torch.from_numpy(values))
-
-
 class OneRank:
     """A group whose gathers are done when they are called."""
 
@@ -198,7 +156,7 @@ def test_a_gather_on_a_device_has_the_weights_and_the_loss_of_the_hosts(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pieced_gather, "all_gather", lambda *_, **__: OneRank())
-    codec = make_weights("8")
+    codec = ShiftedWeights()
     size = dtype.itemsize
     layout = [
         Segment(0, 3000, dtype, True),
@@ -207,7 +165,7 @@ def test_a_gather_on_a_device_has_the_weights_and_the_loss_of_the_hosts(
     ]
     part = torch.randn(3082, generator=torch.Generator().manual_seed(1)).to(dtype)
     gathered = []
-    for coder in (None, TensorCoder(codec)):
+    for coder in (None, TensorWeights(codec.device_plan())):
         gather = pieced_gather.PiecedGather(codec, layout, coder)
         losses = gather.start(part, OneRank(), Randomness(1, 2), 3, 0)
         output = torch.zeros_like(part)
