@@ -23,7 +23,7 @@ def test_ranks_at_one_place_of_all_hosts_sum_between_them_however_ranks_are_numb
 
 def test_a_rank_without_a_gpu_among_others_is_named_with_the_remedy() -> None:
     mixed = [*seats("a", "a", "b"), Seat(host="b", cannot="PyTorch sees no CUDA device")]
-    with pytest.raises(ConfigurationError, match="rank 3: PyTorch sees no CUDA device. Remedy: leave out `inside`"):
+    with pytest.raises(ConfigurationError, match=r"rank 3: PyTorch sees no CUDA device\. Remedy: leave out `inside`"):
         judge(mixed, "nccl")
 
 
