@@ -68,11 +68,12 @@ def _try(group: dist.ProcessGroup, device: torch.device) -> None:
     ranks = dist.get_world_size()
     part, whole = torch.ones(TRIAL_ELEMENTS, device=device), torch.ones(ranks * TRIAL_ELEMENTS, device=device)
     ends_s = time.monotonic() + TRIAL_TIMEOUT_S
-    for start in (
+    starts: tuple[Callable[[], dist.Work | None], ...] = (
         lambda: dist.all_reduce(part, group=group, async_op=True),
         lambda: dist.reduce_scatter_tensor(part, whole, group=group, async_op=True),
         lambda: dist.all_gather_into_tensor(whole, part, group=group, async_op=True),
-    ):
+    )
+    for start in starts:
         work = start()
         assert work is not None
         while group.name() == NCCL and not work.is_completed():  # whose `wait` waits for nothing but a stream

@@ -89,7 +89,7 @@ def _rate(to: torch.Tensor, source: torch.Tensor) -> float:
         end.record()
         end.synchronize()
         seconds.append(begin.elapsed_time(end) / 1e3)
-    return source.nbytes / min(seconds)
+    return float(source.nbytes / min(seconds))
 
 
 def examine_gpus(options: Options) -> Iterator[Check]:

@@ -75,7 +75,7 @@ def _nccl(store: c10d.Store, rank: int, size: int, timeout: timedelta) -> Any:
     By default it ends the process where a peer is lost; here the fanin session reports that, with the rank's number.
     A value that the user has set stays.
     """
-    nccl: Any = c10d.ProcessGroupNCCL  # type: ignore[attr-defined]  # absent from builds for the CPU
+    nccl: Any = c10d.ProcessGroupNCCL  # absent from builds for the CPU
     options = nccl.Options()
     options._timeout = timeout
     chosen = os.environ.get(ERROR_HANDLING)

@@ -23,10 +23,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from fanin.errors import FaninError, WorkerLostError
@@ -77,7 +76,7 @@ class TwoLevels:
         self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
         self._failed: BaseException | None = None
 
-    def takes(self, tensor: torch.Tensor, op: dist.ReduceOp) -> bool:
+    def takes(self, tensor: torch.Tensor, op: Any) -> bool:
         """Whether an all-reduce of a tensor that is not small has two levels: dense floats of the right device."""
         return (
             tensor.dtype in DTYPES
@@ -87,7 +86,7 @@ class TwoLevels:
             and any(op.op == each for each in (SUM, AVG, PREMUL_SUM))
         )
 
-    def all_reduce(self, tensor: torch.Tensor, tensors: Tensors, op: dist.ReduceOp, timeout_s: float) -> FaninWork:
+    def all_reduce(self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: float) -> FaninWork:
         """Sum or average in place. The sum between hosts has that group's lanes, and its codec."""
 
         def start(part: torch.Tensor) -> Waiting:

@@ -151,8 +151,8 @@ def _decided(seats: Sequence[Seat], kind: str, *, is_world: bool) -> dict[str, o
     except ConfigurationError as error:
         return {"error": str(error), "one_level": "", "hosts": []}
     unlike = unlike_hosts(hosts)
-    error = f"inside={kind!r} wants as many ranks on every host, and {unlike}. Remedy: that, or leave out `inside`"
-    return {"error": error if unlike and is_world else "", "one_level": unlike, "hosts": hosts.ranks}
+    refusal = f"inside={kind!r} wants as many ranks on every host, and {unlike}. Remedy: that, or leave out `inside`"
+    return {"error": refusal if unlike and is_world else "", "one_level": unlike, "hosts": hosts.ranks}
 
 
 def _listed(ranks: Sequence[int]) -> str:
