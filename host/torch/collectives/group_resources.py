@@ -18,7 +18,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
+import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import (
@@ -38,6 +40,7 @@ from fanin.host.session.leased import AnySession, LeasedSession
 from fanin.host.session.session import Session
 from fanin.host.session.shards import JoinedSession
 from fanin.host.session.surviving import SurvivingSession
+from fanin.host.torch.collectives.device_parts import DeviceParts
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
@@ -53,6 +56,10 @@ from fanin.host.torch.meeting.meeting import Meeting
 from fanin.host.torch.meeting.rendezvous import hear, meet, raise_if_refused, tell_refusal, wait_for_all
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.protocol.control import Refusal
+
+if TYPE_CHECKING:
+    from fanin.host.torch.device.arithmetic import Arithmetic
+    from fanin.host.torch.device.reducer import DeviceReducer
 
 log = logging.getLogger("fanin")
 
@@ -92,6 +99,7 @@ class GroupResources:
         """Levels of the group's own all-reduces (Options.inside), which the group opens once it is there."""
         self.opened_levels: list[TwoLevels] = []
         """All that were opened, those of hooks included: broken and closed with the group."""
+        self._device_parts: DeviceParts | None = None
         self.outside = False
         """Whether this process has come into a job that runs without it."""
         self._inner: Inner | None = None
@@ -179,6 +187,9 @@ class GroupResources:
     def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Session, then gloo."""
         if self.size > 1:
+            self._device_parts = DeviceParts(
+                store, self.rank, self.size, timeout, self.options, self.failures, self.completion
+            )
             self._join(store, group_name, timeout)
         gloo_store = c10d.PrefixStore("gloo", store)
         self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
@@ -241,7 +252,7 @@ class GroupResources:
             raise_if_refused(store, meeting, self.rank)
 
         try:
-            session = self._join_meeting(meeting, look)
+            session = self._join_meeting(meeting, look, self.options)
         except SwitchUnreachableError as error:
             tell_refusal(store, meeting, self.rank, error)
             raise
@@ -251,16 +262,16 @@ class GroupResources:
         log.info("%s%s", session.description, meeting.in_words)
         return session
 
-    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
+    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None], options: Options) -> JoinedSession:
         if len(meeting.switches) > 1:
             return join_shards(
-                options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
+                options=options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
                 rank=self.rank, size=self.size, credentials=meeting.credentials, interrupted=interrupted,
                 spread=meeting.spread,
             )  # fmt: skip
-        shared = self.options.shared_memory if meeting.local else False
+        shared = options.shared_memory if meeting.local else False
         return Session.join(
-            options=replace(self.options, shared_memory=shared), switch=meeting.address,
+            options=replace(options, shared_memory=shared), switch=meeting.address,
             job_name=meeting.job_name, rank=self.rank, size=self.size, credentials=meeting.credentials,
             interrupted=interrupted,
         )  # fmt: skip
@@ -292,9 +303,18 @@ class GroupResources:
 
     def _use(self, session: AnySession) -> None:
         self.session = self.failures.session = session
-        self._switch_reducer = SwitchReducer(session, self.failures, self.completion)
+        self._switch_reducer = SwitchReducer(session, self.failures, self.completion, self._make_device)
         if self._is_world:
             self._timeline = timeline_for(session, self.options)
+
+    def _make_device(self, switch: SwitchReducer, device: torch.device) -> DeviceReducer | None:
+        """What carries CUDA tensors, at the first one; its codes go through a job of their own beside the words'."""
+        assert self._device_parts is not None
+
+        def join(name: str, options: Options, interrupted: Callable[[], None]) -> JoinedSession:
+            return self._join_meeting(replace(self.meeting, job_name=name, holds_switch=False), interrupted, options)
+
+        return self._device_parts.make(switch, device, join, self._failed)
 
     @property
     def submit(self) -> Callable[[Request], FaninWork]:
@@ -314,6 +334,14 @@ class GroupResources:
     def quick(self) -> SwitchReducer | None:
         """The reducer for sums that are waited for at once, where nothing stands between it and the callers."""
         return self._switch_reducer if self.fallback is None else None
+
+    def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
+        """What makes codes and words of tensors on that device; None: the host does, on every rank.
+
+        Every rank asks at the same point: it is where a group gets ready for tensors on devices.
+        """
+        switch = self.quick
+        return None if switch is None or device.type == "cpu" else switch.arithmetic_on(device)
 
     def _refuse(self, request: Request) -> FaninWork:
         raise self._outside_error()
@@ -337,9 +365,13 @@ class GroupResources:
         if self._timeline is not None:
             self._timeline.close()
             self._timeline = None
+        if self._switch_reducer is not None and timeout_s > 0:
+            self._switch_reducer.drain()
         if self.session is not None:
             WATCH.remove(self.session)
             self.session.close(timeout_s)
+        if self._device_parts is not None:
+            self._device_parts.close(timeout_s)
         if self._switch_reducer is not None:
             self._switch_reducer.close()
 

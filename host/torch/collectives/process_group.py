@@ -35,6 +35,8 @@ from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.reduce_collectives import ReduceCollectives
 from fanin.host.torch.collectives.routing import SUM
 from fanin.host.torch.collectives.two_levels import TwoLevels
+from fanin.host.torch.device.arithmetic import Arithmetic
+from fanin.host.torch.device.encoder import Contribution
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.failures import WATCH
 from fanin.host.torch.handles.host_tensor import concrete
@@ -100,7 +102,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._arguments = Arguments(rank, size, partial(_made_as, weakref.ref(self)))
         self._world = world
         if self.options.inside is not None:
-            self._resources.two_levels = self.open_two_levels(self.options.inside)
+            try:
+                self._resources.two_levels = self.open_two_levels(self.options.inside)
+            except BaseException:
+                self._resources.close()
+                raise
         self._use_resources()
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         _GROUPS.add(self)
@@ -212,16 +218,36 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
         `lanes` may be any word codec's number (docs/codecs.md), or bits up / bits down ("4/8": `Options.lanes`).
         `operator`: another reduction, with lanes = 0.
-        `residual`: contiguous float32 on the host with as many elements, read and updated; the same bits need not be
-        on every rank. `scale_code`: of all elements, known to all ranks (docs/numerics.md, *Scale codes*); larger ones
-        are clipped, and sums that are exact have none. Raises UnsupportedError for element types that do not go
-        through the switch.
+        `residual`: contiguous float32 with as many elements, read and updated, on the host, or where
+        `residual_device` says; the same bits need not be on every rank. `scale_code`: of all elements, known to all
+        ranks (docs/numerics.md, *Scale codes*); larger ones are clipped, and sums that are exact have none. Raises
+        UnsupportedError for element types that do not go through the switch.
         """
         self._sequence += 1
         return self._reduce_collectives.all_reduce_lanes(
             concrete(tensor), self._timeout_s, lanes=lanes, average=average, residual=residual, operator=operator,
             scale_code=scale_code,
         )  # fmt: skip
+
+    def average_encoded(self, asked: Contribution) -> FaninWork:
+        """Average what a DeviceEncoder has made of a bucket, unawaited."""
+        self._sequence += 1
+        return self._reduce_collectives.average_encoded(asked, self._timeout_s)
+
+    def all_of(self, works: list[FaninWork], outputs: Tensors) -> FaninWork:
+        """One handle for several collectives that are under way."""
+        return self._combined(works, outputs, self._timeout_s)
+
+    def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
+        """What makes scale codes and words of sums where tensors on that device lie; None: the host does.
+
+        Every rank asks at the same point of the program, or has had tensors on devices before.
+        """
+        return self._resources.arithmetic_on(device)
+
+    def residual_device(self, tensor: torch.Tensor, lanes: int | str | None = None) -> torch.device:
+        """Where a residual of sums of `tensor` in these lanes must lie; as `arithmetic_on`, every rank asks."""
+        return self._reduce_collectives.residual_device(tensor, lanes)
 
     def reduce_scatter_lanes(
         self, output: torch.Tensor, tensor: torch.Tensor, *, op: Any = _SUM, lanes: int | str | None = None,

@@ -17,13 +17,15 @@ from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.request import Request, tag_of
-from fanin.host.torch.collectives.routing import OPERATORS, SUM, SUM_ROUTES, Path, Route, factor_of, route_of
+from fanin.host.torch.collectives.routing import ELEMENTS, OPERATORS, SUM, SUM_ROUTES, Path, Route, factor_of, route_of
 from fanin.host.torch.collectives.two_levels import TwoLevels
+from fanin.host.torch.device.encoder import Contribution
 from fanin.host.torch.handles.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.handles.work import FaninWork, LocalWork, Tensors
 from fanin.numerics.lanes import WORD_BITS
-from fanin.numerics.reduction import EXACT, Element, Operator, lanes_number, sum_in_place
+from fanin.numerics.reduction import EXACT, LANES, Element, Operator, lanes_number, sum_in_place
 
+QUANTIZED_ON_DEVICES = (torch.float32, torch.bfloat16, torch.float16)
 _BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """What every barrier adds and nobody reads."""
 _SUM_TAG, _BARRIER_TAG = tag_of("all_reduce", average=False), tag_of("barrier", average=False)
@@ -153,6 +155,36 @@ class ReduceCollectives:
             residual=residual,
             scale_code=scale_code,
         )
+
+    def average_encoded(self, asked: Contribution, timeout_s: float) -> FaninWork:
+        """The mean of what an encoder on a device has made of a bucket, and what it does with the mean."""
+        values = asked.values
+        element = ELEMENTS[values.dtype]
+        self._count(Path.SWITCH, "all_reduce", values)
+        return self._submit(
+            Request(
+                name="all_reduce",
+                source=values,
+                kept=values,
+                element=element,
+                lanes=EXACT if values.numel() <= self._exact else asked.lanes,
+                average=True,
+                residual=asked.residual,
+                adds=asked.adds,
+                outputs=[asked.output],
+                timeout_s=timeout_s,
+                finish=asked.finish,
+            )
+        )
+
+    def residual_device(self, tensor: torch.Tensor, lanes: int | str | None) -> torch.device:
+        """Where a residual of sums of that tensor must lie: beside it, if its words are made there."""
+        number = self._lanes if lanes is None else _number(lanes)
+        beside = (
+            tensor.dtype in QUANTIZED_ON_DEVICES and number in LANES and tensor.numel() > self._exact
+            and self._resources.arithmetic_on(tensor.device) is not None
+        )  # fmt: skip
+        return tensor.device if beside else torch.device("cpu")
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: float) -> FaninWork:
         """The root's tensor becomes the result; the others keep theirs."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +33,7 @@ from fanin.errors import FaninError, WorkerLostError
 from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.lane import Lane
 from fanin.host.torch.collectives.routing import AVG, PREMUL_SUM, SUM, factor_of
-from fanin.host.torch.handles.work import FaninWork, QueuedWork, Tensors
+from fanin.host.torch.handles.work import FaninWork, QueuedWork, Tensors, at_present
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -50,6 +51,11 @@ Waiting = Callable[[], object]
 """Returns when the part holds its sum; raises when it never will."""
 Starting = Callable[[torch.Tensor], Waiting]
 """Starts the sum of this rank's part between hosts, in place."""
+
+
+def waiting_for(work: FaninWork, timeout_s: float) -> Waiting:
+    """Waits for a sum between hosts until it is there: a `wait` without a timeout may only order streams."""
+    return lambda: work.wait(timedelta(seconds=at_present(timeout_s)))
 
 
 class TwoLevels:
@@ -91,7 +97,7 @@ class TwoLevels:
 
         def start(part: torch.Tensor) -> Waiting:
             if self.between is not None:
-                return self.between.allreduce([part], op).wait
+                return waiting_for(self.between.allreduce([part], op), timeout_s)
             factor = factor_of(op)
             return lambda: part.mul_(factor) if factor != 1.0 else part
 

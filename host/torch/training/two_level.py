@@ -15,6 +15,7 @@ Rules
 
 # No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,12 +28,13 @@ from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Codec, Place
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.collectives.two_levels import DTYPES, Starting, TwoLevels, Waiting
+from fanin.host.torch.collectives.two_levels import DTYPES, Starting, TwoLevels, Waiting, waiting_for
 from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.codec_buckets import Bucket
 from fanin.host.torch.training.codec_flight import Flight
 from fanin.host.torch.training.codec_hook import DTYPES as CODEC_DTYPES
 from fanin.host.torch.training.codec_hook import CodecState, codec_hook
+from fanin.host.torch.training.device_codecs import average, encoder_on_device
 from fanin.host.torch.training.hooks import LanesState, lanes_hook
 from fanin.numerics.reduction import lanes_number
 
@@ -45,9 +47,10 @@ class TwoLevelState:
 
     `inside`: "nccl" for CUDA gradients, "gloo" for gradients in host memory. `lanes`: as in `Options.lanes`, 8 or
     "4/8"; None for the group's own. `error_feedback`: keep and add back what lanes cut off, one float32 per element of
-    this rank's shard, in host memory. `codec`: a codec or its text ("rotated:8", docs/codecs.md) instead of lanes; it
-    has its own error feedback. `group`: a fanin group; None for the world's. Every rank makes one at the same point,
-    with the same arguments. Residuals are not saved: a training that goes on from a checkpoint owes nothing.
+    this rank's shard, where lanes are made: on its GPU, or in host memory. `codec`: a codec or its text ("rotated:8",
+    docs/codecs.md) instead of lanes; it has its own error feedback. `group`: a fanin group; None for the world's. Every
+    rank makes one at the same point, with the same arguments. Residuals are not saved: a training that goes on from a
+    checkpoint owes nothing.
 
     Raises ConfigurationError for a group of another backend, lanes beside a codec, a codec that chooses by parameter
     names, and what `Options.inside` raises where ranks cannot take part; UnsupportedError for hosts with unlike
@@ -136,8 +139,11 @@ class TwoLevelState:
                 return self._through_codec(between, self.codec, shard, index, parameters, step)
             residual = None
             if self.error_feedback and shard.dtype != torch.float64:
-                residual = self._kept(index, parameters, shard, lambda: torch.zeros(shard.numel(), device="cpu"))
-            return between.all_reduce_lanes(shard, lanes=self.lanes, average=True, residual=residual).wait
+                device = between.residual_device(shard, self.lanes)
+                owed = functools.partial(torch.zeros, shard.numel(), dtype=torch.float32, device=device)
+                residual = self._kept(index, parameters, shard, owed)
+            work = between.all_reduce_lanes(shard, lanes=self.lanes, average=True, residual=residual)
+            return waiting_for(work, self.group.timeout_s)
 
         return start
 
@@ -152,9 +158,12 @@ class TwoLevelState:
     ) -> Waiting:
         def make_encoders() -> Bucket:
             place = Place(between.rank(), between.size(), ((shard.numel(),),), index)
-            return Bucket(codec, place, parameters)
+            encoder = encoder_on_device(between, codec, shard)
+            return Bucket(codec, place, parameters, None if encoder is None else shard.device, encoder)
 
         encoders: Bucket = self._kept(index, parameters, shard, make_encoders)
+        if encoders.device is not None:
+            return waiting_for(average(between, encoders, shard, step), self.group.timeout_s)
         flights = [Flight(between, step, piece, shard) for piece in encoders.pieces]
         for each in flights:
             each.start(None)

@@ -1,0 +1,150 @@
+"""The device's path on host memory: streams are threads, numbers are numpy's, sessions and switch are real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fanin.host.torch.collectives.request import Request
+from fanin.host.torch.device.reducer import SLOT_BYTES, DeviceReducer, Means
+from fanin.host.torch.device.threads import ThreadedDevice
+from fanin.numerics.reduction import EXACT, Element, Operator
+from fanin.options import Options
+from tests.support.host_device import HostDevice, TensorArithmetic
+from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
+
+TIMEOUT_S = 60.0
+ELEMENTS = {
+    torch.float32: Element.FLOAT32, torch.bfloat16: Element.BFLOAT16, torch.float16: Element.FLOAT16,
+    torch.int32: Element.INT32, torch.float64: Element.FLOAT64, torch.int64: Element.INT64,
+}  # fmt: skip
+
+
+@contextmanager
+def reducers_of(options: Options | None = None) -> Iterator[tuple[Groups, list[DeviceReducer]]]:
+    with groups_of(options) as groups:
+        made = [_reducer(group) for group in groups]
+        yield groups, made
+        for reducer in made:
+            reducer.drain()
+            reducer.close()
+
+
+def _reducer(group: Any) -> DeviceReducer:
+    resources = group._resources
+    parts = resources._device_parts
+    switch = resources._switch_reducer
+
+    def join(name: str, options: Options, interrupted: Callable[[], None]) -> Any:
+        from dataclasses import replace
+
+        meeting = replace(resources.meeting, job_name=name, holds_switch=False)
+        return resources._join_meeting(meeting, interrupted, options)
+
+    return DeviceReducer(
+        Means(
+            words=switch.session,
+            codes=lambda: parts._join_codes(switch.session, join, resources._failed),
+            arithmetic=TensorArithmetic(),
+            make_device=lambda _device, told: ThreadedDevice(HostDevice(), told),
+            divisor=switch.divisor,
+        ),
+        resources.failures,
+        resources.completion,
+    )
+
+
+def request(tensor: torch.Tensor, **fields: Any) -> Request:
+    given: dict[str, Any] = {
+        "name": "all_reduce", "source": tensor, "kept": tensor, "element": ELEMENTS[tensor.dtype], "lanes": 32,
+        "outputs": [tensor], "timeout_s": TIMEOUT_S,
+    }  # fmt: skip
+    return Request(**{**given, **fields})
+
+
+def bits(tensor: torch.Tensor) -> Any:
+    return tensor.contiguous().view(torch.uint8).numpy()
+
+
+@pytest.mark.parametrize("lanes", [32, 16, 8, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_values_and_residuals_have_the_bits_of_the_hosts_path(lanes: int, dtype: torch.dtype) -> None:
+    count = 700_001
+    with reducers_of() as (groups, reducers):
+
+        def act(rank: int) -> None:
+            generator = torch.Generator().manual_seed(rank)
+            x = torch.randn(count, generator=generator).to(dtype)
+            owed = torch.randn(count, generator=generator) * 0.01
+            mine, theirs = x.clone(), x.clone()
+            my_owed, their_owed = owed.clone(), owed.clone()
+            groups[rank].all_reduce_lanes(theirs, lanes=lanes, average=True, residual=their_owed).wait()
+            asked = request(mine, lanes=lanes, average=True, residual=my_owed)
+            reducers[rank].submit(asked).wait()
+            assert np.array_equal(bits(mine), bits(theirs))
+            assert np.array_equal(bits(my_owed), bits(their_owed))
+
+        on_every_rank(act)
+
+
+def test_a_scattered_part_has_the_bits_of_the_hosts_path() -> None:
+    part = 250_007
+    with reducers_of() as (groups, reducers):
+
+        def act(rank: int) -> None:
+            x = torch.randn(SIZE * part, generator=torch.Generator().manual_seed(rank))
+            mine, theirs = torch.empty(part), torch.empty(part)
+            groups[rank].reduce_scatter_lanes(theirs, x, lanes=8).wait()
+            asked = request(x, name="reduce_scatter", kept=mine, keep_first=rank * part, lanes=8, outputs=[mine])
+            reducers[rank].submit(asked).wait()
+            assert np.array_equal(bits(mine), bits(theirs))
+
+        on_every_rank(act)
+
+
+def test_what_has_no_lanes_goes_as_it_is_in_several_pieces() -> None:
+    count = 3 * SLOT_BYTES // 4 + 17
+    with reducers_of() as (_, reducers):
+
+        def act(rank: int) -> None:
+            whole = torch.arange(count, dtype=torch.int32) + rank
+            double = torch.randn(300_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * (rank + 1)
+            largest = torch.arange(1000, dtype=torch.int64) * (rank + 1)
+            expected = double / (rank + 1) * (SIZE * (SIZE + 1) / 2)
+            works = [
+                reducers[rank].submit(request(whole)),
+                reducers[rank].submit(request(double)),
+                reducers[rank].submit(request(largest, lanes=EXACT, operator=Operator.MAX)),
+            ]
+            for work in works:
+                work.wait()
+            assert torch.equal(whole, torch.arange(count, dtype=torch.int32) * SIZE + SIZE * (SIZE - 1) // 2)
+            assert torch.allclose(double, expected, rtol=1e-9)
+            assert torch.equal(largest, torch.arange(1000, dtype=torch.int64) * SIZE)
+
+        on_every_rank(act)
+
+
+def test_requests_on_host_memory_keep_their_place_among_pieces() -> None:
+    with reducers_of() as (groups, reducers):
+
+        def act(rank: int) -> None:
+            tensors = [torch.full((300_000 + i,), float(i)) for i in range(8)]
+            works = []
+            for i, tensor in enumerate(tensors):
+                if i % 2:
+                    works.append(reducers[rank].submit(request(tensor, lanes=8)))
+                else:
+                    hand_over = groups[rank]._resources._switch_reducer.hand_over
+                    works.append(reducers[rank].queue(request(tensor), hand_over))
+            for work in works:
+                work.wait()
+            for i, tensor in enumerate(tensors):
+                assert torch.allclose(tensor, torch.full_like(tensor, float(i * SIZE)), rtol=0.02)
+
+        on_every_rank(act)
