@@ -30,6 +30,7 @@ class Run:
     """Of every link; None: on this machine alone."""
     switch_at: str = ""
     """Where sums are made, over links: packets differ, and with them the elements that share a scale."""
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import fanin
@@ -44,6 +45,8 @@ NOTABLE = ("socket_overflows", "dropped_")
 """Beginnings of the names of a switch's counters that a user should hear of."""
 
 
+GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvhost-ctrl"))
+"""A file that a driver for NVIDIA's GPUs makes on Linux: the usual one, WSL's, that of Jetson boards."""
 RECENTLY_S = 1.5
 """A leaf whose parent has answered this recently has a parent: it asks more often than that."""
 SETTLING_ATTEMPTS, SETTLING_INTERVAL_S = 10, 0.5
@@ -64,6 +67,11 @@ def examine_environment(environment: Mapping[str, str]) -> Iterator[Check]:
     """Variables that were meant for fanin, perhaps."""
     for line in without_effect(environment):
         yield Check(name="environment", state="warning", result=line, remedy="correct the name, or unset the variable")
+
+
+def gpu_driver_is_there() -> bool:
+    """Whether this machine has a driver for GPUs; looked up without importing torch or starting the driver."""
+    return any(path.exists() for path in GPU_DRIVERS)
 
 
 def examine_machine(options: Options) -> Iterator[Check]:

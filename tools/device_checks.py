@@ -58,6 +58,7 @@ CHECKS = (
     Check("times", 4, 60, "25 MiB of float32 on four ranks, against gloo", ("25",)),
     Check("cuda_checks", 2, 90, "every collective, streams, training (tests/torch/cuda_checks.py)"),
     Check("kernels", 1, 60, "kernels against numpy on the device, bit by bit, and their times"),
+    Check("hsdp", 4, 50, "FSDP2 over hosts and inside them, fanin between, gloo inside"),
     Check("times", 2, 40, "25 MiB on two ranks", ("25",)),
     Check("codecs", 2, 60, "codec_hook on the device has the host's bits; what residual and rotation take"),
     Check("weights", 1, 40, "weights of all-gathers on the device have the host's bytes, and their times"),

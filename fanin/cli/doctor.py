@@ -7,6 +7,7 @@ import dataclasses
 import json as json_module
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,6 +60,7 @@ def examine(switch: str | None, options: Options) -> Iterator[Check]:
 
     yield from examine_environment(os.environ)
     yield from examine_machine(options)
+    yield from examine_gpus(options)
     there = SwitchList() if switch is None else SwitchList.parse(switch)
     for address in there.addresses:
         if len(there.addresses) > 1:
@@ -75,6 +77,20 @@ def examine(switch: str | None, options: Options) -> Iterator[Check]:
         which = f"ranks start them themselves ({there.word})" if there.word else "none is configured"
         yield Check(name="switch", result=f"{which}; started one to try: {embedded.address}")
         yield from examine_switch(embedded.address, options)
+
+
+def examine_gpus(options: Options) -> Iterator[Check]:
+    """Checks of GPUs; nothing on a machine without a driver, where importing torch would take seconds for nothing."""
+    from fanin.host.diagnosis import Check, gpu_driver_is_there
+
+    if not gpu_driver_is_there():
+        return
+    if find_spec("torch") is None:
+        yield Check(name="gpu", result="a driver is there, and no PyTorch, whose tensors fanin would take from it")
+        return
+    from fanin.host.torch import gpus
+
+    yield from gpus.examine_gpus(options)
 
 
 def show(check: Check, console: Console) -> None:

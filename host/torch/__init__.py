@@ -12,6 +12,7 @@ from fanin.host.torch.training.hooks import LanesState, lanes_hook
 from fanin.host.torch.training.membership import Membership
 from fanin.host.torch.training.stale import StaleOptions, is_newcomer
 from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
+from fanin.host.torch.training.two_level import TwoLevelState, two_level_hook
 from fanin.torch_versions import require_torch
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "ShardCodecs",
     "StaleOptions",
     "StaleSynchronousState",
+    "TwoLevelState",
     "codec_hook",
     "counters",
     "create",
@@ -33,6 +35,7 @@ __all__ = [
     "lanes_hook",
     "shard_codecs",
     "stale_synchronous_hook",
+    "two_level_hook",
 ]
 
 

@@ -13,11 +13,18 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
-from fanin.host.torch.collectives import group_resources, process_group, reduce_collectives, request, switch_reducer
+from fanin.host.torch.collectives import (
+    group_resources,
+    process_group,
+    reduce_collectives,
+    request,
+    switch_reducer,
+    two_levels,
+)
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.gloo import inner
 from fanin.host.torch.handles import completion, work
-from fanin.host.torch.training import codec_hook, hooks, stale_hook
+from fanin.host.torch.training import codec_hook, hooks, stale_hook, two_level
 from fanin.options import ENVIRONMENT_PREFIX, Options
 from fanin.variables import without_effect
 
@@ -114,6 +121,8 @@ def keep_dynamo_out() -> None:
         hooks,
         codec_hook,
         stale_hook,
+        two_level,
+        two_levels,
         process_group,
         reduce_collectives,
         request,

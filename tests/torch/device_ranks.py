@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import fanin
 from fanin._torch_entry import register
@@ -30,6 +32,7 @@ from fanin.errors import ConfigurationError, FaninError
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.torch import CodecState, FaninProcessGroup, codec_hook
+from fanin.host.torch import counters as fanin_counters
 from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
 from fanin.host.torch.device.weights import DeviceWeights
 from tests.support.buckets import Bucket
@@ -322,6 +325,29 @@ def cuda_checks(report: Report, rank: int, size: int, arguments: list[str]) -> N
             if (took := time.monotonic() - begin) > 5.0:
                 report(f"{name} took, s", took)
     expect(not failed, f"failed: {failed}")
+    dist.destroy_process_group()
+
+
+def hsdp(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """FSDP2 over (hosts, inside): gloo inside in the place of NCCL, fanin between."""
+    from tests.torch import cuda_checks as module
+
+    torch.cuda.set_device(DEVICE)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    override: Any = {"replicate": ("fanin", fanin.Options(lanes=8)), "shard": "gloo"}
+    mesh = init_device_mesh("cuda", (2, size // 2), mesh_dim_names=("replicate", "shard"), backend_override=override)
+    expected = module.gloo_trained(rank)
+    model = module.network().to(DEVICE)
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    module.train(model, rank)
+    far = [float((mine - other).abs().max()) for mine, other in zip(module.whole(model), expected, strict=True)]
+    report("farthest from DDP over gloo", max(far))
+    counted = fanin_counters(mesh.get_group("replicate"))
+    report("sums", {name: value for name, value in counted.items() if name.startswith("switch")})
+    expect(max(far) < 0.05, "trains otherwise")
     dist.destroy_process_group()
 
 

@@ -45,6 +45,7 @@ from fanin.host.torch.collectives.fallback import Fallback, warn_once
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
+from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import WATCH, Failures
@@ -94,6 +95,10 @@ class GroupResources:
         self.session: AnySession | None = None
         self._switch_reducer: SwitchReducer | None = None
         self.fallback: Fallback | None = None
+        self.two_levels: TwoLevels | None = None
+        """Levels of the group's own all-reduces (Options.inside), which the group opens once it is there."""
+        self.opened_levels: list[TwoLevels] = []
+        """All that were opened, those of hooks included: broken and closed with the group."""
         self._device_parts: DeviceParts | None = None
         self.outside = False
         """Whether this process has come into a job that runs without it."""
@@ -101,7 +106,8 @@ class GroupResources:
         self._meetings: list[Meeting] = []
         """The newest is the one that counts; an older one may hold the switch that this process started."""
         self._timeline: Timeline | None = None
-        self._global_ranks = global_ranks
+        self.global_ranks = global_ranks
+        """The world's ranks that are in this group, in order; empty for the world."""
         self._is_world = not global_ranks
         self.closed = False
         """Whether this rank has left, or is about to."""
@@ -142,7 +148,7 @@ class GroupResources:
     def renew(self, store: c10d.Store, group_name: str, timeout: timedelta, name: str) -> None:
         """Make job and gloo group anew: on every rank at the same point, with a `name` that was not used before."""
         self._part()
-        self._open(renewed_store(store, self.rank, self._global_ranks, name), group_name, timeout)
+        self._open(renewed_store(store, self.rank, self.global_ranks, name), group_name, timeout)
         self.outside = False
 
     def _outside_error(self) -> UnsupportedError:
@@ -228,12 +234,12 @@ class GroupResources:
         failure = None if self._world_failures is None else self._world_failures.failure
         if not isinstance(failure, WorkerLostError):
             return None
-        lost = tuple(rank for rank, member in enumerate(self._global_ranks) if member in failure.ranks)
+        lost = tuple(rank for rank, member in enumerate(self.global_ranks) if member in failure.ranks)
         return WorkerLostError(lost, f"noticed by the world's group: {failure}") if lost else None
 
     def _meet(self, store: c10d.Store, group_name: str, timeout: timedelta) -> Meeting:
         job_prefix = "world" if self._is_world else f"group-{group_name}"
-        meeting = meet(store, self.rank, self.size, job_prefix, self.options, timeout, self._global_ranks, self._world)
+        meeting = meet(store, self.rank, self.size, job_prefix, self.options, timeout, self.global_ranks, self._world)
         self._meetings.append(meeting)
         return meeting
 
@@ -357,6 +363,8 @@ class GroupResources:
             inner = self._inner
             if inner is not None:  # not closed meanwhile
                 inner.break_connections()
+            for levels in self.opened_levels:
+                levels.break_connections()
 
     def _part(self, timeout_s: float = 10.0) -> None:
         """Leave the job, and let go of what stood between it and the group."""
@@ -381,6 +389,8 @@ class GroupResources:
         if self.closed or (self.session is not None and self.session.inherited):
             return
         self.closed = True
+        for levels in self.opened_levels:
+            levels.close(breaking=breaking)
         self._part(timeout_s)
         inner, self._inner = self._inner, None
         if inner is not None:

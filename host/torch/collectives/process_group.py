@@ -8,6 +8,7 @@ group ranks. An unset timeout is -1 ms and means the group's. Several names exis
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import threading
 import weakref
@@ -23,20 +24,24 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ArgumentError, UnsupportedError
-from fanin.host.session.leased import AnySession
+from fanin.errors import ArgumentError, FaninError, UnsupportedError
+from fanin.host.session.leased import AnySession, LeasedSession
 from fanin.host.session.threads import started
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
+from fanin.host.torch.collectives.first_cause import FirstCause
 from fanin.host.torch.collectives.group_resources import GroupResources
+from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.reduce_collectives import ReduceCollectives
 from fanin.host.torch.collectives.routing import SUM
+from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.device.arithmetic import Arithmetic
 from fanin.host.torch.device.encoder import Contribution
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.failures import WATCH
 from fanin.host.torch.handles.host_tensor import concrete
 from fanin.host.torch.handles.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
+from fanin.host.torch.meeting.levels import Levels, agree
 from fanin.host.torch.meeting.meeting import Meeting
 from fanin.host.torch.meeting.parting import StoreHost
 from fanin.options import Options, SwitchAddress
@@ -83,6 +88,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._default_timeout = DefaultTimeout(timeout.total_seconds())
         self._bound_device: torch.device | None = None
         self._coalescing: list[FaninWork] | None = None
+        self._openings = itertools.count()
+        """Numbers of the calls of `open_two_levels`, alike on all ranks."""
         self._narrowed: tuple[torch.Tensor, int | str, torch.Tensor | None] | None = None
         """What `narrow_next` was told."""
         self._counters: Counter[str] = Counter()
@@ -93,6 +100,13 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
         weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
         self._arguments = Arguments(rank, size, partial(_made_as, weakref.ref(self)))
+        self._world = world
+        if self.options.inside is not None:
+            try:
+                self._resources.two_levels = self.open_two_levels(self.options.inside)
+            except BaseException:
+                self._resources.close()
+                raise
         self._use_resources()
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         _GROUPS.add(self)
@@ -161,8 +175,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._resources.inner
 
     @property
-    def _timeout_s(self) -> float:
+    def timeout_s(self) -> float:
+        """The timeout of collectives that come without one."""
         return self._default_timeout.of_collective
+
+    _timeout_s = timeout_s
 
     @property
     def store(self) -> c10d.Store:
@@ -176,10 +193,13 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def counters(self) -> dict[str, int | float]:
         """How often each collective took which path (`switch.all_reduce`, `gloo.broadcast`, ...), bytes per path, and
-        the engine's own counters (`engine.packets_out`, `engine.bytes_out`, ...)."""
+        the engine's own counters (`engine.packets_out`, `engine.bytes_out`, ...). Of sums of two levels
+        `two_levels.*`, and `between.*`: the same of the group between hosts."""
         counted: dict[str, int | float] = dict(self._counters)
         if self._resources.session is not None:
             counted |= {f"engine.{name}": value for name, value in self._resources.session.counters().items()}
+        if self._resources.two_levels is not None:
+            counted |= self._resources.two_levels.counters_between()
         return counted
 
     def describe(self) -> str:
@@ -187,7 +207,9 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         session = self._resources.session
         if session is None:
             return f"group {self._name!r}: no switch in use"
-        return session.description + self._resources.meeting.in_words + self._resources.device_in_words
+        levels = self._resources.two_levels
+        parts = (session.description, self._resources.meeting.in_words, self._resources.device_in_words)
+        return "".join(parts) + (levels.in_words if levels else "")
 
     def all_reduce_lanes(
         self, tensor: torch.Tensor, *, lanes: int | str | None = None, average: bool = False,
@@ -242,6 +264,45 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._reduce_collectives.reduce_scatter(
             output, tensor, _op(op), self._timeout_s, lanes=lanes, residual=residual
         )
+
+    def open_two_levels(self, kind: str) -> TwoLevels | None:
+        """Groups inside this rank's host and between hosts (docs/gpu.md); every rank calls it at the same point.
+
+        `kind`: "nccl" or "gloo", of the group inside. The one that `Options.inside` made, where it is that kind. None:
+        every host has one rank, or, of a group of new_group, unlike numbers of ranks. Raises ConfigurationError, alike
+        on every rank, where a rank cannot take part or the hosts of a world have unlike numbers of ranks.
+        """
+        made = self._resources.two_levels
+        if made is not None and made.inside.kind == kind:
+            return made
+        if self.size() == 1 or self.outside:
+            return None
+        rank, timeout = self.rank(), timedelta(seconds=self._timeout_s)
+        store = c10d.PrefixStore(f"fanin/levels/{kind}/{next(self._openings)}", self._store)
+        is_world = not self._resources.global_ranks
+        levels = agree(store, rank, self.size(), kind, self.options, timeout, is_world=is_world)
+        if levels is None or len(levels.inside) == 1:
+            return None
+        host = c10d.PrefixStore(f"host/{levels.inside[0]}", store)
+        inside = Inside(kind, host, levels.inside.index(rank), len(levels.inside), timeout)
+        between = self._between(levels, store, timeout) if levels.hosts > 1 else None
+        resources = self._resources
+        cause = FirstCause(store, resources.failures)
+        opened = TwoLevels(levels, inside, between, resources.failures, resources.completion, self._counters, cause)
+        resources.opened_levels.append(opened)
+        return opened
+
+    def _between(self, levels: Levels, store: c10d.Store, timeout: timedelta) -> FaninProcessGroup:
+        """The group of the ranks at this rank's place of all hosts: a job of its own, at the world's switches."""
+        place = levels.inside.index(self.rank())
+        ranks = self._resources.global_ranks
+        return FaninProcessGroup(
+            c10d.PrefixStore(f"place/{place}", store), levels.between.index(self.rank()), levels.hosts, timeout,
+            group_name=f"{self._name}-place-{place}",
+            global_ranks=[ranks[rank] if self._world is not None else rank for rank in levels.between],
+            options=replace(self.options, inside=None),
+            world=self._world or self,
+        )  # fmt: skip
 
     def narrow_next(self, tensor: torch.Tensor, lanes: int | str, residual: torch.Tensor | None) -> None:
         """The next all-reduce of this group goes through these lanes, if it is of `tensor`.
@@ -616,8 +677,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     _set_default_timeout = set_timeout
 
-    def abort(self) -> None:
-        """Drop out at once; whatever waits raises."""
+    def abort(self, reason: FaninError | None = None) -> None:
+        """Drop out at once; whatever waits raises. `reason`: a failure elsewhere, in the words that others are told."""
+        if reason is not None and isinstance(self._resources.session, LeasedSession):
+            self._resources.session.abandon(reason)
         self._resources.close(timeout_s=0.0, breaking=True)
         if self._store_host is not None:
             self._store_host.close()

@@ -18,6 +18,7 @@ from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.collectives.routing import ELEMENTS, OPERATORS, SUM, SUM_ROUTES, Path, Route, factor_of, route_of
+from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.device.encoder import Contribution
 from fanin.host.torch.handles.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.handles.work import FaninWork, LocalWork, Tensors
@@ -59,11 +60,16 @@ class ReduceCollectives:
         """The same for tensors that are small."""
         codec = resources.options.codec
         self._codec = None if codec is None or resources.size == 1 else GroupCodec(codec, resources)
+        self._two_levels = resources.two_levels
 
     # --- the collectives ---
 
     def all_reduce(self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: float) -> FaninWork:
         """Reduce in place; `tensors` is [tensor], as the caller gave it."""
+        if (levels := self._levels_for(tensor, op)) is not None:
+            if not self._arguments.of_one("all_reduce", tensor):
+                return LocalWork(self._completion, tensors)
+            return levels.all_reduce(tensor, tensors, op, timeout_s)
         if self._codec is not None and self._codec.takes(tensor, op):
             if not self._arguments.of_one("all_reduce", tensor):
                 return LocalWork(self._completion, tensors)
@@ -100,12 +106,19 @@ class ReduceCollectives:
         if quick is None or op != SUM or (self._codec is not None and self._codec.takes(tensor, op)):
             return None
         travels_as = self._travels_as(tensor)
-        if travels_as is None or not quick.free:
+        if travels_as is None or not quick.free or self._levels_for(tensor, op) is not None:
             return None
         self._counters["switch.all_reduce"] += 1
         self._counters["switch.bytes"] += tensor.nbytes
         brief = sum_in_place(tensor.data_ptr(), tensor.numel(), *travels_as, _SUM_TAG)
         return quick.at_once("all_reduce", brief, tensor, timeout_s)
+
+    def _levels_for(self, tensor: torch.Tensor, op: Any) -> TwoLevels | None:
+        """What sums a tensor over two levels (Options.inside): not small, and of a kind that these take."""
+        levels = self._two_levels
+        if levels is None or tensor.numel() <= self._exact or not levels.takes(tensor, op):
+            return None
+        return levels
 
     def _travels_as(self, tensor: torch.Tensor) -> tuple[Element, int] | None:
         """Element type and lanes of a sum in the tensor's own memory; None where that cannot be."""

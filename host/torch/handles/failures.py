@@ -95,7 +95,7 @@ class Failures:
                 f"{where}: {_late(timeout_s)}. No rank is known to be gone; "
                 f"some have not called this collective, or are slow. Remedy: find it, or allow more time. ({text})"
             )
-        cause = error if isinstance(error, FaninError) else self._named()
+        cause = error if isinstance(error, FaninError) else self.named()
         if isinstance(cause, WorkerLostError):
             return WorkerLostError(cause.ranks, f"{where}: Connection closed by peer: {cause}{self._globally(cause)}")
         if cause is not None:
@@ -104,7 +104,7 @@ class Failures:
             return WorkerLostError((), f"{where}: Connection closed by peer: a rank has left or died. ({text})")
         return FaninError(f"{where}: {text}")
 
-    def _named(self) -> FaninError | None:
+    def named(self) -> FaninError | None:
         """The group's failure, waited for: what gloo has seen, the switch says soon with a name."""
         deadline = time.monotonic() + NAMING_GRACE_S
         while self.session is not None and self.session.failure is None and time.monotonic() < deadline:

@@ -216,6 +216,7 @@ def _alike(options: Options) -> dict[str, object]:
         "codec": options.codec,
         "exact_elements": options.exact_elements,
         "fallback": options.fallback,
+        "inside": options.inside,
         "on_worker_loss": options.on_worker_loss,
     }
 
