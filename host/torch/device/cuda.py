@@ -225,6 +225,8 @@ class SpinningDevice(CudaDevice):
         super().__init__(device)
         self._lock = threading.Lock()
         self._waiting: dict[Flag, list[tuple[int, _Blocker]]] = {}
+        self._over: list[_Blocker] = []
+        """What has been let go, to be dropped by a thread that may call the driver."""
         self._blocks: list[torch.Tensor] = []
 
     def pinned(self, count_bytes: int) -> torch.Tensor:
@@ -235,6 +237,8 @@ class SpinningDevice(CudaDevice):
 
     def wait_value(self, stream: Stream, flag: Flag, value: int) -> None:
         """As Device.wait_value."""
+        over, self._over = self._over, []
+        del over
         blocker = _Blocker()
         with torch.cuda.stream(stream):
             blocker.block_current_stream()
@@ -266,6 +270,7 @@ class SpinningDevice(CudaDevice):
             waiting = self._waiting.get(flag, [])
             gone = [blocker for value, blocker in waiting if flags.reached(stands, value)]
             self._waiting[flag] = [each for each in waiting if not flags.reached(stands, each[0])]
+        self._over += gone
         for blocker in gone:
             blocker.future.set_result(None)
 
@@ -289,6 +294,9 @@ def _probed(way: str, device: torch.device) -> tuple[bool, str, float]:
     memory = made.pinned(2 * FLAG_BYTES)
     come, gone = memory.data_ptr(), memory.data_ptr() + FLAG_BYTES
     stream = made.stream("probe")
+    # A kernel's first launch loads it, which may wait for all streams, and so for one that waits for a flag of ours.
+    made.write_value(stream, gone, 0)
+    made.synchronize(stream)
     took = []
     for number in range(1, 12):
         made.wait_value(stream, come, number)

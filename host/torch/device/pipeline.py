@@ -20,12 +20,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from fanin.host.torch.device.courier import Parcel
 from fanin.host.torch.device.device import Action, Device, Event, Flag, Memory, Stream
 from fanin.host.torch.device.ring import Ring, Slot
 
+BATCH = 4
+"""Pieces that are handed over together: a courier that wakes up while the program's thread queues more holds it up."""
 MAX_QUEUED = 64
 """Pieces of a channel on the device's queues: with up to seven commands each, those of two groups fit into CUDA's."""
 
@@ -42,8 +45,8 @@ class Piece:
     """Where the sum goes on the device; None: nowhere."""
     back_first: int = 0
     """Where it lies in the slot."""
-    start: Callable[[int], int]
-    """Submit the reduction of the slot at that address: its ticket."""
+    place: Callable[[int], Callable[[], int]]
+    """With the address of its slot: what submits the reduction there, and returns its ticket."""
     decode: Action | None = None
     """Launched behind the copy back, and behind a look at the status."""
 
@@ -93,6 +96,7 @@ class Channel:
         self.ring = ring
         self._device, self._flags, self._carrier, self._land = device, flags, carrier, land
         self._leaving, self._arriving = leaving, arriving
+        self._batch: list[Parcel] = []
 
     def exchange(
         self, pieces: Iterable[Piece], timeout_s: float, over: Callable[[BaseException | None], None] | None = None
@@ -107,8 +111,14 @@ class Channel:
             last = piece
         if last is not None:
             self._depart(last, under_way, window, timeout_s, over)
+        self._hand_over()
         while under_way:
             self._arrive(*under_way.popleft())
+
+    def _hand_over(self) -> None:
+        batch, self._batch = self._batch, []
+        for parcel in batch:
+            self._carrier.put(parcel)
 
     def release(self) -> None:
         """Let go of every stream that waits for a sum, now and ever after."""
@@ -132,15 +142,18 @@ class Channel:
         if piece.out is not None:
             device.copy(self._leaving, slot.memory[piece.out_first : piece.out_first + len(piece.out)], piece.out)
         device.write_value(self._leaving, ring.gone, slot.number)
-        self._carrier.put(
+        # Nothing of the device's goes along, which a courier would be the last to drop (courier.py).
+        self._batch.append(
             Parcel(
-                start=lambda: piece.start(slot.address),
-                land=lambda ticket: self._land(ticket, timeout_s),
-                written=lambda seconds: self._flags.wait(ring.gone, slot.number, seconds),
-                come=lambda: device.raise_flag(ring.come, slot.number),
+                start=piece.place(slot.address),
+                land=partial(_land_within, self._land, timeout_s),
+                written=partial(self._flags.wait, ring.gone, slot.number),
+                come=partial(device.raise_flag, ring.come, slot.number),
                 over=over,
             )
         )
+        if len(self._batch) == BATCH:
+            self._hand_over()
         under_way.append((piece, slot))
         if window == 1:
             self._arrive(*under_way.popleft())
@@ -157,8 +170,13 @@ class Channel:
 
     def _wait_for_room(self, timeout_s: float) -> None:
         number = self.ring.before(MAX_QUEUED)
-        if number is not None:
+        if number is not None and not self._flags.wait(self.ring.come, number, 0.0):
+            self._hand_over()
             self._flags.wait(self.ring.come, number, timeout_s)  # in vain: the courier's error says more
+
+
+def _land_within(land: Callable[[int, float], None], timeout_s: float, ticket: int) -> None:
+    land(ticket, timeout_s)
 
 
 @dataclass(slots=True, kw_only=True)
