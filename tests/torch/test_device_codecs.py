@@ -16,6 +16,7 @@ from fanin.host.torch import CodecState, LanesState, codec_hook, lanes_hook
 from fanin.host.torch.training import pieced_gather
 from fanin.host.torch.training.codec_buckets import PIECE
 from fanin.host.torch.training.shard_groups import Segment
+from fanin.options import Options
 from tests.support.buckets import Bucket
 from tests.support.host_device import TensorArithmetic, TensorWeights
 from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
@@ -27,9 +28,9 @@ STEPS = 3
 
 
 @contextmanager
-def groups_with_devices() -> Iterator[Groups]:
+def groups_with_devices(options: Options | None = None) -> Iterator[Groups]:
     """Groups that take the host's memory for a device's."""
-    with reducers_of() as (groups, reducers):
+    with reducers_of(options) as (groups, reducers):
         for group, reducer in zip(groups, reducers, strict=True):
             group._reduce_collectives._submit = reducer.submit
             resources: Any = group._resources
@@ -46,7 +47,7 @@ def gradients_of(rank: int, step: int, count: int, dtype: torch.dtype) -> torch.
 
 def bits(tensor: torch.Tensor) -> Any:
     """Of numbers; those of NaN are nobody's."""
-    return torch.where(tensor.isnan(), torch.zeros_like(tensor), tensor).view(torch.uint8).numpy()
+    return torch.where(tensor.isnan(), torch.full_like(tensor, torch.nan), tensor).view(torch.uint8).numpy()
 
 
 def steps(
@@ -120,6 +121,22 @@ def test_a_state_goes_on_where_the_other_kind_of_memory_left_it() -> None:
         on_every_rank(go_on)
 
 
+def test_gradients_that_overflowed_reach_every_rank_and_leave_what_is_owed() -> None:
+    count = 50_001
+
+    def act(rank: int) -> None:
+        state, parameter = LanesState(lanes=8, error_feedback=True, group=groups[rank]), torch.zeros(count)
+        lanes_hook(state, Bucket(parameter, torch.ones(count) * (rank + 0.3))).wait()  # type: ignore[arg-type]
+        owed = state.residual_norm()
+        overflowed = torch.full((count,), torch.inf if rank == 0 else 1.0)
+        averaged = lanes_hook(state, Bucket(parameter, overflowed)).wait()  # type: ignore[arg-type]
+        assert averaged.isnan().all()
+        assert state.residual_norm() == owed > 0
+
+    with groups_with_devices() as groups:
+        on_every_rank(act)
+
+
 def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made() -> None:
     count = 50_001
 
@@ -134,6 +151,26 @@ def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made() ->
     with groups_of(None) as groups:
         on_host: list[Any] = on_every_rank(act)
     assert len(on_device) == SIZE
+    for mine, theirs in zip(on_device, on_host, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("codec", ["rotated:8", "lanes:4"])
+def test_a_groups_own_codec_works_where_the_tensor_lies(codec: str) -> None:
+    options = Options(codec=codec)
+
+    def act(rank: int) -> Any:
+        group, found = groups[rank], []
+        for step in range(2):
+            x = gradients_of(rank, 2 * step, 70_001, torch.bfloat16)
+            group.allreduce([x]).wait()
+            found.append(bits(x))
+        return found
+
+    with groups_of(options) as groups:
+        on_host: list[Any] = on_every_rank(act)
+    with groups_with_devices(options) as groups:
+        on_device: list[Any] = on_every_rank(act)
     for mine, theirs in zip(on_device, on_host, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
 

@@ -6,13 +6,16 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fanin.host.codecs.words import codec_for
 from fanin.host.torch.device.arithmetic import CODE_BIAS, plan_of
+from fanin.host.torch.device.launcher import Launch, Launcher
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.numerics.reduction import EXACT, WIDE_SUMS, Element
 from fanin.protocol.job import JobSpec
@@ -106,3 +109,36 @@ def test_values_are_nan_where_the_reduction_has_failed() -> None:
 @pytest.mark.parametrize(("element", "lanes"), [(Element.FLOAT64, 8), (Element.INT32, 8), (Element.FLOAT32, EXACT)])
 def test_what_is_not_quantized_has_no_plan(element: Element, lanes: int) -> None:
     assert plan_of(element, lanes, COUNT, SPEC, contributors=3) is None
+
+
+class JITFunction:
+    """What a launcher asks of Triton's kernel: each launch says what it was given, and by whom."""
+
+    arg_names = ("x", "count", "WIDE", "TILE")
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[Any, ...]] = []
+        self.packed_metadata = None
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., JITFunction]:
+        def launch(*arguments: Any, **named: Any) -> JITFunction:
+            found = "compiled" if arguments and not isinstance(arguments[0], torch.Tensor) else "by triton"
+            assert named.get("enable_fp_fusion") is (None if found == "compiled" else False)
+            self.launched.append((found, grid, *arguments[1:], *(() if named else arguments[:1])))
+            return self
+
+        return launch
+
+
+def test_a_launcher_keeps_a_kernel_for_each_kind_of_arguments() -> None:
+    kernel = JITFunction()
+    launcher, x = Launcher(kernel), torch.zeros(64)
+    launch = Launch(128, 4)
+    for tensor, count in ((x, 32), (x[16:], 48), (x[1:], 32), (x, 33), (x, 33), (x, 1), (x.half(), 32)):
+        launcher(launch, (5,), tensor, count, TILE=128, WIDE=True)
+    compiled = [each for each in kernel.launched if each[0] == "compiled"]
+    assert compiled == [
+        ("compiled", (5, 1, 1), 48, True, 128, x[16:].data_ptr()),
+        ("compiled", (5, 1, 1), 33, True, 128, x.data_ptr()),
+    ]
+    assert len(kernel.launched) == 7

@@ -59,8 +59,11 @@ class DeviceEncoder:
         device: torch.device,
         arithmetic: Arithmetic[torch.Tensor],
         largest_exact: int,
+        *,
+        accounts: bool = True,
     ) -> None:
-        """`largest_exact`: elements up to which the group's sums are exact."""
+        """`largest_exact`: elements up to which the group's sums are exact. `accounts`: somebody asks for the loss."""
+        self._accounts = accounts
         self._plan, self._device, self._arithmetic = plan, device, arithmetic
         self._work: FaninWork | None = None
         self._sample: tuple[torch.Tensor, torch.Tensor | None] | None = None
@@ -100,7 +103,7 @@ class DeviceEncoder:
             residual = torch.zeros(len(x), dtype=torch.float32, device="cpu") if owed is None else owed
             finish = None if values is x else lambda: _copy(x, values)
             return Contribution(values, self._plan.lanes, residual, False, x, finish)
-        if owed is not None:
+        if owed is not None and self._accounts:
             energy = (_sampled(x, step).to(torch.float32) + _sampled(owed, step)).square().sum(dtype=torch.float64)
             self._sample = energy, _sampled(owed, step)
         return Contribution(x, self._plan.lanes, owed, False, x, None)
@@ -117,8 +120,11 @@ class DeviceEncoder:
         def finish() -> None:
             arithmetic.rotate_back(rotation, sent, signs, x, owed, cut, squares)
 
-        self._squares = squares
-        self._owed, self._cut = (cut, owed) if owed is not None else (None, cut)
+        if owed is not None:
+            self._owed, self._cut = cut, owed
+        elif self._accounts:
+            self._cut = cut
+        self._squares = squares if self._accounts else None
         return Contribution(sent, self._plan.lanes, None if self._exact else cut, not self._exact, x, finish)
 
     # --- what is asked afterwards ---
