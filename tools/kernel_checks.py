@@ -19,7 +19,8 @@ import torch
 
 from fanin.host.codecs.rotated import clip_for
 from fanin.host.torch.device.arithmetic import Plan, Rotation
-from fanin.host.torch.device.triton_arithmetic import Launch, TritonArithmetic
+from fanin.host.torch.device.launcher import Launch
+from fanin.host.torch.device.triton_arithmetic import TritonArithmetic
 from fanin.numerics.reduction import Element
 from tests.support.kernel_cases import Case, differences, lane_cases, rotation_cases
 
@@ -30,6 +31,8 @@ BYTES = 25 << 20
 SETS = 4
 REPEATS = 20
 WARMUP = 3
+SLEEP_CYCLES = 10_000_000
+"""Some milliseconds: longer than REPEATS launches take."""
 
 BLOCK = 1408
 """Elements that share a scale code in 8-bit lanes at an MTU of 1,500 bytes."""
@@ -154,6 +157,7 @@ def _timed(name: str, launch: Launch, row: tuple[float, Callable[..., None]], se
     element_bytes, call = row
     for number in range(WARMUP):
         call(sets[number % SETS])
+    torch.cuda._sleep(SLEEP_CYCLES)  # so that all launches are queued before the first one runs
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(REPEATS + 1)]
     marks[0].record()
     for number in range(REPEATS):

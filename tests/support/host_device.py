@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.shifted_weights import ShiftedWeights
+from fanin.host.codecs.weight_codec import WeightPlan
+from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.device import agreement, cuda, triton_arithmetic
 from fanin.host.torch.device.arithmetic import Plan, Rotation
 from fanin.host.torch.device.device import Action, Event, Memory, Stream
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.host.torch.device.threads import ThreadedDevice
+from fanin.host.torch.training import device_codecs
 
 
 class HostDevice:
@@ -102,6 +107,28 @@ class TensorArithmetic:
         self._by_numpy.rotate_back(rotation, *arrays)
 
 
+class TensorWeights:
+    """`DeviceWeights` of tensors on the host, by the host's codec."""
+
+    dtypes = (torch.float32, torch.bfloat16, torch.float16)
+
+    def __init__(self, plan: WeightPlan) -> None:
+        self._codec = ShiftedWeights(plan.bits, bucket=plan.bucket)
+
+    def encode(
+        self, x: torch.Tensor, into: torch.Tensor, random: Randomness, step: int, rank: int, *, first: int = 0
+    ) -> torch.Tensor:
+        """As DeviceWeights.encode."""
+        loss = self._codec.encode(x.numpy(), into.numpy(), random, step, rank, first=first)
+        return torch.tensor([[loss.energy, loss.lost]])
+
+    def decode_rows(self, encoded: torch.Tensor, into: torch.Tensor, *, first: int, count: int) -> None:
+        """As DeviceWeights.decode_rows."""
+        values = torch.zeros(into.shape)
+        self._codec.decode_rows(encoded.numpy(), values.numpy(), first=first, count=count)
+        into.copy_(values)
+
+
 def pretend() -> None:
     """From here on this process's groups take every request for one on a device, which is host memory."""
 
@@ -111,7 +138,10 @@ def pretend() -> None:
     def made(_device: torch.device, _asked: str, failed: Callable[[BaseException], None]) -> ThreadedDevice:
         return ThreadedDevice(HostDevice(), failed)
 
+    arithmetic_on = GroupResources.arithmetic_on
     given: dict[Any, dict[str, Any]] = {
+        GroupResources: {"arithmetic_on": lambda resources, _device: arithmetic_on(resources, torch.device("cuda", 0))},
+        device_codecs: {"DeviceWeights": TensorWeights},
         Request: {"device": property(device)},
         agreement: {"has_device": lambda: True},
         cuda: {"make_device": made},

@@ -17,6 +17,7 @@ import torch
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.rotated import clip_for
 from fanin.host.codecs.rotation import block_for
+from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.torch.device.arithmetic import CODE_BIAS, Arithmetic, Plan, Rotation
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.numerics import wide_sums
@@ -232,3 +233,32 @@ def _rotation(compare: _Compare, case: RotationCase) -> None:
     out = np.zeros_like(x)
     written = {"x": out, "cut": cut}
     compare.call("rotate_back", rotation, mean, signs, out, owed, cut, squares, writes=written, any_nan=True)
+
+
+def weight_differences(coder: Any, device: torch.device | str, bits: int, count: int, bucket: int) -> list[str]:
+    """What of `DeviceWeights` (`coder` makes one of a plan) is not as the host's codec; NaN's bits are nobody's."""
+    codec = ShiftedWeights(bits, bucket=bucket, seed=5)
+    own, random, rng = coder(codec.device_plan()), Randomness(5, 3), np.random.default_rng(count)
+    x = rng.standard_normal(count).astype(np.float32)
+    x[:bucket] *= np.float32(1e-40)
+    if count > bucket:
+        x[bucket + 3] = np.nan
+    host, place = np.zeros(codec.encoded_bytes(count), np.uint8), {"first": 4 * bucket}
+    there = torch.zeros(1 + len(host), dtype=torch.uint8, device=device)[1:]  # rows of a gather begin anywhere
+    with np.errstate(all="ignore"):
+        codec.encode(x, host, random, 7, 2, **place)
+        own.encode(torch.from_numpy(x).to(device), there, random, 7, 2, **place)
+        found = [] if np.array_equal(there.cpu().numpy(), host) else ["bytes"]
+        first = min(5, count - 1)
+        rows = np.stack([host, host])
+        values = np.zeros((2, count - first), np.float32)
+        codec.decode_rows(rows, values, first=first, count=count)
+        for dtype in TORCH.values():
+            out = torch.zeros(values.shape, dtype=dtype, device=device)
+            own.decode_rows(torch.from_numpy(rows).to(device), out, first=first, count=count)
+            want = torch.from_numpy(values).to(dtype)
+            same = torch.equal(out.cpu().nan_to_num(), want.nan_to_num()) and torch.equal(
+                out.cpu().isnan(), want.isnan()
+            )
+            found += [] if same else [str(dtype)]
+    return found

@@ -6,6 +6,7 @@ Needs a CUDA device, which all ranks share.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -14,20 +15,29 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import fanin
 from fanin._torch_entry import register
 from fanin.errors import ConfigurationError, FaninError
-from fanin.host.torch import FaninProcessGroup
+from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.shifted_weights import ShiftedWeights
+from fanin.host.torch import CodecState, FaninProcessGroup, codec_hook
+from fanin.host.torch import counters as fanin_counters
 from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
+from fanin.host.torch.device.weights import DeviceWeights
+from tests.support.buckets import Bucket
 from tests.support.host_device import pretend
+from tests.support.kernel_cases import weight_differences
 
 DEVICE = torch.device(os.environ.get("DEVICE", "cuda:0"))
 """cpu: the programs are tried without a GPU, through threads in the place of streams (tests/support/host_device.py)."""
@@ -99,7 +109,7 @@ def about(report: Report, rank: int, size: int, arguments: list[str]) -> None:
         host = torch.zeros(count_bytes, dtype=torch.uint8, pin_memory=True)
         device = torch.zeros(count_bytes, dtype=torch.uint8, device=DEVICE)
         for name, target, source in (("out", host, device), ("in", device, host)):
-            took = _by_events(lambda target=target, source=source: target.copy_(source, non_blocking=True), 20)
+            took = _by_events(partial(target.copy_, source, non_blocking=True), 20)
             report(f"{count_bytes >> 10} KiB {name}, GB/s", count_bytes / took / 1e9)
 
 
@@ -113,7 +123,7 @@ def _by_events(action: Callable[[], object], repeats: int) -> float:
         action()
     end.record()
     synchronize()
-    return begin.elapsed_time(end) / 1e3 / repeats
+    return float(begin.elapsed_time(end)) / 1e3 / repeats
 
 
 def probe(report: Report, rank: int, size: int, arguments: list[str]) -> None:
@@ -163,23 +173,20 @@ def _kernel_checks() -> Any:
 def bits(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     """The device against the host's path, with residuals, scattered and whole, of one piece and of several."""
     group = world()
-    same, cases = 0, 0
     different = []
-    for count in (5_000, 700_001, 6_000_000 if DEVICE.type == "cuda" else 7_000):
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            for lanes in (8, 4, 16, 32):
-                generator = torch.Generator().manual_seed(rank + count)
-                x = torch.randn(count, generator=generator).to(dtype)
-                owed = torch.randn(count, generator=generator) * 0.01
-                mine, my_owed = x.to(DEVICE), owed.to(DEVICE)
-                group.all_reduce_lanes(x, lanes=lanes, average=True, residual=owed).wait()
-                group.all_reduce_lanes(mine, lanes=lanes, average=True, residual=my_owed).wait()
-                cases += 1
-                if _same(mine, x) and _same(my_owed, owed):
-                    same += 1
-                else:
-                    different.append(f"{count} {dtype} {lanes}")
-                report("sums with residual", f"{same} of {cases} have the host's bits")
+    large = 6_000_000 if DEVICE.type == "cuda" else 7_000
+    cases = [(count, torch.float32, lanes) for count in (700_001, 5_000, large) for lanes in (8, 4, 16, 32)]
+    cases += [(700_001, dtype, 8) for dtype in (torch.bfloat16, torch.float16)]
+    for number, (count, dtype, lanes) in enumerate(cases):
+        generator = torch.Generator().manual_seed(rank + count)
+        x = torch.randn(count, generator=generator).to(dtype)
+        owed = torch.randn(count, generator=generator) * 0.01
+        mine, my_owed = x.to(DEVICE, copy=True), owed.to(DEVICE, copy=True)
+        group.all_reduce_lanes(x, lanes=lanes, average=True, residual=owed).wait()
+        group.all_reduce_lanes(mine, lanes=lanes, average=True, residual=my_owed).wait()
+        if not (_same(mine, x) and _same(my_owed, owed)):
+            different.append(f"{count} {dtype} {lanes}")
+        report("sums with residual", f"{number + 1 - len(different)} of {number + 1} have the host's bits")
     part = 400_007
     whole = torch.randn(size * part, generator=torch.Generator().manual_seed(rank))
     theirs, mine = torch.empty(part), torch.empty(part, device=DEVICE)
@@ -234,7 +241,7 @@ def waits(report: Report, rank: int, size: int, arguments: list[str]) -> None:
             if arguments[0] != "block" and DEVICE.type == "cuda":
                 expect(statistics.median(call_s) + statistics.median(wait_s) < 0.05, f"{name}: the thread was held up")
     tensor = torch.ones(25 * MIB // 4, device=DEVICE)
-    future = dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0] * 3)  # type: ignore[union-attr]
+    future = dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0] * 3)
     expect(bool((future.wait() == 3 * size).all()), "a future's callback saw other values")
     dist.destroy_process_group()
 
@@ -301,7 +308,7 @@ def cuda_checks(report: Report, rank: int, size: int, arguments: list[str]) -> N
 
     torch.manual_seed(0)
     if DEVICE.type == "cpu":
-        module.device_of = lambda _rank: DEVICE
+        module.device_of = lambda rank: DEVICE
     world()
     failed, passed = [], 0
     for name, check in list(vars(module).items()):
@@ -319,6 +326,102 @@ def cuda_checks(report: Report, rank: int, size: int, arguments: list[str]) -> N
                 report(f"{name} took, s", took)
     expect(not failed, f"failed: {failed}")
     dist.destroy_process_group()
+
+
+def hsdp(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """FSDP2 over (hosts, inside): gloo inside in the place of NCCL, fanin between."""
+    from tests.torch import cuda_checks as module
+
+    torch.cuda.set_device(DEVICE)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    override: Any = {"replicate": ("fanin", fanin.Options(lanes=8)), "shard": "gloo"}
+    mesh = init_device_mesh("cuda", (2, size // 2), mesh_dim_names=("replicate", "shard"), backend_override=override)
+    expected = module.gloo_trained(rank)
+    model = module.network().to(DEVICE)
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    module.train(model, rank)
+    far = [float((mine - other).abs().max()) for mine, other in zip(module.whole(model), expected, strict=True)]
+    report("farthest from DDP over gloo", max(far))
+    counted = fanin_counters(mesh.get_group("replicate"))
+    report("sums", {name: value for name, value in counted.items() if name.startswith("switch")})
+    expect(max(far) < 0.05, "trains otherwise")
+    dist.destroy_process_group()
+
+
+# --- codecs ---
+
+
+def codecs(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """Averages, residuals and states of codec_hook on the device and on the host; then what a bucket takes."""
+    group = world()
+    different = []
+    for text in ("lanes:8", "rotated:8", "rotated:4"):
+        for dtype, count in ((torch.float32, 1_200_001), (torch.bfloat16, 50_001)):
+            there, here = (CodecState(text, group=group) for _ in range(2))
+            parameters = [torch.nn.Parameter(torch.zeros(count)) for _ in range(2)]
+            for step in range(3):
+                x = torch.randn(count, generator=torch.Generator().manual_seed(10 * rank + step)).to(dtype)
+                averaged = codec_hook(there, _bucket(parameters[0], x.to(DEVICE, copy=True))).wait()
+                with on_the_host(group):
+                    expected = codec_hook(here, _bucket(parameters[1], x)).wait()
+                if not _same(averaged, expected):
+                    different.append(f"{text} {dtype} step {step}")
+            states = [each.state_dict()["buckets"][0]["state"] for each in (there, here)]
+            if not all(_same(states[0][name], states[1][name]) for name in states[1]):
+                different.append(f"{text} {dtype} state")
+            report("compared", f"{text} of {count} {dtype}")
+    report("differ", different)
+    count = 25 * MIB // 4 if DEVICE.type == "cuda" else 50_000
+    parameter, gradients = torch.nn.Parameter(torch.zeros(count)), torch.randn(count, device=DEVICE)
+    gloo = dist.new_group(backend="gloo")
+    for text in ("lanes:8:feedback=False", "lanes:8", "rotated:8"):
+        state = CodecState(text, group=group)
+        wall_s, processor_s, call_s = _timed(partial(_hooked, state, parameter, gradients), 9, gloo)
+        report(f"{text}, ms", wall_s * 1e3)
+        report(f"{text}: processor, ms", processor_s * 1e3)
+        report(f"{text}: calling thread, ms", call_s * 1e3)
+    expect(not different, f"differ: {different}")
+    dist.destroy_process_group()
+
+
+def _hooked(state: CodecState, parameter: torch.Tensor, gradients: torch.Tensor) -> None:
+    codec_hook(state, _bucket(parameter, gradients)).wait()
+
+
+def _bucket(parameter: torch.Tensor, gradients: torch.Tensor) -> Any:
+    return Bucket(parameter, gradients)
+
+
+@contextlib.contextmanager
+def on_the_host(group: FaninProcessGroup) -> Iterator[None]:
+    """Buckets that are made meanwhile are encoded by the host, where the host stands for a device as well."""
+    resources: Any = group._resources
+    resources.arithmetic_on = lambda _device: None
+    try:
+        yield
+    finally:
+        del resources.arithmetic_on
+
+
+def weights(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """Bytes and values of weights on the device, and the times of 25 MiB of float32."""
+    wrong = [
+        f"{bits} bits, {count} elements: {found}"
+        for bits, count, bucket in ((8, 100_003, 1024), (6, 70_001, 64), (4, 99_999, 1024), (8, 1, 64))
+        if (found := weight_differences(DeviceWeights, DEVICE, bits, count, bucket))
+    ]
+    report("differ from the host's codec", wrong)
+    codec = ShiftedWeights()
+    coder, x = DeviceWeights(codec.device_plan()), torch.randn(25 * MIB // 4, device=DEVICE)
+    encoded = torch.zeros(1, codec.encoded_bytes(len(x)), dtype=torch.uint8, device=DEVICE)
+    encode_s = _by_events(lambda: coder.encode(x, encoded[0], Randomness(1, 2), 3, 0), 20)
+    decode_s = _by_events(lambda: coder.decode_rows(encoded, x[None], first=0, count=len(x)), 20)
+    report("25 MiB: encode, ms", encode_s * 1e3)
+    report("25 MiB: decode, ms", decode_s * 1e3)
+    expect(not wrong, f"differ: {wrong}")
 
 
 # --- times ---
@@ -388,7 +491,7 @@ def nccl(report: Report, rank: int, size: int, arguments: list[str]) -> None:
         synchronize()
         took.append(time.perf_counter() - begin)
     report("25 MiB, ms", median_ms(took[2:]))
-    report("version", ".".join(map(str, torch.cuda.nccl.version())))  # type: ignore[no-untyped-call]
+    report("version", ".".join(map(str, torch.cuda.nccl.version())))
     os._exit(0)
 
 

@@ -22,7 +22,7 @@ from fanin.host.torch.device.arithmetic import CODE_BIAS, Plan
 from fanin.numerics import wide_sums
 from fanin.numerics.fixed_point import DTYPES, Array, Codec
 from fanin.numerics.reduction import Element
-from tests.support.kernel_cases import Case, differences, lane_cases, rotation_cases
+from tests.support.kernel_cases import Case, differences, lane_cases, rotation_cases, weight_differences
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 COUNT = 2000
@@ -42,7 +42,17 @@ def interpret() -> dict[str, list[str]]:
     cases: list[Case] = [*lane_cases(COUNT), *rotation_cases(COUNT)]
     found = {str(case): differences(arithmetic, "cpu", case) for case in cases}
     with np.errstate(all="ignore"):
-        return found | _golden(arithmetic)
+        return found | _golden(arithmetic) | _weights()
+
+
+def _weights() -> dict[str, list[str]]:
+    """Weights in every number of bits: bytes, and what a part of them becomes."""
+    from fanin.host.torch.device.weights import DeviceWeights
+
+    return {
+        f"weights in {bits} bits, {count} elements": weight_differences(DeviceWeights, "cpu", bits, count, bucket)
+        for bits, count, bucket in ((8, 2000, 1024), (6, 700, 64), (4, 1999, 1024), (8, 1, 64))
+    }
 
 
 def _golden(arithmetic: Any) -> dict[str, list[str]]:
@@ -101,7 +111,7 @@ def _tensor(array: Array) -> torch.Tensor:
 
 def compiled() -> dict[str, dict[str, Any]]:
     """By kernel and architecture: the registers of a thread, and what of FORBIDDEN its PTX has."""
-    from fanin.host.torch.device import kernels, rotation_kernels
+    from fanin.host.torch.device import kernels, rotation_kernels, weight_kernels
 
     floats, codes, words = "*fp32", "*i16", "*i32"
     prepared = {"x_ptr": floats, "residual_ptr": floats, "codes_ptr": codes, "count": "i32", "factor": "fp32"}
@@ -137,6 +147,13 @@ def compiled() -> dict[str, dict[str, Any]]:
     given = {**rows, "mean_ptr": floats}
     constants = {**square, "HAS_CUT": True, "SIXTEEN": ""}
     wanted.append(("rotate_back", rotation_kernels.rotate_back, given, constants, ARCHITECTURES))
+    grid = {"BITS": 6, "GROUP": 4, "GROUP_BYTES": 3, "BUCKET": 1024, "TILE": 256}
+    given = {"x_ptr": floats, "into_ptr": "*u8", "losses_ptr": floats, "count": "i32", "buckets": "i32"}
+    given |= {"first_bucket": "i32", "key": "i64", "group_number": "i32", "step_low": "i32", "step_high": "i32"}
+    wanted.append(("encode weights", weight_kernels.encode, given, grid, (90,)))
+    given = {"encoded_ptr": "*u8", "out_ptr": "*i16", "encoded_stride": "i32", "out_stride": "i32", "buckets": "i32"}
+    given |= {"first": "i32", "stop": "i32"}
+    wanted.append(("decode weights", weight_kernels.decode, given, {**grid, "SIXTEEN": "bf16"}, (90,)))
     return {
         f"{name} sm_{architecture}": _compile(kernel, given, constants, architecture)
         for name, kernel, given, constants, architectures in wanted

@@ -10,37 +10,20 @@ import numpy as np
 import pytest
 import torch
 
+from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.torch import CodecState, LanesState, codec_hook, lanes_hook
+from fanin.host.torch.training import pieced_gather
 from fanin.host.torch.training.codec_buckets import PIECE
-from tests.support.host_device import TensorArithmetic
+from fanin.host.torch.training.shard_groups import Segment
+from tests.support.buckets import Bucket
+from tests.support.host_device import TensorArithmetic, TensorWeights
 from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
 from tests.torch.test_device_reducer import reducers_of
 
 SMALL = 700
 """Elements whose sum is exact."""
 STEPS = 3
-
-
-class Bucket:
-    """What a hook asks of DDP's."""
-
-    def __init__(self, parameter: torch.Tensor, gradients: torch.Tensor, index: int = 0, last: bool = True) -> None:
-        self._parameter, self._gradients, self._index, self._last = parameter, gradients, index, last
-
-    def index(self) -> int:
-        return self._index
-
-    def is_last(self) -> bool:
-        return self._last
-
-    def buffer(self) -> torch.Tensor:
-        return self._gradients
-
-    def parameters(self) -> list[torch.Tensor]:
-        return [self._parameter]
-
-    def gradients(self) -> list[torch.Tensor]:
-        return [self._gradients]
 
 
 @contextmanager
@@ -153,3 +136,42 @@ def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made() ->
     assert len(on_device) == SIZE
     for mine, theirs in zip(on_device, on_host, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+class OneRank:
+    """A group whose gathers are done when they are called."""
+
+    def size(self) -> int:
+        return 1
+
+    def rank(self) -> int:
+        return 0
+
+    def wait(self) -> None:
+        """They are."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gather_on_a_device_has_the_weights_and_the_loss_of_the_hosts(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieced_gather, "all_gather", lambda *_, **__: OneRank())
+    codec = ShiftedWeights()
+    size = dtype.itemsize
+    layout = [
+        Segment(0, 3000, dtype, True),
+        Segment(3000 * size, 5, dtype, False),
+        Segment(3005 * size, 77, dtype, True),
+    ]
+    part = torch.randn(3082, generator=torch.Generator().manual_seed(1)).to(dtype)
+    gathered = []
+    for coder in (None, TensorWeights(codec.device_plan())):
+        gather = pieced_gather.PiecedGather(codec, layout, coder)
+        losses = gather.start(part, OneRank(), Randomness(1, 2), 3, 0)
+        output = torch.zeros_like(part)
+        gather.finish(output)
+        gathered.append((bits(output), losses.nmse))
+    (by_host, lost), (by_device, lost_there) = gathered
+    assert np.array_equal(by_host, by_device)
+    assert lost > 0
+    assert lost_there == pytest.approx(lost)

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fanin.host.torch.collectives.request import Request
-from fanin.host.torch.device.reducer import SLOT_BYTES, DeviceReducer, Means
+from fanin.host.torch.device import reducer
+from fanin.host.torch.device.reducer import DeviceReducer, Means
 from fanin.host.torch.device.threads import ThreadedDevice
 from fanin.numerics.reduction import EXACT, Element, Operator
 from fanin.options import Options
@@ -19,6 +20,16 @@ from tests.support.host_device import HostDevice, TensorArithmetic
 from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
 
 TIMEOUT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small tensors are several pieces."""
+    monkeypatch.setattr(reducer, "SLOT_BYTES", SLOT_BYTES)
+    monkeypatch.setattr(reducer, "CODE_SLOT_BYTES", 64)
+
+
+SLOT_BYTES = 64 << 10
 ELEMENTS = {
     torch.float32: Element.FLOAT32, torch.bfloat16: Element.BFLOAT16, torch.float16: Element.FLOAT16,
     torch.int32: Element.INT32, torch.float64: Element.FLOAT64, torch.int64: Element.INT64,
@@ -30,9 +41,9 @@ def reducers_of(options: Options | None = None) -> Iterator[tuple[Groups, list[D
     with groups_of(options) as groups:
         made = [_reducer(group) for group in groups]
         yield groups, made
-        for reducer in made:
-            reducer.drain()
-            reducer.close()
+        for each in made:
+            each.drain()
+            each.close()
 
 
 def _reducer(group: Any) -> DeviceReducer:
@@ -74,7 +85,7 @@ def bits(tensor: torch.Tensor) -> Any:
 @pytest.mark.parametrize("lanes", [32, 16, 8, 4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_values_and_residuals_have_the_bits_of_the_hosts_path(lanes: int, dtype: torch.dtype) -> None:
-    count = 700_001
+    count = 120_001
     with reducers_of() as (groups, reducers):
 
         def act(rank: int) -> None:
@@ -93,7 +104,7 @@ def test_values_and_residuals_have_the_bits_of_the_hosts_path(lanes: int, dtype:
 
 
 def test_a_scattered_part_has_the_bits_of_the_hosts_path() -> None:
-    part = 250_007
+    part = 60_007
     with reducers_of() as (groups, reducers):
 
         def act(rank: int) -> None:
@@ -113,7 +124,7 @@ def test_what_has_no_lanes_goes_as_it_is_in_several_pieces() -> None:
 
         def act(rank: int) -> None:
             whole = torch.arange(count, dtype=torch.int32) + rank
-            double = torch.randn(300_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * (rank + 1)
+            double = torch.randn(150_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * (rank + 1)
             largest = torch.arange(1000, dtype=torch.int64) * (rank + 1)
             expected = double / (rank + 1) * (SIZE * (SIZE + 1) / 2)
             works = [
@@ -134,13 +145,15 @@ def test_requests_on_host_memory_keep_their_place_among_pieces() -> None:
     with reducers_of() as (groups, reducers):
 
         def act(rank: int) -> None:
-            tensors = [torch.full((300_000 + i,), float(i)) for i in range(8)]
+            tensors = [torch.full((60_000 + i,), float(i)) for i in range(8)]
             works = []
             for i, tensor in enumerate(tensors):
                 if i % 2:
                     works.append(reducers[rank].submit(request(tensor, lanes=8)))
                 else:
-                    hand_over = groups[rank]._resources._switch_reducer.hand_over
+                    switch = groups[rank]._resources._switch_reducer
+                    assert switch is not None
+                    hand_over = switch.hand_over
                     works.append(reducers[rank].queue(request(tensor), hand_over))
             for work in works:
                 work.wait()

@@ -331,6 +331,12 @@ class GroupResources:
         return self.fallback is not None and self.fallback.over_gloo
 
     @property
+    def device_in_words(self) -> str:
+        """How CUDA tensors go, for a description; empty before the first."""
+        device = None if self._switch_reducer is None else self._switch_reducer.device
+        return "" if device is None else f"; {device.describe()}"
+
+    @property
     def quick(self) -> SwitchReducer | None:
         """The reducer for sums that are waited for at once, where nothing stands between it and the callers."""
         return self._switch_reducer if self.fallback is None else None

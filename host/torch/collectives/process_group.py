@@ -203,12 +203,13 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return counted
 
     def describe(self) -> str:
-        """One line for people: job, switch, engine, window."""
+        """One line for people: job, switch, engine, window; and how CUDA tensors go, once there was one."""
         session = self._resources.session
         if session is None:
             return f"group {self._name!r}: no switch in use"
         levels = self._resources.two_levels
-        return session.description + self._resources.meeting.in_words + (levels.in_words if levels else "")
+        parts = (session.description, self._resources.meeting.in_words, self._resources.device_in_words)
+        return "".join(parts) + (levels.in_words if levels else "")
 
     def all_reduce_lanes(
         self, tensor: torch.Tensor, *, lanes: int | str | None = None, average: bool = False,

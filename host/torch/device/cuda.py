@@ -31,6 +31,7 @@ from fanin.errors import ConfigurationError, FaninError
 from fanin.host.torch.device import flags
 from fanin.host.torch.device.device import Action, Event, Flag, Memory, Stream
 
+_Work: Any = dist.Work
 GREATER_OR_EQUAL = 0
 """CU_STREAM_WAIT_VALUE_GEQ: until (int32_t)(*address - value) >= 0."""
 WRITE_DEFAULT = 0
@@ -203,7 +204,7 @@ class CudaDevice:
             self._bound.done = True
 
 
-class _Blocker(dist.Work):  # type: ignore[misc]
+class _Blocker(_Work):  # type: ignore[misc]
     """What torch's block_current_stream waits for: a future that a flag completes."""
 
     def __init__(self) -> None:
@@ -317,7 +318,7 @@ def way_for(device: torch.device, asked: str) -> tuple[str, str]:
     connections = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
     if connections.isdigit() and int(connections) < MIN_CONNECTIONS:
         return "block", f"CUDA_DEVICE_MAX_CONNECTIONS={connections} leaves no queue beside the program's"
-    reasons = []
+    reasons: list[str] = []
     for way in WAYS:
         works, why, _ = probe(way, device)
         if works:

@@ -10,7 +10,7 @@ Rules
   word), whose second dimension lies within a thread: lanes are put together without leaving it.
 * Names in capitals are compiled in. BLOCK is among them so that loads of whole vectors can be proven to be aligned.
 
-This file and rotation_kernels.py alone import triton; triton_arithmetic.py imports them when a GPU asks for it.
+Kernels alone import triton; triton_arithmetic.py and weights.py import them when a GPU asks for it.
 """
 
 # No `from __future__ import annotations`: Triton reads annotations.

@@ -45,7 +45,7 @@ class Piece:
     start: Callable[[int], int]
     """Submit the reduction of the slot at that address: its ticket."""
     decode: Action | None = None
-    """Launched behind the copy back."""
+    """Launched behind the copy back, and behind a look at the status."""
 
 
 class Carrier(Protocol):
@@ -62,6 +62,18 @@ class Flags(Protocol):
         """Whether it has come to the value within the time."""
 
 
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Whether a group has failed, as the device may know it."""
+
+    flag: Flag
+    """0, or 1 after a failure."""
+    word: Memory
+    """The flag's four bytes, in pinned memory."""
+    seen: Memory
+    """Four bytes of the device's, which hold what it has read last."""
+
+
 class Channel:
     """Pieces through one ring and one session, there on a stream and back on another, or on the same."""
 
@@ -74,8 +86,10 @@ class Channel:
         land: Callable[[int, float], None],
         leaving: Stream,
         arriving: Stream,
+        status: Status,
     ) -> None:
         """`land` returns when a ticket is done, and raises after so many seconds."""
+        self._status = status
         self.ring = ring
         self._device, self._flags, self._carrier, self._land = device, flags, carrier, land
         self._leaving, self._arriving = leaving, arriving
@@ -138,6 +152,7 @@ class Channel:
             device.copy(stream, piece.back, slot.memory[piece.back_first : piece.back_first + len(piece.back)])
         self.ring.emptied(slot, device.record(stream))
         if piece.decode is not None:
+            device.copy(stream, self._status.seen, self._status.word)
             device.launch(stream, piece.decode)
 
     def _wait_for_room(self, timeout_s: float) -> None:
@@ -165,7 +180,7 @@ class Exchange:
     timeout_s: float
     coding: Coding | None = None
     finish: list[Action] = field(default_factory=list)
-    """Launched in this order behind the last piece."""
+    """Launched in this order behind the last piece, and behind a look at the status."""
     over: Callable[[BaseException | None], None] | None = None
     """Told when the host's part is over."""
 
@@ -174,9 +189,8 @@ class Pipeline:
     """The channels and streams of one group on one device. One thread at a time calls `exchange`."""
 
     def __init__(
-        self, device: Device, leaving: Stream, arriving: Stream, words: Channel, codes: Channel | None, status: Flag
+        self, device: Device, leaving: Stream, arriving: Stream, words: Channel, codes: Channel | None, status: Status
     ) -> None:
-        """`status`: raised to 1 before streams are released by a failure."""
         self._device, self._leaving, self._arriving = device, leaving, arriving
         self._words, self._codes, self._status = words, codes, status
 
@@ -193,13 +207,15 @@ class Pipeline:
             device.wait_event(self._arriving, device.record(self._leaving))
             device.launch(self._leaving, asked.coding.encode)
         self._words.exchange(asked.pieces, asked.timeout_s, asked.over)
+        if asked.finish:
+            device.copy(self._arriving, self._status.seen, self._status.word)
         for action in asked.finish:
             device.launch(self._arriving, action)
         return device.record(self._arriving)
 
     def release(self) -> None:
         """Mark all that is under way as failed, and let go of every stream."""
-        self._device.raise_flag(self._status, 1)
+        self._device.raise_flag(self._status.flag, 1)
         self._words.release()
         if self._codes is not None:
             self._codes.release()

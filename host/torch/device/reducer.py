@@ -27,7 +27,8 @@ from fanin.host.torch.device import flags
 from fanin.host.torch.device.arithmetic import Arithmetic, Plan, plan_of
 from fanin.host.torch.device.courier import Courier, CourierThreads, Parcel
 from fanin.host.torch.device.cuda import FLAG_BYTES
-from fanin.host.torch.device.pipeline import Channel, Coding, Exchange, Piece, Pipeline
+from fanin.host.torch.device.device import Stream
+from fanin.host.torch.device.pipeline import Channel, Coding, Exchange, Piece, Pipeline, Status
 from fanin.host.torch.device.ring import Ring
 from fanin.host.torch.device.work import DeviceWork, Job
 from fanin.host.torch.handles.host_tensor import as_bytes
@@ -52,6 +53,8 @@ LEASED_SLOTS = 4
 CODE_SLOT_BYTES, CODE_SLOTS = 64 << 10, 4
 CODE_BYTES = 2
 WORD_BYTES = WORD_BITS // 8
+FLAGS, HEAD_BYTES = 5, 4096
+"""Flags in pinned memory, and the page before the slots that they lie in."""
 CLOSE_TIMEOUT_S = 2.0
 """Longest that closing waits for each thread."""
 CODED = 0x400000
@@ -73,47 +76,52 @@ class Means:
     slots: int = SLOTS
 
 
+Carried = tuple[CourierThreads, Callable[[int, float], None]]
+"""Who carries a channel's pieces, and what waits so many seconds for a ticket."""
+
+
 class Line:
     """One device's streams, rings and pipeline."""
 
     def __init__(
         self,
         device: Any,
-        words: tuple[CourierThreads, Callable[[int, float], None]],
-        codes: tuple[CourierThreads, Callable[[int, float], None]] | None,
+        words: Carried,
+        codes: Carried | None,
         slots: int,
     ) -> None:
         self.device = device
         self.leaving, self.arriving = device.stream("leaving"), device.stream("arriving")
-        memory, self.slots = _pinned(device, slots, CODE_SLOTS if codes else 0)
-        self._memory = memory
-        base = memory.data_ptr()
-        word_gone, word_come, code_gone, code_come, status = (base + FLAG_BYTES * place for place in range(5))
-        self.status = memory[FLAG_BYTES * 4 : FLAG_BYTES * 4 + 4].view(torch.int32)
-        at = FLAG_BYTES * 5
-        word_bytes = self.slots * SLOT_BYTES
-        ring = Ring(memory[at : at + word_bytes], base + at, self.slots, SLOT_BYTES, word_gone, word_come)
+        self._memory, self.slots = _pinned(device, slots, CODE_SLOTS if codes else 0)
+        base = self._memory.data_ptr()
+        word_gone, word_come, code_gone, code_come, flag = (base + FLAG_BYTES * place for place in range(FLAGS))
+        seen = device.allocate(self.arriving, WORD_BYTES)
+        self.failed = seen.view(torch.int32)
+        """Not 0 where the group has failed, as the device has read last."""
+        device.launch(self.arriving, lambda: self.failed.zero_())
+        at = flag - base
+        status = Status(flag, self._memory[at : at + WORD_BYTES], seen)
         waits = flags.AddressFlags()
-        word_channel = Channel(device, waits, ring, words[0], words[1], self.leaving, self.arriving)
+
+        def channel(
+            first: int, slots: int, slot_bytes: int, gone: int, come: int, carried: Carried, back: Stream
+        ) -> Channel:
+            memory = self._memory[first : first + slots * slot_bytes]
+            ring = Ring(memory, base + first, slots, slot_bytes, gone, come)
+            return Channel(device, waits, ring, *carried, self.leaving, back, status)
+
+        word_channel = channel(HEAD_BYTES, self.slots, SLOT_BYTES, word_gone, word_come, words, self.arriving)
         code_channel = None
         if codes is not None:
-            at += word_bytes
-            ring = Ring(memory[at:], base + at, CODE_SLOTS, CODE_SLOT_BYTES, code_gone, code_come)
-            code_channel = Channel(device, waits, ring, codes[0], codes[1], self.leaving, self.leaving)
+            first = HEAD_BYTES + self.slots * SLOT_BYTES
+            code_channel = channel(first, CODE_SLOTS, CODE_SLOT_BYTES, code_gone, code_come, codes, self.leaving)
         self.pipeline = Pipeline(device, self.leaving, self.arriving, word_channel, code_channel, status)
-        self.failed = device.allocate(self.arriving, 4).view(torch.int32)
-        """The status on the device, as read last."""
-        device.launch(self.arriving, lambda: self.failed.zero_())
 
     def close(self) -> None:
         """Its memory and threads, once streams have come to their ends."""
         for stream in (self.leaving, self.arriving):
             self.device.retire(stream, self._memory, as_bytes(self.failed))
         self.device.close()
-
-    def read_status(self) -> None:
-        """On the current stream, which is `arriving`."""
-        self.failed.copy_(self.status, non_blocking=True)
 
 
 class DeviceReducer:
@@ -202,8 +210,11 @@ class DeviceReducer:
 
     def describe(self) -> str:
         """How streams wait and where numbers are made, by device."""
-        where = "codes and words made on the device" if self._means.arithmetic else "tensors copied as they are"
-        return "; ".join(f"{device}: {line.device.way}, {where}" for device, line in self._lines.items())
+        made = "quantized on the device" if self._means.arithmetic else "quantized on the host"
+        return "; ".join(
+            f"{device}: streams wait by {line.device.way!r}, {line.slots} slots of {SLOT_BYTES >> 10} KiB, {made}"
+            for device, line in self._lines.items()
+        )
 
     # --- which way ---
 
@@ -289,7 +300,6 @@ class DeviceReducer:
 
     def _mark(self, line: Line, outputs: list[torch.Tensor]) -> None:
         """On the current stream: the outputs become NaN, or the least of integers, where the group has failed."""
-        line.read_status()
         failed = line.failed[0] != 0
         for output in outputs:
             if output.layout is torch.strided and output.dtype is not torch.bool:
@@ -374,7 +384,6 @@ class DeviceReducer:
         assert arithmetic is not None
 
         def decode() -> None:
-            line.read_status()
             with torch.inference_mode() if out.is_inference() else torch.no_grad():
                 arithmetic.dequantize(plan, words.view(torch.int32), codes, out, skip=skip, failed=line.failed)
 
@@ -426,7 +435,7 @@ def _pinned(device: Any, slots: int, code_slots: int) -> tuple[torch.Tensor, int
     """Pinned memory for flags and slots, and how many slots there was memory for; FaninError if not for MIN_SLOTS."""
     wanted = slots
     while True:
-        count_bytes = FLAG_BYTES * 5 + slots * SLOT_BYTES + code_slots * CODE_SLOT_BYTES
+        count_bytes = HEAD_BYTES + slots * SLOT_BYTES + code_slots * CODE_SLOT_BYTES
         try:
             return device.pinned(count_bytes), slots
         except RuntimeError as error:

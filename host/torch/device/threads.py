@@ -36,15 +36,14 @@ class ThreadStream:
         self.below = below
         self._failed = failed
         self._todo: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._name, self._thread = name, None
+        self._name = name
+        self._thread: threading.Thread | None = None
 
     def put(self, action: Callable[[], None]) -> None:
         """Do it after all before."""
         self._todo.put(action)
         if self._thread is None:
-            self._thread: threading.Thread | None = threading.Thread(
-                target=self._run, name=f"fanin-stream-{self._name}", daemon=True
-            )
+            self._thread = threading.Thread(target=self._run, name=f"fanin-stream-{self._name}", daemon=True)
             self._thread.start()
 
     def close(self, timeout_s: float) -> None:

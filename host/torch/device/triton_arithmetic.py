@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,22 +17,15 @@ import torch
 
 from fanin.errors import UnsupportedError
 from fanin.host.torch.device.arithmetic import Plan, Rotation
+from fanin.host.torch.device.launcher import Launch, Launcher
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element
 
+log = logging.getLogger("fanin")
+
 SIXTEEN = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: ""}
 """How a kernel stores elements of a type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How a kernel's work is divided, which changes no bit."""
-
-    tile: int
-    """Elements (codes), words (quantize, dequantize) or rows (rotations) that a program takes at a time; a power of
-    two."""
-    warps: int
 
 
 CODES = Launch(512, 4)
@@ -58,8 +51,11 @@ class TritonArithmetic:
         rotate_back: Launch = ROTATE_BACK,
     ) -> None:
         """Raises ImportError without Triton."""
-        self._kernels: Any = importlib.import_module("fanin.host.torch.device.kernels")
-        self._rotations: Any = importlib.import_module("fanin.host.torch.device.rotation_kernels")
+        kernels: Any = importlib.import_module("fanin.host.torch.device.kernels")
+        rotations: Any = importlib.import_module("fanin.host.torch.device.rotation_kernels")
+        self._scale_codes, self._quantize = Launcher(kernels.scale_codes), Launcher(kernels.quantize)
+        self._dequantize = Launcher(kernels.dequantize)
+        self._rotate, self._rotate_back = Launcher(rotations.rotate), Launcher(rotations.rotate_back)
         self.launches = {
             "codes": codes,
             "quantize": quantize,
@@ -73,7 +69,9 @@ class TritonArithmetic:
         if not len(x):
             return
         launch = self.launches["codes"]
-        self._kernels.scale_codes[(plan.blocks(len(x)),)](
+        self._scale_codes(
+            launch,
+            (plan.blocks(len(x)),),
             x,
             x if residual is None else residual,
             codes,
@@ -84,7 +82,6 @@ class TritonArithmetic:
             POWERS=plan.up == WORD_BITS,
             BLOCK=plan.block_elements,
             TILE=launch.tile,
-            **_options(launch),
         )
 
     def quantize(
@@ -101,7 +98,9 @@ class TritonArithmetic:
         if not len(x):
             return
         launch = self.launches["quantize"]
-        self._kernels.quantize[(plan.blocks(len(x)),)](
+        self._quantize(
+            launch,
+            (plan.blocks(len(x)),),
             x,
             x if residual is None else residual,
             codes,
@@ -116,7 +115,6 @@ class TritonArithmetic:
             EXPONENT=plan.exponent,
             BLOCK=plan.block_elements,
             TILE=launch.tile,
-            **_options(launch),
         )
 
     def dequantize(
@@ -135,12 +133,14 @@ class TritonArithmetic:
             return
         count = skip + len(out)
         launch = self.launches["dequantize"]
-        self._kernels.dequantize[(plan.blocks(count),)](
+        self._dequantize(
+            launch,
+            (plan.blocks(count),),
             words,
             codes,
             codes if shifts is None else shifts,
             words if failed is None else failed,
-            _as_bits(out),
+            as_bits(out),
             count,
             skip,
             _float32(plan.divisor),
@@ -155,7 +155,6 @@ class TritonArithmetic:
             BLOCK=plan.block_elements,
             PACKET=plan.packet_blocks,
             TILE=launch.tile,
-            **_options(launch),
         )
 
     def rotate(
@@ -173,7 +172,9 @@ class TritonArithmetic:
             return
         clips = math.isfinite(rotation.clip)
         launch = self.launches["rotate"]
-        self._rotations.rotate[(-(-rotation.rows // launch.tile),)](
+        self._rotate(
+            launch,
+            (-(-rotation.rows // launch.tile),),
             x,
             signs,
             sent if owed is None else owed,
@@ -189,7 +190,6 @@ class TritonArithmetic:
             ROWS=launch.tile,
             BLOCK=rotation.block,
             LOG=rotation.block.bit_length() - 1,
-            **_options(launch),
         )
 
     def rotate_back(
@@ -207,10 +207,12 @@ class TritonArithmetic:
             return
         has_cut = cut is not None and squares is not None
         launch = self.launches["rotate_back"]
-        self._rotations.rotate_back[(-(-rotation.rows // launch.tile),)](
+        self._rotate_back(
+            launch,
+            (-(-rotation.rows // launch.tile),),
             mean,
             signs,
-            _as_bits(x),
+            as_bits(x),
             mean if owed is None else owed,
             cut if has_cut else mean,
             squares if has_cut else mean,
@@ -223,7 +225,6 @@ class TritonArithmetic:
             ROWS=launch.tile,
             BLOCK=rotation.block,
             LOG=rotation.block.bit_length() - 1,
-            **_options(launch),
         )
 
 
@@ -238,6 +239,9 @@ def triton_arithmetic(device: torch.device) -> TritonArithmetic:
         made = TritonArithmetic()
         with torch.cuda.device(device):
             differing = differences(made, device)
+            if not differing and not _launched_again(made, device):
+                log.warning("this Triton's kernels are launched by Triton alone, which takes longer")
+                Launcher.keeps = False
     except Exception as error:
         raise UnsupportedError(
             f"Triton cannot be used on {device}: {type(error).__name__}: {error}. Tensors cross to the host whole and "
@@ -250,6 +254,15 @@ def triton_arithmetic(device: torch.device) -> TritonArithmetic:
             "host whole and are quantized there. Remedy: the Triton that this torch was built for, and a report"
         )
     return made
+
+
+def _launched_again(arithmetic: TritonArithmetic, device: torch.device) -> bool:
+    """Whether kernels that have been compiled give the same bits when they are launched as such."""
+    try:
+        return not differences(arithmetic, device)
+    except Exception:
+        log.warning("launching a compiled kernel", exc_info=True)
+        return False
 
 
 _PROBE_ELEMENTS = 1500
@@ -293,15 +306,10 @@ def differences(arithmetic: TritonArithmetic, device: torch.device) -> list[str]
     ]
 
 
-def _options(launch: Launch) -> dict[str, Any]:
-    """Never with contraction: the kernels' bits depend on it."""
-    return {"num_warps": launch.warps, "enable_fp_fusion": False}
-
-
 def _float32(value: float) -> float:
     return float(np.float32(value))
 
 
-def _as_bits(x: torch.Tensor) -> torch.Tensor:
+def as_bits(x: torch.Tensor) -> torch.Tensor:
     """Elements of 16 bits as integers: kernels round them themselves."""
     return x if x.dtype == torch.float32 else x.view(torch.int16)

@@ -1,4 +1,4 @@
-"""DDP's gradients through `lanes` and `rotated` on the GPU that has them: residuals, rotation and decoding stay there.
+"""Gradients through `lanes` and `rotated`, and weights through a shifted grid, on the GPU that has them.
 
 Every other codec goes by the host (codec_flight.py), and so do these where a rank has no GPU or no Triton that works,
 with weighted means, stochastic rounding and wide sums.
@@ -12,9 +12,11 @@ from collections.abc import Callable
 import torch
 
 from fanin.host.codecs.codec import Codec, Place
+from fanin.host.codecs.weight_codec import WeightCodec
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.routing import ELEMENTS
 from fanin.host.torch.device.encoder import DeviceEncoder
+from fanin.host.torch.device.weights import DeviceWeights
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.training.codec_buckets import Bucket
 from fanin.host.torch.training.codec_sums import contributed_bytes
@@ -31,6 +33,14 @@ def encoder_on_device(
         return None
     device, exact = gradients.device, group.options.largest_exact(group.size())
     return lambda place: DeviceEncoder(plan, place, codec.seed, device, arithmetic, exact)
+
+
+def weights_on_device(group: FaninProcessGroup, codec: WeightCodec, device: torch.device) -> DeviceWeights | None:
+    """What encodes and decodes weights on that device; None: the host does. Every rank asks at the same point."""
+    plan = codec.device_plan()
+    if plan is None or group.arithmetic_on(device) is None:
+        return None
+    return DeviceWeights(plan)
 
 
 def average(group: FaninProcessGroup, bucket: Bucket, gradients: torch.Tensor, step: int) -> FaninWork:
