@@ -68,6 +68,8 @@ CHECKS = (
     Check("killed", 2, 40, "the same by threads", ("block",), killed=(1,)),
     Check("times", 4, 60, "256 MiB on four ranks", ("256",)),
     Check("sweep", 1, 40, "how the work of kernels is best divided"),
+    Check("doctor", 1, 30, "what fanin doctor says of the device"),
+    Check("two_levels", 4, 50, "NCCL inside two hosts of two ranks on one device, fanin between, where NCCL runs so"),
     Check("nccl", 2, 30, "NCCL over sockets, two ranks on one device, where it runs"),
 )
 
