@@ -310,7 +310,7 @@ def cuda_checks(report: Report, rank: int, size: int, arguments: list[str]) -> N
     torch.manual_seed(0)
     if DEVICE.type == "cpu":
         module.device_of = lambda rank: DEVICE
-    world()
+    world(timeout_s=25.0)
     failed, passed = [], 0
     for name, check in list(vars(module).items()):
         if name.startswith("check_"):
