@@ -26,6 +26,7 @@ from typing import Any
 import torch.distributed as dist
 
 from fanin.addresses import SwitchList
+from fanin.benchmarks.advice_gpus import gpu_notes
 from fanin.benchmarks.advice_links import Listener, round_trip_s, send_datagrams, stream
 from fanin.benchmarks.advice_meeting import meet
 from fanin.benchmarks.advice_prediction import (
@@ -43,8 +44,12 @@ from fanin.benchmarks.allreduce import checked_error, slowest_ranks
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError, FaninError
+from fanin.host.diagnosis import gpu_driver_is_there
+from fanin.host.torch.gloo.gloo_devices import unlike_gloos_choice
+from fanin.host.torch.gpus import Gpu, gpu_of
+from fanin.host.torch.meeting.network_interfaces import interface_of
 from fanin.host.torch.meeting.placement import BOOT_ID, host_identity, hosts_of
-from fanin.host.torch.meeting.reachable import reachable_host
+from fanin.host.torch.meeting.reachable import GLOO_INTERFACES, reachable_host
 from fanin.modules import running
 from fanin.options import Options
 from fanin.protocol.wire import MAX_WORKERS
@@ -116,11 +121,45 @@ def advise(plan: Plan, say: Any) -> Advice | None:
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = meet(rank, size, plan.names, say)
+    give_gloo_an_interface()
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=GROUP_TIMEOUT)
     try:
         return _Rank(plan, say).run()
     finally:
         dist.destroy_process_group()
+
+
+def give_gloo_an_interface() -> None:
+    """Name the interface on the way to the other ranks, where gloo by itself would listen on loopback.
+
+    So it is where this machine's own name is a loopback address, as on Debian. The variable holds for the programs that
+    are measured, too; one that the user has set stays.
+    """
+    host = unlike_gloos_choice()
+    if not host or os.environ.get(GLOO_INTERFACES):
+        return
+    with contextlib.suppress(OSError):
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
+        if (name := interface_of(address)) is not None:
+            os.environ[GLOO_INTERFACES] = name
+
+
+def own_gpu(say: Any) -> Gpu | None:
+    """This rank's GPU, measured; None without one, or, said, where it cannot be measured.
+
+    Ranks of one host measure at the same time, as they train: what they share, such as a root port, is in the rates.
+    """
+    import torch
+
+    if not gpu_driver_is_there() or not torch.cuda.is_available():
+        return None
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    try:
+        with torch.cuda.device(device):
+            return gpu_of(device, Options.from_environment(os.environ))
+    except (RuntimeError, ConfigurationError) as error:
+        say(f"rank {os.environ['RANK']}: its GPU could not be measured: {str(error).splitlines()[0]}")
+        return None
 
 
 class _Rank:
@@ -129,11 +168,13 @@ class _Rank:
     def __init__(self, plan: Plan, say: Any) -> None:
         self.plan, self.say = plan, say
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        own = {
+        own: dict[str, Any] = {
             "host": host_identity(Options.from_environment(os.environ)),
             "machine": BOOT_ID.read_text().strip() if BOOT_ID.exists() else socket.gethostname(),
             "cores": len(os.sched_getaffinity(0)),
         }
+        gpu = own_gpu(say)
+        own["gpu"] = None if gpu is None else dataclasses.asdict(gpu)
         self.facts: list[dict[str, Any]] = self.all(own)
         self.hosts = hosts_of([each["host"] for each in self.facts])
         self.host = self.hosts.of(self.rank)
@@ -175,6 +216,8 @@ class _Rank:
         best = recommended(found)
         if self.rank != 0:
             return None
+        gpus = [None if each["gpu"] is None else Gpu(**each["gpu"]) for each in self.facts]
+        notes += gpu_notes(network, gpus, profile, best)
         names = tuple(self.facts[leader]["host"] for leader in self.hosts.leaders)
         racks: tuple[str, ...] = ()
         if best is not None and best.choice.place == "racks":

@@ -1,4 +1,4 @@
-"""`fanin bench collectives`: every collective that goes through the switch, over fanin and over gloo, in one run.
+"""`fanin bench collectives`: every collective that goes through the switch, over fanin, gloo and NCCL, in one run.
 
 Over links of a stated rate (namespaces, root), or on this machine alone. Every rival takes its turn in every sample, on
 the same ranks, each call after a barrier over gloo, the first of its turn untimed; a sample is the mean of its calls as
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from fanin.benchmarks.ideal import tensor_bytes
 from fanin.benchmarks.linked_job import linked_job, slowest
 from fanin.benchmarks.processor import busy_in_words
 from fanin.benchmarks.rivals import Rival
+from fanin.benchmarks.usable import NCCL, UNUSABLE
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable, milliseconds
@@ -68,8 +70,9 @@ class Plan:
 
     @property
     def rivals(self) -> list[Rival]:
-        """gloo, and fanin with each of the lanes."""
-        return [Rival("gloo"), *(Rival("fanin", lanes) for lanes in self.lanes)]
+        """gloo, for CUDA tensors NCCL over sockets, and fanin with each of the lanes."""
+        others = [Rival("gloo"), *([Rival(NCCL)] if self.device == "cuda" else [])]
+        return [*others, *(Rival("fanin", lanes) for lanes in self.lanes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,8 @@ class Row:
     median_s: float
     """Median of the samples, each the slowest rank's time."""
     fastest_s: float
-    to_gloo: float
-    """gloo's time / this one's."""
+    to_gloo: float | None
+    """gloo's time / this one's; None where gloo does not run."""
     ideal_s: float | None
     """Time that the busiest link needs; None for gloo, and without links."""
     max_error: float
@@ -98,28 +101,45 @@ class Row:
 
 def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
     """Measure, check, print a table; write a JSON list of rows. FaninError where a result is wrong."""
-    if plan.device == "cuda":
-        import torch  # the ranks do so anyway, and this process need not wait for it
-
-        if not torch.cuda.is_available():
-            raise ConfigurationError("device = 'cuda', and PyTorch sees no CUDA device here. Remedy: --device cpu")
+    require_device(plan.device)
     whole = 4 * plan.workers
     arguments = ["--collectives", ",".join(plan.collectives), "--samples", str(plan.samples)]
     arguments += ["--device", plan.device]
     arguments += ["--rivals", ",".join(rival.label for rival in plan.rivals)]
     arguments += ["--sizes", ",".join(str(size // whole * whole) for size in plan.sizes)]
     reports: dict[tuple[int, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    unusable: dict[str, str] = {}
     with ExitStack() as stack:
         job = linked_job(stack, plan.workers, plan.link, WORKER, arguments, switch_at=plan.switch_at)
         tell = stack.enter_context(announced(console, f"{plan.workers} workers, collectives"))
         stack.enter_context(job)
         for _, record in reports_of(job, tell):
+            if UNUSABLE in record:
+                unusable[record["rival"]] = record[UNUSABLE]
+                continue
             reports[record["bytes"], record["collective"]][record["rival"]].append(record)
-    rows = [_row(plan, rival, of_rivals) for of_rivals in reports.values() for rival in plan.rivals]
+    usable = [rival for rival in plan.rivals if rival.label not in unusable]
+    rows = [_row(plan, rival, of_rivals) for of_rivals in reports.values() for rival in usable]
     console.print(table_of(plan, rows))
+    tell_unusable(unusable, console)
     if json_file:
         write_rows(json_file, rows)
     return rows
+
+
+def require_device(device: str) -> None:
+    """ConfigurationError where PyTorch sees no such device on this machine."""
+    if device == "cuda":
+        import torch  # the ranks do so anyway, and this process need not wait for it
+
+        if not torch.cuda.is_available():
+            raise ConfigurationError("device = 'cuda', and PyTorch sees no CUDA device here. Remedy: --device cpu")
+
+
+def tell_unusable(unusable: Mapping[str, str], console: Console) -> None:
+    """A line for every rival that did not run here."""
+    for label, reason in unusable.items():
+        console.print(f"{label} did not run: {reason}", highlight=False)
 
 
 def _row(plan: Plan, rival: Rival, of_rivals: dict[str, list[dict[str, Any]]]) -> Row:
@@ -145,7 +165,9 @@ def _row(plan: Plan, rival: Rival, of_rivals: dict[str, list[dict[str, Any]]]) -
         device=plan.device,
         median_s=statistics.median(seconds),
         fastest_s=min(seconds),
-        to_gloo=statistics.median(slowest(of_rivals["gloo"])) / statistics.median(seconds),
+        to_gloo=statistics.median(slowest(of_rivals["gloo"])) / statistics.median(seconds)
+        if of_rivals["gloo"]
+        else None,
         ideal_s=ideal_s(plan, rival, collective, records[0]["moved_bytes"]),
         max_error=error,
         processor=next((record["processor"] for record in records if record["processor"] is not None), None),
@@ -190,7 +212,7 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
             row.rival,
             milliseconds(row.median_s),
             milliseconds(row.fastest_s),
-            f"{row.to_gloo:.2f}",
+            "" if row.to_gloo is None else f"{row.to_gloo:.2f}",
             "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}",
             busy_in_words(row.processor),
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, MAX_CALLS, contribution, group_of
 from fanin.benchmarks.processor import ProcessorMeter
 from fanin.benchmarks.rivals import Rival
+from fanin.benchmarks.usable import UNUSABLE, prepare_nccl, tried
 from fanin.host.codecs import make_weights
 from fanin.host.codecs.philox import Randomness
 from fanin.host.torch.training.pieced_gather import PiecedGather
@@ -173,7 +176,14 @@ def run(collectives: list[str], rivals: list[Rival], sizes: list[int], samples: 
     if device.type == "cuda":  # ranks share devices where there are fewer
         device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    groups = {rival: group_of(rival) for rival in rivals}
+    prepare_nccl(dist.get_rank(), os.environ)
+    groups: dict[Rival, dist.ProcessGroup] = {}
+    for rival in rivals:
+        group, reason = tried(functools.partial(group_of, rival), device)
+        if group is not None:
+            groups[rival] = group
+        else:
+            print(json.dumps({"rival": rival.label, UNUSABLE: reason}), flush=True)
     for size in sizes:
         given = Given(size, device)
         for collective in collectives:

@@ -18,10 +18,12 @@ from typing import Any
 
 from rich.console import Console
 
+from fanin.benchmarks.collectives import DEVICES, require_device, tell_unusable
 from fanin.benchmarks.linked_job import linked_job, slowest
 from fanin.benchmarks.processor import busy_in_words
 from fanin.benchmarks.sharded_rivals import RIVALS, ShardedRival
 from fanin.benchmarks.sharded_runs import COMPARED_SEED, Run, Trainings, outcome_of, to_do
+from fanin.benchmarks.usable import UNUSABLE
 from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable, milliseconds
@@ -51,8 +53,12 @@ class Plan:
     epochs: int
     """To train, per rival and seed; 0: none."""
     seeds: int
+    device: str = "cpu"
+    """Of weights and gradients; with "cuda", ranks share devices where there are fewer."""
 
     def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise ConfigurationError(f"device = {self.device!r}; must be one of {', '.join(DEVICES)}")
         for label in self.rivals:
             ShardedRival.parse(label)
         if not self.rivals or len(set(self.rivals)) != len(self.rivals):
@@ -68,7 +74,7 @@ class Plan:
     def training(self, rival: str, seed: int) -> Run:
         """The training of one rival with one seed."""
         place = "" if self.link is None else str(self.switch_at)
-        return Run(rival, self.workers, self.epochs, seed, self.rate_bit_s, place)
+        return Run(rival, self.workers, self.epochs, seed, self.rate_bit_s, place, self.device)
 
     @property
     def trainings(self) -> list[Run]:
@@ -130,10 +136,13 @@ def bench(plan: Plan, *, runs_file: Path | None = None, json_file: Path | None, 
 
     `runs_file` keeps every training; those that it has are not done again. Steps are timed anew.
     """
+    require_device(plan.device)
     kept = Trainings(runs_file)
-    timed = _carry_out(plan, to_do(plan.trainings, kept), kept, console)
-    rows = [_learned(plan, _timed(plan, label, timed), kept) for label in plan.rivals]
+    unusable: dict[str, str] = {}
+    timed = _carry_out(plan, to_do(plan.trainings, kept), kept, unusable, console)
+    rows = [_learned(plan, _timed(plan, label, timed), kept) for label in plan.rivals if label not in unusable]
     console.print(table_of(plan, rows))
+    tell_unusable(unusable, console)
     if plan.steps:
         console.print(bounds_of(rows))
     if json_file:
@@ -141,12 +150,12 @@ def bench(plan: Plan, *, runs_file: Path | None = None, json_file: Path | None, 
     return rows
 
 
-def _carry_out(plan: Plan, runs: list[Run], kept: Trainings, console: Console) -> Reports:
-    """Keep what trainings bring; what all ranks say of the steps, by rival."""
+def _carry_out(plan: Plan, runs: list[Run], kept: Trainings, unusable: dict[str, str], console: Console) -> Reports:
+    """Keep what trainings bring, and note rivals that do not run; what all ranks say of the steps, by rival."""
     timed: Reports = defaultdict(list)
     if not plan.steps and not runs:
         return timed
-    arguments = ["--rivals", ",".join(plan.rivals), "--steps", str(plan.steps)]
+    arguments = ["--rivals", ",".join(plan.rivals), "--steps", str(plan.steps), "--device", plan.device]
     arguments += ["--trainings", json.dumps([dataclasses.asdict(run) for run in runs])]
     said: dict[int, list[dict[str, Any]]] = defaultdict(list)
     with ExitStack() as stack:
@@ -154,13 +163,15 @@ def _carry_out(plan: Plan, runs: list[Run], kept: Trainings, console: Console) -
         tell = stack.enter_context(announced(console, f"{plan.workers} workers, FSDP2"))
         stack.enter_context(job)
         for _, record in reports_of(job, tell):
-            if "training" not in record:
+            if UNUSABLE in record:
+                unusable[record["rival"]] = record[UNUSABLE]
+            elif "training" not in record:
                 timed[record["rival"]].append(record)
-                continue
-            number = record["training"]
-            said[number].append(record)
-            if len(said[number]) == plan.workers:
-                kept.add(outcome_of(runs[number], said[number]))
+            else:
+                number = record["training"]
+                said[number].append(record)
+                if len(said[number]) == plan.workers:
+                    kept.add(outcome_of(runs[number], said[number]))
     return timed
 
 
@@ -215,7 +226,8 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
         "in the end",
     )
     rate = "" if plan.rate_bit_s is None else f", links of {plan.rate_bit_s / 1e6:g} Mbit/s"
-    table = FigureTable(f"FSDP2, text transformer, {plan.workers} workers{rate}", headings, left=("moves",))
+    where = "" if plan.device == "cpu" else f", weights on {plan.device}"
+    table = FigureTable(f"FSDP2, text transformer, {plan.workers} workers{rate}{where}", headings, left=("moves",))
     for row in rows:
         loss = statistics.mean(row.losses) if row.losses else None
         first = statistics.mean(rows[0].losses) if rows[0].losses else None
@@ -231,17 +243,18 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
             "" if row.apart_step is None else f"{row.apart_step:.2g}",
             "" if row.apart is None else f"{row.apart:.2g}",
         )
-    table.caption = (
-        f"{plan.steps} steps each, interleaved; {plan.epochs} epochs from {plan.seeds} seeds; MB sent: per step, "
-        "by the rank that sent most, from counters; apart: how far a parameter is from the first rival's after one "
+    timed = f"{plan.steps} steps each, interleaved; MB sent: per step, by the rank that sent most, from counters"
+    trained = (
+        f"{plan.epochs} epochs from {plan.seeds} seeds; apart: how far a parameter is from the first rival's after one "
         "step, in norms"
     )
+    table.caption = "; ".join([timed] * bool(plan.steps) + [trained] * bool(plan.epochs))
     return table
 
 
 def bounds_of(rows: list[Row]) -> FigureTable:
     """A table of the bounds of a step: the link, or the processors that all ranks share."""
-    headings = ("moves", "median ms", "busy", "link", "rank's", "waited", "own core", "to gloo")
+    headings = ("moves", "median ms", "busy", "link ms", "rank's ms", "waited ms", "with own core", "to gloo")
     table = FigureTable("what bounds a step", headings, left=("moves",))
     gloo = next((row.own_core_s for row in rows if row.rival == "gloo"), None)
     for row in rows:
@@ -254,9 +267,9 @@ def bounds_of(rows: list[Row]) -> FigureTable:
             "" if gloo is None or row.own_core_s is None else f"{gloo / row.own_core_s:.2f}",
         )
     table.caption = (
-        "milliseconds of a step; busy: this machine's processors, with all ranks on them (*: they set the time); link: "
+        "of a step; busy: this machine's processors, with all ranks on them (*: they set the time); link: "
         "what the bytes alone take, by a host's device; rank's: what one rank used of a processor, without its host's "
-        "shard; waited: for gathers and reductions; own core: link and rank's, a step of ranks with a core each if "
-        "nothing overlaps, and by that gloo's time / this one's"
+        "shard; waited: for gathers and reductions; with own core: link and rank's, a step of ranks with a core each "
+        "if nothing overlaps, and by that gloo's time / this one's"
     )
     return table

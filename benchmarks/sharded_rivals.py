@@ -34,6 +34,8 @@ RIVALS = {
     for each in (
         ShardedRival("gloo", "gloo"),
         ShardedRival("gloo-bfloat16", "gloo", half=True),
+        ShardedRival("nccl", "nccl"),
+        ShardedRival("nccl-bfloat16", "nccl", half=True),
         ShardedRival("fanin-32", "fanin"),
         ShardedRival("fanin-8", "fanin", "8", "8/8"),
         ShardedRival("fanin-8-kept", "fanin", "8", "8/8", keep_codes=True),

@@ -30,6 +30,7 @@ class Run:
     """Rate of every link; None: this machine alone."""
     switch_at: str = ""
     """Place of the sums, over links: packets differ by it, and with them the elements that share a scale."""
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)

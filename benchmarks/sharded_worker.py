@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -22,6 +23,7 @@ from fanin.benchmarks.device_bytes import device_bytes
 from fanin.benchmarks.sharded_rivals import ShardedRival
 from fanin.benchmarks.sharded_runs import COMPARED_SEED, Run
 from fanin.benchmarks.trainee import LEARNING_RATE, WARM_UP_STEPS, Trainee
+from fanin.benchmarks.usable import UNUSABLE, prepare_nccl, tried
 from fanin.emulation.announced import PROGRESS
 from fanin.examples import text
 from fanin.examples.sharded import BATCH, shard
@@ -41,21 +43,30 @@ class ShardedTrainee(Trainee[ShardedRival]):
     """Bytes that left this host in the timed steps, and that came, its shard's included."""
 
 
-def mesh_of(rival: ShardedRival) -> DeviceMesh:
+def group_of(rival: ShardedRival) -> dist.ProcessGroup:
     """All ranks over the rival's backend, in a group of their own."""
-    if rival.backend == "fanin":
-        options = Options.from_environment(os.environ)
-        return DeviceMesh.from_group(
-            dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=options), "cpu"
-        )
-    return DeviceMesh.from_group(dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT), "cpu")
+    options = Options.from_environment(os.environ) if rival.backend == "fanin" else None
+    group: dist.ProcessGroup = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT, pg_options=options)
+    return group
+
+
+def meshes_of(labels: Iterable[str], device: torch.device) -> dict[str, DeviceMesh]:
+    """A mesh for every rival that runs on this device; the others are reported, by every rank."""
+    found = {}
+    for label in dict.fromkeys(labels):
+        group, reason = tried(functools.partial(group_of, ShardedRival.parse(label)), device)
+        if group is not None:
+            found[label] = DeviceMesh.from_group(group, device.type)
+        else:
+            print(json.dumps({"rival": label, UNUSABLE: reason}), flush=True)
+    return found
 
 
 def trainee(rival: ShardedRival, mesh: DeviceMesh, seed: int, learning_rate: float) -> ShardedTrainee:
     """The same weights for every rival."""
     torch.manual_seed(seed)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if rival.half else None
-    model = shard(text.Network(), mesh, policy)
+    model = shard(text.Network().to(mesh.device_type), mesh, policy)
     codecs = None
     if rival.backend == "fanin":
         codecs = shard_codecs(model, weights=rival.weights, gradients=rival.gradients, keep_codes=rival.keep_codes)
@@ -70,10 +81,11 @@ def sent_bytes(codecs: ShardCodecs | None) -> float:
     return counted.get("engine.bytes_out", 0) + counted.get("gloo.bytes", 0)
 
 
-def steps_in_turn(rivals: list[ShardedRival], steps: int) -> Iterator[dict[str, object]]:
+def steps_in_turn(meshes: Mapping[str, DeviceMesh], rivals: list[str], steps: int) -> Iterator[dict[str, object]]:
     """Every rival takes a step in turn; a report for each at the end."""
     training, _ = text.load()
-    trainees = [trainee(rival, mesh_of(rival), 0, LEARNING_RATE) for rival in rivals]
+    usable = [label for label in rivals if label in meshes]
+    trainees = [trainee(ShardedRival.parse(label), meshes[label], 0, LEARNING_RATE) for label in usable]
     for number in range(WARM_UP_STEPS + steps):
         for one in trainees:
             if number == WARM_UP_STEPS:
@@ -111,12 +123,12 @@ def apart(one: ShardedTrainee, reference: list[torch.Tensor]) -> float:
     return max(float((own - first).norm() / first.norm()) for own, first in found)
 
 
-def trainings_in_turn(runs: list[Run]) -> Iterator[dict[str, object]]:
+def trainings_in_turn(meshes: Mapping[str, DeviceMesh], runs: list[Run]) -> Iterator[dict[str, object]]:
     """One training after the other: the losses, and how far the weights are from the first rival's."""
-    rivals = dict.fromkeys(run.rival for run in runs)
-    meshes = {label: mesh_of(ShardedRival.parse(label)) for label in rivals}
     references: dict[str, list[torch.Tensor]] = {}
     for number, run in enumerate(runs):
+        if run.rival not in meshes:
+            continue
         one = trainee(ShardedRival.parse(run.rival), meshes[run.rival], run.seed, TRAINING_RATE)
         compared = references if run.seed == COMPARED_SEED else None
         for report in training_of(run, one, compared):
@@ -136,16 +148,16 @@ def training_of(
         sampler.set_epoch(epoch)
         losses = []
         for batch in loader:
-            losses.append(one.step(*batch))
+            losses.append(one.step(*(each.to(one.device) for each in batch)))
             if references is not None and epoch == 0 and len(losses) == 1:
                 apart_step = apart(one, references.setdefault("step", whole(one)))
         if rank == 0:
             yield {PROGRESS: f"seed {run.seed}, {run.rival}, epoch {epoch + 1} of {run.epochs}"}
-    mean = torch.stack(losses).mean()
+    mean = torch.stack(losses).mean().cpu()
     dist.all_reduce(mean)
-    inputs, classes = test.tensors
+    inputs, classes = (each.to(one.device) for each in test.tensors)
     with torch.no_grad():
-        tested = cross_entropy(one.model(inputs[rank::workers]).float(), classes[rank::workers])
+        tested = cross_entropy(one.model(inputs[rank::workers]).float(), classes[rank::workers]).cpu()
     dist.all_reduce(tested)
     yield {
         "loss": mean.item() / workers,
@@ -155,11 +167,18 @@ def training_of(
     }
 
 
-def run(rivals: list[ShardedRival], steps: int, trainings: list[Run]) -> None:
+def run(rivals: list[str], steps: int, trainings: list[Run], device_type: str) -> None:
     """Measure and print the requested steps and trainings."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    for line in itertools.chain(steps_in_turn(rivals, steps) if steps else (), trainings_in_turn(trainings)):
+    device = torch.device(device_type)
+    if device.type == "cuda":  # ranks share devices where there are fewer
+        device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    prepare_nccl(dist.get_rank(), os.environ)
+    meshes = meshes_of([*(rivals if steps else ()), *(run.rival for run in trainings)], device)
+    timed = steps_in_turn(meshes, rivals, steps) if steps else ()
+    for line in itertools.chain(timed, trainings_in_turn(meshes, trainings)):
         print(json.dumps(line), flush=True)
     dist.barrier()
     dist.destroy_process_group()
@@ -170,9 +189,11 @@ if __name__ == "__main__":
     parser.add_argument("--rivals", required=True, help="labels of those whose steps are timed, separated by commas")
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--trainings", default="[]", help="a JSON list of the Runs of sharded_runs.py")
+    parser.add_argument("--device", default="cpu")
     arguments = parser.parse_args()
     run(
-        [ShardedRival.parse(label) for label in arguments.rivals.split(",")],
+        arguments.rivals.split(","),
         arguments.steps,
         [Run(**each) for each in json.loads(arguments.trainings)],
+        arguments.device,
     )

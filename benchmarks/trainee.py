@@ -33,6 +33,11 @@ class Trainee(Generic[R]):
     """Processor time of this rank per step, with all of its threads."""
     processor: ProcessorMeter = field(default_factory=ProcessorMeter)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
     def step(self, inputs: Tensor, classes: Tensor) -> Tensor:
         """Do one step and return its loss."""
         self.optimizer.zero_grad()
@@ -43,17 +48,25 @@ class Trainee(Generic[R]):
 
     def timed_step(self, training: TensorDataset, number: int) -> None:
         """Step `number` from the start, on this rank's samples, after a barrier; the first ones are not timed."""
-        inputs, classes = samples_of(training, number)
+        inputs, classes = (each.to(self.device) for each in samples_of(training, number))
+        synchronize(self.device)
         dist.barrier()
         timed = number >= WARM_UP_STEPS
         if timed:
             self.processor.start()
         started, used = time.perf_counter(), time.process_time()
         self.step(inputs, classes)
+        synchronize(self.device)
         if timed:
             self.seconds.append(time.perf_counter() - started)
             self.used_s.append(time.process_time() - used)
             self.processor.stop()
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for what is queued on a CUDA device, where calls return before their results are there."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def samples_of(training: TensorDataset, number: int) -> tuple[Tensor, Tensor]:

@@ -110,6 +110,14 @@ class Options:
     """Reaction to a lost switch: an error on every rank, or, loudly and once, gloo from there on. The same on every
     rank.
     """
+    inside: Literal["nccl", "gloo"] | None = None
+    """Sums of two levels (docs/gpu.md): large floating point all-reduces are scattered over the ranks of a host by this
+    library, each part is summed between hosts by fanin, and the parts are gathered inside again. `nccl`: CUDA tensors;
+    `gloo`: tensors in host memory. The same on every rank. None: one level."""
+    device_wait: Literal["auto", "value", "kernel", "block"] = "auto"
+    """How CUDA streams wait for a result (docs/gpu.md): `value`, in the device's queue (cuStreamWaitValue32); `kernel`,
+    by torch's kernel that polls; `block`: `wait` blocks the calling thread, and ranks may use groups in any order.
+    `auto`: the first of them that works. Ranks may differ."""
     ordered_futures: bool = False
     """Whether asking a collective for its future waits for it, so that callbacks run in program order. For hooks whose
     callbacks issue collectives for several buckets (PowerSGD); it costs the overlap with the backward pass."""
@@ -177,6 +185,15 @@ class Options:
             self.on_worker_loss in ("raise", "continue"), f"on_worker_loss = {self.on_worker_loss!r}: raise, continue"
         )
         check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
+        check(self.inside in (None, "nccl", "gloo"), f"inside = {self.inside!r}; must be 'nccl', 'gloo' or None")
+        for name, plain in (("on_worker_loss", "raise"), ("fallback", "raise")):
+            check(
+                self.inside is None or getattr(self, name) == plain,
+                f"inside = {self.inside!r} with {name} = {getattr(self, name)!r}: a group inside a host ends with the "
+                f"first rank that is lost. Remedy: leave out one of the two",
+            )
+        ways = ("auto", "value", "kernel", "block")
+        check(self.device_wait in ways, f"device_wait = {self.device_wait!r}: {', '.join(ways)}")
         check(0.1 <= self.connect_timeout_s <= 600, "connect_timeout_s must be in 0.1..600")
         check(MIN_JOIN_TIMEOUT_S <= self.join_timeout_s <= 86_400, "join_timeout_s must be in 0.01..86400")
         check(0 <= self.idle_return_s <= 86_400, "idle_return_s must be in 0..86400")

@@ -12,13 +12,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import fanin
 from fanin.errors import FaninError, SwitchUnreachableError
 from fanin.extension import native_extension
 from fanin.host.session.control import ControlClient
-from fanin.host.session.path import Reached, discover, exposed, reach, resolve
+from fanin.host.session.path import Reached, discover, exposed, reach, resolve, start_hint
 from fanin.host.transports.stack import open_bare
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
@@ -46,6 +47,8 @@ NOTABLE = ("socket_overflows", "dropped_")
 """Beginnings of the names of a switch's counters that a user should hear of."""
 
 
+GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvhost-ctrl"))
+"""A file that a driver for NVIDIA's GPUs makes on Linux: the usual one, WSL's, that of Jetson boards."""
 RECENTLY_S = 1.5
 """A leaf whose parent has answered this recently has a parent: it asks more often than that."""
 SETTLING_ATTEMPTS, SETTLING_INTERVAL_S = 10, 0.5
@@ -66,6 +69,11 @@ def examine_environment(environment: Mapping[str, str]) -> Iterator[Check]:
     """Variables that were meant for fanin, perhaps."""
     for line in without_effect(environment):
         yield Check(name="environment", state="warning", result=line, remedy="correct the name, or unset the variable")
+
+
+def gpu_driver_is_there() -> bool:
+    """Whether this machine has a driver for GPUs; looked up without importing torch or starting the driver."""
+    return any(path.exists() for path in GPU_DRIVERS)
 
 
 def examine_machine(options: Options) -> Iterator[Check]:
@@ -92,7 +100,9 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
     except FaninError as error:
         other = f"start `fanin switch` there, or open TCP port {address.port} in the firewall"
         remedy = (error.remedy if isinstance(error, SwitchUnreachableError) else "") or other
-        yield Check(name="tcp", state="failure", result=str(error), remedy=remedy)
+        # The error ends with this command's name and with the text of the remedy.
+        result = str(error).removesuffix(start_hint(address)).rstrip(". ").removesuffix("Remedy:").rstrip(". ")
+        yield Check(name="tcp", state="failure", result=result, remedy=remedy)
         return
     try:
         with ControlClient(

@@ -304,10 +304,13 @@ def sharded(
     rivals: Annotated[
         str,
         typer.Option(
-            help="Of gloo, gloo-bfloat16, fanin-32, fanin-8, fanin-8-kept (codes kept for backward), fanin-6, fanin-4; "
-            "separated by commas."
+            help="Of gloo, gloo-bfloat16, nccl, nccl-bfloat16 (both over sockets), fanin-32, fanin-8, fanin-8-kept "
+            "(codes kept for backward), fanin-6, fanin-4; separated by commas."
         ),
     ] = "gloo,gloo-bfloat16,fanin-32,fanin-8",
+    device: Annotated[
+        str, typer.Option(help="Of weights and gradients: cpu or cuda; ranks share devices where there are fewer.")
+    ] = "cpu",
     steps: Annotated[int, typer.Option(min=0, max=MAX_SAMPLES, help="To time, per rival.")] = 5,
     epochs: Annotated[int, typer.Option(min=0, max=1000, help="To train, per rival and seed.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Of weights and order of samples.")] = 1,
@@ -332,6 +335,7 @@ def sharded(
         steps=steps,
         epochs=epochs,
         seeds=seeds,
+        device=device,
     )
     benchmark.bench(plan, runs_file=runs, json_file=json, console=Console())
 
@@ -356,7 +360,7 @@ def collectives(
     ] = "cpu",
     json: output.JsonFile = None,
 ) -> None:
-    """Time broadcasts, gathers and scattered sums over fanin and gloo."""
+    """Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."""
     extras.require("torch", "`fanin bench collectives`")
     output.check(json, None, None)
     from rich.console import Console

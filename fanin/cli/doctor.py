@@ -7,6 +7,7 @@ import dataclasses
 import json as json_module
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
     from fanin.host.diagnosis import Check
 
-STYLES = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[red]failure[/]"}
+COLORS = {"ok": "green", "warning": "yellow", "failure": "red"}
+STATE_WIDTH = max(map(len, COLORS)) + 1
+"""Of the column of states."""
 
 
 def doctor(
@@ -59,6 +62,7 @@ def examine(switch: str | None, options: Options) -> Iterator[Check]:
 
     yield from examine_environment(os.environ)
     yield from examine_machine(options)
+    yield from examine_gpus(options)
     there = SwitchList() if switch is None else SwitchList.parse(switch)
     for address in there.addresses:
         if len(there.addresses) > 1:
@@ -77,10 +81,25 @@ def examine(switch: str | None, options: Options) -> Iterator[Check]:
         yield from examine_switch(embedded.address, options)
 
 
+def examine_gpus(options: Options) -> Iterator[Check]:
+    """Checks of GPUs; nothing on a machine without a driver, where importing torch would take seconds for nothing."""
+    from fanin.host.diagnosis import Check, gpu_driver_is_there
+
+    if not gpu_driver_is_there():
+        return
+    if find_spec("torch") is None:
+        yield Check(name="gpu", result="a driver is there, and no PyTorch, whose tensors fanin would take from it")
+        return
+    from fanin.host.torch import gpus
+
+    yield from gpus.examine_gpus(options)
+
+
 def show(check: Check, console: Console) -> None:
     """Print one check with its result."""
     from rich.markup import escape
 
-    console.print(f"{STYLES[check.state]:<20} [bold]{escape(check.name)}[/]: {escape(check.result)}")
+    state = f"[{COLORS[check.state]}]{check.state:<{STATE_WIDTH}}[/]"
+    console.print(f"{state} [bold]{escape(check.name)}[/]: {escape(check.result)}")
     if check.remedy:
-        console.print(f"           remedy: {escape(check.remedy)}")
+        console.print(f"{'':<{STATE_WIDTH}} remedy: {escape(check.remedy)}")

@@ -79,6 +79,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "sharded": (
         "sudo fanin bench sharded --workers 8 --rate 100mbit --json rows.json",
         "fanin bench sharded --rate none --steps 0 --epochs 10 --seeds 3 --rivals gloo,fanin-8 --runs runs.json",
+        "fanin bench sharded --device cuda --workers 4 --rate none --rivals gloo,nccl,fanin-32,fanin-8",
     ),
     "collectives": (
         "fanin bench collectives --workers 4 --bytes 1024,65536,1048576,26214400",

@@ -124,6 +124,19 @@ class Part:
     residual_norm: float
 
 
+@dataclass(frozen=True, slots=True)
+class DevicePlan:
+    """A codec's arithmetic for who does it elsewhere, as on a GPU: one sum, and what goes before and after it."""
+
+    lanes: int
+    """The word codec's number."""
+    feedback: bool
+    rotated: bool
+    """Whether a bucket is rotated and clipped before, and rotated back after the sum (rotation.py)."""
+    clip: float = float("inf")
+    """In root mean squares of a row of the rotation."""
+
+
 class Encoder(ABC):
     """One bucket's way through a codec at one worker."""
 
@@ -226,6 +239,10 @@ class Codec(ABC):
     @abstractmethod
     def encoder(self, place: Place) -> Encoder:
         """For one bucket. ConfigurationError for more workers than its lanes hold."""
+
+    def device_plan(self, size: int) -> DevicePlan | None:
+        """What `size` workers do, as plain data; None: only an encoder of this codec knows."""
+        return None
 
     def without_memory(self) -> Codec:
         """The same codec with nothing that one step owes the next: for tensors that nobody can tell apart."""

@@ -22,7 +22,19 @@ from typing import ClassVar
 import numpy as np
 
 from fanin.errors import ConfigurationError
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels, stretches
+from fanin.host.codecs.codec import (
+    Codec,
+    DevicePlan,
+    Encoder,
+    Floats,
+    Place,
+    Stages,
+    State,
+    Sum,
+    energy_of,
+    levels,
+    stretches,
+)
 from fanin.host.codecs.philox import Purpose
 from fanin.numerics import fixed_point
 from fanin.numerics.lanes import WORD_BITS
@@ -51,6 +63,10 @@ class Lanes(Codec):
     def single_stage(self) -> bool:
         """Stochastic rounding must know the scale before."""
         return not self.stochastic
+
+    def device_plan(self, size: int) -> DevicePlan | None:
+        """A sum with a residual; of stochastic rounding none."""
+        return None if self.stochastic else DevicePlan(self.bits, self.feedback, rotated=False)
 
     def encoder(self, place: Place) -> Encoder:
         """One residual per element."""

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from fanin.host.codecs.blocks import block_squares
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels
+from fanin.host.codecs.codec import Codec, DevicePlan, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels
 from fanin.host.codecs.rotation import block_for, rotate_and_clip, rotate_back
 
 CLIPS = ((1, 1.22), (3, 1.95), (7, 2.5), (15, 2.9), (31, 3.27), (63, 3.6), (127, 3.9))
@@ -47,6 +47,10 @@ class Rotated(Codec):
 
     feedback: bool = True
     """Whether what clipping and rounding cut off is added to the next step."""
+
+    def device_plan(self, size: int) -> DevicePlan | None:
+        """Rotation, a sum of what is left by clipping, rotation."""
+        return DevicePlan(self.bits, self.feedback, rotated=True, clip=clip_for(levels(self.bits, size)))
 
     def encoder(self, place: Place) -> Encoder:
         """Signs and residuals of whole blocks."""

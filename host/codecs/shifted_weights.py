@@ -26,7 +26,7 @@ import numpy.typing as npt
 from fanin.errors import ConfigurationError
 from fanin.extension import native_extension
 from fanin.host.codecs.philox import Purpose, Randomness
-from fanin.host.codecs.weight_codec import Bytes, Floats, Loss, WeightCodec
+from fanin.host.codecs.weight_codec import Bytes, Floats, Loss, WeightCodec, WeightPlan
 
 BITS = (8, 6, 4)
 MIN_BUCKET, MAX_BUCKET = 64, 1 << 20
@@ -61,6 +61,10 @@ class ShiftedWeights(WeightCodec):
     @property
     def block(self) -> int:
         return self.bucket
+
+    def device_plan(self) -> WeightPlan:
+        """All that a device must know."""
+        return WeightPlan(self.bits, self.bucket)
 
     def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int, *, first: int = 0) -> Loss:
         if not len(x):

@@ -47,6 +47,15 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
+class WeightPlan:
+    """A shifted grid's arithmetic for who does it elsewhere, as on a GPU."""
+
+    bits: int
+    bucket: int
+    """Elements that share a grid."""
+
+
+@dataclass(frozen=True, slots=True)
 class WeightCodec(ABC):
     """A codec's parameters; the same on every rank."""
 
@@ -87,6 +96,10 @@ class WeightCodec(ABC):
     def decode(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
         """The same of one rank: shapes (encoded_bytes(n),) and (n,)."""
         self.decode_rows(encoded[None], into[None], first=first, count=count)
+
+    def device_plan(self) -> WeightPlan | None:
+        """Its arithmetic as plain data; None: only this codec knows."""
+        return None
 
     @classmethod
     def read(cls, texts: list[str]) -> WeightCodec:

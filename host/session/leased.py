@@ -312,6 +312,12 @@ class LeasedSession:
 
     # --- its end ---
 
+    def abandon(self, failure: FaninError) -> None:
+        """As Session.abandon, of the present lease."""
+        session = self._session
+        for each in () if session is None else session.sessions:
+            each.abandon(failure)
+
     def close(self, timeout_s: float = 10) -> None:
         """As Session.close."""
         if self.inherited:

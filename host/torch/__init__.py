@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fanin.host.torch.training.stale import StaleOptions, is_newcomer
     from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
     from fanin.host.torch.training.torchft_group import ProcessGroupFanin
+    from fanin.host.torch.training.two_level import TwoLevelState, two_level_hook
 
 _WHERE = {
     "AsynchronousOptimizer": "asynchronous",
@@ -29,11 +30,13 @@ _WHERE = {
     "ShardCodecs": "shard_codecs",
     "StaleOptions": "stale",
     "StaleSynchronousState": "stale_hook",
+    "TwoLevelState": "two_level",
     "codec_hook": "codec_hook",
     "is_newcomer": "stale",
     "lanes_hook": "hooks",
     "shard_codecs": "shard_codecs",
     "stale_synchronous_hook": "stale_hook",
+    "two_level_hook": "two_level",
 }
 """The modules of fanin.host.torch.training that have the names which are imported when they are asked for."""
 
@@ -47,6 +50,7 @@ __all__ = [
     "ShardCodecs",
     "StaleOptions",
     "StaleSynchronousState",
+    "TwoLevelState",
     "codec_hook",
     "counters",
     "create",
@@ -54,6 +58,7 @@ __all__ = [
     "lanes_hook",
     "shard_codecs",
     "stale_synchronous_hook",
+    "two_level_hook",
 ]
 
 

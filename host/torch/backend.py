@@ -18,6 +18,7 @@ from fanin.host.torch.collectives import (
     reduce_collectives,
     request,
     switch_reducer,
+    two_levels,
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.gloo import inner
@@ -105,6 +106,7 @@ def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:
 for _module in (
     process_group,
     layers,
+    two_levels,
     reduce_collectives,
     request,
     switch_reducer,

@@ -16,6 +16,7 @@
 
 namespace fanin {
 
+void bind_flags(pybind11::module_& module);
 void bind_kernels(pybind11::module_& module);
 void bind_switch_machine(pybind11::module_& module);
 void bind_worker_machine(pybind11::module_& module);

@@ -106,8 +106,9 @@ def test_values_that_nobody_can_draw_are_refused(values: str) -> None:
 @pytest.mark.slow
 def test_sharded_training_has_times_bytes_and_losses_for_every_rival(tmp_path: Path) -> None:
     size = ("--workers", "2", "--rate", "none", "--steps", "1")
-    done = bench(tmp_path, "sharded", *size, "--rivals", "gloo,fanin-32,fanin-8")
+    done = bench(tmp_path, "sharded", *size, "--rivals", "gloo,nccl,fanin-32,fanin-8")
     gloo, exact, narrow = done.rows
+    assert "nccl did not run: rank 0: RuntimeError: " in done.said
     assert gloo["to_gloo"] == 1
     assert exact["median_s"] > 0
     assert exact["share_of_exact"] == 1

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fanin
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook, shard_codecs
-from fanin.host.torch.collectives.staging import PIECE_BYTES
+from fanin.host.torch.device.reducer import SLOT_BYTES
 from tests.torch import shard_codec_checks
 from tests.torch.collective_checks import FLOATS, INTEGERS, REDUCERS, close, everyone, identical, reference
 
@@ -39,7 +39,7 @@ def check_all_reduce_sums_floats_of_every_width(rank: int, size: int) -> None:
 
 
 def check_integers_are_exact_over_several_pieces(rank: int, size: int) -> None:
-    count = 3 * PIECE_BYTES // 4 + 17
+    count = 3 * SLOT_BYTES // 4 + 17
     tensor = torch.arange(count, dtype=torch.int32, device=device_of(rank)) + rank
     dist.all_reduce(tensor)
     expected = torch.arange(count, dtype=torch.int32) * size + size * (size - 1) // 2

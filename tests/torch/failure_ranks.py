@@ -174,6 +174,19 @@ def rank_stopped(rank: int, size: int) -> dict[str, Any]:
     return seen
 
 
+def rank_stopped_while_all_sum(rank: int, size: int) -> dict[str, Any]:
+    init()
+    if rank == VICTIM:
+        for _ in range(5):
+            dist.all_reduce(torch.ones(200_000))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return raised(reduce_for_ever)
+
+
+def unlike_hosts(rank: int, size: int) -> dict[str, Any]:
+    return raised(init)
+
+
 def neighbour_left(rank: int, size: int) -> dict[str, Any]:
     """Rank 2 waits, by gloo, for a stopped rank, while the rank after it has already ended."""
     init()
@@ -329,8 +342,10 @@ def a_world_of_gloos_after_one_of_ours(rank: int, size: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run one scenario and write what was seen."""
+    """Run one scenario and write what was seen. RANKS_PER_HOST: so many ranks in a row count as those of one host."""
     scenario, out = sys.argv[1:3]
+    if per_host := os.environ.get("RANKS_PER_HOST"):
+        os.environ["FANIN_HOST"] = f"host-{int(os.environ['RANK']) // int(per_host)}"
     torch.set_num_threads(1)
     seen = globals()[scenario](int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     Path(out).write_text(json.dumps(seen))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, MixedPr
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_map_only
 
 import fanin
 from fanin.errors import CollectiveMismatchError, ConfigurationError, UnsupportedError
@@ -29,6 +31,7 @@ from fanin.host.torch.training.shard_codecs import ShardRow
 from fanin.host.torch.training.shard_groups import Segment
 from tests.torch.training_checks import identical, world_mesh
 
+preserved_version: Any = vars(torch.autograd)["_unsafe_preserve_version_counter"]
 WIDTH, CLASSES = 64, 10
 STEPS = 6
 Codecs = dict[str, Any]
@@ -603,6 +606,61 @@ def refused(model: nn.Module, error: type[Exception], words: str, **codecs: Any)
     with pytest.raises(error, match=words) as raised:
         shard_codecs(model, **codecs)
     assert "\n" not in str(raised.value)
+
+
+class Float8Weight(torch.Tensor):
+    """A weight that travels in 8 bits of its own, as torchao's do: float8 with a scale that all ranks know."""
+
+    SCALE = 64.0
+    TRAVELS_AS = torch.float8_e4m3fn
+
+    @staticmethod
+    def __new__(cls, data: torch.Tensor) -> Any:
+        """The same elements."""
+        return torch.Tensor._make_subclass(cls, data.detach())
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        """Whatever is made of one that lies in memory is one; numbers are made as of any tensor."""
+        plain, rest = tree_map_only(cls, lambda each: each._plain(), (args, kwargs or {}))
+        made = func(*plain, **rest)
+        keeps = func in (torch.ops.aten.detach.default, torch.ops.aten.split.Tensor, torch.ops.aten.slice.Tensor)
+        keeps |= func in (torch.ops.aten.view.default, torch.ops.aten.as_strided.default, torch.ops.aten.clone.default)
+        keeps |= func in (torch.ops.aten.new_zeros.default, torch.ops.aten.empty_like.default)
+        return tree_map_only(torch.Tensor, cls, made) if keeps else made
+
+    def _plain(self) -> torch.Tensor:
+        with torch._C.DisableTorchFunctionSubclass(), torch._C._DisableTorchDispatch():
+            return torch.Tensor._make_subclass(torch.Tensor, self)
+
+    def fsdp_pre_all_gather(self, mesh: DeviceMesh) -> Any:
+        """The bytes that travel."""
+        return ((self._plain() * self.SCALE).to(self.TRAVELS_AS),), None
+
+    def fsdp_post_all_gather(self, outputs: Any, metadata: Any, dtype: torch.dtype, *, out: Any = None) -> Any:
+        """The weights that are computed with."""
+        (gathered,) = outputs
+        values = gathered.to(dtype) / self.SCALE
+        if out is not None:
+            with torch.no_grad(), preserved_version(out):
+                out.copy_(values)
+            return None
+        return values, (values,)
+
+
+def check_weights_with_an_all_gather_of_their_own_travel_as_they_say(rank: int, size: int) -> None:
+    for weights in ("8", None):
+        model = network(blocks=1)
+        block: Any = model[1]
+        block.up.weight = nn.Parameter(Float8Weight(block.up.weight))
+        state = shard_codecs(sharded(model=model), gradients="8/8", weights=weights)
+        assert all(map(math.isfinite, train(model)))
+        row = next(each for each in state.statement() if each.group == "1")
+        own, down = 2 * WIDTH * WIDTH // size, 2 * WIDTH * WIDTH // size
+        assert row.weight_bytes < row.gathers * (own + (1.2 if weights else 4.2) * down + 2000)
+        for each in model.parameters():
+            assert isinstance(each, DTensor)
+            identical(each.full_tensor())
 
 
 def check_what_cannot_be_is_refused_with_a_remedy(rank: int, size: int) -> None:

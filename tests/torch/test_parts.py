@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from datetime import timedelta
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +17,7 @@ from fanin.host.torch import backend
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives.fallback import Fallback, State
 from fanin.host.torch.collectives.request import Request, tag_of
-from fanin.host.torch.collectives.staging import PIECES, Staging, _Job, overlap
+from fanin.host.torch.device.reducer import overlap
 from fanin.host.torch.handles import work
 from fanin.host.torch.handles.completion import CallbackPool, Completion
 from fanin.host.torch.handles.failures import Failures, Watch
@@ -195,57 +193,6 @@ def test_pieces_keep_what_lies_in_the_kept_range() -> None:
     assert overlap(10, 10, 0, 12) == (0, 2)
     assert overlap(10, 10, 12, 3) == (2, 3)
     assert overlap(10, 10, 20, 5) == (0, 0)
-
-
-class OnDevice(torch.Tensor):
-    """Host memory that passes for a device's, and for the stream that copies it."""
-
-    def record_stream(self, _stream: object) -> None:
-        pass
-
-    def wait_event(self, _event: object) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("refuses", ["allocation", "copy", "session"])
-def test_a_piece_that_never_leaves_costs_no_buffer(monkeypatch: pytest.MonkeyPatch, refuses: str) -> None:
-    left = PIECES + 1
-
-    def take(what: str) -> None:
-        nonlocal left
-        if what == refuses and left:
-            left -= 1
-            raise RuntimeError(f"refused by the {what}")
-
-    def hand_over(_request: Request) -> int:
-        take("session")
-        return 1
-
-    empty = torch.empty
-
-    def pinned(count: int, dtype: torch.dtype, *, device: str, pin_memory: bool) -> torch.Tensor:
-        assert pin_memory
-        assert device == "cpu"
-        take("allocation")
-        return empty(count, dtype=dtype)
-
-    nothing = cast("Any", None)
-    staging = Staging(nothing, hand_over, nothing, nothing)
-    source = torch.ones(5).as_subclass(OnDevice)
-    monkeypatch.setattr(staging, "_stream", lambda _device: source)
-    monkeypatch.setattr(torch, "empty", pinned)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: contextlib.nullcontext())
-    monkeypatch.setattr(source, "synchronize", partial(take, "copy"))
-    request = Request(name="all_reduce", source=source, kept=None, element=Element.FLOAT32, timeout_s=1.0)
-    job = _Job(request, nothing, cast("Any", object()))
-    for _ in range(PIECES + 1):
-        with pytest.raises(RuntimeError, match=f"refused by the {refuses}"):
-            staging._submit_pieces(job)
-    staging._submit_pieces(job)
-    assert len(staging._flights) == 1
 
 
 def test_host_tensors_share_memory_where_they_can_and_copy_back_where_not() -> None:

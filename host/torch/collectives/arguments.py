@@ -23,7 +23,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fanin.errors import ArgumentError, UnsupportedError
-from fanin.host.torch.handles.host_tensor import has_memory, plain, wraps
+from fanin.host.torch.handles.host_tensor import has_memory, lies_flat, plain, wraps
 from fanin.host.torch.handles.overlap import share_memory
 
 DEVICES = ("cpu", "cuda")
@@ -172,12 +172,15 @@ class Arguments:
 
     def check_residual(self, name: str, residual: torch.Tensor, travelling: torch.Tensor) -> None:
         """Error feedback, which an engine knows by its address alone: it would write beyond one that is too short."""
-        if residual.dtype is torch.float32 and plain(residual) and residual.numel() == travelling.numel():
+        there = residual.is_cpu or residual.device == travelling.device
+        if residual.dtype is torch.float32 and there and lies_flat(residual) and residual.numel() == travelling.numel():
             return
-        given = f"{residual.numel()} elements of {str(residual.dtype).removeprefix('torch.')} on {residual.device.type}"
+        given = f"{residual.numel()} elements of {str(residual.dtype).removeprefix('torch.')} on {residual.device}"
+        given += "" if lies_flat(residual) else ", not contiguous"
+        place = "the host" if travelling.is_cpu else f"the host or {travelling.device}"
         raise ArgumentError(
-            f"{name}: the residual has {given}{'' if plain(residual) else ', not contiguous'}; it must be contiguous "
-            f"float32 on the host, with the {travelling.numel()} elements that are added"
+            f"{name}: the residual has {given}; it must be contiguous float32 on {place}, with the "
+            f"{travelling.numel()} elements that are added"
         )
 
     def _check_rank(self, name: str, what: str, rank: int) -> None:
@@ -219,6 +222,9 @@ class Arguments:
         if "meta" in kinds:
             raise ArgumentError(f"{name}: some tensors are on the meta device, which has no memory, and some are not")
         self.check_devices(name, kinds)
+        places = list(dict.fromkeys(str(tensor.device) for tensor in tensors))
+        if len(places) > 1:
+            raise ArgumentError(f"{name}: tensors on {' and '.join(places)} in one call; move them to one device")
         if all(isinstance(tensor, FakeTensor) for tensor in tensors):
             return False
         for tensor in tensors:

@@ -11,7 +11,7 @@ Rules
 * Ranks must agree in the collective, its root and the sizes of all parts as far as each of them knows them: that is in
   the signature, and the switch refuses who does not.
 * A rank's own part never leaves its host for its own sake: the engine copies it.
-* CUDA tensors are copied to the host by the call, and back by `wait`.
+* CUDA tensors pass through pinned memory in pieces, as sums do (host/torch/device).
 * What its caller waits for, between tensors that can be used as they lie, is one call into the engine, as the sums of
   ReduceCollectives.sum_at_once.
 """
@@ -29,7 +29,7 @@ import torch
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.request import Request, tag_of
-from fanin.host.torch.handles.host_tensor import as_bytes, beside, copy_back, on_host, plain
+from fanin.host.torch.handles.host_tensor import as_bytes, copy_back, flat, lies_flat
 from fanin.host.torch.handles.overlap import apart
 from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork, Tensors
 from fanin.numerics.reduction import COPIED, Element
@@ -64,42 +64,41 @@ class Exchanges:
     def broadcast(self, tensor: torch.Tensor, root: int, timeout_s: float) -> FaninWork:
         """Every rank's tensor becomes the root's."""
         owns = self._rank == root
-        host = on_host(tensor) if owns or plain(tensor) else beside(tensor)
+        moved = flat(tensor) if owns else _room_for(tensor)
         return self._one(
-            "broadcast", (root,), host.nbytes,
-            source=host if owns else _NOTHING, own_first=0,
-            kept=None if owns else host,
+            "broadcast", (root,), moved.nbytes,
+            source=moved if owns else _nothing(moved), own_first=0,
+            kept=None if owns else moved,
             outputs=[tensor], timeout_s=timeout_s,
-            finish=None if owns else _arrive(tensor, host),
+            finish=None if owns else _arrive(tensor, moved),
         )  # fmt: skip
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
         """`output` becomes all ranks' tensors, one after the other."""
-        source = on_host(tensor)
-        host = output.detach() if plain(output) else beside(output)
-        if source.data_ptr() != host.data_ptr() + self._rank * source.nbytes:  # its own place is the one that may be
-            source = apart(source, [host])
+        source, kept = flat(tensor), _room_for(output)
+        if source.data_ptr() != kept.data_ptr() + self._rank * source.nbytes:  # its own place is the one that may be
+            source = apart(source, [kept])
         return self._one(
-            "all_gather", (source.nbytes,), host.nbytes,
-            source=source, own_first=self._rank * source.nbytes, kept=host,
+            "all_gather", (source.nbytes,), kept.nbytes,
+            source=source, own_first=self._rank * source.nbytes, kept=kept,
             outputs=[output], timeout_s=timeout_s,
-            finish=_arrive(output, host),
+            finish=_arrive(output, kept),
         )  # fmt: skip
 
     def all_gather(self, outputs: Tensors, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
         """`outputs[r]` becomes rank r's tensor; ranks' tensors may differ in size."""
-        source = on_host(tensor)
+        source = flat(tensor)
         sizes = [output.nbytes for output in outputs]
         if max(sizes) < MIN_PART_BYTES:
             return self._gather_flat(outputs, source, sizes, timeout_s)
-        hosts = [output.detach() if plain(output) else beside(output) for output in outputs]
-        source = apart(source, [host for host in hosts if host.data_ptr() != source.data_ptr()])
+        rooms = [_room_for(output) for output in outputs]
+        source = apart(source, [room for room in rooms if room.data_ptr() != source.data_ptr()])
         works = [
             self._one(
                 "all_gather", (*sizes, owner), size,
-                source=source if owner == self._rank else _NOTHING, own_first=0,
-                kept=hosts[owner],
-                outputs=[outputs[owner]], timeout_s=timeout_s, finish=_arrive(outputs[owner], hosts[owner]),
+                source=source if owner == self._rank else _nothing(source), own_first=0,
+                kept=rooms[owner],
+                outputs=[outputs[owner]], timeout_s=timeout_s, finish=_arrive(outputs[owner], rooms[owner]),
             )
             for owner, size in enumerate(sizes)
         ]  # fmt: skip
@@ -108,18 +107,18 @@ class Exchanges:
     def _gather_flat(self, outputs: Tensors, source: torch.Tensor, sizes: Sequence[int], timeout_s: float) -> FaninWork:
         """The same through one buffer."""
         starts = [0, *accumulate(sizes)]
-        flat = torch.empty(starts[-1], dtype=torch.uint8, device="cpu")
+        whole = torch.empty(starts[-1], dtype=torch.uint8, device=source.device)
 
         def finish() -> None:
-            for output, part in zip(outputs, flat.split(list(sizes)), strict=True):
+            for output, bytes_of in zip(outputs, whole.split(list(sizes)), strict=True):
                 # A part may start at an address that the element type cannot have: bytes into a fresh tensor first.
-                whole = torch.empty(output.shape, dtype=output.dtype, device="cpu")
-                as_bytes(whole).copy_(part)
-                copy_back(output, whole)
+                part = torch.empty(output.shape, dtype=output.dtype, device=whole.device)
+                as_bytes(part).copy_(bytes_of)
+                copy_back(output, part)
 
         return self._one(
             "all_gather", tuple(sizes), starts[-1],
-            source=source, own_first=starts[self._rank], kept=flat,
+            source=source, own_first=starts[self._rank], kept=whole,
             outputs=outputs, timeout_s=timeout_s, finish=finish,
         )  # fmt: skip
 
@@ -140,7 +139,7 @@ class Exchanges:
         if count == 0:
             return LocalWork(self._completion, outputs)
         quick = self._quick
-        if quick is not None and finish is None and quick.free:
+        if quick is not None and finish is None and source.is_cpu and quick.free:
             brief = (
                 source.data_ptr(), 0 if kept is None else kept.data_ptr(), count, Element.UINT8, COPIED,
                 tag_of(name, average=False, says=_said(agreed)),
@@ -170,6 +169,18 @@ def _said(agreed: tuple[int, ...]) -> int:
     return zlib.crc32(struct.pack(f"!{len(agreed)}q", *agreed))
 
 
-def _arrive(output: torch.Tensor, host: torch.Tensor) -> Callable[[], None] | None:
-    """What brings a part from the host to the user's tensor, if anything must."""
-    return None if host.data_ptr() == output.data_ptr() else lambda: copy_back(output, host)
+def _room_for(output: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory for a part, where the user's tensor lies: its own if that is contiguous."""
+    if lies_flat(output):
+        return output.detach()
+    return torch.empty(output.shape, dtype=output.dtype, device=output.device)
+
+
+def _nothing(part: torch.Tensor) -> torch.Tensor:
+    """No bytes, in the memory where others have a part."""
+    return _NOTHING if part.is_cpu else torch.empty(0, dtype=torch.uint8, device=part.device)
+
+
+def _arrive(output: torch.Tensor, room: torch.Tensor) -> Callable[[], None] | None:
+    """What brings a part to the user's tensor, if anything must."""
+    return None if room.data_ptr() == output.data_ptr() else lambda: copy_back(output, room)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -11,13 +12,18 @@ from fanin.errors import ConfigurationError
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Encoder, Floats, Place, Stages, sums_of
 from fanin.host.torch.collectives.request import Request
-from fanin.host.torch.collectives.routing import AVG, SUM
-from fanin.host.torch.handles.host_tensor import copy_back
+from fanin.host.torch.collectives.routing import AVG, ELEMENTS, SUM
+from fanin.host.torch.device.encoder import DeviceEncoder
+from fanin.host.torch.handles.host_tensor import copy_back, lies_flat
 from fanin.host.torch.handles.work import Tensors
-from fanin.numerics.reduction import Element
+from fanin.numerics.reduction import LANES, Element
 
 if TYPE_CHECKING:
     from fanin.host.torch.collectives.group_resources import GroupResources
+
+
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
 
 
 class GroupCodec:
@@ -46,6 +52,11 @@ class GroupCodec:
         self._codec, self._rank, self._size = codec, resources.rank, resources.size
         self._smallest = resources.options.largest_exact(resources.size) + 1
         self._encoders: dict[int, Encoder] = {}
+        plan = codec.device_plan(resources.size)
+        self._plan = plan if plan is not None and plan.lanes in LANES else None
+        """What a device does; None: nothing."""
+        self._device_encoders: dict[tuple[torch.device, int], DeviceEncoder] = {}
+        self._resources = resources
         self._step = 0
         codec.encoder(Place(resources.rank, resources.size, ()))
 
@@ -61,6 +72,24 @@ class GroupCodec:
 
     def request(self, tensor: torch.Tensor, tensors: Tensors, op: object, timeout_s: float) -> Request:
         """The request of one in place, to be submitted next: encoders remember the order."""
+        encoder = self._device_encoder(tensor) if lies_flat(tensor) else None
+        if encoder is None:
+            return self._by_host(tensor, tensors, op, timeout_s)
+        asked = encoder.begin(tensor.detach().view(-1), self._step)
+        self._step += 1
+        return Request(
+            name="all_reduce",
+            source=asked.values,
+            kept=asked.values,
+            element=ELEMENTS[asked.values.dtype],
+            lanes=asked.lanes,
+            average=op == AVG,
+            outputs=tensors,
+            timeout_s=timeout_s,
+            finish=asked.finish,
+        )
+
+    def _by_host(self, tensor: torch.Tensor, tensors: Tensors, op: object, timeout_s: float) -> Request:
         x: Floats = np.empty(tensor.numel(), np.float32)
         flat = torch.from_numpy(x)
         flat.copy_(tensor.detach().reshape(-1))
@@ -87,10 +116,28 @@ class GroupCodec:
         )
 
     def _encoder(self, count: int) -> Encoder:
-        known = self._encoders.get(count)
+        return self._kept(self._encoders, count, lambda: self._codec.encoder(self._place(count)))
+
+    def _device_encoder(self, tensor: torch.Tensor) -> DeviceEncoder | None:
+        """That of a tensor on a device; None: the host encodes it."""
+        plan, device, count = self._plan, tensor.device, tensor.numel()
+        arithmetic = None if plan is None else self._resources.arithmetic_on(device)
+        if plan is None or arithmetic is None:
+            return None
+        seed, exact = self._codec.seed, self._smallest - 1
+
+        def make() -> DeviceEncoder:
+            return DeviceEncoder(plan, self._place(count), seed, device, arithmetic, exact, accounts=False)
+
+        return self._kept(self._device_encoders, (device, count), make)
+
+    def _place(self, count: int) -> Place:
+        return Place(self._rank, self._size, ((count,),))
+
+    def _kept(self, made: dict[Key, Kept], key: Key, make: Callable[[], Kept]) -> Kept:
+        known = made.get(key)
         if known is None:
-            if len(self._encoders) == self.MAX_ENCODERS:
-                self._encoders.pop(next(iter(self._encoders)))
-            place = Place(self._rank, self._size, ((count,),))
-            known = self._encoders[count] = self._codec.encoder(place)
+            if len(made) == self.MAX_ENCODERS:
+                made.pop(next(iter(made)))
+            known = made[key] = make()
         return known

@@ -18,7 +18,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
+import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import (
@@ -38,10 +40,12 @@ from fanin.host.session.leased import AnySession, LeasedSession
 from fanin.host.session.session import Session
 from fanin.host.session.shards import JoinedSession
 from fanin.host.session.surviving import SurvivingSession
+from fanin.host.torch.collectives.device_parts import DeviceParts
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
 from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
+from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import WATCH, Failures
@@ -63,6 +67,10 @@ from fanin.host.torch.meeting.side_store import SideStore, StoreSilentError, sid
 from fanin.host.torch.meeting.versions import Versions
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.protocol.control import Refusal
+
+if TYPE_CHECKING:
+    from fanin.host.torch.device.arithmetic import Arithmetic
+    from fanin.host.torch.device.reducer import DeviceReducer
 
 log = logging.getLogger("fanin")
 
@@ -98,13 +106,19 @@ class GroupResources:
         self.session: AnySession | None = None
         self._switch_reducer: SwitchReducer | None = None
         self.fallback: Fallback | None = None
+        self.two_levels: TwoLevels | None = None
+        """Levels of the group's own all-reduces (Options.inside), which the group opens once it is there."""
+        self.opened_levels: list[TwoLevels] = []
+        """All that were opened, those of hooks included: broken and closed with the group."""
+        self._device_parts: DeviceParts | None = None
         self.outside = False
         """Whether this process has come into a job that runs without it."""
         self._inner: Inner | None = None
         self._meetings: list[Meeting] = []
         """The newest is the one that counts; an older one may hold the switch that this process started."""
         self._timeline: Timeline | None = None
-        self._global_ranks = global_ranks
+        self.global_ranks = global_ranks
+        """The world's ranks that are in this group, in order; empty for the world."""
         self._is_world = not global_ranks
         self.side: SideStore | None = None
         """Where ranks ask each other things once they have met, in a group that joins its job at its first sum."""
@@ -147,7 +161,7 @@ class GroupResources:
     def renew(self, store: c10d.Store, group_name: str, timeout: timedelta, name: str) -> None:
         """Make job and gloo group anew: on every rank at the same point, with a `name` that was not used before."""
         self._part()
-        self._open(renewed_store(store, self.rank, self._global_ranks, name), group_name, timeout)
+        self._open(renewed_store(store, self.rank, self.global_ranks, name), group_name, timeout)
         self.outside = False
 
     def _outside_error(self) -> UnsupportedError:
@@ -186,6 +200,9 @@ class GroupResources:
     def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Session, then gloo."""
         if self.size > 1:
+            self._device_parts = DeviceParts(
+                store, self.rank, self.size, timeout, self.options, self.failures, self.completion
+            )
             self._join(store, group_name, timeout)
         gloo_store = c10d.PrefixStore("gloo", store)
         self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
@@ -232,12 +249,12 @@ class GroupResources:
         failure = None if self._world_failures is None else self._world_failures.failure
         if not isinstance(failure, WorkerLostError):
             return None
-        lost = tuple(rank for rank, member in enumerate(self._global_ranks) if member in failure.ranks)
+        lost = tuple(rank for rank, member in enumerate(self.global_ranks) if member in failure.ranks)
         return WorkerLostError(lost, f"noticed by the world's group: {failure}") if lost else None
 
     def _meet(self, store: c10d.Store, group_name: str, timeout: timedelta) -> Meeting:
         job_prefix = "world" if self._is_world else f"group-{group_name}"
-        meeting = meet(store, self.rank, self.size, job_prefix, self.options, timeout, self._global_ranks, self._world)
+        meeting = meet(store, self.rank, self.size, job_prefix, self.options, timeout, self.global_ranks, self._world)
         self._meetings.append(meeting)
         return meeting
 
@@ -279,7 +296,7 @@ class GroupResources:
         self, meeting: Meeting, look: Callable[[], None], tell: Callable[[SwitchUnreachableError], None]
     ) -> JoinedSession:
         try:
-            session = self._join_meeting(meeting, look)
+            session = self._join_meeting(meeting, look, self.options)
         except SwitchUnreachableError as error:
             tell(error)
             raise
@@ -289,16 +306,16 @@ class GroupResources:
         log.info("%s%s", session.description, meeting.in_words)
         return session
 
-    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
+    def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None], options: Options) -> JoinedSession:
         if len(meeting.switches) > 1:
             return join_shards(
-                options=self.options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
+                options=options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
                 rank=self.rank, size=self.size, credentials=meeting.credentials, interrupted=interrupted,
                 spread=meeting.spread,
             )  # fmt: skip
-        shared = self.options.shared_memory if meeting.local else False
+        shared = options.shared_memory if meeting.local else False
         return Session.join(
-            options=replace(self.options, shared_memory=shared), switch=meeting.address,
+            options=replace(options, shared_memory=shared), switch=meeting.address,
             job_name=meeting.job_name, rank=self.rank, size=self.size, credentials=meeting.credentials,
             interrupted=interrupted,
         )  # fmt: skip
@@ -330,9 +347,18 @@ class GroupResources:
 
     def _use(self, session: AnySession) -> None:
         self.session = self.failures.session = session
-        self._switch_reducer = SwitchReducer(session, self.failures, self.completion)
+        self._switch_reducer = SwitchReducer(session, self.failures, self.completion, self._make_device)
         if self._is_world:
             self._timeline = timeline_for(session, self.options)
+
+    def _make_device(self, switch: SwitchReducer, device: torch.device) -> DeviceReducer | None:
+        """What carries CUDA tensors, at the first one; its codes go through a job of their own beside the words'."""
+        assert self._device_parts is not None
+
+        def join(name: str, options: Options, interrupted: Callable[[], None]) -> JoinedSession:
+            return self._join_meeting(replace(self.meeting, job_name=name, holds_switch=False), interrupted, options)
+
+        return self._device_parts.make(switch, device, join, self._failed)
 
     @property
     def submit(self) -> Callable[[Request], FaninWork]:
@@ -349,9 +375,23 @@ class GroupResources:
         return self.fallback is not None and self.fallback.over_gloo
 
     @property
+    def device_in_words(self) -> str:
+        """How CUDA tensors go, for a description; empty before the first."""
+        device = None if self._switch_reducer is None else self._switch_reducer.device
+        return "" if device is None else f"; {device.describe()}"
+
+    @property
     def quick(self) -> SwitchReducer | None:
         """The reducer for sums that are waited for at once, where nothing stands between it and the callers."""
         return self._switch_reducer if self.fallback is None else None
+
+    def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
+        """What makes codes and words of tensors on that device; None: the host does, on every rank.
+
+        Every rank asks at the same point: it is where a group gets ready for tensors on devices.
+        """
+        switch = self.quick
+        return None if switch is None or device.type == "cpu" else switch.arithmetic_on(device)
 
     def _refuse(self, request: Request) -> FaninWork:
         raise self._outside_error()
@@ -367,15 +407,21 @@ class GroupResources:
             inner = self._inner
             if inner is not None:  # not closed meanwhile
                 inner.break_connections()
+            for levels in self.opened_levels:
+                levels.break_connections()
 
     def _part(self, timeout_s: float = 10.0) -> None:
         """Leave the job, and let go of what stood between it and the group."""
         if self._timeline is not None:
             self._timeline.close()
             self._timeline = None
+        if self._switch_reducer is not None and timeout_s > 0:
+            self._switch_reducer.drain()
         if self.session is not None:
             WATCH.remove(self.session)
             self.session.close(timeout_s)
+        if self._device_parts is not None:
+            self._device_parts.close(timeout_s)
         if self._switch_reducer is not None:
             self._switch_reducer.close()
 
@@ -395,6 +441,8 @@ class GroupResources:
             steps.callback(self.completion.close)
             steps.callback(self._end_gloo, breaking)
             steps.callback(self._part, timeout_s)
+            for levels in self.opened_levels:
+                steps.callback(levels.close, breaking=breaking)
             self.side = None  # it keeps the store, which ends with the world's group
 
     def _end_gloo(self, breaking: bool) -> None:

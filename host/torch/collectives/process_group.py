@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import threading
 import weakref
@@ -24,20 +25,26 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ArgumentError, UnsupportedError
-from fanin.host.session.leased import AnySession
+from fanin.errors import ArgumentError, FaninError, UnsupportedError
+from fanin.host.session.leased import AnySession, LeasedSession
 from fanin.host.session.threads import started
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
+from fanin.host.torch.collectives.first_cause import FirstCause
 from fanin.host.torch.collectives.group_resources import GroupResources
+from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.layers import devices_of, layered, through
 from fanin.host.torch.collectives.reduce_collectives import ReduceCollectives
 from fanin.host.torch.collectives.routing import SUM
+from fanin.host.torch.collectives.two_levels import TwoLevels
+from fanin.host.torch.device.arithmetic import Arithmetic
+from fanin.host.torch.device.encoder import Contribution
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.failures import WATCH
 from fanin.host.torch.handles.host_tensor import beneath_layers, concrete, layers_active
 from fanin.host.torch.handles.registered import wanted as notes_wanted
 from fanin.host.torch.handles.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
+from fanin.host.torch.meeting.levels import Levels, agree
 from fanin.host.torch.meeting.meeting import Meeting
 from fanin.host.torch.meeting.parting import StoreHost
 from fanin.options import Options, SwitchAddress
@@ -84,6 +91,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._default_timeout = DefaultTimeout(timeout.total_seconds())
         self._bound_device: torch.device | None = None
         self._coalescing: list[FaninWork] | None = None
+        self._openings = itertools.count()
+        """Numbers of the calls of `open_two_levels`, alike on all ranks."""
         self._narrowed: tuple[torch.Tensor, int | str, torch.Tensor | None] | None = None
         """What `narrow_next` was told."""
         self._counters: Counter[str] = Counter()
@@ -94,6 +103,13 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         )  # fmt: skip
         weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
         self._arguments = Arguments(rank, size, partial(_made_as, weakref.ref(self)))
+        self._world = world
+        if self.options.inside is not None:
+            try:
+                self._resources.two_levels = self.open_two_levels(self.options.inside)
+            except BaseException:
+                self._resources.close()
+                raise
         self._use_resources()
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         if world is not None and self._resources.side is not None:
@@ -164,8 +180,11 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._resources.inner
 
     @property
-    def _timeout_s(self) -> float:
+    def timeout_s(self) -> float:
+        """The timeout of collectives that come without one."""
         return self._default_timeout.of_collective
+
+    _timeout_s = timeout_s
 
     @property
     def store(self) -> c10d.Store:
@@ -179,18 +198,23 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def counters(self) -> dict[str, int | float]:
         """How often each collective took which path (`switch.all_reduce`, `gloo.broadcast`, ...), bytes per path, and
-        the engine's own counters (`engine.packets_out`, `engine.bytes_out`, ...)."""
+        the engine's own counters (`engine.packets_out`, `engine.bytes_out`, ...). Of sums of two levels
+        `two_levels.*`, and `between.*`: the same of the group between hosts."""
         counted: dict[str, int | float] = dict(self._counters)
         if self._resources.session is not None:
             counted |= {f"engine.{name}": value for name, value in self._resources.session.counters().items()}
+        if self._resources.two_levels is not None:
+            counted |= self._resources.two_levels.counters_between()
         return counted
 
     def describe(self) -> str:
-        """One line for people: job, switch, engine, window."""
+        """One line for people: job, switch, engine, window; and how CUDA tensors go, once there was one."""
         session = self._resources.session
         if session is None:
             return f"group {self._name!r}: no switch in use"
-        return session.description + self._resources.meeting.in_words
+        levels = self._resources.two_levels
+        parts = (session.description, self._resources.meeting.in_words, self._resources.device_in_words)
+        return "".join(parts) + (levels.in_words if levels else "")
 
     def all_reduce_lanes(
         self, tensor: torch.Tensor, *, lanes: int | str | None = None, average: bool = False,
@@ -200,10 +224,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
         `lanes` may be any word codec's number (docs/codecs.md), or bits up / bits down ("4/8": `Options.lanes`).
         `operator`: another reduction, with lanes = 0.
-        `residual`: contiguous float32 on the host with as many elements, read and updated; the same bits need not be
-        on every rank. `scale_code`: of all elements, known to all ranks (docs/numerics.md, *Scale codes*); larger ones
-        are clipped, and sums that are exact have none. Raises UnsupportedError for element types that do not go
-        through the switch.
+        `residual`: contiguous float32 with as many elements, read and updated, on the host, or where
+        `residual_device` says; the same bits need not be on every rank. `scale_code`: of all elements, known to all
+        ranks (docs/numerics.md, *Scale codes*); larger ones are clipped, and sums that are exact have none. Raises
+        UnsupportedError for element types that do not go through the switch.
         """
         self._sequence += 1
         with beneath_layers() if layers_active() else contextlib.nullcontext():
@@ -211,6 +235,26 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
                 concrete(tensor), self._timeout_s, lanes=lanes, average=average, residual=residual, operator=operator,
                 scale_code=scale_code,
             )  # fmt: skip
+
+    def average_encoded(self, asked: Contribution) -> FaninWork:
+        """Average what a DeviceEncoder has made of a bucket, unawaited."""
+        self._sequence += 1
+        return self._reduce_collectives.average_encoded(asked, self._timeout_s)
+
+    def all_of(self, works: list[FaninWork], outputs: Tensors) -> FaninWork:
+        """One handle for several collectives that are under way."""
+        return self._combined(works, outputs, self._timeout_s)
+
+    def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
+        """What makes scale codes and words of sums where tensors on that device lie; None: the host does.
+
+        Every rank asks at the same point of the program, or has had tensors on devices before.
+        """
+        return self._resources.arithmetic_on(device)
+
+    def residual_device(self, tensor: torch.Tensor, lanes: int | str | None = None) -> torch.device:
+        """Where a residual of sums of `tensor` in these lanes must lie; as `arithmetic_on`, every rank asks."""
+        return self._reduce_collectives.residual_device(tensor, lanes)
 
     def reduce_scatter_lanes(
         self, output: torch.Tensor, tensor: torch.Tensor, *, op: Any = _SUM, lanes: int | str | None = None,
@@ -227,6 +271,45 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             return self._reduce_collectives.reduce_scatter(
                 output, tensor, _op(op), self._timeout_s, lanes=lanes, residual=residual
             )
+
+    def open_two_levels(self, kind: str) -> TwoLevels | None:
+        """Groups inside this rank's host and between hosts (docs/gpu.md); every rank calls it at the same point.
+
+        `kind`: "nccl" or "gloo", of the group inside. The one that `Options.inside` made, where it is that kind. None:
+        every host has one rank, or, of a group of new_group, unlike numbers of ranks. Raises ConfigurationError, alike
+        on every rank, where a rank cannot take part or the hosts of a world have unlike numbers of ranks.
+        """
+        made = self._resources.two_levels
+        if made is not None and made.inside.kind == kind:
+            return made
+        if self.size() == 1 or self.outside:
+            return None
+        rank, timeout = self.rank(), timedelta(seconds=self._timeout_s)
+        store = c10d.PrefixStore(f"fanin/levels/{kind}/{next(self._openings)}", self._store)
+        is_world = not self._resources.global_ranks
+        levels = agree(store, rank, self.size(), kind, self.options, timeout, is_world=is_world)
+        if levels is None or len(levels.inside) == 1:
+            return None
+        host = c10d.PrefixStore(f"host/{levels.inside[0]}", store)
+        inside = Inside(kind, host, levels.inside.index(rank), len(levels.inside), timeout)
+        between = self._between(levels, store, timeout) if levels.hosts > 1 else None
+        resources = self._resources
+        cause = FirstCause(store, resources.failures)
+        opened = TwoLevels(levels, inside, between, resources.failures, resources.completion, self._counters, cause)
+        resources.opened_levels.append(opened)
+        return opened
+
+    def _between(self, levels: Levels, store: c10d.Store, timeout: timedelta) -> FaninProcessGroup:
+        """The group of the ranks at this rank's place of all hosts: a job of its own, at the world's switches."""
+        place = levels.inside.index(self.rank())
+        ranks = self._resources.global_ranks
+        return FaninProcessGroup(
+            c10d.PrefixStore(f"place/{place}", store), levels.between.index(self.rank()), levels.hosts, timeout,
+            group_name=f"{self._name}-place-{place}",
+            global_ranks=[ranks[rank] if self._world is not None else rank for rank in levels.between],
+            options=replace(self.options, inside=None),
+            world=self._world or self,
+        )  # fmt: skip
 
     def narrow_next(self, tensor: torch.Tensor, lanes: int | str, residual: torch.Tensor | None) -> None:
         """The next all-reduce of this group goes through these lanes, if it is of `tensor`.
@@ -665,8 +748,10 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     _set_default_timeout = set_timeout
 
-    def abort(self) -> None:
-        """Drop out at once; whatever waits raises."""
+    def abort(self, reason: FaninError | None = None) -> None:
+        """Drop out at once; whatever waits raises. `reason`: a failure elsewhere, in the words that others are told."""
+        if reason is not None and isinstance(self._resources.session, LeasedSession):
+            self._resources.session.abandon(reason)
         self._resources.close(timeout_s=0.0, breaking=True)
         if self._store_host is not None:
             self._store_host.close()

@@ -17,11 +17,23 @@ from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.request import Request, tag_of
-from fanin.host.torch.collectives.routing import AVG, OPERATORS, SUM, SUM_ROUTES, Path, Route, factor_of, route_of
+from fanin.host.torch.collectives.routing import (
+    AVG,
+    ELEMENTS,
+    OPERATORS,
+    SUM,
+    SUM_ROUTES,
+    Path,
+    Route,
+    factor_of,
+    route_of,
+)
+from fanin.host.torch.collectives.two_levels import TwoLevels
+from fanin.host.torch.device.encoder import Contribution
 from fanin.host.torch.handles.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.handles.work import FaninWork, LocalWork, Tensors
 from fanin.numerics.lanes import WORD_BITS
-from fanin.numerics.reduction import EXACT, Element, Operator, lanes_number, sum_in_place
+from fanin.numerics.reduction import EXACT, LANES, Element, Operator, lanes_number, sum_in_place
 
 SPARSE_DTYPES = {
     dtype: dtype
@@ -29,6 +41,7 @@ SPARSE_DTYPES = {
 } | {torch.float16: torch.float32, torch.int16: torch.int32}
 """Element types of sparse tensors, and those that gloo adds them in."""
 
+QUANTIZED_ON_DEVICES = (torch.float32, torch.bfloat16, torch.float16)
 _BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """What every barrier adds and nobody reads."""
 _SUM_TAG, _BARRIER_TAG = tag_of("all_reduce", average=False), tag_of("barrier", average=False)
@@ -63,11 +76,16 @@ class ReduceCollectives:
         """The same for tensors that are small."""
         codec = resources.options.codec
         self._codec = None if codec is None or resources.size == 1 else GroupCodec(codec, resources)
+        self._two_levels = resources.two_levels
 
     # --- the collectives ---
 
     def all_reduce(self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: float) -> FaninWork:
         """Reduce in place; `tensors` is [tensor], as the caller gave it."""
+        if (levels := self._levels_for(tensor, op)) is not None:
+            if not self._arguments.of_one("all_reduce", tensor):
+                return LocalWork(self._completion, tensors)
+            return levels.all_reduce(tensor, tensors, op, timeout_s)
         if self._codec is not None and self._codec.takes(tensor, op):
             if not self._arguments.of_one("all_reduce", tensor):
                 return LocalWork(self._completion, tensors)
@@ -104,12 +122,19 @@ class ReduceCollectives:
         if quick is None or op != SUM or (self._codec is not None and self._codec.takes(tensor, op)):
             return None
         travels_as = self._travels_as(tensor)
-        if travels_as is None or not quick.free:
+        if travels_as is None or not quick.free or self._levels_for(tensor, op) is not None:
             return None
         self._counters["switch.all_reduce"] += 1
         self._counters["switch.bytes"] += tensor.nbytes
         brief = sum_in_place(tensor.data_ptr(), tensor.numel(), *travels_as, _SUM_TAG)
         return quick.at_once("all_reduce", brief, tensor, timeout_s)
+
+    def _levels_for(self, tensor: torch.Tensor, op: Any) -> TwoLevels | None:
+        """What sums a tensor over two levels (Options.inside): not small, and of a kind that these take."""
+        levels = self._two_levels
+        if levels is None or tensor.numel() <= self._exact or not levels.takes(tensor, op):
+            return None
+        return levels
 
     def _travels_as(self, tensor: torch.Tensor) -> tuple[Element, int] | None:
         """Element type and lanes of a sum in the tensor's own memory; None where that cannot be."""
@@ -148,6 +173,36 @@ class ReduceCollectives:
             residual=residual,
             scale_code=scale_code,
         )
+
+    def average_encoded(self, asked: Contribution, timeout_s: float) -> FaninWork:
+        """The mean of what an encoder on a device has made of a bucket, and what it does with the mean."""
+        values = asked.values
+        element = ELEMENTS[values.dtype]
+        self._count(Path.SWITCH, "all_reduce", values)
+        return self._submit(
+            Request(
+                name="all_reduce",
+                source=values,
+                kept=values,
+                element=element,
+                lanes=EXACT if values.numel() <= self._exact else asked.lanes,
+                average=True,
+                residual=asked.residual,
+                adds=asked.adds,
+                outputs=[asked.output],
+                timeout_s=timeout_s,
+                finish=asked.finish,
+            )
+        )
+
+    def residual_device(self, tensor: torch.Tensor, lanes: int | str | None) -> torch.device:
+        """Where a residual of sums of that tensor must lie: beside it, if its words are made there."""
+        number = self._lanes if lanes is None else _number(lanes)
+        beside = (
+            tensor.dtype in QUANTIZED_ON_DEVICES and number in LANES and tensor.numel() > self._exact
+            and self._resources.arithmetic_on(tensor.device) is not None
+        )  # fmt: skip
+        return tensor.device if beside else torch.device("cpu")
 
     def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: float) -> FaninWork:
         """The root's tensor becomes the result; the others keep theirs."""

@@ -52,13 +52,20 @@ class Request:
     average: bool = False
     factor: float = 1.0
     residual: torch.Tensor | None = None
-    """Error feedback: as many float32 as the source has elements, on the host."""
+    """Error feedback: as many float32 as the source has elements, on the host or, of a CUDA tensor, beside it."""
+    adds: bool = False
+    """On a device: the residual is no part of the contribution, and gets its loss added (Arithmetic.quantize)."""
     scale_code: int = 0
     """Reduction.scale_code."""
     outputs: Tensors = field(default_factory=list)
     """What the work's future yields."""
     timeout_s: float
     finish: Callable[[], None] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where its memory lies."""
+        return self.source.device if self.kept is None else self.kept.device
 
     @property
     def kept_count(self) -> int:

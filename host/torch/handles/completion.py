@@ -38,6 +38,9 @@ IDLE_THREAD_S = 10.0
 class Pending(Protocol):
     """A collective in flight that is to be completed (work.py)."""
 
+    orders_streams: bool
+    """Whether `wait` does not block: then the future is complete at once, and holds for the streams of who asks."""
+
     def wait(self) -> bool:
         """Return once the outputs hold the result; raise when they never will."""
 
@@ -131,7 +134,7 @@ class Completion:
         future = promise.then(deliver)
         if self._ordered:
             work.exception_when_over()  # here, where an interruption reaches the caller: `deliver` has it in the future
-        if self._ordered or work.is_completed():
+        if self._ordered or work.orders_streams or work.is_completed():
             promise.set_result(None)
         else:
             work.when_transported(lambda: promise.set_result(None))

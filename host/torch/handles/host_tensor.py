@@ -102,9 +102,13 @@ def wraps(tensor: torch.Tensor) -> bool:
 
 def plain(tensor: torch.Tensor) -> bool:
     """Whether a transport can use the tensor's own memory: on the host, dense, contiguous, no lazy bits."""
+    return tensor.is_cpu and lies_flat(tensor)
+
+
+def lies_flat(tensor: torch.Tensor) -> bool:
+    """As `plain`, in the memory of any device."""
     return (
-        tensor.is_cpu
-        and tensor.layout is torch.strided
+        tensor.layout is torch.strided
         and tensor.is_contiguous()
         and not tensor.is_conj()
         and not tensor.is_neg()
@@ -112,6 +116,13 @@ def plain(tensor: torch.Tensor) -> bool:
         and not tensor.is_nested
         and has_memory(tensor)
     )
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """A dense contiguous tensor with the same values where the tensor lies; `tensor` itself where it is one."""
+    if lies_flat(tensor):
+        return tensor.detach()
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:

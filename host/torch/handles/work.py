@@ -106,6 +106,8 @@ class Once:
 class FaninWork(_Work):  # type: ignore[misc]
     """What all handles share. Subclasses say how to wait and whether the transport is done."""
 
+    orders_streams = False
+    """Whether `wait` without a timeout lets the current stream wait for the result, and does not block its caller."""
     _finish: Once | None = None
     _notes: Notes | None = None
     _future: Future[list[torch.Tensor]] | None = None
@@ -364,6 +366,13 @@ class CombinedWork(FaninWork):
     def __init__(self, works: Sequence[FaninWork], completion: Completion, outputs: Tensors, timeout_s: float) -> None:
         super().__init__(completion, outputs, timeout_s)
         self._works = works
+        self.orders_streams = all(work.orders_streams for work in works)
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """As that of each."""
+        if self.orders_streams and timeout <= NO_TIMEOUT:
+            return all(work.wait() for work in self._works)
+        return super().wait(timeout)
 
     def _transported(self) -> bool:
         return all(work.is_completed() for work in self._works)
@@ -392,7 +401,7 @@ class CombinedWork(FaninWork):
 
 
 class QueuedWork(FaninWork):
-    """A collective that a thread of ours carries out (staging, recovery) and reports here."""
+    """A collective that a thread of ours carries out (behind CUDA tensors, or in a recovery) and reports here."""
 
     def __init__(
         self,
@@ -408,6 +417,11 @@ class QueuedWork(FaninWork):
         self._name = name
         self._over = threading.Event()
         self._raised: BaseException | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the carrying thread is done with it."""
+        return self._over.is_set()
 
     def report(self, error: BaseException | None = None) -> None:
         """The carrying thread is done with it, with that error or well."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 
 from fanin.host.codecs.codec import Codec, Encoder, Part, Place
+from fanin.host.torch.device.encoder import DeviceEncoder
 
 PIECE = 1 << 20
 """Elements of a large bucket that are encoded while those before them travel, where the codec allows it."""
@@ -26,10 +28,11 @@ class Row:
     payload_bytes: int
     """In words of contributions, without headers: what this rank sent, and about what it received."""
     nmse: float
-    """Share of this rank's contribution (residual included) that encoding lost."""
+    """Share of this rank's contribution (residual included) that encoding lost; of `lanes` on a GPU of a sample,
+    and 0 without feedback."""
     residual_norm: float
     encode_ms: float
-    """In the codec's own arithmetic before sums, and after them."""
+    """In the codec's own arithmetic before sums, and after them; on a GPU, of the thread that launches it."""
     decode_ms: float
     break_even_bit_s: float
     """The link rate above which the codec's arithmetic takes longer than the bytes that it saves; 0: it saves none."""
@@ -40,7 +43,7 @@ class Row:
 class Piece:
     """Elements of a bucket that go through one encoder, and what their last step cost."""
 
-    def __init__(self, encoder: Encoder, span: slice) -> None:
+    def __init__(self, encoder: Encoder | DeviceEncoder, span: slice) -> None:
         self.encoder = encoder
         self.span = span
         self.payload_bytes = 0
@@ -50,8 +53,18 @@ class Piece:
 class Bucket:
     """One bucket's encoders: one, or one for each piece of PIECE elements."""
 
-    def __init__(self, codec: Codec, place: Place, parameters: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        codec: Codec,
+        place: Place,
+        parameters: tuple[int, ...],
+        device: torch.device | None = None,
+        encoder: Callable[[Place], Encoder | DeviceEncoder] | None = None,
+    ) -> None:
+        """`device`, `encoder`: where and how pieces are encoded, if not on the host by the codec's own encoders."""
+        make = encoder or codec.encoder
         self.codec = codec
+        self.device = device
         self.parameters = parameters
         self.place = place
         self.single_stage = codec.single_stage_at(place)
@@ -59,14 +72,14 @@ class Bucket:
         if codec.piecewise and self.single_stage and count > PIECE:
             ends = [*range(0, count, PIECE), count]
             self.pieces = [
-                Piece(codec.encoder(place.part(number, [(end - first,)])), slice(first, end))
+                Piece(make(place.part(number, [(end - first,)])), slice(first, end))
                 for number, (first, end) in enumerate(itertools.pairwise(ends))
             ]
         else:
-            self.pieces = [Piece(codec.encoder(place), slice(0, count))]
+            self.pieces = [Piece(make(place), slice(0, count))]
 
     @property
-    def encoders(self) -> list[Encoder]:
+    def encoders(self) -> list[Encoder | DeviceEncoder]:
         """Of all pieces."""
         return [each.encoder for each in self.pieces]
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.futures import Future
 
-from fanin.host.codecs.codec import Floats, Stages, sums_of
+from fanin.host.codecs.codec import Encoder, Floats, Stages, sums_of
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.handles.host_tensor import on_host
 from fanin.host.torch.handles.work import FaninWork
@@ -36,6 +36,7 @@ class Flight:
             flat = on_host(flat).to(torch.float32)
         self._x: Floats = flat.numpy()
         self._weights: StepWeights | None = None
+        assert isinstance(piece.encoder, Encoder)
         self._stages: Stages = piece.encoder.reduce(self._x, step)
         self._works: list[FaninWork] = []
         piece.payload_bytes = 0

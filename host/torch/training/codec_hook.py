@@ -36,6 +36,7 @@ from fanin.host.torch.training.codec_buckets import Bucket, Row
 from fanin.host.torch.training.codec_flight import Flight, all_of
 from fanin.host.torch.training.codec_restart import Restart
 from fanin.host.torch.training.codec_weights import StepWeights, check_weight
+from fanin.host.torch.training.device_codecs import average, encoder_on_device
 from fanin.numerics.reduction import EXACT
 
 log = logging.getLogger("fanin")
@@ -170,6 +171,9 @@ class CodecState:
 
     def _submit(self, own: Bucket, gradients: torch.Tensor) -> Future[torch.Tensor]:
         """A bucket's first stage, and the next ones of those before it."""
+        if own.device is not None:
+            work = average(self.group, own, gradients, self.step)
+            return work.get_future().then(lambda averaged: averaged.value()[0])
         earlier, decoded = list(self._flights), []
         future: Future[torch.Tensor] = Future()
         for piece in own.pieces:  # the next piece is encoded while this one is on its way
@@ -219,12 +223,18 @@ class CodecState:
             if each.state is not None:
                 owned[-1].load(each.state)
         self._weigh()
+        works = []
         for own, each in zip(owned, regrouped, strict=True):
+            if own.device is not None:
+                works.append(average(self.group, own, each.flat, self.step))
+                continue
             for piece in own.pieces:
                 flight = Flight(self.group, self.step, piece, each.flat)
                 flight.start(self.step_weights)
                 self._flights.append(flight)
         self._finish()
+        for work in works:
+            work.wait()
         for each in regrouped:
             each.hand_out()
         restart.finish()
@@ -241,6 +251,7 @@ class CodecState:
         known = self._buckets.get(index)
         if known is not None and known.parameters == own and known.place.count == gradients.numel():
             return known
+        encoder = None if self.weighted else encoder_on_device(self.group, self.codec, gradients)
         for parameter in own:
             self._numbers.setdefault(parameter, len(self._numbers))
         shapes = tuple(tuple(parameter.shape) for parameter in parameters)
@@ -249,7 +260,9 @@ class CodecState:
         if place.count != gradients.numel():
             raise UnsupportedError(f"bucket {index} has {gradients.numel()} elements and parameters of {place.count}")
         self._agree(place)
-        made = self._buckets[index] = Bucket(self.codec, place, own)
+        made = self._buckets[index] = Bucket(
+            self.codec, place, own, device=None if encoder is None else gradients.device, encoder=encoder
+        )
         return made
 
     def _name(self, parameter: torch.Tensor) -> str:

@@ -58,7 +58,9 @@ class Restart:
         """Keep a bucket; its future is done by `finish`."""
         if bucket.index() == 0:
             self._held = []
-        held = Held(bucket.index(), bucket.buffer(), bucket.gradients(), bucket.parameters(), Future())
+        buffer = bucket.buffer()
+        future: Future[torch.Tensor] = Future(devices=[buffer.device] if buffer.is_cuda else None)
+        held = Held(bucket.index(), buffer, bucket.gradients(), bucket.parameters(), future)
         self._held.append(held)
         return held.future
 

@@ -23,7 +23,8 @@ class LanesState:
     """State of `lanes_hook`: which group, how many bits, and what each bucket still owes.
 
     `lanes`: as in `Options.lanes`, 8 or "4/8"; None for the group's own. `error_feedback`: keep and add back what was
-    cut off (one float32 per gradient element, in host memory). `group`: a fanin group; None for the world's.
+    cut off (one float32 per gradient element, on the GPU where words are made there, otherwise in host memory).
+    `group`: a fanin group; None for the world's.
     """
 
     def __init__(
@@ -47,7 +48,8 @@ class LanesState:
         parameters = tuple(id(parameter) for parameter in bucket.parameters())
         known, residual = self._residuals.get(bucket.index(), ((), None))
         if residual is None or known != parameters:
-            residual = torch.zeros(gradients.numel(), dtype=torch.float32, device="cpu")
+            device = self.group.residual_device(gradients, self.lanes)
+            residual = torch.zeros(gradients.numel(), dtype=torch.float32, device=device)
             self._residuals[bucket.index()] = (parameters, residual)
         return residual
 

@@ -6,6 +6,8 @@ Rules
   Each is a collective of its own: what travels exactly, in the first one, then the codes.
 * All are under way when `start` returns; `finish` decodes them as they arrive, which is in their order.
 * A piece is encoded as the same elements of the whole are, so the weights do not depend on where they are cut.
+* A `Coder` says where all of that happens: in the host's memory, or where the part lies (DeviceWeights). The bytes are
+  the same.
 """
 
 from __future__ import annotations
@@ -14,14 +16,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 
 from fanin.host.codecs.philox import Randomness
-from fanin.host.codecs.weight_codec import Bytes, Floats, Loss, WeightCodec
-from fanin.host.torch.handles.host_tensor import beside, copy_back, on_host
+from fanin.host.codecs.weight_codec import Loss, WeightCodec
+from fanin.host.torch.handles.host_tensor import beside, copy_back, flat, on_host
 from fanin.host.torch.handles.work import NO_TIMEOUT
 from fanin.host.torch.training.shard_groups import Segment
 
@@ -34,6 +36,65 @@ _ALIGNMENT = 8
 """Of the codes behind the exact bytes."""
 all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """torch 2.13's name, or the one before."""
+
+
+class Coder(Protocol):
+    """A weight codec of tensors in one kind of memory."""
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """What it decodes to without a copy."""
+
+    def encode(
+        self, x: torch.Tensor, into: torch.Tensor, random: Randomness, step: int, rank: int, *, first: int = 0
+    ) -> Loss | torch.Tensor:
+        """As `WeightCodec.encode`; or the squared norms of x and of the error in parts, shape (n, 2)."""
+
+    def decode_rows(self, encoded: torch.Tensor, into: torch.Tensor, *, first: int, count: int) -> None:
+        """As `WeightCodec.decode_rows`, of any of `dtypes`."""
+
+
+class HostCoder:
+    """In the host's memory."""
+
+    dtypes = (torch.float32,)
+
+    def __init__(self, codec: WeightCodec) -> None:
+        self._codec = codec
+
+    def encode(
+        self, x: torch.Tensor, into: torch.Tensor, random: Randomness, step: int, rank: int, *, first: int = 0
+    ) -> Loss:
+        """As `Coder.encode`."""
+        return self._codec.encode(x.numpy(), into.numpy(), random, step, rank, first=first)
+
+    def decode_rows(self, encoded: torch.Tensor, into: torch.Tensor, *, first: int, count: int) -> None:
+        """As `Coder.decode_rows`."""
+        self._codec.decode_rows(encoded.numpy(), into.numpy(), first=first, count=count)
+
+
+class Losses:
+    """What the pieces of a gather have lost; what lies on a device is read when it is asked for."""
+
+    def __init__(self) -> None:
+        self._read, self._there = Loss(), list[torch.Tensor]()
+
+    def add(self, found: Loss | torch.Tensor) -> None:
+        """Count another piece."""
+        if isinstance(found, Loss):
+            self._read.add(found)
+        else:
+            self._there.append(found)
+
+    @property
+    def nmse(self) -> float:
+        """As Loss.nmse."""
+        for each in self._there:
+            energy, lost = each.sum(dim=0, dtype=torch.float64).tolist()
+            if energy - energy == lost - lost == 0:
+                self._read.add(Loss(energy, lost))
+        self._there.clear()
+        return self._read.nmse
 
 
 @dataclass(slots=True)
@@ -51,9 +112,11 @@ class _Piece:
 class PiecedGather:
     """One gather of parts that are laid out alike on every rank."""
 
-    def __init__(self, codec: WeightCodec, layout: list[Segment]) -> None:
-        """`layout`: of a rank's part."""
+    def __init__(self, codec: WeightCodec, layout: list[Segment], on_device: Coder | None = None) -> None:
+        """`layout`: of a rank's part. `on_device`: encodes where the part lies; None: the host does."""
         self._codec = codec
+        self._coder: Coder = HostCoder(codec) if on_device is None else on_device
+        self._on_device = on_device is not None
         self._layout = layout
         self._exact_bytes = sum(each.count * each.dtype.itemsize for each in layout if not each.quantized)
         count = sum(each.count for each in layout if each.quantized)
@@ -62,23 +125,22 @@ class PiecedGather:
         self.payload_bytes = sum(self._bytes(each) for each in self._pieces)
         """That each rank contributes."""
 
-    def start(self, part: torch.Tensor, group: Any, random: Randomness, step: int, rank: int) -> Loss:
+    def start(self, part: torch.Tensor, group: Any, random: Randomness, step: int, rank: int) -> Losses:
         """Encode this rank's part, and send it piece by piece. `rank`: the owner's, as in `WeightCodec.encode`."""
-        host = on_host(part).view(torch.uint8)
+        raw = (flat(part) if self._on_device else on_host(part)).view(torch.uint8)
         plain = all(each.quantized and each.dtype == torch.float32 for each in self._layout)
-        floats = host.view(torch.float32).numpy() if plain else None
-        loss = Loss()
+        floats = raw.view(torch.float32) if plain else None
+        losses = Losses()
         ranks, place = group.size(), group.rank()
         for piece in self._pieces:
-            piece.gathered = torch.empty(ranks, self._bytes(piece), dtype=torch.uint8, device="cpu")
+            piece.gathered = torch.empty(ranks, self._bytes(piece), dtype=torch.uint8, device=raw.device)
             encoded = piece.gathered[place]  # where it belongs, so that nobody has to copy it there
             if piece.codes_at:
-                self._put_exact(host, encoded[: piece.codes_at])
-            x = self._floats(host, piece) if floats is None else floats[piece.first :][: piece.count]
-            into = encoded[piece.codes_at :].numpy()
-            loss.add(self._codec.encode(x, into, random, step, rank, first=piece.first))
+                self._put_exact(raw, encoded[: piece.codes_at])
+            x = self._floats(raw, piece) if floats is None else floats[piece.first :][: piece.count]
+            losses.add(self._coder.encode(x, encoded[piece.codes_at :], random, step, rank, first=piece.first))
             piece.work = all_gather(piece.gathered.view(-1), encoded, group=group, async_op=True)
-        return loss
+        return losses
 
     def is_completed(self) -> bool:
         """Whether all bytes are there."""
@@ -89,16 +151,18 @@ class PiecedGather:
 
         Raises what the collectives raise; `timeout` is for each of them.
         """
-        host = output.detach() if output.device.type == "cpu" else beside(output)
+        there = output.detach() if self._on_device or output.is_cpu else beside(output)
         waited_s = 0.0
-        parts = host.view(torch.uint8).view(len(self._pieces[0].gathered), -1)
+        parts = there.view(torch.uint8).view(len(self._pieces[0].gathered), -1)
         for piece in self._pieces:
             waited_s += wait(piece.work, timeout)
             if piece.codes_at:
                 self._take_exact(piece.gathered, parts)
-            self._decode(piece, piece.gathered[:, piece.codes_at :].numpy(), parts)
-        if host.device != output.device:
-            copy_back(output, host)
+            self._decode(piece, piece.gathered[:, piece.codes_at :], parts)
+            if piece.gathered.is_cuda:  # this stream may be another one than it was made on
+                piece.gathered.record_stream(torch.cuda.current_stream(piece.gathered.device))
+        if there.device != output.device:
+            copy_back(output, there)
         return waited_s
 
     def _bytes(self, piece: _Piece) -> int:
@@ -134,24 +198,24 @@ class PiecedGather:
                 yield Segment(each.start_byte + skipped, stop - first, each.dtype, quantized=True), first
             at += each.count
 
-    def _floats(self, raw: torch.Tensor, piece: _Piece) -> Floats:
-        x = torch.empty(piece.count, dtype=torch.float32, device="cpu")
+    def _floats(self, raw: torch.Tensor, piece: _Piece) -> torch.Tensor:
+        x = torch.empty(piece.count, dtype=torch.float32, device=raw.device)
         for each, at in self._segments(piece):
             # A copy, since behind elements of another size they need not be aligned.
             x[at : at + each.count] = raw[each.bytes].clone().view(each.dtype)
-        return x.numpy()
+        return x
 
-    def _decode(self, piece: _Piece, codes: Bytes, parts: torch.Tensor) -> None:
+    def _decode(self, piece: _Piece, codes: torch.Tensor, parts: torch.Tensor) -> None:
         """Every rank's row of codes to its row of `parts`."""
         for each, at in self._segments(piece):
             into = parts[:, each.bytes]
             aligned = (into.storage_offset() | into.stride(0)) % each.dtype.itemsize == 0
-            in_place = each.dtype == torch.float32 and aligned
+            in_place = each.dtype in self._coder.dtypes and aligned
             if in_place:
-                values = into.view(torch.float32)
+                values = into.view(each.dtype)
             else:
-                values = torch.empty(len(parts), each.count, dtype=torch.float32, device="cpu")
-            self._codec.decode_rows(codes, values.numpy(), first=at, count=piece.count)
+                values = torch.empty(len(parts), each.count, dtype=torch.float32, device=parts.device)
+            self._coder.decode_rows(codes, values, first=at, count=piece.count)
             if not in_place:
                 into.copy_(values.to(each.dtype).view(torch.uint8))
 

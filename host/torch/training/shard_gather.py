@@ -13,7 +13,7 @@ Rules
   only one of backward is answered from it: whoever changes weights in between and runs forward again gathers them anew.
 * A gather is under way when the call returns, whatever `async_op` says, and FSDP2 waits for it when it needs the
   weights: so its prefetching overlaps on the CPU, too. The thread that trains encodes and decodes, piece by piece
-  beside the move (pieced_gather.py).
+  beside the move (pieced_gather.py); of weights on a GPU it launches kernels that do, where Triton works on every rank.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ import torch.distributed as dist
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather
 
 from fanin.host.codecs.philox import Randomness
-from fanin.host.codecs.weight_codec import Loss, WeightCodec
+from fanin.host.codecs.weight_codec import WeightCodec
 from fanin.host.torch.handles.work import NO_TIMEOUT
-from fanin.host.torch.training.pieced_gather import PiecedGather, all_gather, wait
+from fanin.host.torch.training.device_codecs import weights_on_device
+from fanin.host.torch.training.pieced_gather import Coder, Losses, PiecedGather, all_gather, wait
 from fanin.host.torch.training.shard_groups import ShardGroup
 
 _Work: Any = dist.Work
@@ -76,7 +77,9 @@ class ShardGather(AllGather):
         self.plain_bytes = 0
         """The same without codec."""
         self.gathers = 0
-        self.loss = Loss()
+        self._on_device: tuple[Coder | None] | None = None
+        """What encodes and decodes where the weights lie, if anything does; asked for by the first gather."""
+        self.loss = Losses()
         """Of the last quantized gather."""
         self.encode_s = self.decode_s = self.waited_s = 0.0
         """In the last step. Encoding includes the calls that send each piece."""
@@ -110,7 +113,9 @@ class ShardGather(AllGather):
 
     def _start(self, codec: WeightCodec, tensor: torch.Tensor, group: Any) -> PiecedGather:
         started = time.perf_counter()
-        gather = PiecedGather(codec, self._group.layout(tensor.numel(), tensor.dtype))
+        if self._on_device is None:
+            self._on_device = (weights_on_device(self._group.shards, codec, tensor.device),)
+        gather = PiecedGather(codec, self._group.layout(tensor.numel(), tensor.dtype), *self._on_device)
         assert self._random is not None
         self.loss = gather.start(tensor, group, self._random, self.step, self._group.shards.rank())
         self.payload_bytes += gather.payload_bytes

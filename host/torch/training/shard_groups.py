@@ -9,6 +9,7 @@ Rules
   their element types differ, FSDP2 gathers bytes.
 * Quantized are float32, bfloat16 and float16 parameters of two and more dimensions. Norms and biases are few bytes and
   travel exactly, as does every other element type.
+* A tensor that says itself what is gathered of it (`fsdp_pre_all_gather`: float8 of torchao) travels as it says.
 """
 
 from __future__ import annotations
@@ -76,11 +77,6 @@ class ShardGroup:
                 "nothing is gathered. Remedy: DistributedDataParallel with codec_hook"
             )
         for each in own.fsdp_params:
-            if hasattr(each._sharded_local_tensor, "fsdp_pre_all_gather"):
-                raise UnsupportedError(
-                    f"{name!r}: {each._module_info.param_name!r} is a {type(each._sharded_local_tensor).__name__}, "
-                    "which brings an all-gather of its own (fsdp_pre_all_gather). Remedy: weights=None"
-                )
             if each.sharded_param.requires_grad and each.sharded_param.dtype not in QUANTIZED:
                 raise UnsupportedError(
                     f"{name!r}: {each._module_info.param_name!r} is {each.sharded_param.dtype}; codecs are for "
@@ -141,8 +137,13 @@ class ShardGroup:
         known = self._layouts.get((elements, dtype))
         if known is not None:
             return known
+        own_bytes = self._bytes_of_own_gathers(elements * dtype.itemsize)
         segments, at = [], 0
         for each in self._own.fsdp_params:
+            if each in own_bytes:
+                segments.append(Segment(at, own_bytes[each], torch.uint8, quantized=False))
+                at += own_bytes[each]
+                continue
             count, own = each._sharded_param_data.numel(), each.param_dtype or each.orig_dtype
             quantized = own in QUANTIZED and len(each._orig_size) >= MIN_DIMENSIONS
             segments.append(Segment(at, count, own, quantized))
@@ -154,6 +155,29 @@ class ShardGroup:
             )
         self._layouts[elements, dtype] = segments
         return segments
+
+    def _bytes_of_own_gathers(self, gathered: int) -> dict[Any, int]:
+        """Bytes of a rank's part that are of parameters with a `fsdp_pre_all_gather`, by parameter.
+
+        Torch keeps the sizes of what these gave, and not their element types; all of a group have the same size.
+        """
+        sizes = {
+            each: sum(size.numel() for size in each._extensions_data.all_gather_input_sizes)
+            for each in self._own.fsdp_params
+            if hasattr(each._sharded_local_tensor, "fsdp_pre_all_gather")
+        }
+        if not sizes:
+            return {}
+        plain = [each for each in self._own.fsdp_params if each not in sizes]
+        rest = gathered - sum(e._sharded_param_data.numel() * (e.param_dtype or e.orig_dtype).itemsize for e in plain)
+        total = sum(sizes.values())
+        if rest < 0 or rest % max(total, 1):
+            kinds = sorted({type(each._sharded_local_tensor).__name__ for each in sizes})
+            raise UnsupportedError(
+                f"{self.name!r}: {', '.join(kinds)} bring all-gathers of their own (fsdp_pre_all_gather) of {total} "
+                f"elements in {rest} bytes, so of unlike types. Remedy: weights=None, or fully_shard them by themselves"
+            )
+        return {each: count * (rest // max(total, 1)) for each, count in sizes.items()}
 
     @property
     def trained(self) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ Rules
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -67,7 +68,12 @@ class Flight:
     """One reduction under way."""
 
     def __init__(
-        self, work: FaninWork, reduce: ShardReduce, residual: torch.Tensor | None, energy: float, step: int
+        self,
+        work: FaninWork,
+        reduce: ShardReduce,
+        residual: torch.Tensor | None,
+        energy: torch.Tensor | None,
+        step: int,
     ) -> None:
         """`energy`: of the contribution's sample in this step."""
         self._work: FaninWork | None = work
@@ -81,8 +87,8 @@ class Flight:
         self._work.wait()
         self._work = None  # and with it the unsharded gradients
         self._reduce.waited_s += time.perf_counter() - started
-        lost = 0.0 if self._residual is None else _energy(_sampled(self._residual, self._step))
-        self._reduce.loss = Loss(self._energy, lost)
+        if self._energy is not None and self._residual is not None:
+            self._reduce.sampled = self._energy, _squares(_sampled(self._residual, self._step))
 
 
 class ShardReduce(ReduceScatter):
@@ -101,8 +107,9 @@ class ShardReduce(ReduceScatter):
         """The parameters that both are of (ShardGroup.trained); None: of a state that was loaded, or nothing yet."""
         self.payload_bytes = self.plain_bytes = 0
         """Of the last step: words of contributions, and what float32 would take."""
-        self.loss = Loss()
-        """Of a sample of the elements, another one in each step."""
+        self.sampled: tuple[torch.Tensor, torch.Tensor] | None = None
+        """Squared norms of a sample's contribution and loss, another one in each step, where the elements lie: whoever
+        reads them on a GPU waits for it."""
         self.waited_s = 0.0
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -126,10 +133,12 @@ class ShardReduce(ReduceScatter):
         op = op if type(op) is ReduceOp else ReduceOp(op)
         self._gather.reduced()
         lanes = None if self._codec is None else self._codec.bits
-        residual = self._residual(input_tensor.numel())
+        residual = self._residual(input_tensor, group)
         factor = factor_of(op)
         step = self._gather.step
-        energy = 0.0 if residual is None else _energy(_sampled(input_tensor, step), factor, _sampled(residual, step))
+        energy = None
+        if residual is not None:
+            energy = _squares(_sampled(input_tensor, step), factor, _sampled(residual, step))
         self.plain_bytes = 4 * input_tensor.numel()
         self.payload_bytes = _payload(group, input_tensor, lanes)
         self.waited_s = 0.0
@@ -154,14 +163,16 @@ class ShardReduce(ReduceScatter):
         if feedback:
             known = self.owed_by_replicas
             if known is None or len(known) != shard.numel():
-                known = self.owed_by_replicas = _nothing_owed(shard.numel())
+                known = torch.zeros(shard.numel(), dtype=torch.float32, device="cpu")
+            self.owed_by_replicas = known = known.to(replicas.residual_device(shard, lanes))
             replicas.narrow_next(shard, lanes, known)
         else:
             replicas.narrow_next(shard, lanes, None)
         self.plain_bytes += 4 * shard.numel()
         self.payload_bytes += _payload(replicas, shard, lanes)
 
-    def _residual(self, elements: int) -> torch.Tensor | None:
+    def _residual(self, gradients: torch.Tensor, group: FaninProcessGroup) -> torch.Tensor | None:
+        elements = gradients.numel()
         if self._codec is None or not self._codec.feedback or elements != self._group.trained_elements:
             return None
         trained = self._group.trained
@@ -169,18 +180,20 @@ class ShardReduce(ReduceScatter):
             self.owed = self.owed_by_replicas = None
         self._trained = trained
         if self.owed is None or len(self.owed) != elements:
-            self.owed = _nothing_owed(elements)
+            self.owed = torch.zeros(elements, dtype=torch.float32, device="cpu")
+        self.owed = self.owed.to(group.residual_device(gradients, self._codec.bits))
         return self.owed
 
     @property
     def residual_norm(self) -> float:
         """Euclidean norm of what this rank still owes."""
-        return float(sum(_energy(each) for each in (self.owed, self.owed_by_replicas) if each is not None) ** 0.5)
+        owed = (self.owed, self.owed_by_replicas)
+        return math.sqrt(sum(_finite(_squares(each)) for each in owed if each is not None))
 
-
-def _nothing_owed(elements: int) -> torch.Tensor:
-    """A residual, as `FaninProcessGroup.all_reduce_lanes` has it."""
-    return torch.zeros(elements, dtype=torch.float32, device="cpu")
+    @property
+    def loss(self) -> Loss:
+        """What the last step's lanes cut off, of the sample."""
+        return Loss() if self.sampled is None else Loss(*map(_finite, self.sampled))
 
 
 def _sampled(x: torch.Tensor, step: int) -> torch.Tensor:
@@ -193,13 +206,18 @@ def _sampled(x: torch.Tensor, step: int) -> torch.Tensor:
     return x[: blocks * SAMPLED_OF * SAMPLE_ELEMENTS].view(blocks, SAMPLED_OF, SAMPLE_ELEMENTS)[:, step % SAMPLED_OF]
 
 
-def _energy(x: torch.Tensor, factor: float = 1.0, residual: torch.Tensor | None = None) -> float:
-    """Squared norm of x * factor + residual; 0 if it is not finite."""
-    values = x.to("cpu", torch.float32)
+def _squares(x: torch.Tensor, factor: float = 1.0, residual: torch.Tensor | None = None) -> torch.Tensor:
+    """Squared norm of x * factor + residual, where the residual lies, shape ()."""
+    values = x.to(torch.float32)
     if residual is not None:
-        values = torch.add(residual, values, alpha=factor)
+        values = torch.add(residual, values.to(residual.device), alpha=factor)
     values = values.reshape(-1)
-    total = float(torch.dot(values, values))
+    return torch.dot(values, values)
+
+
+def _finite(squares: torch.Tensor) -> float:
+    """As a number; 0 if it is not finite."""
+    total = float(squares)
     return total if total - total == 0 else 0.0
 
 

@@ -1,0 +1,96 @@
+"""Rivals that do not run here, found before anything is timed: each is tried once on all ranks, and reported by name.
+
+NCCL runs on hosts' sockets, as it would between machines: every rank names a host of its own (NCCL_HOSTID), so that
+NCCL takes several ranks of one GPU for ranks of several machines, which it refuses otherwise ("Duplicate GPU
+detected"), and neither NVLink nor shared memory is used. Since 2.30 NCCL_MULTI_RANK_GPU_ENABLE allows it as well. Its
+kernels spin, so ranks that share a GPU take turns in time slices: its times are those of links only where links are
+slow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, MutableMapping
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+NCCL = "nccl"
+TRIAL_TIMEOUT_S = 60.0
+"""Longest that a rival's first collectives may take; NCCL may hang where it shares a GPU."""
+TRIAL_ELEMENTS = 1024
+UNUSABLE = "unusable"
+"""Key of a record that says why a rival does not run."""
+
+
+def prepare_nccl(rank: int, environment: MutableMapping[str, str]) -> None:
+    """Let NCCL use sockets alone, on the network that gloo uses. What is set already stays."""
+    for name, value in {
+        "NCCL_HOSTID": f"fanin-bench-{rank}",
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "NCCL_MAX_CTAS": "4",
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_NET": "Socket",
+        "NCCL_SOCKET_IFNAME": environment.get("GLOO_SOCKET_IFNAME", "lo"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # a failure is reported, and ends no process
+    }.items():
+        environment.setdefault(name, value)
+
+
+def tried(make: Callable[[], dist.ProcessGroup], device: torch.device) -> tuple[dist.ProcessGroup | None, str]:
+    """The group, or None and why it does not run; alike on all ranks of the world, which is over gloo.
+
+    The trial has the collectives of FSDP2 and of DDP, on `device`.
+    """
+    group, reason = None, ""
+    try:
+        group = make()
+    except Exception as error:
+        reason = _in_a_line(error)
+    if agreed := _first_reason(reason):
+        return None, agreed
+    assert group is not None
+    try:
+        _try(group, device)
+    except Exception as error:
+        reason = _in_a_line(error)
+    if agreed := _first_reason(reason):
+        if group.name() == NCCL:  # a collective that hangs would hold the device for the other rivals
+            group._get_backend(device).abort()
+        return None, agreed
+    return group, ""
+
+
+def _try(group: dist.ProcessGroup, device: torch.device) -> None:
+    ranks = dist.get_world_size()
+    part, whole = torch.ones(TRIAL_ELEMENTS, device=device), torch.ones(ranks * TRIAL_ELEMENTS, device=device)
+    ends_s = time.monotonic() + TRIAL_TIMEOUT_S
+    starts: tuple[Callable[[], dist.Work | None], ...] = (
+        lambda: dist.all_reduce(part, group=group, async_op=True),
+        lambda: dist.reduce_scatter_tensor(part, whole, group=group, async_op=True),
+        lambda: dist.all_gather_into_tensor(whole, part, group=group, async_op=True),
+    )
+    for start in starts:
+        work = start()
+        assert work is not None
+        while group.name() == NCCL and not work.is_completed():  # whose `wait` waits for nothing but a stream
+            if time.monotonic() >= ends_s:
+                raise TimeoutError(f"its first collectives were not done after {TRIAL_TIMEOUT_S:g} s")
+            time.sleep(0.01)
+        work.wait(timedelta(seconds=TRIAL_TIMEOUT_S))
+    if float(whole.sum()) != ranks * ranks * TRIAL_ELEMENTS:
+        raise ValueError("its first collectives have wrong results")
+
+
+def _first_reason(reason: str) -> str:
+    """The lowest rank's that has one, on all ranks."""
+    found: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(found, reason)
+    return next((f"rank {rank}: {each}" for rank, each in enumerate(found) if each), "")
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]

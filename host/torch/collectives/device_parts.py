@@ -1,0 +1,121 @@
+"""What a group needs for CUDA tensors: made at the first one, so that a group without any has none of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import FaninError, UnsupportedError
+from fanin.host.session.failures import Membership
+from fanin.host.session.leased import AnySession, LeasedSession
+from fanin.host.session.shards import JoinedSession
+from fanin.host.torch.device import agreement
+from fanin.host.torch.handles.failures import WATCH
+from fanin.host.torch.meeting.ballot import StoreBallot, apart, can_be_apart
+from fanin.options import Options
+
+if TYPE_CHECKING:
+    from fanin.host.torch.collectives.switch_reducer import SwitchReducer
+    from fanin.host.torch.device.arithmetic import Arithmetic
+    from fanin.host.torch.device.reducer import DeviceReducer
+    from fanin.host.torch.handles.completion import Completion
+    from fanin.host.torch.handles.failures import Failures
+
+log = logging.getLogger("fanin")
+
+CODES = ".codes"
+"""Behind the name of the group's job: that of the job of its scale codes."""
+CODE_WINDOW = 64
+"""Packets of that job on their way: codes are a hundredth of the words."""
+
+JoinJob = Callable[[str, Options, Callable[[], None]], JoinedSession]
+"""Become a member of the group's job of that name, with these options; calls the third now and then, to end."""
+
+
+class DeviceParts:
+    """Those of one group."""
+
+    def __init__(
+        self, store: c10d.Store, rank: int, size: int, timeout: timedelta, options: Options, failures: Failures,
+        completion: Completion,
+    ) -> None:  # fmt: skip
+        """Tells the other ranks what this one can do."""
+        self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
+        self._options, self._failures, self._completion = options, failures, completion
+        self._codes: LeasedSession | None = None
+        agreement.tell(store, rank, agreement.DEVICE, agreement.has_device())
+
+    def make(
+        self,
+        switch: SwitchReducer,
+        device: torch.device,
+        join: JoinJob,
+        failed: Callable[[FaninError], None],
+    ) -> DeviceReducer | None:
+        """The group's reducer of CUDA memory; None where some rank has no device, and all go by the host.
+
+        Waits for the other ranks, who come to their first CUDA tensor as well.
+        """
+        from fanin.host.torch.device.cuda import make_device
+        from fanin.host.torch.device.reducer import LEASED_SLOTS, SLOTS, DeviceReducer, Means
+
+        store = apart(self._store) if can_be_apart(self._store) else self._store
+        if not agreement.all_say(store, self._size, agreement.DEVICE, self._timeout):
+            log.warning("rank %d: some rank of the group has no CUDA device, so tensors go by the host", self._rank)
+            return None
+        options = self._options
+        # A sum over whoever is there has no divisor that a device could know, and one that may be made anew over gloo
+        # waits for its end.
+        plain = options.on_worker_loss == "raise" and options.fallback == "raise"
+        asked = options.device_wait if plain else "block"
+        arithmetic = self._arithmetic(store, device) if plain else None
+        means = Means(
+            words=switch.session,
+            codes=None if arithmetic is None else lambda: self._join_codes(switch.session, join, failed),
+            arithmetic=arithmetic,
+            make_device=lambda device, told: make_device(device, asked, told),
+            divisor=switch.divisor,
+            slots=LEASED_SLOTS if isinstance(switch.session, LeasedSession) else SLOTS,
+        )
+        return DeviceReducer(means, self._failures, self._completion)
+
+    def _arithmetic(self, store: c10d.Store, device: torch.device) -> Arithmetic[torch.Tensor] | None:
+        """That of the device, if it works on every rank."""
+        from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
+
+        arithmetic = None
+        try:
+            arithmetic = triton_arithmetic(device)
+        except UnsupportedError as error:
+            log.warning("rank %d: %s", self._rank, error)
+        agreement.tell(store, self._rank, agreement.NUMBERS, arithmetic is not None)
+        everywhere = agreement.all_say(store, self._size, agreement.NUMBERS, self._timeout)
+        if arithmetic is not None and not everywhere:
+            log.warning("rank %d: Triton does not work on another rank, so all quantize on their hosts", self._rank)
+        return arithmetic if everywhere else None
+
+    def _join_codes(self, words: AnySession, join: JoinJob, failed: Callable[[FaninError], None]) -> AnySession:
+        name = words.job_name + CODES
+        options = replace(self._options, slots=CODE_WINDOW, timeline=None, pcap=None, trace=None)
+        gives_back = options.idle_return_s > 0 and can_be_apart(self._store) and isinstance(words, LeasedSession)
+        self._codes = LeasedSession(
+            lambda lease, interrupted: join(lease, options, interrupted),
+            Membership(address=words.address, job_name=name, rank=self._rank, size=self._size),
+            ballot=StoreBallot(self._store, name, self._size) if gives_back else None,
+            idle_s=options.idle_return_s,
+        )
+        WATCH.add(self._codes, failed, self._codes.look)
+        return self._codes
+
+    def close(self, timeout_s: float) -> None:
+        """Leave the job of codes."""
+        if self._codes is not None:
+            WATCH.remove(self._codes)
+            self._codes.close(timeout_s)
+            self._codes = None

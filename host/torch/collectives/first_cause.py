@@ -1,0 +1,104 @@
+"""The first cause of a group's failure, told through its store to ranks that meet only the consequences.
+
+With two levels a rank that dies is seen by its own host's ranks and by those that sum with it between hosts. They raise
+and leave, and all others see only that these have left. Ranks at another host's leaf of a tree hear of a lost rank
+with their next sum of the whole group, and there may be none.
+
+Rules
+-----
+* A rank that knows the cause from its session tells it before it leaves; the first one that is told stays.
+* A rank that knows of a consequence waits NAMING_TIMEOUT_S at most for the cause, and tells then what it knows itself.
+* A store that has ended or is stopped, as with rank 0's process, tells nothing: then each rank's own error counts.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import FaninError, SwitchLostError, WorkerLostError
+from fanin.host.torch.handles.failures import NAMING_GRACE_S
+from fanin.host.torch.meeting.ballot import apart, can_be_apart
+from fanin.protocol.job import LEFT_GRACE_S
+
+if TYPE_CHECKING:
+    from fanin.host.torch.handles.failures import Failures
+
+NAMING_TIMEOUT_S = LEFT_GRACE_S + NAMING_GRACE_S
+"""Longest wait for a cause: that of a session for ranks that left, and of the watch thread."""
+STORE_TIMEOUT_S = 1.0
+"""Longest wait for a store that does not answer; each rank's own error counts then."""
+LOOK_INTERVAL_S = 0.1
+_KEY = "cause"
+
+
+class FirstCause:
+    """The cause of one group's failure."""
+
+    def __init__(self, store: c10d.Store, failures: Failures) -> None:
+        # The program's own thread may be waiting in the store when a sum fails. Now, since to connect to a store that
+        # has ended takes as long as the store's timeout.
+        self._store = apart(store) if can_be_apart(store) else store
+        self._failures = failures
+
+    def found(self, error: FaninError | None) -> FaninError | None:
+        """The cause: the group's failure, or what another rank has told, or else `error`, this rank's own.
+
+        None with no `error` where nobody knows a cause. Waits at most NAMING_TIMEOUT_S + STORE_TIMEOUT_S.
+        """
+        answers: list[FaninError | None] = []
+        answered = threading.Event()
+
+        def ask() -> None:
+            answers.append(self._asked(error))
+            answered.set()
+
+        # Apart, since a store whose process is stopped answers no sooner than its own timeout.
+        threading.Thread(target=ask, name="fanin-cause", daemon=True).start()
+        answered.wait(NAMING_TIMEOUT_S + STORE_TIMEOUT_S)
+        return answers[0] if answers else self._failures.failure or error
+
+    def _asked(self, error: FaninError | None) -> FaninError | None:
+        """The same, for as long as the store takes; what is returned has been told."""
+        ends_s = time.monotonic() + NAMING_TIMEOUT_S
+        while (failure := self._failures.failure) is None and time.monotonic() < ends_s:
+            if (told := self._told()) is not None:
+                return told
+            time.sleep(LOOK_INTERVAL_S)
+        cause = failure or error
+        return None if cause is None else self._tell(cause)
+
+    def _told(self) -> FaninError | None:
+        try:
+            return _read(self._store.get(_KEY)) if self._store.check([_KEY]) else None
+        except (dist.DistError, RuntimeError):
+            return None
+
+    def _tell(self, cause: FaninError) -> FaninError:
+        """`cause`, or that of a rank that was sooner."""
+        told = json.dumps(
+            {
+                "ranks": list(cause.ranks) if isinstance(cause, WorkerLostError) else None,
+                "address": cause.address if isinstance(cause, SwitchLostError) else None,
+                "text": str(cause),
+            }
+        )
+        try:
+            first = self._store.compare_set(_KEY, "", told)
+        except (dist.DistError, RuntimeError):
+            return cause
+        return cause if first == told.encode() else _read(first)
+
+
+def _read(told: bytes) -> FaninError:
+    said = json.loads(told)
+    if said["ranks"] is not None:
+        return WorkerLostError(tuple(said["ranks"]), said["text"])
+    if said["address"] is not None:
+        return SwitchLostError(said["address"], said["text"])
+    return FaninError(said["text"])

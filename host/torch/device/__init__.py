@@ -1,0 +1,1 @@
+"""Reductions of tensors in a GPU's memory: quantized, ordered and decoded on the device."""

@@ -1,0 +1,216 @@
+"""The arithmetic of a reduction where the tensor lies: scale codes, words of one contribution, values of a sum.
+
+    codes     own scale codes of x' = x * factor + residual            one per block; their maximum is agreed upon
+    quantize  words of x' under the agreed codes                       the residual becomes what that lost
+    (words are added up elsewhere, as int32)
+    dequantize  values of the summed words
+
+A rotated codec has two more steps (host/codecs/rotated.py):
+
+    rotate       sent + cut = H D x + owed, clipped per row            before `codes`
+    rotate_back  x = D H mean                                          after `dequantize`
+
+Rules
+-----
+* Every implementation yields the bits of fanin/numerics/fixed_point.py and host/codecs/rotation.py: replicas may mix
+  them. `NumpyArithmetic` (numpy_arithmetic.py) calls those functions, `TritonArithmetic` (triton_arithmetic.py)
+  launches kernels on a GPU.
+* Nothing is allocated and nothing is waited for: an implementation enqueues on the current stream, or is done.
+* Buffers are flat and contiguous. Any of them may be a slice that begins at a block: how a tensor is cut into pieces
+  does not change a bit.
+* Words are int32 in host order, as an integer reduction of any engine takes them: the first element of a word is the
+  most significant.
+* Codes are int16: the scale code less 2^15, so that a maximum of signed integers is one of codes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from fanin.host.codecs.words import codec_for
+from fanin.host.codecs.words.lanes import Lanes
+from fanin.host.codecs.words.wide_sums import WideSums
+from fanin.numerics import wide_sums
+from fanin.numerics.lanes import WORD_BITS
+from fanin.numerics.reduction import Element
+from fanin.protocol.job import JobSpec
+
+CODE_BIAS = 1 << 15
+"""What a code in a buffer lacks of the scale code."""
+
+ELEMENTS = (Element.FLOAT32, Element.BFLOAT16, Element.FLOAT16)
+"""Element types that are quantized where they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One reduction's arithmetic; the same on every rank but for `factor`."""
+
+    element: Element
+    """Of x and of the result: one of ELEMENTS."""
+    up: int
+    """Bits of a lane in a contribution: 32, 16, 8, 4 or 2."""
+    down: int
+    """Bits of a lane in a sum: `up`, but for wide sums."""
+    bound: int
+    """B: the largest |q| of one contribution."""
+    block_elements: int
+    """Elements that share a scale code: whole words, up and down."""
+    packet_blocks: int
+    """Blocks of a packet, which has one shift in wide sums."""
+    offset: int
+    """The content of a lane whose sum is 0: contributors * B of packed lanes, B_D of wide sums, 0 of 32 bits."""
+    divisor: float = 1.0
+    """The result is divided by it."""
+    factor: float = 1.0
+    """x is multiplied by it before it is quantized."""
+
+    @property
+    def exponent(self) -> int:
+        """floor(log2 B): lanes of 32 bits have steps of a power of two."""
+        return self.bound.bit_length() - 1
+
+    def blocks(self, count: int) -> int:
+        """Scale codes of `count` elements."""
+        return -(-count // self.block_elements)
+
+    def words(self, count: int) -> int:
+        """Words of one contribution of `count` elements."""
+        return -(-count * self.up // WORD_BITS)
+
+    def result_words(self, count: int) -> int:
+        """Words of the sum of `count` elements."""
+        return -(-count * self.down // WORD_BITS)
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A bucket's rotation (host/codecs/rotation.py): `count` elements in rows of `block`."""
+
+    count: int
+    block: int
+    """A power of four, 1..1,024."""
+    clip: float
+    """In root mean squares of a row; infinite where nothing is clipped."""
+
+    @property
+    def rows(self) -> int:
+        """Rows, the last one filled up with zeros."""
+        return -(-self.count // self.block)
+
+    @property
+    def padded(self) -> int:
+        """Elements of whole rows."""
+        return self.rows * self.block
+
+
+Buffer = TypeVar("Buffer", contravariant=True)
+"""An array of numpy, or a tensor of torch. Those of BFLOAT16 elements are uint16 in numpy."""
+
+
+class Arithmetic(Protocol[Buffer]):
+    """Buffers: x, out: `count` elements of the plan's type; residual: (count,) float32; codes: (blocks,) int16, less
+    CODE_BIAS; words: int32; all flat, contiguous, and where the arithmetic is done.
+    """
+
+    def codes(self, plan: Plan, x: Buffer, residual: Buffer | None, codes: Buffer) -> None:
+        """Write the scale codes of x * factor + residual to `codes`, shape (plan.blocks(count),)."""
+
+    def quantize(
+        self, plan: Plan, x: Buffer, residual: Buffer | None, codes: Buffer, words: Buffer, *, adds: bool = False
+    ) -> None:
+        """Write the words under the agreed codes to `words`, shape (plan.words(count),), and the loss to `residual`.
+
+        A block that is not finite keeps its residual. `adds`: the residual is not part of the input, and the loss is
+        added to it: x is what a rotated codec sends, and the residual what it has cut.
+        """
+
+    def dequantize(
+        self,
+        plan: Plan,
+        words: Buffer,
+        codes: Buffer,
+        out: Buffer,
+        *,
+        skip: int = 0,
+        shifts: Buffer | None = None,
+        failed: Buffer | None = None,
+    ) -> None:
+        """Write the values that summed words stand for to `out`; its first one is element `skip` of the first block.
+
+        words and codes begin at the same block, and reach at least to the last element of `out`. `shifts`: (packets,)
+        uint8, of wide sums, whose first packet begins at that block. `failed`: (1,) int32: where it is not 0 when the
+        values are written, they are all NaN.
+        """
+
+    def rotate(
+        self,
+        rotation: Rotation,
+        x: Buffer,
+        signs: Buffer,
+        owed: Buffer | None,
+        sent: Buffer,
+        cut: Buffer,
+        squares: Buffer,
+    ) -> None:
+        """sent + cut = H D x + owed, `sent` clipped; `squares`, shape (rows,): of each row before that.
+
+        x: (count,), of any of ELEMENTS; signs: (ceil(count / 32),) int32 (philox.sign_words); owed, sent, cut:
+        (padded,) float32. Of a row that is not finite `cut` is 0.
+        """
+
+    def rotate_back(
+        self,
+        rotation: Rotation,
+        mean: Buffer,
+        signs: Buffer,
+        x: Buffer,
+        owed: Buffer | None,
+        cut: Buffer | None,
+        squares: Buffer | None,
+    ) -> None:
+        """x = D H mean; mean: (padded,) float32, which may be overwritten; x: (count,), of any of ELEMENTS.
+
+        With `cut`: rows whose `squares` are not finite owe again what they owed: `owed`, or nothing without it.
+        """
+
+
+def plan_of(
+    element: Element,
+    lanes: int,
+    count: int,
+    spec: JobSpec,
+    *,
+    contributors: int,
+    divisor: float = 1.0,
+    factor: float = 1.0,
+) -> Plan | None:
+    """The plan of a sum of `count` elements in lanes (`Reduction.lanes`) in that job; None: it has none.
+
+    Blocks are those of the engines' packets, so codes and values have the bits of the host's path. `contributors`: how
+    many contributions every sum holds. ConfigurationError: these lanes cannot carry so many workers.
+    """
+    if element not in ELEMENTS:
+        return None
+    codec = codec_for(element, lanes, count, spec)
+    if isinstance(codec, WideSums):
+        up, down = codec.lanes.up, codec.lanes.down
+        bound, offset = wide_sums.largest(up), wide_sums.largest(down)
+    elif isinstance(codec, Lanes):
+        up = down = codec.fixed.lanes
+        bound = codec.fixed.bound
+        offset = 0 if up == WORD_BITS else contributors * bound
+    else:
+        return None
+    return Plan(
+        element=element,
+        up=up,
+        down=down,
+        bound=bound,
+        block_elements=codec.block_elements,
+        packet_blocks=codec.packet_elements // codec.block_elements,
+        offset=offset,
+        divisor=divisor,
+        factor=factor,
+    )

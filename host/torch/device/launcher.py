@@ -1,0 +1,81 @@
+"""Launches of a Triton kernel without Triton's look at every argument, which takes longer than a small kernel runs.
+
+A kernel is compiled for kinds of arguments: element types, whether addresses and numbers are multiples of 16, numbers
+that are 1. Triton finds the compiled kernel anew at every launch (40 us of the calling thread, of which a reduction has
+a dozen); here it is kept by the same kinds, and given addresses instead of tensors.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+ALIGNED = 16
+"""Of what Triton compiles by: multiples of it are loaded as vectors."""
+INT_BITS = 31
+COMPILED = "JITFunction"
+"""The class of a kernel that is compiled; under TRITON_INTERPRET=1 it is another one."""
+
+
+_compiling = threading.Lock()
+"""Streams that are threads launch kernels, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How a kernel's work is divided, which changes no bit."""
+
+    tile: int
+    """What a program takes at a time, in the kernel's own unit; a power of two."""
+    warps: int
+
+
+class Launcher:
+    """One kernel, with its compiled variants."""
+
+    keeps = True
+    """False where a Triton does not launch what it has compiled as those known to us do: it then finds it itself."""
+
+    def __init__(self, kernel: Any) -> None:
+        """`kernel`: its arguments come first, then what is compiled in."""
+        self._kernel = kernel
+        self._compiles = type(kernel).__name__ == COMPILED
+        self._variants: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, launch: Launch, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+        """Launch it on the current stream of the arguments' device, which must be the current one."""
+        key: tuple[Any, ...] | None = None
+        if self._compiles and Launcher.keeps:
+            placed: list[Any] = []
+            kinds: list[object] = []
+            for each in arguments:
+                if isinstance(each, torch.Tensor):
+                    address = each.data_ptr()
+                    placed.append(address)
+                    kinds.append((each.dtype, address % ALIGNED == 0, each.device.index))
+                else:
+                    placed.append(each)
+                    kinds.append(_kind(each))
+            key = (launch, *kinds, *constants.values())
+            variant = self._variants.get(key)
+            if variant is not None:
+                compiled, tail = variant
+                first, second, third = (*grid, 1, 1)[:3]
+                compiled[first, second, third](*placed, *tail)
+                return
+        with _compiling:
+            # Never with contraction: the kernels' bits depend on it.
+            made = self._kernel[grid](*arguments, **constants, num_warps=launch.warps, enable_fp_fusion=False)
+        if key is not None and hasattr(made, "packed_metadata"):
+            tail = [constants[name] for name in self._kernel.arg_names[len(arguments) :]]
+            self._variants[key] = made, tail
+
+
+def _kind(number: int | float) -> tuple[bool, ...] | None:
+    """Of an integer; of floating point there is one kind."""
+    if not isinstance(number, int):
+        return None
+    return number % ALIGNED == 0, number == 1, number.bit_length() > INT_BITS

@@ -1,0 +1,222 @@
+"""What one reduction queues on a device: everything at once, when it is called. Afterwards only flags move.
+
+    user's stream   record ------------------------------------------------------------- (wait: done)
+    leaving         begin | codes kernel, codes out, wait, agreed codes in, quantize | [slot free] piece n out, gone = n
+    courier         codes: exact maximum, come | piece n submitted once gone >= n; its sum is in the slot: come = n
+    arriving        begin | wait come >= n, piece n in, decode ... | finish | record done
+
+Rules
+-----
+* Tickets are taken in the order of the calls, codes and words by a session of their own each: in one, the codes of the
+  next bucket would wait behind the words of this one.
+* What flags order is ordered by events as well where that is possible (a slot's reuse), so that a device that orders
+  its queues differently than it was told still finds no cycle.
+* No stream is given a wait before the courier has what ends it: the first launch of a kernel loads it, and may wait for
+  all streams.
+* At most MAX_QUEUED pieces of a channel wait on the device: beyond, a call waits. A stream's queue is bounded (1,024
+  commands on CUDA), and a thread that waits for room in it may hold a lock that others need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+from fanin.host.torch.device.courier import Parcel
+from fanin.host.torch.device.device import Action, Device, Event, Flag, Memory, Stream
+from fanin.host.torch.device.ring import Ring, Slot
+
+BATCH = 4
+"""Pieces that leave before the first of them is waited for: a courier that wakes up meanwhile holds the program up."""
+MAX_QUEUED = 64
+"""Pieces of a channel on the device's queues: with up to seven commands each, those of two groups fit into CUDA's."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Piece:
+    """What passes through one slot."""
+
+    out: Memory | None
+    """Bytes that leave the device; None: nothing."""
+    out_first: int = 0
+    """Where they lie in the slot."""
+    back: Memory | None
+    """Where the sum goes on the device; None: nowhere."""
+    back_first: int = 0
+    """Where it lies in the slot."""
+    place: Callable[[int], Callable[[], int]]
+    """With the address of its slot: what submits the reduction there, and returns its ticket."""
+    decode: Action | None = None
+    """Launched behind the copy back, and behind a look at the status."""
+
+
+class Carrier(Protocol):
+    """Who carries parcels: CourierThreads, or a test's in virtual time."""
+
+    def put(self, parcel: Parcel) -> None:
+        """The next parcel, in program order."""
+
+
+class Flags(Protocol):
+    """How the host waits for a flag."""
+
+    def wait(self, flag: Flag, value: int, timeout_s: float) -> bool:
+        """Whether it has come to the value within the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Whether a group has failed, as the device may know it."""
+
+    flag: Flag
+    """0, or 1 after a failure."""
+    word: Memory
+    """The flag's four bytes, in pinned memory."""
+    seen: Memory
+    """Four bytes of the device's, which hold what it has read last."""
+
+
+class Channel:
+    """Pieces through one ring and one session, there on a stream and back on another, or on the same."""
+
+    def __init__(
+        self,
+        device: Device,
+        flags: Flags,
+        ring: Ring,
+        carrier: Carrier,
+        land: Callable[[int, float], None],
+        leaving: Stream,
+        arriving: Stream,
+        status: Status,
+    ) -> None:
+        """`land` returns when a ticket is done, and raises after so many seconds."""
+        self._status = status
+        self.ring = ring
+        self._device, self._flags, self._carrier, self._land = device, flags, carrier, land
+        self._leaving, self._arriving = leaving, arriving
+        self._at_once = min(BATCH, ring.slots)
+
+    def exchange(
+        self, pieces: Iterable[Piece], timeout_s: float, over: Callable[[BaseException | None], None] | None = None
+    ) -> None:
+        """Queue all pieces. `over` is told when the last one's sum has come, or that it will not."""
+        coming = iter(pieces)
+        batch = list(islice(coming, self._at_once))
+        while batch:
+            following = list(islice(coming, self._at_once))
+            self._pass(batch, timeout_s, None if following else over)
+            batch = following
+
+    def release(self) -> None:
+        """Let go of every stream that waits for a sum, now and ever after."""
+        self._device.raise_flag(self.ring.come, self.ring.beyond)
+
+    def _pass(self, batch: list[Piece], timeout_s: float, over: Callable[[BaseException | None], None] | None) -> None:
+        self._wait_for_room(timeout_s)
+        slots = [self._depart(piece) for piece in batch]
+        for piece, slot in zip(batch, slots, strict=True):
+            # Nothing of the device's goes along, which a courier would be the last to drop (courier.py).
+            self._carrier.put(
+                Parcel(
+                    start=piece.place(slot.address),
+                    land=partial(_land_within, self._land, timeout_s),
+                    written=partial(self._flags.wait, self.ring.gone, slot.number),
+                    come=partial(self._device.raise_flag, self.ring.come, slot.number),
+                    over=over if slot is slots[-1] else None,
+                )
+            )
+        for piece, slot in zip(batch, slots, strict=True):
+            self._arrive(piece, slot)
+
+    def _depart(self, piece: Piece) -> Slot:
+        device = self._device
+        slot = self.ring.take()
+        if slot.free_after is not None and self._leaving is not self._arriving:
+            device.wait_event(self._leaving, slot.free_after)
+        if piece.out is not None:
+            device.copy(self._leaving, slot.memory[piece.out_first : piece.out_first + len(piece.out)], piece.out)
+        device.write_value(self._leaving, self.ring.gone, slot.number)
+        return slot
+
+    def _arrive(self, piece: Piece, slot: Slot) -> None:
+        device, stream = self._device, self._arriving
+        device.wait_value(stream, self.ring.come, slot.number)
+        if piece.back is not None:
+            device.copy(stream, piece.back, slot.memory[piece.back_first : piece.back_first + len(piece.back)])
+        self.ring.emptied(slot, device.record(stream))
+        if piece.decode is not None:
+            device.copy(stream, self._status.seen, self._status.word)
+            device.launch(stream, piece.decode)
+
+    def _wait_for_room(self, timeout_s: float) -> None:
+        number = self.ring.before(MAX_QUEUED)
+        if number is not None:
+            self._flags.wait(self.ring.come, number, timeout_s)  # in vain: the courier's error says more
+
+
+def _land_within(land: Callable[[int, float], None], timeout_s: float, ticket: int) -> None:
+    land(ticket, timeout_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class Coding:
+    """The stage before the words: scale codes, which the ranks agree on."""
+
+    measure: Action
+    """Launch what makes this rank's codes."""
+    pieces: Iterable[Piece]
+    encode: Action
+    """Launch what makes words under the agreed codes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One reduction."""
+
+    pieces: Iterable[Piece]
+    timeout_s: float
+    coding: Coding | None = None
+    finish: list[Action] = field(default_factory=list)
+    """Launched in this order behind the last piece, and behind a look at the status."""
+    over: Callable[[BaseException | None], None] | None = None
+    """Told when the host's part is over."""
+
+
+class Pipeline:
+    """The channels and streams of one group on one device. One thread at a time calls `exchange`."""
+
+    def __init__(
+        self, device: Device, leaving: Stream, arriving: Stream, words: Channel, codes: Channel | None, status: Status
+    ) -> None:
+        self._device, self._leaving, self._arriving = device, leaving, arriving
+        self._words, self._codes, self._status = words, codes, status
+
+    def exchange(self, stream: Stream, asked: Exchange) -> Event:
+        """Queue a reduction behind what `stream` has been given so far; the event behind its result."""
+        device = self._device
+        begin = device.record(stream)
+        device.wait_event(self._leaving, begin)
+        device.wait_event(self._arriving, begin)
+        if asked.coding is not None:
+            assert self._codes is not None
+            device.launch(self._leaving, asked.coding.measure)
+            self._codes.exchange(asked.coding.pieces, asked.timeout_s)
+            device.wait_event(self._arriving, device.record(self._leaving))
+            device.launch(self._leaving, asked.coding.encode)
+        self._words.exchange(asked.pieces, asked.timeout_s, asked.over)
+        if asked.finish:
+            device.copy(self._arriving, self._status.seen, self._status.word)
+        for action in asked.finish:
+            device.launch(self._arriving, action)
+        return device.record(self._arriving)
+
+    def release(self) -> None:
+        """Mark all that is under way as failed, and let go of every stream."""
+        self._device.raise_flag(self._status.flag, 1)
+        self._words.release()
+        if self._codes is not None:
+            self._codes.release()

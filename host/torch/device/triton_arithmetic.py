@@ -1,0 +1,315 @@
+"""The arithmetic of a reduction on a GPU, by Triton: launches of kernels.py and rotation_kernels.py.
+
+Triton comes with torch's CUDA wheels and is no dependency of fanin: `triton_arithmetic` imports it when a GPU asks for
+it, and says why where it cannot be used. It is believed only where its kernels have given numpy's bits on that device.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from fanin.errors import UnsupportedError
+from fanin.host.torch.device.arithmetic import Plan, Rotation
+from fanin.host.torch.device.launcher import Launch, Launcher
+from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
+from fanin.numerics.lanes import WORD_BITS
+from fanin.numerics.reduction import Element
+
+log = logging.getLogger("fanin")
+
+SIXTEEN = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: ""}
+"""How a kernel stores elements of a type."""
+
+
+CODES = Launch(512, 4)
+QUANTIZE = Launch(128, 4)
+DEQUANTIZE = Launch(128, 4)
+ROTATE = Launch(1, 4)
+ROTATE_BACK = Launch(1, 4)
+
+
+class TritonArithmetic:
+    """`Arithmetic` of tensors in one GPU's memory; under TRITON_INTERPRET=1 of tensors in the host's.
+
+    Launches go to the current stream of the current device, which must be the tensors'.
+    """
+
+    def __init__(
+        self,
+        *,
+        codes: Launch = CODES,
+        quantize: Launch = QUANTIZE,
+        dequantize: Launch = DEQUANTIZE,
+        rotate: Launch = ROTATE,
+        rotate_back: Launch = ROTATE_BACK,
+    ) -> None:
+        """Raises ImportError without Triton."""
+        kernels: Any = importlib.import_module("fanin.host.torch.device.kernels")
+        rotations: Any = importlib.import_module("fanin.host.torch.device.rotation_kernels")
+        self._scale_codes, self._quantize = Launcher(kernels.scale_codes), Launcher(kernels.quantize)
+        self._dequantize = Launcher(kernels.dequantize)
+        self._rotate, self._rotate_back = Launcher(rotations.rotate), Launcher(rotations.rotate_back)
+        self.launches = {
+            "codes": codes,
+            "quantize": quantize,
+            "dequantize": dequantize,
+            "rotate": rotate,
+            "rotate_back": rotate_back,
+        }
+
+    def codes(self, plan: Plan, x: torch.Tensor, residual: torch.Tensor | None, codes: torch.Tensor) -> None:
+        """As `Arithmetic.codes`."""
+        if not len(x):
+            return
+        launch = self.launches["codes"]
+        self._scale_codes(
+            launch,
+            (plan.blocks(len(x)),),
+            x,
+            x if residual is None else residual,
+            codes,
+            len(x),
+            _float32(plan.factor),
+            HAS_FACTOR=plan.factor != 1.0,
+            HAS_RESIDUAL=residual is not None,
+            POWERS=plan.up == WORD_BITS,
+            BLOCK=plan.block_elements,
+            TILE=launch.tile,
+        )
+
+    def quantize(
+        self,
+        plan: Plan,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        codes: torch.Tensor,
+        words: torch.Tensor,
+        *,
+        adds: bool = False,
+    ) -> None:
+        """As `Arithmetic.quantize`."""
+        if not len(x):
+            return
+        launch = self.launches["quantize"]
+        self._quantize(
+            launch,
+            (plan.blocks(len(x)),),
+            x,
+            x if residual is None else residual,
+            codes,
+            words,
+            len(x),
+            _float32(plan.factor),
+            HAS_FACTOR=plan.factor != 1.0,
+            HAS_RESIDUAL=residual is not None,
+            ADDS=adds,
+            BITS=plan.up,
+            BOUND=plan.bound,
+            EXPONENT=plan.exponent,
+            BLOCK=plan.block_elements,
+            TILE=launch.tile,
+        )
+
+    def dequantize(
+        self,
+        plan: Plan,
+        words: torch.Tensor,
+        codes: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        skip: int = 0,
+        shifts: torch.Tensor | None = None,
+        failed: torch.Tensor | None = None,
+    ) -> None:
+        """As `Arithmetic.dequantize`."""
+        if not len(out):
+            return
+        count = skip + len(out)
+        launch = self.launches["dequantize"]
+        self._dequantize(
+            launch,
+            (plan.blocks(count),),
+            words,
+            codes,
+            codes if shifts is None else shifts,
+            words if failed is None else failed,
+            as_bits(out),
+            count,
+            skip,
+            _float32(plan.divisor),
+            plan.offset,
+            SHIFTED=shifts is not None,
+            WATCHED=failed is not None,
+            SIXTEEN=SIXTEEN[out.dtype],
+            UP=plan.up,
+            DOWN=plan.down,
+            BOUND=plan.bound,
+            EXPONENT=plan.exponent,
+            BLOCK=plan.block_elements,
+            PACKET=plan.packet_blocks,
+            TILE=launch.tile,
+        )
+
+    def rotate(
+        self,
+        rotation: Rotation,
+        x: torch.Tensor,
+        signs: torch.Tensor,
+        owed: torch.Tensor | None,
+        sent: torch.Tensor,
+        cut: torch.Tensor,
+        squares: torch.Tensor,
+    ) -> None:
+        """As `Arithmetic.rotate`."""
+        if not rotation.rows:
+            return
+        clips = math.isfinite(rotation.clip)
+        launch = self.launches["rotate"]
+        self._rotate(
+            launch,
+            (-(-rotation.rows // launch.tile),),
+            x,
+            signs,
+            sent if owed is None else owed,
+            sent,
+            cut,
+            squares,
+            rotation.count,
+            rotation.rows,
+            _float32(rotation.clip) if clips else 0.0,
+            _float32(rotation.block**-0.5),
+            HAS_OWED=owed is not None,
+            CLIPS=clips,
+            ROWS=launch.tile,
+            BLOCK=rotation.block,
+            LOG=rotation.block.bit_length() - 1,
+        )
+
+    def rotate_back(
+        self,
+        rotation: Rotation,
+        mean: torch.Tensor,
+        signs: torch.Tensor,
+        x: torch.Tensor,
+        owed: torch.Tensor | None,
+        cut: torch.Tensor | None,
+        squares: torch.Tensor | None,
+    ) -> None:
+        """As `Arithmetic.rotate_back`."""
+        if not rotation.rows:
+            return
+        has_cut = cut is not None and squares is not None
+        launch = self.launches["rotate_back"]
+        self._rotate_back(
+            launch,
+            (-(-rotation.rows // launch.tile),),
+            mean,
+            signs,
+            as_bits(x),
+            mean if owed is None else owed,
+            cut if has_cut else mean,
+            squares if has_cut else mean,
+            rotation.count,
+            rotation.rows,
+            _float32(rotation.block**-0.5),
+            HAS_CUT=has_cut,
+            HAS_OWED=owed is not None,
+            SIXTEEN=SIXTEEN[x.dtype],
+            ROWS=launch.tile,
+            BLOCK=rotation.block,
+            LOG=rotation.block.bit_length() - 1,
+        )
+
+
+@functools.cache
+def triton_arithmetic(device: torch.device) -> TritonArithmetic:
+    """The arithmetic of that device, after it has given numpy's bits there.
+
+    Raises UnsupportedError, whose text says what is missing and what to do: no Triton, one that does not compile (it
+    needs a C compiler), or one whose kernels give other bits.
+    """
+    try:
+        made = TritonArithmetic()
+        with torch.cuda.device(device):
+            differing = differences(made, device)
+            if not differing and not _launched_again(made, device):
+                log.warning("this Triton's kernels are launched by Triton alone, which takes longer")
+                Launcher.keeps = False
+    except Exception as error:
+        raise UnsupportedError(
+            f"Triton cannot be used on {device}: {type(error).__name__}: {error}. Tensors cross to the host whole and "
+            "are quantized there. Remedy: the Triton that this torch was built for (pip install torch with CUDA brings "
+            "it), and a C compiler"
+        ) from error
+    if differing:
+        raise UnsupportedError(
+            f"Triton's kernels give other bits than numpy on {device}: {', '.join(differing)}. Tensors cross to the "
+            "host whole and are quantized there. Remedy: the Triton that this torch was built for, and a report"
+        )
+    return made
+
+
+def _launched_again(arithmetic: TritonArithmetic, device: torch.device) -> bool:
+    """Whether kernels that have been compiled give the same bits when they are launched as such."""
+    try:
+        return not differences(arithmetic, device)
+    except Exception:
+        log.warning("launching a compiled kernel", exc_info=True)
+        return False
+
+
+_PROBE_ELEMENTS = 1500
+
+
+def differences(arithmetic: TritonArithmetic, device: torch.device) -> list[str]:
+    """The buffers that have other bits than numpy's functions give, of a small tensor; none of a sound arithmetic."""
+    plan = Plan(Element.FLOAT32, 8, 8, 42, 704, 2, 42, divisor=3.0, factor=0.3)
+    rotation = Rotation(_PROBE_ELEMENTS, 1024, 2.0)
+    x = (np.random.default_rng(1).standard_normal(_PROBE_ELEMENTS) * 1e-3).astype(np.float32)
+    x[::97] *= np.float32(1e-40)
+    x[1024:] *= np.float32(1e-18)  # of rows and blocks: their squares are subnormal
+    owed = np.random.default_rng(2).standard_normal(_PROBE_ELEMENTS).astype(np.float32)
+    blocks, words, padded = plan.blocks(_PROBE_ELEMENTS), plan.words(_PROBE_ELEMENTS), rotation.padded
+    host: dict[str, Any] = {
+        "x": x,
+        "residual": owed,
+        "codes": np.zeros(blocks, np.int16),
+        "words": np.zeros(words, np.int32),
+        "values": np.zeros_like(x),
+        "signs": np.arange(-(-_PROBE_ELEMENTS // 32), dtype=np.int32) * 12345,
+        "sent": np.zeros(padded, np.float32),
+        "cut": np.zeros(padded, np.float32),
+        "squares": np.zeros(rotation.rows, np.float32),
+        "back": np.zeros_like(x),
+    }
+    own: dict[str, Any] = {name: torch.from_numpy(each.copy()).to(device) for name, each in host.items()}
+    sides: tuple[tuple[Any, dict[str, Any]], ...] = ((NumpyArithmetic(), host), (arithmetic, own))
+    for steps, b in sides:
+        steps.codes(plan, b["x"], b["residual"], b["codes"])
+        steps.quantize(plan, b["x"], b["residual"], b["codes"], b["words"])
+        steps.dequantize(plan, b["words"], b["codes"], b["values"])
+        steps.rotate(rotation, b["x"], b["signs"], None, b["sent"], b["cut"], b["squares"])
+    own["mean"], host["mean"] = own["sent"].clone(), host["sent"].copy()
+    for steps, b in sides:
+        steps.rotate_back(rotation, b["mean"], b["signs"], b["back"], None, None, None)
+    return [
+        name
+        for name, ours in host.items()
+        if name != "mean" and not np.array_equal(ours.view(np.uint8), own[name].cpu().numpy().view(np.uint8))
+    ]
+
+
+def _float32(value: float) -> float:
+    return float(np.float32(value))
+
+
+def as_bits(x: torch.Tensor) -> torch.Tensor:
+    """Elements of 16 bits as integers: kernels round them themselves."""
+    return x if x.dtype == torch.float32 else x.view(torch.int16)

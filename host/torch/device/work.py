@@ -1,0 +1,101 @@
+"""The handle of a reduction on a device: `wait` orders streams, futures are complete at once.
+
+Rules
+-----
+* `wait` lets the caller's current stream wait for the result and returns; with a timeout of its own it blocks until the
+  host's part is over, as NCCL's does. Where streams are threads (threads.py) it blocks always.
+* Tensors of the program are held until `wait`, else until the device is through with them: the program's stream is then
+  behind ours, and the allocator hands memory out again in the order of streams.
+* An error is raised by `wait` if it is known by then. One that comes later has marked the outputs as NaN, and is raised
+  by the group's next call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from fanin.errors import CollectiveTimeoutError
+from fanin.host.torch.device.device import Event
+from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, Tensors, at_present
+
+if TYPE_CHECKING:
+    from fanin.host.torch.handles.completion import Completion
+    from fanin.host.torch.handles.failures import Failures
+
+
+class HostPart:
+    """What the host does for one reduction, and how that ended. Couriers hold this, and nothing of the device's."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.over = threading.Event()
+        """Set when it is done, for better or worse."""
+
+    def end(self, error: BaseException | None) -> None:
+        """It is over; the first word counts."""
+        if not self.over.is_set():
+            self.error = error
+            self.over.set()
+
+
+class Job:
+    """What the host and the device still have to do for one reduction."""
+
+    def __init__(self, device: Any, name: str, timeout_s: float, held: object, *, on_host: bool = False) -> None:
+        """`on_host`: it writes host memory as well, a residual, for which `wait` waits."""
+        self.device, self.name, self.timeout_s, self.on_host = device, name, timeout_s, on_host
+        self.held: object = held
+        """What must live until the device is through with it."""
+        self.done: Event = None
+        """Behind the result on the device."""
+        self.host = HostPart()
+
+    @property
+    def through(self) -> bool:
+        """Whether nothing of it is under way any more."""
+        return self.host.over.is_set() and self.done is not None and bool(self.device.done(self.done))
+
+
+class DeviceWork(FaninWork):
+    """A reduction on a device."""
+
+    def __init__(self, job: Job, failures: Failures, completion: Completion, outputs: Tensors) -> None:
+        super().__init__(completion, outputs, job.timeout_s)
+        self._job, self._failures = job, failures
+        self.orders_streams = job.device.way != "block" and not job.on_host
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Let the current stream wait for the result; True. Raises the typed error of what is known to have failed."""
+        if not self.orders_streams or timeout > NO_TIMEOUT:
+            return super().wait(timeout)
+        self._raise_if_failed(at_present(self._timeout_s))
+        self._job.device.join(self._job.done, None)
+        self._job.held = None
+        return True
+
+    def _transported(self) -> bool:
+        return self._job.host.error is not None or self._job.through
+
+    def _await(self, timeout_s: float) -> None:
+        job = self._job
+        if not job.host.over.wait(timeout_s):
+            late = CollectiveTimeoutError(f"no result after {timeout_s:g} s")
+            raise self._failures.explain(late, job.name, timeout_s)
+        self._raise_if_failed(timeout_s)
+        if not job.device.join(job.done, timeout_s):
+            late = CollectiveTimeoutError(f"the result is here, and the device has not taken it in {timeout_s:g} s")
+            raise self._failures.explain(late, job.name, timeout_s)
+        job.held = None
+
+    def _raise_if_failed(self, timeout_s: float) -> None:
+        error = self._job.host.error
+        if error is not None:
+            self._error = explained = self._failures.explain(error, self._job.name, timeout_s)
+            raise explained from error
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """A thread of the pool waits."""
+        self._after_a_wait(then)

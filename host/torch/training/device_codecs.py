@@ -1,0 +1,59 @@
+"""Gradients through `lanes` and `rotated`, and weights through a shifted grid, on the GPU that has them.
+
+Every other codec goes by the host (codec_flight.py), and so do these where a rank has no GPU or no Triton that works,
+with weighted means, stochastic rounding and wide sums.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from fanin.host.codecs.codec import Codec, Place
+from fanin.host.codecs.weight_codec import WeightCodec
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.collectives.routing import ELEMENTS
+from fanin.host.torch.device.encoder import DeviceEncoder
+from fanin.host.torch.device.weights import DeviceWeights
+from fanin.host.torch.handles.work import FaninWork
+from fanin.host.torch.training.codec_buckets import Bucket
+from fanin.host.torch.training.codec_sums import contributed_bytes
+from fanin.numerics.reduction import LANES
+
+
+def encoder_on_device(
+    group: FaninProcessGroup, codec: Codec, gradients: torch.Tensor
+) -> Callable[[Place], DeviceEncoder] | None:
+    """What makes encoders of buckets like `gradients`; None: the host encodes. Every rank asks at the same point."""
+    plan = codec.device_plan(group.size())
+    arithmetic = None if plan is None or plan.lanes not in LANES else group.arithmetic_on(gradients.device)
+    if plan is None or arithmetic is None:
+        return None
+    device, exact = gradients.device, group.options.largest_exact(group.size())
+    return lambda place: DeviceEncoder(plan, place, codec.seed, device, arithmetic, exact)
+
+
+def weights_on_device(group: FaninProcessGroup, codec: WeightCodec, device: torch.device) -> DeviceWeights | None:
+    """What encodes and decodes weights on that device; None: the host does. Every rank asks at the same point."""
+    plan = codec.device_plan()
+    if plan is None or group.arithmetic_on(device) is None:
+        return None
+    return DeviceWeights(plan)
+
+
+def average(group: FaninProcessGroup, bucket: Bucket, gradients: torch.Tensor, step: int) -> FaninWork:
+    """Start a bucket, piece by piece; it is averaged when the handle is done."""
+    flat, works = gradients.detach().view(-1), []
+    for piece in bucket.pieces:
+        assert isinstance(piece.encoder, DeviceEncoder)
+        started = time.perf_counter()
+        asked = piece.encoder.begin(flat[piece.span], step)
+        work = group.average_encoded(asked)
+        piece.encoder.began(work)
+        works.append(work)
+        piece.encode_s, piece.decode_s = time.perf_counter() - started, 0.0
+        values = asked.values
+        piece.payload_bytes = contributed_bytes(group, ELEMENTS[values.dtype], values.numel(), asked.lanes)
+    return group.all_of(works, [gradients])

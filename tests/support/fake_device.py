@@ -1,0 +1,279 @@
+"""Devices, their streams and a switch in virtual time: what a pipeline queues, and in which order it can happen.
+
+Streams are queues of commands that hardware queues hold, as CUDA's do: a blocked command at the head of one of these
+blocks whatever lies behind it there, of other streams too. A copy reads when it begins and writes when it ends, an
+engine sends a slot's bytes again until their sum has come, and every delay is drawn at random: so what is not ordered
+goes wrong sooner or later, and shows in the bytes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fanin.host.torch.device.courier import Courier, Parcel
+from fanin.host.torch.device.device import Action
+
+Bytes = npt.NDArray[np.uint8]
+LONGEST_S = 1e-3
+"""Of one command, and of one step of an engine."""
+
+
+class Clock:
+    """Virtual time: actions at moments, in order."""
+
+    def __init__(self, seed: int) -> None:
+        self.now_s = 0.0
+        self.random = random.Random(seed)
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Call it so much later."""
+        heapq.heappush(self._due, (self.now_s + seconds, next(self._numbers), action))
+
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call it after a while that is drawn."""
+        self.after(self.random.expovariate(8 / LONGEST_S), action)
+
+    def run(self) -> None:
+        """Until nothing is due."""
+        while self._due:
+            self.now_s, _, action = heapq.heappop(self._due)
+            action()
+
+
+@dataclass(eq=False)
+class FakeFlag:
+    """A word that device and host share."""
+
+    word: Bytes = field(default_factory=lambda: np.zeros(4, np.uint8))
+
+    @property
+    def value(self) -> int:
+        """What it says."""
+        return int(self.word.view(np.uint32)[0])
+
+    @value.setter
+    def value(self, value: int) -> None:
+        self.word.view(np.uint32)[0] = value
+
+
+@dataclass(eq=False)
+class FakeEvent:
+    """A point in a stream."""
+
+    come: bool = False
+
+
+@dataclass(eq=False)
+class Command:
+    """One entry of a stream."""
+
+    ready: Callable[[], bool]
+    begin: Callable[[], None] = lambda: None
+    end: Callable[[], None] = lambda: None
+    running: bool = False
+
+
+@dataclass(eq=False)
+class FakeStream:
+    """Its name, and the hardware queue that holds it."""
+
+    name: str
+    queue: deque[Command] = field(repr=False)
+
+
+def reached(flag: FakeFlag, value: int) -> bool:
+    """As the device compares: values count around."""
+    return (flag.value - value) % (1 << 32) < 1 << 31
+
+
+class FakeDevice:
+    """`Device` with so many hardware queues, to which streams are dealt in turn."""
+
+    def __init__(self, clock: Clock, queues: int = 32) -> None:
+        self.clock = clock
+        self._queues: list[deque[Command]] = [deque() for _ in range(queues)]
+        self._made = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether every stream has come to its end."""
+        return not any(self._queues)
+
+    def stream(self, name: str) -> FakeStream:
+        """As Device.stream."""
+        self._made += 1
+        return FakeStream(name, self._queues[(self._made - 1) % len(self._queues)])
+
+    def record(self, stream: FakeStream) -> FakeEvent:
+        """As Device.record."""
+        event = FakeEvent()
+
+        def come() -> None:
+            event.come = True
+
+        self._put(stream, Command(lambda: True, end=come))
+        return event
+
+    def wait_event(self, stream: FakeStream, event: FakeEvent) -> None:
+        """As Device.wait_event."""
+        self._put(stream, Command(lambda: event.come))
+
+    def copy(self, stream: FakeStream, target: Bytes, source: Bytes) -> None:
+        """As Device.copy."""
+        assert len(target) == len(source)
+        read: list[Bytes] = []
+
+        def write() -> None:
+            target[:] = read[0]
+
+        self._put(stream, Command(lambda: True, lambda: read.append(source.copy()), write))
+
+    def launch(self, stream: FakeStream, action: Action) -> None:
+        """As Device.launch; the action is the kernel."""
+        self._put(stream, Command(lambda: True, end=action))
+
+    def wait_value(self, stream: FakeStream, flag: FakeFlag, value: int) -> None:
+        """As Device.wait_value."""
+        self._put(stream, Command(lambda: reached(flag, value)))
+
+    def write_value(self, stream: FakeStream, flag: FakeFlag, value: int) -> None:
+        """As Device.write_value."""
+
+        def write() -> None:
+            flag.value = value
+
+        self._put(stream, Command(lambda: True, end=write))
+
+    def raise_flag(self, flag: FakeFlag, value: int) -> None:
+        """As Device.raise_flag."""
+        flag.value = value
+        self._look()
+
+    def _put(self, stream: FakeStream, command: Command) -> None:
+        stream.queue.append(command)
+        self._look()
+
+    def _look(self) -> None:
+        for queue in self._queues:
+            if queue and not queue[0].running and queue[0].ready():
+                queue[0].running = True
+                queue[0].begin()
+                self.clock.soon(lambda queue=queue: self._end(queue))  # type: ignore[misc]
+
+    def _end(self, queue: deque[Command]) -> None:
+        queue.popleft().end()
+        self._look()
+
+
+class FakeFlags:
+    """`pipeline.Flags`: nobody waits in virtual time."""
+
+    def wait(self, flag: FakeFlag, value: int, timeout_s: float) -> bool:
+        """Whether it has come."""
+        return reached(flag, value)
+
+
+class FakeSwitch:
+    """Sums of 32-bit words over the ranks of one session: the n-th submission of each meets the others'."""
+
+    def __init__(self, clock: Clock, ranks: int) -> None:
+        self._clock, self._ranks = clock, ranks
+        self.sessions = [FakeSession(self, rank) for rank in range(ranks)]
+        self._waiting: dict[int, list[tuple[FakeSession, Bytes, Bytes]]] = {}
+        self.signatures: dict[int, set[Any]] = {}
+        """Of each ticket, what the ranks said that it is: one thing, if all submit in one order."""
+
+    def submitted(self, session: FakeSession, ticket: int, memory: Bytes, signature: Any) -> None:
+        """A rank's contribution."""
+        self.signatures.setdefault(ticket, set()).add(signature)
+        here = self._waiting.setdefault(ticket, [])
+        here.append((session, memory, memory.copy()))
+        if len(here) == self._ranks:
+            total = sum(sent.view(np.uint32) for _, _, sent in here)
+            for each, slot, sent in self._waiting.pop(ticket):
+                self._clock.soon(lambda each=each, slot=slot, sent=sent: each.come(ticket, slot, sent, total))  # type: ignore[misc]
+
+
+class FakeSession:
+    """One rank's."""
+
+    def __init__(self, switch: FakeSwitch, rank: int) -> None:
+        self._switch, self.rank = switch, rank
+        self._tickets = 0
+        self.done: set[int] = set()
+        self.rewritten = 0
+        """Slots that were not as they had been submitted when their sum came: what is sent again would be wrong."""
+        self.failure: Exception | None = None
+
+    def submit(self, memory: Bytes, signature: Any) -> int:
+        """The next ticket; the slot's memory is read now and written when the sum comes."""
+        if self.failure is not None:
+            raise self.failure
+        self._tickets += 1
+        self._switch.submitted(self, self._tickets, memory, signature)
+        return self._tickets
+
+    def come(self, ticket: int, slot: Bytes, sent: Bytes, total: Any) -> None:
+        """The sum of one ticket."""
+        if self.failure is not None:
+            return
+        self.rewritten += not np.array_equal(slot, sent)
+        slot.view(np.uint32)[:] = total
+        self.done.add(ticket)
+
+    def land(self, ticket: int, timeout_s: float) -> None:
+        """As Session.wait, of what is done or has failed."""
+        if self.failure is not None:
+            raise self.failure
+        assert ticket in self.done
+
+
+class FakeCarrier:
+    """Carries a courier's parcels, looking now and then, as threads come to it."""
+
+    def __init__(self, clock: Clock, courier: Courier, session: FakeSession) -> None:
+        self._clock, self._courier, self._session = clock, courier, session
+        self._departing: deque[Parcel] = deque()
+        self._arriving: deque[tuple[Parcel, int]] = deque()
+        self._looking = False
+
+    def put(self, parcel: Parcel) -> None:
+        """As CourierThreads.put."""
+        self._courier.queued()
+        self._departing.append(parcel)
+        self._again()
+
+    def _again(self) -> None:
+        if not self._looking and (self._departing or self._arriving):
+            self._looking = True
+            self._clock.soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        over = self._courier.error is not None or self._session.failure is not None
+        if over and self._session.failure is not None:
+            self._courier.fail(self._session.failure)
+        if self._departing and (over or self._departing[0].written is None or self._departing[0].written(0.0)):
+            parcel = self._departing.popleft()
+            ticket = self._courier.departed(parcel)
+            if ticket is not None:
+                self._arriving.append((parcel, ticket))
+        if self._arriving and (over or self._arriving[0][1] in self._session.done):
+            self._courier.arrived(*self._arriving.popleft())
+        if over or self._clock.now_s < HORIZON_S:
+            self._again()
+
+
+HORIZON_S = 5.0
+"""Nobody looks any longer after something that does not come: what stands still by then has a deadlock."""

@@ -1,0 +1,214 @@
+"""Codecs of DDP's gradients on a device, on host memory: bits and states are those of the host's encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.shifted_weights import ShiftedWeights
+from fanin.host.torch import CodecState, LanesState, codec_hook, lanes_hook
+from fanin.host.torch.training import pieced_gather
+from fanin.host.torch.training.codec_buckets import PIECE
+from fanin.host.torch.training.shard_groups import Segment
+from fanin.options import Options
+from tests.support.buckets import Bucket
+from tests.support.host_device import TensorArithmetic, TensorWeights
+from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
+from tests.torch.test_device_reducer import reducers_of
+
+SMALL = 700
+"""Elements whose sum is exact."""
+STEPS = 3
+
+
+@contextmanager
+def groups_with_devices(options: Options | None = None) -> Iterator[Groups]:
+    """Groups that take the host's memory for a device's."""
+    with reducers_of(options) as (groups, reducers):
+        for group, reducer in zip(groups, reducers, strict=True):
+            group._reduce_collectives._submit = reducer.submit
+            resources: Any = group._resources
+            resources.arithmetic_on = lambda _device: TensorArithmetic()
+        yield groups
+
+
+def gradients_of(rank: int, step: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    made = torch.randn(count, generator=torch.Generator().manual_seed(100 * rank + step)) ** 3
+    if step == 1 and rank == 0:
+        made[count // 2] = float("inf")
+    return made.to(dtype)
+
+
+def bits(tensor: torch.Tensor) -> Any:
+    """Of numbers; those of NaN are nobody's."""
+    return torch.where(tensor.isnan(), torch.full_like(tensor, torch.nan), tensor).view(torch.uint8).numpy()
+
+
+def steps(
+    state: CodecState | LanesState, rank: int, count: int, dtype: torch.dtype, last: int = STEPS
+) -> Iterator[Any]:
+    parameter = torch.zeros(count)
+    for step in range(state.step if isinstance(state, CodecState) else 0, last):
+        gradients = gradients_of(rank, step, count, dtype)
+        hook: Any = codec_hook if isinstance(state, CodecState) else lanes_hook
+        averaged = hook(state, Bucket(parameter, gradients)).wait()
+        yield averaged.clone()
+
+
+CASES = [
+    ("lanes:8", 50_001, torch.float32), ("lanes:4", PIECE + 50_001, torch.float32),
+    ("lanes:16", 50_001, torch.bfloat16), ("lanes:8:feedback=False", 50_001, torch.float16),
+    ("lanes:8", SMALL, torch.float16),
+    ("rotated:8", 50_001, torch.float32), ("rotated:4", PIECE + 50_001, torch.float32),
+    ("rotated:8", 50_001, torch.bfloat16), ("rotated:8:feedback=False", 50_001, torch.float32),
+    ("rotated:8", SMALL, torch.float32), ("rotated:32", 50_001, torch.float32),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("codec", "count", "dtype"), CASES)
+def test_averages_residuals_and_states_have_the_bits_of_the_hosts_encoders(
+    codec: str, count: int, dtype: torch.dtype
+) -> None:
+    def act(rank: int) -> list[Any]:
+        state = CodecState(codec, group=groups[rank])
+        averaged = list(steps(state, rank, count, dtype))
+        owed = state.state_dict()["buckets"][0]["state"]
+        (row,) = state.statement()
+        return [*map(bits, averaged), *(owed[name].numpy().view(np.uint8) for name in sorted(owed)), sorted(owed), row]
+
+    with groups_with_devices() as groups:
+        on_device: list[Any] = on_every_rank(act)
+
+    with groups_of(None) as groups:
+        on_host: list[Any] = on_every_rank(act)
+    for mine, theirs in zip(on_device, on_host, strict=True):
+        assert mine[-2] == theirs[-2]
+        assert all(np.array_equal(a, b) for a, b in zip(mine[:-2], theirs[:-2], strict=True))
+        assert mine[-1].payload_bytes == theirs[-1].payload_bytes
+        assert mine[-1].residual_norm == pytest.approx(theirs[-1].residual_norm, rel=1e-5)
+        if codec != "lanes:8:feedback=False":
+            assert mine[-1].nmse == pytest.approx(theirs[-1].nmse, rel=1e-4 if "rotated" in codec else 0.5, abs=1e-12)
+
+
+def test_a_state_goes_on_where_the_other_kind_of_memory_left_it() -> None:
+    count = 50_001
+    saved: dict[int, Any] = {}
+    later: dict[int, Any] = {}
+
+    def begin(rank: int) -> None:
+        state = CodecState("rotated:8", group=groups[rank])
+        averaged = steps(state, rank, count, torch.float32, 2 * STEPS)
+        for _ in range(STEPS):
+            next(averaged)
+        saved[rank] = state.state_dict()
+        later[rank] = [bits(each) for each in averaged]
+
+    def go_on(rank: int) -> None:
+        state = CodecState("rotated:8", group=groups[rank])
+        state.load_state_dict(saved[rank])
+        averaged = [bits(each) for each in steps(state, rank, count, torch.float32, 2 * STEPS)]
+        assert all(np.array_equal(a, b) for a, b in zip(averaged, later[rank], strict=True))
+
+    with groups_of(None) as groups:
+        on_every_rank(begin)
+    with groups_with_devices() as groups:
+        on_every_rank(go_on)
+
+
+def test_gradients_that_overflowed_reach_every_rank_and_leave_what_is_owed() -> None:
+    count = 50_001
+
+    def act(rank: int) -> None:
+        state, parameter = LanesState(lanes=8, error_feedback=True, group=groups[rank]), torch.zeros(count)
+        lanes_hook(state, Bucket(parameter, torch.ones(count) * (rank + 0.3))).wait()  # type: ignore[arg-type]
+        owed = state.residual_norm()
+        overflowed = torch.full((count,), torch.inf if rank == 0 else 1.0)
+        averaged = lanes_hook(state, Bucket(parameter, overflowed)).wait()  # type: ignore[arg-type]
+        assert averaged.isnan().all()
+        assert state.residual_norm() == owed > 0
+
+    with groups_with_devices() as groups:
+        on_every_rank(act)
+
+
+def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made() -> None:
+    count = 50_001
+
+    def act(rank: int) -> list[Any]:
+        state = LanesState(lanes=8, error_feedback=True, group=groups[rank])
+        averaged = [bits(each) for each in steps(state, rank, count, torch.float32)]
+        return [*averaged, state.residual_norm()]
+
+    with groups_with_devices() as groups:
+        on_device: list[Any] = on_every_rank(act)
+
+    with groups_of(None) as groups:
+        on_host: list[Any] = on_every_rank(act)
+    assert len(on_device) == SIZE
+    for mine, theirs in zip(on_device, on_host, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("codec", ["rotated:8", "lanes:4"])
+def test_a_groups_own_codec_works_where_the_tensor_lies(codec: str) -> None:
+    options = Options(codec=codec)
+
+    def act(rank: int) -> Any:
+        group, found = groups[rank], []
+        for step in range(2):
+            x = gradients_of(rank, 2 * step, 70_001, torch.bfloat16)
+            group.allreduce([x]).wait()
+            found.append(bits(x))
+        return found
+
+    with groups_of(options) as groups:
+        on_host: list[Any] = on_every_rank(act)
+    with groups_with_devices(options) as groups:
+        on_device: list[Any] = on_every_rank(act)
+    for mine, theirs in zip(on_device, on_host, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+class OneRank:
+    """A group whose gathers are done when they are called."""
+
+    def size(self) -> int:
+        return 1
+
+    def rank(self) -> int:
+        return 0
+
+    def wait(self) -> None:
+        """They are."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gather_on_a_device_has_the_weights_and_the_loss_of_the_hosts(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieced_gather, "all_gather", lambda *_, **__: OneRank())
+    codec = ShiftedWeights()
+    size = dtype.itemsize
+    layout = [
+        Segment(0, 3000, dtype, True),
+        Segment(3000 * size, 5, dtype, False),
+        Segment(3005 * size, 77, dtype, True),
+    ]
+    part = torch.randn(3082, generator=torch.Generator().manual_seed(1)).to(dtype)
+    gathered = []
+    for coder in (None, TensorWeights(codec.device_plan())):
+        gather = pieced_gather.PiecedGather(codec, layout, coder)
+        losses = gather.start(part, OneRank(), Randomness(1, 2), 3, 0)
+        output = torch.zeros_like(part)
+        gather.finish(output)
+        gathered.append((bits(output), losses.nmse))
+    (by_host, lost), (by_device, lost_there) = gathered
+    assert np.array_equal(by_host, by_device)
+    assert lost > 0
+    assert lost_there == pytest.approx(lost)
