@@ -45,9 +45,11 @@ from fanin.benchmarks.rivals import Rival
 from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.diagnosis import gpu_driver_is_there
+from fanin.host.torch.gloo.gloo_devices import unlike_gloos_choice
 from fanin.host.torch.gpus import Gpu, gpu_of
+from fanin.host.torch.meeting.network_interfaces import interface_of
 from fanin.host.torch.meeting.placement import BOOT_ID, host_identity, hosts_of
-from fanin.host.torch.meeting.reachable import reachable_host
+from fanin.host.torch.meeting.reachable import GLOO_INTERFACES, reachable_host
 from fanin.modules import running
 from fanin.options import Options
 from fanin.protocol.wire import MAX_WORKERS
@@ -119,11 +121,27 @@ def advise(plan: Plan, say: Any) -> Advice | None:
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = meet(rank, size, plan.names, say)
+    give_gloo_an_interface()
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=GROUP_TIMEOUT)
     try:
         return _Rank(plan, say).run()
     finally:
         dist.destroy_process_group()
+
+
+def give_gloo_an_interface() -> None:
+    """Name the interface on the way to the other ranks, where gloo by itself would listen on loopback.
+
+    So it is where this machine's own name is a loopback address, as on Debian. The variable holds for the programs that
+    are measured, too; one that the user has set stays.
+    """
+    host = unlike_gloos_choice()
+    if not host or os.environ.get(GLOO_INTERFACES):
+        return
+    with contextlib.suppress(OSError):
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)[0][4][0])
+        if (name := interface_of(address)) is not None:
+            os.environ[GLOO_INTERFACES] = name
 
 
 def own_gpu(say: Any) -> Gpu | None:

@@ -11,7 +11,7 @@ from fanin.emulation.figures import FigureTable, milliseconds
 def report(advice: Advice, console: Console) -> None:
     """Print it."""
     network = advice.network
-    cores = ", ".join(dict.fromkeys(f"{each:g}" for each in network.cores))
+    cores = ", ".join(dict.fromkeys(f"{each:.3g}" for each in network.cores))
     mbit = [f"{rate / 1e6:,.0f}" for rate in network.rates]
     console.print(
         f"{network.size} ranks on {network.hosts} hosts; links of {', '.join(dict.fromkeys(mbit))} Mbit/s; round trip "

@@ -242,17 +242,18 @@ def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
             "" if row.apart_step is None else f"{row.apart_step:.2g}",
             "" if row.apart is None else f"{row.apart:.2g}",
         )
-    table.caption = (
-        f"{plan.steps} steps each, interleaved; {plan.epochs} epochs from {plan.seeds} seeds; MB sent: per step, "
-        "by the rank that sent most, from counters; apart: how far a parameter is from the first rival's after one "
+    timed = f"{plan.steps} steps each, interleaved; MB sent: per step, by the rank that sent most, from counters"
+    trained = (
+        f"{plan.epochs} epochs from {plan.seeds} seeds; apart: how far a parameter is from the first rival's after one "
         "step, in norms"
     )
+    table.caption = "; ".join([timed] * bool(plan.steps) + [trained] * bool(plan.epochs))
     return table
 
 
 def bounds_of(rows: list[Row]) -> FigureTable:
     """What bounds a step: the link, or the processors that all ranks share."""
-    headings = ("moves", "median ms", "busy", "link", "rank's", "waited", "own core", "to gloo")
+    headings = ("moves", "median ms", "busy", "link ms", "rank's ms", "waited ms", "with own core", "to gloo")
     table = FigureTable("what bounds a step", headings, left=("moves",))
     gloo = next((row.own_core_s for row in rows if row.rival == "gloo"), None)
     for row in rows:
@@ -265,9 +266,9 @@ def bounds_of(rows: list[Row]) -> FigureTable:
             "" if gloo is None or row.own_core_s is None else f"{gloo / row.own_core_s:.2f}",
         )
     table.caption = (
-        "milliseconds of a step; busy: this machine's processors, with all ranks on them (*: they set the time); link: "
+        "of a step; busy: this machine's processors, with all ranks on them (*: they set the time); link: "
         "what the bytes alone take, by a host's device; rank's: what one rank used of a processor, without its host's "
-        "shard; waited: for gathers and reductions; own core: link and rank's, a step of ranks with a core each if "
-        "nothing overlaps, and by that gloo's time / this one's"
+        "shard; waited: for gathers and reductions; with own core: link and rank's, a step of ranks with a core each "
+        "if nothing overlaps, and by that gloo's time / this one's"
     )
     return table

@@ -345,7 +345,7 @@ def _by_condition(table: FigureTable, rows: list[Row]) -> Iterator[Row]:
 
 def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
     """For people."""
-    headings = ("mode", "to target", "of", "speed-up", "whole", "accuracy", "loss", "S or K")
+    headings = ("mode", "to target", "of all runs", "speed-up", "whole run", "accuracy", "loss", "S or K")
     table = FigureTable(_title(plan), headings)
     for row in _by_condition(table, rows):
         table.add(

@@ -57,7 +57,9 @@ class FigureTable:
         table = self._table()
         # What it would take if nothing had to be cut: measured at a width that no table needs.
         wanted = Measurement.get(console, options.update(max_width=10_000), table).maximum
-        yield table if wanted <= options.max_width else self._list()
+        shown = table if wanted <= options.max_width else self._list()
+        # Where a console leaves long lines to the terminal (soft_wrap), what is indented would be cropped to its width.
+        yield from console.render(shown, options.update(no_wrap=False, overflow="fold"))
         if self.caption:
             yield Text(self.caption)
 

@@ -18,7 +18,7 @@ import fanin
 from fanin.errors import FaninError
 from fanin.extension import native_extension
 from fanin.host.session.control import ControlClient
-from fanin.host.session.path import Reached, discover, exposed, reach, resolve, route_remedy
+from fanin.host.session.path import Reached, discover, exposed, reach, resolve, route_remedy, start_hint
 from fanin.host.transports.stack import open_bare
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
@@ -99,7 +99,9 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         remedy = f"start `fanin switch` there, or open TCP port {address.port} in the firewall"
         if "no network of this machine" in str(error):
             remedy = route_remedy(hosts[0]).removeprefix("Remedy: ")
-        yield Check(name="tcp", state="failure", result=str(error), remedy=remedy)
+        # The error ends with this command's name and with what the remedy says.
+        result = str(error).removesuffix(start_hint(address)).rstrip(". ").removesuffix("Remedy:").rstrip(". ")
+        yield Check(name="tcp", state="failure", result=result, remedy=remedy)
         return
     try:
         with ControlClient(

@@ -32,6 +32,10 @@ LOST_GRACE_S = 20.0
 """After one rank has failed, the others may take so long to notice."""
 STOP_GRACE_S = 3.0
 """Between asking a rank to end, so that it ends its programs and removes its files, and ending it."""
+UNREACHED = 255
+"""Status of ssh for a host that it cannot reach."""
+NOT_STARTED = (126, 127)
+"""Statuses of a shell, and of env(1), for a command that is not there or cannot be executed."""
 LAUNCHED = b"fanin advise --hosts\n"
 """The first line that a rank of --hosts reads, unless its runner keeps standard input from it."""
 
@@ -137,9 +141,23 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
             assert started.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
                 started.stdin.write(LAUNCHED)
-        return _wait(processes, names)
+        status = _wait(processes, names)
+        _explain([each.returncode for each in processes], names, runner[0])
+        return status
     finally:
         _end(processes)
+
+
+def _explain(statuses: Sequence[int | None], names: Sequence[str], runner: str) -> None:
+    """FaninError for hosts whose rank never began; a rank that began has said itself what it failed with."""
+    for reason, of_these, remedy in (
+        (f"{runner} could not reach", (UNREACHED,), f"`{runner} HOST true` is to work without a question for each"),
+        ("no command of fanin's could be started on", NOT_STARTED, "install fanin at the same path on all hosts"),
+    ):
+        told = [name for name, status in zip(names, statuses, strict=True) if status in of_these]
+        if told:
+            local = "torchrun --nproc-per-node 4 --no-python fanin advise tries one machine without --hosts"
+            raise FaninError(f"{reason} {', '.join(told)}. Remedy: {remedy}; {local}")
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -179,9 +197,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], names: list[str]) -> int:
             end = min(end, time.monotonic() + LOST_GRACE_S)
         if time.monotonic() > end:
             who = f"{', '.join(failed)} failed" if failed else f"not done after {LAUNCH_TIMEOUT_S:g} s"
-            raise FaninError(
-                f"fanin advise: {who}. Remedy: see what was printed above; fanin is to be installed alike there"
-            )
+            raise FaninError(f"{who}. Remedy: see what was printed above; fanin is to be installed alike there")
         time.sleep(0.1)
     return max(abs(each.returncode) for each in processes) and 1
 

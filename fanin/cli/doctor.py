@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from fanin.host.diagnosis import Check
 
-STYLES = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[red]failure[/]"}
+COLORS = {"ok": "green", "warning": "yellow", "failure": "red"}
+STATE_WIDTH = max(map(len, COLORS)) + 1
+"""Of the column of states."""
 
 
 def doctor(
@@ -97,6 +99,7 @@ def show(check: Check, console: Console) -> None:
     """Print one check."""
     from rich.markup import escape
 
-    console.print(f"{STYLES[check.state]:<20} [bold]{escape(check.name)}[/]: {escape(check.result)}")
+    state = f"[{COLORS[check.state]}]{check.state:<{STATE_WIDTH}}[/]"
+    console.print(f"{state} [bold]{escape(check.name)}[/]: {escape(check.result)}")
     if check.remedy:
-        console.print(f"           remedy: {escape(check.remedy)}")
+        console.print(f"{'':<{STATE_WIDTH}} remedy: {escape(check.remedy)}")

@@ -149,6 +149,7 @@ def test_a_port_where_nothing_listens_ends_the_examination() -> None:
     found = list(examine_switch(SwitchAddress("udp", "127.0.0.1", port), Options()))
     assert [(check.name, check.state) for check in found] == [("name", "ok"), ("tcp", "failure")]
     assert f"TCP port {port}" in found[-1].remedy
+    assert "fanin doctor" not in found[-1].result, "it is the command that was run"
 
 
 def test_a_key_that_is_missing_is_suspected() -> None:

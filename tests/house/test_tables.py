@@ -28,6 +28,14 @@ def shown(what: RenderableType, width: int) -> str:
     return captured.get()
 
 
+def test_a_console_that_leaves_lines_to_the_terminal_cuts_no_figure_off() -> None:
+    table = FigureTable("a sum", ("", "predicted ms", "measured ms", "gloo's, beside it", "gloo / ours"))
+    table.add("fanin, a shard on every host, 32-bit lanes", "125.2", "123.9", "472.1", "3.8125")
+    file = io.StringIO()
+    Console(file=file, width=80, soft_wrap=True).print(table)
+    assert "gloo / ours 3.8125" in " ".join(file.getvalue().split())
+
+
 def all_reduces() -> FigureTable:
     """Of `fanin bench allreduce`, with the longest figures that a run has had."""
     plan = allreduce.Plan(workers=8, bytes=26_214_400, lanes=(32,), against=("gloo",), samples=11, loss_percent=(1.5,))

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
 from torch._C import _distributed_c10d as c10d
 
-from fanin.benchmarks.advice import Plan, profile_of
+from fanin.benchmarks import advice
+from fanin.benchmarks.advice import Plan, give_gloo_an_interface, profile_of
 from fanin.benchmarks.advice_links import Listener, round_trip_s, send_datagrams, stream
 from fanin.benchmarks.advice_meeting import GIVE_UP_AFTER_S, PATIENCE_S, missing
 from fanin.benchmarks.advice_prediction import (
@@ -38,11 +39,11 @@ from fanin.benchmarks.advice_prediction import (
     step_s,
     sum_s,
 )
-from fanin.cli.advise import without_hosts
+from fanin.cli.advise import _explain, without_hosts
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.scenario import Scenario, uplink
 from fanin.emulation.processes import free_port
-from fanin.errors import ConfigurationError
+from fanin.errors import ConfigurationError, FaninError
 from tests.support.processes import DEADLINE_S, files_left, has_ended, noticed, until
 
 SIZE = 25 << 20
@@ -327,3 +328,26 @@ def test_whatever_ends_the_launcher_ends_ranks_and_their_programs(number: signal
         os.close(each)
     if number is signal.SIGTERM:
         assert not list(tmp_path.glob("fanin-advise-*"))
+
+
+@pytest.mark.parametrize(
+    ("statuses", "told"),
+    [((255, 255, 0), "ssh could not reach a, b. Remedy"), ((0, 127, 126), "could be started on b, c. Remedy: install")],
+)
+def test_hosts_whose_rank_never_began_are_named_with_what_to_do(statuses: tuple[int, ...], told: str) -> None:
+    with pytest.raises(FaninError, match=told):
+        _explain(statuses, ("a", "b", "c"), "ssh")
+
+
+def test_of_a_rank_that_failed_by_itself_nothing_is_added() -> None:
+    _explain((1, 2, -9), ("a", "b", "c"), "ssh")
+
+
+def test_gloo_gets_the_interface_on_the_way_where_it_would_take_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")
+    monkeypatch.setattr(advice, "unlike_gloos_choice", lambda: "127.0.0.1")
+    give_gloo_an_interface()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "fast0")
+    give_gloo_an_interface()
+    assert os.environ["GLOO_SOCKET_IFNAME"] == "fast0"

@@ -31,10 +31,11 @@ from fanin._torch_entry import register
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.shifted_weights import ShiftedWeights
-from fanin.host.torch import CodecState, FaninProcessGroup, codec_hook
+from fanin.host.torch import CodecState, FaninProcessGroup, TwoLevelState, codec_hook, two_level_hook
 from fanin.host.torch import counters as fanin_counters
 from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
 from fanin.host.torch.device.weights import DeviceWeights
+from fanin.host.torch.gpus import examine_gpus
 from tests.support.buckets import Bucket
 from tests.support.host_device import pretend
 from tests.support.kernel_cases import weight_differences
@@ -309,7 +310,7 @@ def cuda_checks(report: Report, rank: int, size: int, arguments: list[str]) -> N
     torch.manual_seed(0)
     if DEVICE.type == "cpu":
         module.device_of = lambda rank: DEVICE
-    world()
+    world(timeout_s=25.0)
     failed, passed = [], 0
     for name, check in list(vars(module).items()):
         if name.startswith("check_"):
@@ -476,10 +477,7 @@ def _timed(action: Callable[[], object], repeats: int, gloo: Any) -> tuple[float
 
 def nccl(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     """NCCL over sockets between ranks that pass for hosts of their own."""
-    os.environ |= {
-        "NCCL_HOSTID": str(rank), "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1",
-        "NCCL_SHM_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2",
-    }  # fmt: skip
+    _nccl_over_sockets(rank)
     torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl", timeout=timedelta(seconds=20))
     tensor = torch.ones(25 * MIB // 4, device=DEVICE)
@@ -493,6 +491,52 @@ def nccl(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     report("25 MiB, ms", median_ms(took[2:]))
     report("version", ".".join(map(str, torch.cuda.nccl.version())))
     os._exit(0)
+
+
+def _nccl_over_sockets(rank: int) -> None:
+    """Ranks of one device pass for hosts of their own."""
+    os.environ |= {
+        "NCCL_HOSTID": str(rank), "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "2",
+    }  # fmt: skip
+
+
+def two_levels(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """Sums of two levels: NCCL inside hosts of two ranks each, fanin between them; by the option, and by DDP's hook."""
+    _nccl_over_sockets(rank)
+    os.environ["FANIN_HOST"] = f"host-{rank // 2}"
+    kind = "nccl" if DEVICE.type == "cuda" else "gloo"
+    group = world(inside=kind)
+    report("group", group.describe())
+    for dtype, tolerance in ((torch.float32, 1e-6), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)):
+        given = [torch.randn(70_001, generator=torch.Generator().manual_seed(each)).to(dtype) for each in range(size)]
+        expected = torch.stack([each.double() for each in given]).mean(0)
+        tensor = given[rank].to(DEVICE, copy=True)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        far = float((tensor.cpu().double() - expected).abs().max() / expected.abs().max())
+        report(f"farthest from the average, {dtype}", f"{far:.2e}")
+        expect(far <= tolerance, f"{dtype}: {far:.2e} from the average")
+    state = TwoLevelState(inside=kind, lanes=8, error_feedback=True)
+    gradients = torch.randn(70_001, generator=torch.Generator().manual_seed(rank))
+    average = two_level_hook(state, _bucket(torch.nn.Parameter(gradients), gradients.to(DEVICE))).wait()
+    report("the hook's average is on", str(average.device))
+    report("residual", state.residual_norm())
+    tensor, took = torch.ones(25 * MIB // 4, device=DEVICE), []
+    for _ in range(7):
+        synchronize()
+        begin = time.perf_counter()
+        dist.all_reduce(tensor)
+        synchronize()
+        took.append(time.perf_counter() - begin)
+    report("25 MiB, ms", median_ms(took[2:]))
+    report("counters", {name: count for name, count in group.counters().items() if name.startswith("two_levels")})
+    os._exit(0)
+
+
+def doctor(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """What `fanin doctor` says of the device."""
+    for check in examine_gpus(fanin.Options()):
+        report(check.name, f"{check.state}: {check.result}")
 
 
 def main() -> None:

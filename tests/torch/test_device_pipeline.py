@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 
 from fanin.host.torch.device.courier import Courier, Parcel
 from fanin.host.torch.device.pipeline import Channel, Coding, Exchange, Piece, Pipeline, Status
-from fanin.host.torch.device.ring import Ring
+from fanin.host.torch.device.ring import Ring, Slot
 from tests.support.fake_device import (
     Bytes,
     Clock,
@@ -104,8 +107,8 @@ class Group:
     def _pieces(
         self, out: Bytes, back: Bytes, memory: Bytes, session: FakeSession, name: str, *, halves: bool
     ) -> list[Piece]:
-        def start(first: int, count: int) -> Callable[[int], int]:
-            return lambda address: session.submit(memory[address : address + count], (name, first, count))
+        def place(first: int, count: int) -> Callable[[int], Callable[[], int]]:
+            return lambda address: partial(session.submit, memory[address : address + count], (name, first, count))
 
         def decode(part: Bytes) -> Callable[[], None]:
             return lambda: part.view(np.uint32).__setitem__(slice(None), part.view(np.uint32) // 2)
@@ -115,7 +118,7 @@ class Group:
             part = back[first : first + self.slot_bytes]
             pieces.append(
                 Piece(
-                    out=out[first : first + self.slot_bytes], back=part, start=start(first, len(part)),
+                    out=out[first : first + self.slot_bytes], back=part, place=place(first, len(part)),
                     decode=decode(part) if halves else None,
                 )
             )  # fmt: skip
@@ -190,7 +193,7 @@ def program(world: World, rank: int, calls: list[tuple[int, bool]], reductions: 
     world.clock.soon(lambda: call(0))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_sums_of_any_sizes_come_right_whatever_the_delays(seed: int) -> None:
     draw = random.Random(seed)
     world = World(seed, slots=draw.randint(1, 4), slot_bytes=4 * draw.randint(1, 24), queues=draw.choice((3, 4, 8, 32)))
@@ -213,7 +216,7 @@ def test_sums_of_any_sizes_come_right_whatever_the_delays(seed: int) -> None:
             assert mine[2] == theirs[2] == [None]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(25))
 def test_after_a_failure_at_any_moment_every_stream_goes_on_and_outputs_are_marked(seed: int) -> None:
     draw = random.Random(seed)
     world = World(seed, slots=draw.randint(1, 4), slot_bytes=4 * draw.randint(1, 24))
@@ -262,6 +265,30 @@ def test_groups_in_opposite_orders_need_a_hardware_queue_for_each_stream(queues:
                 group.fail(LostError())
         world.clock.run()
     assert all(device.idle for device in world.devices)
+
+
+def test_a_parcel_holds_nothing_of_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To drop the last reference to an event is a call of the driver, which may wait for what the courier is to do."""
+    world = World(3, slots=2, slot_bytes=40)
+    group = world.groups[0][0]
+    parcels: list[Parcel] = []
+    for carrier in group.carriers:
+        monkeypatch.setattr(carrier, "put", parcels.append)
+    group.all_reduce(world.users[0][0], tensor(1, 100), coded=True, name="sum")
+    assert len(parcels) > 4
+    seen: set[int] = set()
+    todo: list[object] = list(parcels)
+    while todo:
+        each = todo.pop()
+        # Those that live as long as the group; a module's or a class's own are everybody's.
+        if id(each) in seen or isinstance(each, FakeDevice | FakeSession | FakeFlags | ModuleType | type):
+            continue
+        seen.add(id(each))
+        assert not isinstance(each, FakeEvent | FakeStream | Slot | Piece | Exchange), each
+        if isinstance(each, FunctionType):
+            todo += each.__closure__ or ()
+        else:
+            todo += gc.get_referents(each)
 
 
 def test_a_ring_deals_slots_in_turn_and_counts_around() -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch._C import _distributed_c10d as c10d
 
+from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.torch.collectives.request import Request
-from fanin.host.torch.device import reducer
-from fanin.host.torch.device.reducer import DeviceReducer, Means
+from fanin.host.torch.device import agreement, reducer
+from fanin.host.torch.device.reducer import HEAD_BYTES, DeviceReducer, Means, _pinned
 from fanin.host.torch.device.threads import ThreadedDevice
 from fanin.numerics.reduction import EXACT, Element, Operator
 from fanin.options import Options
@@ -20,6 +23,7 @@ from tests.support.host_device import HostDevice, TensorArithmetic
 from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
 
 TIMEOUT_S = 60.0
+SLOT_BYTES = 64 << 10
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +33,6 @@ def _small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reducer, "CODE_SLOT_BYTES", 64)
 
 
-SLOT_BYTES = 64 << 10
 ELEMENTS = {
     torch.float32: Element.FLOAT32, torch.bfloat16: Element.BFLOAT16, torch.float16: Element.FLOAT16,
     torch.int32: Element.INT32, torch.float64: Element.FLOAT64, torch.int64: Element.INT64,
@@ -161,3 +164,77 @@ def test_requests_on_host_memory_keep_their_place_among_pieces() -> None:
                 assert torch.allclose(tensor, torch.full_like(tensor, float(i * SIZE)), rtol=0.02)
 
         on_every_rank(act)
+
+
+def test_after_a_rank_is_lost_outputs_are_nan_and_every_later_call_raises() -> None:
+    with reducers_of() as (groups, reducers):
+
+        def act(rank: int) -> None:
+            reducers[rank].submit(request(torch.ones(5000), lanes=8)).wait()
+
+        on_every_rank(act)
+        groups[2].abort()
+        coded, raw = torch.ones(50_000), torch.ones(50_000, dtype=torch.float64)
+        works = [reducers[0].submit(request(coded, lanes=8)), reducers[0].submit(request(raw))]
+        for work in works:
+            with pytest.raises(WorkerLostError, match="rank 2"):
+                work.wait()
+        reducers[0].drain()
+        for work in works:
+            assert work._job.done.reached.wait(TIMEOUT_S)  # type: ignore[attr-defined]
+        assert bool(coded.isnan().all())
+        assert bool(raw.isnan().all())
+        with pytest.raises(WorkerLostError, match="rank 2"):
+            reducers[0].submit(request(torch.ones(5000)))
+        with pytest.raises(WorkerLostError, match="rank 2"):
+            reducers[0].queue(request(torch.ones(5000)), lambda _request: 1)
+
+
+def test_where_some_rank_has_no_device_tensors_go_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    with groups_of(None) as groups:
+        monkeypatch.setattr(agreement, "has_device", lambda: True)
+        for group in groups:
+            switch = group._resources._switch_reducer
+            assert switch is not None
+            monkeypatch.setattr(switch, "_make_device", group._resources._make_device)
+        monkeypatch.setattr(Request, "device", property(lambda _request: torch.device("cuda", 0)))
+
+        def act(rank: int) -> None:
+            tensor = torch.full((3000,), rank + 1, dtype=torch.int32)
+            groups[rank].all_reduce_lanes(tensor).wait()
+            assert bool((tensor == SIZE * (SIZE + 1) // 2).all())
+            switch = groups[rank]._resources._switch_reducer
+            assert switch is not None
+            assert switch.device is None
+
+        on_every_rank(act)
+
+
+def test_a_rank_that_does_not_come_to_its_first_device_tensor_is_named() -> None:
+    store = c10d.HashStore()
+    agreement.tell(store, 0, agreement.NUMBERS, True)
+    with pytest.raises(CollectiveTimeoutError, match="ranks 1, 2 of this group"):
+        agreement.all_say(store, 3, agreement.NUMBERS, timedelta(milliseconds=50))
+    for rank in (1, 2):
+        agreement.tell(store, rank, agreement.NUMBERS, rank != 2)
+    assert not agreement.all_say(store, 3, agreement.NUMBERS, timedelta(seconds=5))
+
+
+class ScarceDevice(HostDevice):
+    """Not all memory may be pinned."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+
+    def pinned(self, count_bytes: int) -> torch.Tensor:
+        if count_bytes > self._most_bytes:
+            raise RuntimeError("CUDA error: out of memory")
+        return super().pinned(count_bytes)
+
+
+def test_a_ring_has_fewer_slots_where_pinned_memory_is_scarce_and_says_so_where_there_is_too_little() -> None:
+    most = HEAD_BYTES + 3 * SLOT_BYTES
+    memory, slots = _pinned(ScarceDevice(most), 8, 0)
+    assert (len(memory), slots) == (HEAD_BYTES + 2 * SLOT_BYTES, 2)
+    with pytest.raises(FaninError, match="ulimit -l"):
+        _pinned(ScarceDevice(HEAD_BYTES + SLOT_BYTES), 8, 0)

@@ -102,6 +102,15 @@ def check_many_sums_at_once_keep_their_order(rank: int, size: int) -> None:
     torch.testing.assert_close(tensors[1], torch.full((LARGE,), 40.0))
 
 
+def check_tensors_of_inference_mode_are_summed(rank: int, size: int) -> None:
+    with torch.inference_mode():
+        tensor = torch.full((LARGE,), float(rank))
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work is not None
+    work.wait()
+    torch.testing.assert_close(tensor, torch.full((LARGE,), 6.0))
+
+
 def check_a_group_within_one_host_sums_inside_alone(rank: int, size: int) -> None:
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     mine = groups[rank // 2]

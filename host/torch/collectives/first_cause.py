@@ -8,12 +8,13 @@ Rules
 -----
 * A rank that knows the cause from its session tells it before it leaves; the first one that is told stays.
 * A rank that knows of a consequence waits NAMING_TIMEOUT_S at most for the cause, and tells then what it knows itself.
-* A store that has ended, as with rank 0's process, tells nothing: then each rank's own error counts.
+* A store that has ended or is stopped, as with rank 0's process, tells nothing: then each rank's own error counts.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 NAMING_TIMEOUT_S = LEFT_GRACE_S + NAMING_GRACE_S
 """Longest wait for a cause: that of a session for ranks that left, and of the watch thread."""
+STORE_TIMEOUT_S = 1.0
+"""Longest wait for a store that does not answer; each rank's own error counts then."""
 LOOK_INTERVAL_S = 0.1
 _KEY = "cause"
 
@@ -38,15 +41,30 @@ class FirstCause:
     """The cause of one group's failure."""
 
     def __init__(self, store: c10d.Store, failures: Failures) -> None:
-        # The program's own thread may be waiting in the store when a sum fails.
+        # The program's own thread may be waiting in the store when a sum fails. Now, since to connect to a store that
+        # has ended takes as long as the store's timeout.
         self._store = apart(store) if can_be_apart(store) else store
         self._failures = failures
 
     def found(self, error: FaninError | None) -> FaninError | None:
         """The cause: the group's failure, or what another rank has told, or else `error`, this rank's own.
 
-        None with no `error` where nobody knows a cause. Waits at most NAMING_TIMEOUT_S; what is returned has been told.
+        None with no `error` where nobody knows a cause. Waits at most NAMING_TIMEOUT_S + STORE_TIMEOUT_S.
         """
+        answers: list[FaninError | None] = []
+        answered = threading.Event()
+
+        def ask() -> None:
+            answers.append(self._asked(error))
+            answered.set()
+
+        # Apart, since a store whose process is stopped answers no sooner than its own timeout.
+        threading.Thread(target=ask, name="fanin-cause", daemon=True).start()
+        answered.wait(NAMING_TIMEOUT_S + STORE_TIMEOUT_S)
+        return answers[0] if answers else self._failures.failure or error
+
+    def _asked(self, error: FaninError | None) -> FaninError | None:
+        """The same, for as long as the store takes; what is returned has been told."""
         ends_s = time.monotonic() + NAMING_TIMEOUT_S
         while (failure := self._failures.failure) is None and time.monotonic() < ends_s:
             if (told := self._told()) is not None:

@@ -58,7 +58,10 @@ class SwitchReducer:
                     "not run when the graph is replayed. Remedy: leave collectives out of captured regions"
                 )
             reducer = self._reducer_of(request.device)
-            return self._by_host(request) if reducer is None else reducer.submit(request)
+            return self._on_host(_beside(request)) if reducer is None else reducer.submit(request)
+        return self._on_host(request)
+
+    def _on_host(self, request: Request) -> FaninWork:
         # Requests on host memory queue behind CUDA's: every rank must submit in the order of the calls.
         if self.device is not None and not self.free:
             return self.device.queue(request, self.hand_over)
@@ -114,22 +117,6 @@ class SwitchReducer:
             raise self._failures.explain(error, name, timeout_s()) from error
         return self._done
 
-    def _by_host(self, request: Request) -> FaninWork:
-        """As a request on host memory: the call copies the tensors out, and the wait brings the result back."""
-        source = on_host(request.source)
-        residual = None if request.residual is None else on_host(request.residual)
-        kept = None if request.kept is None else torch.empty_like(request.kept, device="cpu", pin_memory=True)
-
-        def finish() -> None:
-            if request.kept is not None and kept is not None:
-                copy_back(request.kept, kept)
-            if request.residual is not None and residual is not None and not request.residual.is_cpu:
-                copy_back(request.residual, residual)
-            if request.finish is not None:
-                request.finish()
-
-        return self.submit(replace(request, source=source, kept=kept, residual=residual, finish=finish))
-
     def drain(self) -> None:
         """Wait for what devices have still to give and to take."""
         if self.device is not None:
@@ -140,6 +127,24 @@ class SwitchReducer:
         if self.device is not None:
             self.device.close()
         self._make_device = _made_no_more  # it leads back to who holds this
+
+
+def _beside(request: Request) -> Request:
+    """The same on host memory: the call copies the tensors out, and the wait brings the result back."""
+    source = on_host(request.source)
+    residual = None if request.residual is None else on_host(request.residual)
+    asked = request.kept
+    kept = None if asked is None else torch.empty_like(asked, device="cpu", pin_memory=asked.is_cuda)
+
+    def finish() -> None:
+        if request.kept is not None and kept is not None:
+            copy_back(request.kept, kept)
+        if request.residual is not None and residual is not None and residual is not request.residual:
+            copy_back(request.residual, residual)
+        if request.finish is not None:
+            request.finish()
+
+    return replace(request, source=source, kept=kept, residual=residual, finish=finish)
 
 
 def _made_no_more(_reducer: SwitchReducer, _device: torch.device) -> DeviceReducer | None:

@@ -8,20 +8,21 @@ Rules
 -----
 * Two lanes, a thread each, work off the sums in the order of the calls: the first waits for the reduce-scatter and
   starts the sum between hosts, the second waits for that and gathers. So each of the three groups (inside twice, and
-  between) sees one order on all ranks, whatever the timing, and sums follow each other like cars on an assembly line.
+  between) sees one order on all ranks, whatever the timing, and a sum's parts travel while the next one is scattered.
 * Parts are equal: a tensor that cannot be divided is padded with zeros in memory of its own.
 * CUDA tensors: each lane has a stream of its own, behind the caller's at the time of the call. A sum is over when its
   gather has ended on the device, which the second lane waits for; so `wait` blocks its thread, as without two levels,
   and `get_future` blocks nobody.
 * A sum that fails breaks the groups inside: the host's other ranks would wait for this one until their timeouts. Every
-  later sum of two levels raises at once. Which rank was lost is said by the session of the group between, or of the
-  world's, as for every other collective.
+  later sum of two levels raises at once. The rank that was lost is named by a session, or by the first rank whose
+  session has named it (first_cause.py).
 * A failed CUDA sum leaves NaN in its output, since a stream may have read it already.
 """
 
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,7 @@ class TwoLevels:
         self._scattering, self._gathering = Lane("fanin-scatter"), Lane("fanin-gather")
         self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
         self._failed: BaseException | None = None
+        self._works: weakref.WeakSet[QueuedWork] = weakref.WeakSet()
 
     def takes(self, tensor: torch.Tensor, op: Any) -> bool:
         """Whether an all-reduce of a tensor that is not small has two levels: dense floats of the right device."""
@@ -118,6 +120,7 @@ class TwoLevels:
         self._counters["two_levels.bytes"] += tensor.nbytes
         summed = _Sum(self, tensor.detach().view(-1), start, timeout_s, average=average)
         work = QueuedWork(self._failures, "all_reduce", self._completion, outputs, timeout_s)
+        self._works.add(work)
         self._scattering.put(lambda: self._scatter(summed, work))
         return work
 
@@ -189,6 +192,7 @@ class TwoLevels:
         """Leave both levels; sums under way raise. Idempotent."""
         if self._failed is None:
             self._failed = FaninError("the group was shut down")
+        breaking = breaking or any(not work.is_over for work in list(self._works))
         if self.between is not None:
             self.between.abort() if breaking else self.between.shutdown()
         self.inside.break_connections() if breaking else self.inside.close()
@@ -247,7 +251,8 @@ class _Sum:
     @contextlib.contextmanager
     def _on_stream(self, lane: int) -> Iterator[None]:
         """The lane's stream, behind what was made so far; without gradients."""
-        with torch.no_grad():
+        # Tensors that were made under inference_mode() can be written under that alone.
+        with torch.inference_mode() if self._flat.is_inference() else torch.no_grad():
             if self._streams is None or self._ready is None:
                 yield
                 return

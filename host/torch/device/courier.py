@@ -7,8 +7,9 @@
 Rules
 -----
 * One courier per session. A request on host memory that comes while pieces are waiting takes its place among them.
-* Neither thread asks the device for anything: a program that waits for the device, or frees its memory, cannot hold up
-  what the device waits for.
+* Neither thread asks the device for anything, and a parcel holds nothing of the device's, not even the last reference
+  to an event or a tensor: to drop that is a call of the driver, which waits while a program's thread is in a copy that
+  waits for the very flag that the courier is to raise.
 * The first error ends it: whatever is there and comes later gets that error, and `failed` lets the streams go on.
 """
 

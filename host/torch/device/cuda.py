@@ -36,7 +36,7 @@ GREATER_OR_EQUAL = 0
 """CU_STREAM_WAIT_VALUE_GEQ: until (int32_t)(*address - value) >= 0."""
 WRITE_DEFAULT = 0
 """CU_STREAM_WRITE_VALUE_DEFAULT: with a fence before it, so what the stream has written is seen first."""
-PROBE_TIMEOUT_S = 5.0
+PROBE_TIMEOUT_S = 10.0
 """A way that has not let a stream go for so long after the flag does not work."""
 FLAG_BYTES = 128
 """Between flags, so that no two share a cache line, or a pair of them."""
@@ -225,6 +225,8 @@ class SpinningDevice(CudaDevice):
         super().__init__(device)
         self._lock = threading.Lock()
         self._waiting: dict[Flag, list[tuple[int, _Blocker]]] = {}
+        self._over: list[_Blocker] = []
+        """What has been let go, to be dropped by a thread that may call the driver."""
         self._blocks: list[torch.Tensor] = []
 
     def pinned(self, count_bytes: int) -> torch.Tensor:
@@ -235,6 +237,8 @@ class SpinningDevice(CudaDevice):
 
     def wait_value(self, stream: Stream, flag: Flag, value: int) -> None:
         """As Device.wait_value."""
+        over, self._over = self._over, []
+        del over
         blocker = _Blocker()
         with torch.cuda.stream(stream):
             blocker.block_current_stream()
@@ -266,6 +270,7 @@ class SpinningDevice(CudaDevice):
             waiting = self._waiting.get(flag, [])
             gone = [blocker for value, blocker in waiting if flags.reached(stands, value)]
             self._waiting[flag] = [each for each in waiting if not flags.reached(stands, each[0])]
+        self._over += gone
         for blocker in gone:
             blocker.future.set_result(None)
 
@@ -273,36 +278,69 @@ class SpinningDevice(CudaDevice):
 def probe(way: str, device: torch.device) -> tuple[bool, str, float]:
     """Whether a stream waits for a flag that way and goes on when it comes; why not; and how long after, in seconds.
 
-    The median of a few tries. It never raises, and takes less than PROBE_TIMEOUT_S.
+    The median of a few tries. It never raises, and takes less than three times PROBE_TIMEOUT_S: a call of the driver
+    that does not return is given up, with the thread that made it.
     """
-    try:
-        with torch.cuda.device(device):
-            return _probed(way, device)
-    except Exception as error:
-        return False, f"{type(error).__name__}: {error}", float("nan")
-
-
-def _probed(way: str, device: torch.device) -> tuple[bool, str, float]:
     if way == "block":
         return True, "", 0.0
-    made = CudaDevice(device) if way == "value" else SpinningDevice(device)
-    memory = made.pinned(2 * FLAG_BYTES)
-    come, gone = memory.data_ptr(), memory.data_ptr() + FLAG_BYTES
-    stream = made.stream("probe")
-    took = []
-    for number in range(1, 12):
-        made.wait_value(stream, come, number)
-        made.write_value(stream, gone, number)
-        behind = made.record(stream)
-        if flags.wait(gone, number, 0.001):
-            return False, "a stream did not wait for a flag", float("nan")
-        begin = time.perf_counter()
-        made.raise_flag(come, number)
-        if not flags.wait(gone, number, PROBE_TIMEOUT_S):
-            return False, f"a stream still waited {PROBE_TIMEOUT_S:g} s after its flag was set", float("nan")
-        took.append(time.perf_counter() - begin)
-        behind.synchronize()
-    return True, "", sorted(took)[len(took) // 2]
+    tried = _Probe(way, device)
+    thread = threading.Thread(target=tried.run, name="fanin-probe", daemon=True)
+    thread.start()
+    thread.join(PROBE_TIMEOUT_S)
+    if thread.is_alive():
+        tried.let_go()
+        thread.join(PROBE_TIMEOUT_S)
+        return False, f"a call of the driver took longer than {PROBE_TIMEOUT_S:g} s", float("nan")
+    return tried.found
+
+
+class _Probe:
+    """A stream that waits for one flag and sets another, a few times."""
+
+    TRIES = 11
+
+    def __init__(self, way: str, device: torch.device) -> None:
+        self._way, self._device = way, device
+        self._made: CudaDevice | None = None
+        self._come = 0
+        self.found = (False, "nothing was tried", float("nan"))
+
+    def run(self) -> None:
+        """In a thread of its own."""
+        try:
+            with torch.cuda.device(self._device):
+                self.found = self._try()
+        except Exception as error:
+            self.found = (False, f"{type(error).__name__}: {error}", float("nan"))
+
+    def let_go(self) -> None:
+        """By another thread: nothing waits any more."""
+        if self._made is not None and self._come:
+            self._made.raise_flag(self._come, flags.VALUES // 4)
+
+    def _try(self) -> tuple[bool, str, float]:
+        made = self._made = CudaDevice(self._device) if self._way == "value" else SpinningDevice(self._device)
+        memory = made.pinned(2 * FLAG_BYTES)
+        come = self._come = memory.data_ptr()
+        gone = come + FLAG_BYTES
+        stream = made.stream("probe")
+        # A kernel's first launch loads it, which may wait for all streams, and so for one that waits for our flag.
+        made.write_value(stream, gone, 0)
+        made.synchronize(stream)
+        took = []
+        for number in range(1, self.TRIES + 1):
+            made.wait_value(stream, come, number)
+            made.write_value(stream, gone, number)
+            behind = made.record(stream)
+            if flags.wait(gone, number, 0.001):
+                return False, "a stream did not wait for a flag", float("nan")
+            begin = time.perf_counter()
+            made.raise_flag(come, number)
+            if not flags.wait(gone, number, PROBE_TIMEOUT_S / 2):
+                return False, "a stream still waited seconds after its flag was set", float("nan")
+            took.append(time.perf_counter() - begin)
+            behind.synchronize()
+        return True, "", sorted(took)[len(took) // 2]
 
 
 @functools.cache

@@ -11,21 +11,26 @@ Rules
   next bucket would wait behind the words of this one.
 * What flags order is ordered by events as well where that is possible (a slot's reuse), so that a device that orders
   its queues differently than it was told still finds no cycle.
+* No stream is given a wait before the courier has what ends it: the first launch of a kernel loads it, and may wait for
+  all streams.
 * At most MAX_QUEUED pieces of a channel wait on the device: beyond, a call waits. A stream's queue is bounded (1,024
   commands on CUDA), and a thread that waits for room in it may hold a lock that others need.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from fanin.host.torch.device.courier import Parcel
 from fanin.host.torch.device.device import Action, Device, Event, Flag, Memory, Stream
 from fanin.host.torch.device.ring import Ring, Slot
 
+BATCH = 4
+"""Pieces that leave before the first of them is waited for: a courier that wakes up meanwhile holds the program up."""
 MAX_QUEUED = 64
 """Pieces of a channel on the device's queues: with up to seven commands each, those of two groups fit into CUDA's."""
 
@@ -42,8 +47,8 @@ class Piece:
     """Where the sum goes on the device; None: nowhere."""
     back_first: int = 0
     """Where it lies in the slot."""
-    start: Callable[[int], int]
-    """Submit the reduction of the slot at that address: its ticket."""
+    place: Callable[[int], Callable[[], int]]
+    """With the address of its slot: what submits the reduction there, and returns its ticket."""
     decode: Action | None = None
     """Launched behind the copy back, and behind a look at the status."""
 
@@ -93,57 +98,49 @@ class Channel:
         self.ring = ring
         self._device, self._flags, self._carrier, self._land = device, flags, carrier, land
         self._leaving, self._arriving = leaving, arriving
+        self._at_once = min(BATCH, ring.slots)
 
     def exchange(
         self, pieces: Iterable[Piece], timeout_s: float, over: Callable[[BaseException | None], None] | None = None
     ) -> None:
         """Queue all pieces. `over` is told when the last one's sum has come, or that it will not."""
-        window = self.ring.slots if self._leaving is self._arriving else 1
-        under_way: deque[tuple[Piece, Slot]] = deque()
-        last: Piece | None = None
-        for piece in pieces:
-            if last is not None:
-                self._depart(last, under_way, window, timeout_s, None)
-            last = piece
-        if last is not None:
-            self._depart(last, under_way, window, timeout_s, over)
-        while under_way:
-            self._arrive(*under_way.popleft())
+        coming = iter(pieces)
+        batch = list(islice(coming, self._at_once))
+        while batch:
+            following = list(islice(coming, self._at_once))
+            self._pass(batch, timeout_s, None if following else over)
+            batch = following
 
     def release(self) -> None:
         """Let go of every stream that waits for a sum, now and ever after."""
         self._device.raise_flag(self.ring.come, self.ring.beyond)
 
-    def _depart(
-        self,
-        piece: Piece,
-        under_way: deque[tuple[Piece, Slot]],
-        window: int,
-        timeout_s: float,
-        over: Callable[[BaseException | None], None] | None,
-    ) -> None:
-        if len(under_way) == window:
-            self._arrive(*under_way.popleft())
+    def _pass(self, batch: list[Piece], timeout_s: float, over: Callable[[BaseException | None], None] | None) -> None:
         self._wait_for_room(timeout_s)
-        device, ring = self._device, self.ring
-        slot = ring.take()
+        slots = [self._depart(piece) for piece in batch]
+        for piece, slot in zip(batch, slots, strict=True):
+            # Nothing of the device's goes along, which a courier would be the last to drop (courier.py).
+            self._carrier.put(
+                Parcel(
+                    start=piece.place(slot.address),
+                    land=partial(_land_within, self._land, timeout_s),
+                    written=partial(self._flags.wait, self.ring.gone, slot.number),
+                    come=partial(self._device.raise_flag, self.ring.come, slot.number),
+                    over=over if slot is slots[-1] else None,
+                )
+            )
+        for piece, slot in zip(batch, slots, strict=True):
+            self._arrive(piece, slot)
+
+    def _depart(self, piece: Piece) -> Slot:
+        device = self._device
+        slot = self.ring.take()
         if slot.free_after is not None and self._leaving is not self._arriving:
             device.wait_event(self._leaving, slot.free_after)
         if piece.out is not None:
             device.copy(self._leaving, slot.memory[piece.out_first : piece.out_first + len(piece.out)], piece.out)
-        device.write_value(self._leaving, ring.gone, slot.number)
-        self._carrier.put(
-            Parcel(
-                start=lambda: piece.start(slot.address),
-                land=lambda ticket: self._land(ticket, timeout_s),
-                written=lambda seconds: self._flags.wait(ring.gone, slot.number, seconds),
-                come=lambda: device.raise_flag(ring.come, slot.number),
-                over=over,
-            )
-        )
-        under_way.append((piece, slot))
-        if window == 1:
-            self._arrive(*under_way.popleft())
+        device.write_value(self._leaving, self.ring.gone, slot.number)
+        return slot
 
     def _arrive(self, piece: Piece, slot: Slot) -> None:
         device, stream = self._device, self._arriving
@@ -159,6 +156,10 @@ class Channel:
         number = self.ring.before(MAX_QUEUED)
         if number is not None:
             self._flags.wait(self.ring.come, number, timeout_s)  # in vain: the courier's error says more
+
+
+def _land_within(land: Callable[[int, float], None], timeout_s: float, ticket: int) -> None:
+    land(ticket, timeout_s)
 
 
 @dataclass(slots=True, kw_only=True)

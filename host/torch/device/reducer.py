@@ -18,6 +18,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -156,9 +157,10 @@ class DeviceReducer:
             line = self._line(request.device, coded=plan is not None)
             device = line.device
             self._forget()
-            job = Job(device, request.name, request.timeout_s, [request])
+            owes = request.residual is not None and request.residual.is_cpu and request.source.device.type != "cpu"
+            job = Job(device, request.name, request.timeout_s, [request], on_host=owes)
             exchange = self._raw(request, line) if plan is None else self._coded(request, plan, line, job)
-            exchange.over = job.end
+            exchange.over = job.host.end
             self._jobs.append(job)
             try:
                 job.done = line.pipeline.exchange(device.current(), exchange)
@@ -191,12 +193,12 @@ class DeviceReducer:
     def drain(self) -> None:
         """Wait until the host's part of all that was submitted is over; each for no longer than its timeout."""
         for job in list(self._jobs):
-            job.over.wait(job.timeout_s)
+            job.host.over.wait(job.timeout_s)
 
     def close(self) -> None:
         """End the threads; what is under way fails. The sessions have been closed."""
         self._closing = True
-        if any(not job.over.is_set() for job in list(self._jobs)):
+        if any(not job.host.over.is_set() for job in list(self._jobs)):
             self._fail(FaninError("the group was left while this collective was under way"))
         self._word_threads.close(CLOSE_TIMEOUT_S)
         self._code_threads.close(CLOSE_TIMEOUT_S)
@@ -281,22 +283,24 @@ class DeviceReducer:
             piece = replace(
                 whole, count=count, keep_first=kept_at, keep_count=keep,
                 own_first=own_at if owned else 0, own_count=own if owned else -1,
-                residual=whole.residual + start * 4 if whole.residual else 0,
+                residual=whole.residual + start * 4 if whole.residual else 0, owner=request.residual,
             )  # fmt: skip
             yield Piece(
                 out=out, out_first=own_at * size, back=back, back_first=kept_at * size,
-                start=self._starter(self._means.words, piece, own_at * size, kept_at * size),
+                place=self._placer(self._means.words, piece, own_at * size, kept_at * size),
             )  # fmt: skip
 
     @staticmethod
-    def _starter(session: AnySession, piece: Reduction, source: int, destination: int) -> Callable[[int], int]:
+    def _placer(
+        session: AnySession, piece: Reduction, source: int, destination: int
+    ) -> Callable[[int], Callable[[], int]]:
         """Submits the piece with its memory at these distances from the slot's begin."""
 
-        def start(address: int) -> int:
+        def place(address: int) -> Callable[[], int]:
             placed = replace(piece, source=address + source, destination=address + destination if piece.kept else 0)
-            return session.submit(placed)
+            return partial(session.submit, placed)
 
-        return start
+        return place
 
     def _mark(self, line: Line, outputs: list[torch.Tensor]) -> None:
         """On the current stream: the outputs become NaN, or the least of integers, where the group has failed."""
@@ -343,7 +347,7 @@ class DeviceReducer:
                 source=0, destination=0, count=len(part) // CODE_BYTES, element=Element.INT16, lanes=EXACT,
                 operator=Operator.MAX, tag=tag,
             )  # fmt: skip
-            yield Piece(out=part, back=part, start=self._starter(self._codes, maximum, 0, 0))
+            yield Piece(out=part, back=part, place=self._placer(self._codes, maximum, 0, 0))
 
     def _word_pieces(
         self, request: Request, plan: Plan, line: Line, codes: torch.Tensor, words: torch.Tensor, tag: int
@@ -352,6 +356,9 @@ class DeviceReducer:
         block_words = plan.words(plan.block_elements)
         piece_blocks = SLOT_BYTES // (block_words * WORD_BYTES)
         kept = None if request.kept is None else request.kept.detach().reshape(-1)
+        back_block = request.keep_first // plan.block_elements
+        last = plan.words(min(request.keep_first + request.kept_count, count))
+        room = line.device.allocate(line.arriving, max(last - back_block * block_words, 0) * WORD_BYTES)
         for first_block in range(0, plan.blocks(count), piece_blocks):
             first_word, start = first_block * block_words, first_block * plan.block_elements
             part = words[first_word : first_word + piece_blocks * block_words]
@@ -366,7 +373,8 @@ class DeviceReducer:
                 back_first = block * block_words
                 last_word = min(plan.words(at + keep), len(part))
                 summed = replace(summed, keep_first=back_first, keep_count=last_word - back_first)
-                back = line.device.allocate(line.arriving, (last_word - back_first) * WORD_BYTES)
+                place = (first_word + back_first - back_block * block_words) * WORD_BYTES
+                back = room[place : place + (last_word - back_first) * WORD_BYTES]
                 begin = start + at - request.keep_first
                 decode = self._decoder(
                     plan, line, back, codes[first_block + block :], kept[begin : begin + keep],
@@ -374,7 +382,7 @@ class DeviceReducer:
                 )  # fmt: skip
             yield Piece(
                 out=as_bytes(part), back=back, back_first=back_first * WORD_BYTES, decode=decode,
-                start=self._starter(self._means.words, summed, 0, back_first * WORD_BYTES),
+                place=self._placer(self._means.words, summed, 0, back_first * WORD_BYTES),
             )  # fmt: skip
 
     def _decoder(
@@ -408,10 +416,10 @@ class DeviceReducer:
                 "rank %d: collectives of %s on devices have failed, and outputs under way are NaN: %s",
                 self._failures.rank, self._failures.group_name, error,
             )  # fmt: skip
-        for job in list(self._jobs):
-            job.end(error)
         for line in list(self._lines.values()):
             line.pipeline.release()
+        for job in list(self._jobs):
+            job.host.end(error)
         self._word_courier.fail(error)
         self._code_courier.fail(error)
 

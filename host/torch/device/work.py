@@ -26,29 +26,37 @@ if TYPE_CHECKING:
     from fanin.host.torch.handles.failures import Failures
 
 
-class Job:
-    """What the host and the device still have to do for one reduction."""
+class HostPart:
+    """What the host does for one reduction, and how that ended. Couriers hold this, and nothing of the device's."""
 
-    def __init__(self, device: Any, name: str, timeout_s: float, held: object) -> None:
-        self.device, self.name, self.timeout_s = device, name, timeout_s
-        self.held: object = held
-        """What must live until the device is through with it."""
-        self.done: Event = None
-        """Behind the result on the device."""
+    def __init__(self) -> None:
         self.error: BaseException | None = None
         self.over = threading.Event()
-        """Set when the host's part is done, for better or worse."""
+        """Set when it is done, for better or worse."""
 
     def end(self, error: BaseException | None) -> None:
-        """The host's part is over; the first word counts."""
+        """It is over; the first word counts."""
         if not self.over.is_set():
             self.error = error
             self.over.set()
 
+
+class Job:
+    """What the host and the device still have to do for one reduction."""
+
+    def __init__(self, device: Any, name: str, timeout_s: float, held: object, *, on_host: bool = False) -> None:
+        """`on_host`: it writes host memory as well, a residual, for which `wait` waits."""
+        self.device, self.name, self.timeout_s, self.on_host = device, name, timeout_s, on_host
+        self.held: object = held
+        """What must live until the device is through with it."""
+        self.done: Event = None
+        """Behind the result on the device."""
+        self.host = HostPart()
+
     @property
     def through(self) -> bool:
         """Whether nothing of it is under way any more."""
-        return self.over.is_set() and self.done is not None and bool(self.device.done(self.done))
+        return self.host.over.is_set() and self.done is not None and bool(self.device.done(self.done))
 
 
 class DeviceWork(FaninWork):
@@ -57,7 +65,7 @@ class DeviceWork(FaninWork):
     def __init__(self, job: Job, failures: Failures, completion: Completion, outputs: Tensors) -> None:
         super().__init__(completion, outputs, job.timeout_s)
         self._job, self._failures = job, failures
-        self.orders_streams = job.device.way != "block"
+        self.orders_streams = job.device.way != "block" and not job.on_host
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Let the current stream wait for the result; True. Raises the typed error of what is known to have failed."""
@@ -69,11 +77,11 @@ class DeviceWork(FaninWork):
         return True
 
     def _transported(self) -> bool:
-        return self._job.error is not None or self._job.through
+        return self._job.host.error is not None or self._job.through
 
     def _await(self, timeout_s: float) -> None:
         job = self._job
-        if not job.over.wait(timeout_s):
+        if not job.host.over.wait(timeout_s):
             late = CollectiveTimeoutError(f"no result after {timeout_s:g} s")
             raise self._failures.explain(late, job.name, timeout_s)
         self._raise_if_failed(timeout_s)
@@ -83,7 +91,7 @@ class DeviceWork(FaninWork):
         job.held = None
 
     def _raise_if_failed(self, timeout_s: float) -> None:
-        error = self._job.error
+        error = self._job.host.error
         if error is not None:
             self._error = explained = self._failures.explain(error, self._job.name, timeout_s)
             raise explained from error

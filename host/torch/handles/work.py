@@ -383,6 +383,11 @@ class QueuedWork(FaninWork):
         self._over = threading.Event()
         self._raised: BaseException | None = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the carrying thread is done with it."""
+        return self._over.is_set()
+
     def report(self, error: BaseException | None = None) -> None:
         """The carrying thread is done with it, with that error or well."""
         self._raised = error

@@ -27,6 +27,11 @@ def address_of(interface: str) -> str | None:
         return next((address for name, address in _ipv6_addresses() if name == interface), None)
 
 
+def interface_of(address: str) -> str | None:
+    """The interface that has that address; None where none has it."""
+    return next((name for _, name in socket.if_nameindex() if address_of(name) == address), None)
+
+
 def address_outside() -> str | None:
     """This machine's address on the way out; without such a way, that of the first interface which is connected."""
     for target, family in OUTSIDE:

@@ -10,7 +10,8 @@ Rules
 * Sums between hosts are submitted by the lanes of TwoLevels in the order of the buckets. A codec of one stage decodes
   while later buckets travel. One of several stages takes a bucket through all of them before the next one begins: their
   later stages would overtake each other otherwise, and differently on each rank.
-* Where each host has one rank there is nothing inside, and the hooks of one level do the work.
+* Where each host has one rank, and in a group of new_group on hosts with unlike numbers of ranks, the hooks of one
+  level do the work.
 """
 
 # No `from __future__ import annotations`: DDP compares a hook's annotations with classes.
@@ -53,8 +54,7 @@ class TwoLevelState:
     checkpoint owes nothing.
 
     Raises ConfigurationError for a group of another backend, lanes beside a codec, a codec that chooses by parameter
-    names, and what `Options.inside` raises where ranks cannot take part; UnsupportedError for hosts with unlike
-    numbers of ranks.
+    names, and what `Options.inside` raises where ranks cannot take part.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TwoLevelState:
             )
         self.group, self.lanes, self.error_feedback = found, lanes, error_feedback
         self.levels: TwoLevels | None = found.open_two_levels(inside)
-        """Both levels; None where each host has one rank."""
+        """Both levels; None: one level."""
         self._one_level: CodecState | LanesState | None = None
         if self.levels is None:
             self._one_level = (
