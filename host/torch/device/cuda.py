@@ -36,7 +36,7 @@ GREATER_OR_EQUAL = 0
 """CU_STREAM_WAIT_VALUE_GEQ: until (int32_t)(*address - value) >= 0."""
 WRITE_DEFAULT = 0
 """CU_STREAM_WRITE_VALUE_DEFAULT: with a fence before it, so what the stream has written is seen first."""
-PROBE_TIMEOUT_S = 5.0
+PROBE_TIMEOUT_S = 10.0
 """A way that has not let a stream go for so long after the flag does not work."""
 FLAG_BYTES = 128
 """Between flags, so that no two share a cache line, or a pair of them."""
@@ -324,7 +324,7 @@ class _Probe:
         come = self._come = memory.data_ptr()
         gone = come + FLAG_BYTES
         stream = made.stream("probe")
-        # The first launch of a kernel loads it, which may wait for all streams, so for one that waits for a flag, too.
+        # A kernel's first launch loads it, which may wait for all streams, and so for one that waits for our flag.
         made.write_value(stream, gone, 0)
         made.synchronize(stream)
         took = []

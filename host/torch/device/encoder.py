@@ -89,7 +89,8 @@ class DeviceEncoder:
         if self._work is not None:
             self._work.wait()
             self._work = None
-        return self._rotate(x) if self._plan.rotated else self._as_it_is(x, step)
+        with torch.cuda.device_of(x):
+            return self._rotate(x) if self._plan.rotated else self._as_it_is(x, step)
 
     def began(self, work: FaninWork) -> None:
         """The sum is under way."""

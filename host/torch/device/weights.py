@@ -35,8 +35,16 @@ class DeviceWeights:
         """As `WeightCodec.encode`; squared norms of each bucket of x, float32, and of its error, shape (buckets, 2)."""
         buckets = self._buckets(len(x))
         losses = torch.empty(buckets, 2, dtype=torch.float32, device=x.device)
-        if not buckets:
-            return losses
+        if buckets:
+            with torch.cuda.device_of(x):
+                self._launch_encode(x, into, losses, random, step, rank, first)
+        return losses
+
+    def _launch_encode(
+        self, x: torch.Tensor, into: torch.Tensor, losses: torch.Tensor, random: Randomness, step: int, rank: int,
+        first: int,
+    ) -> None:  # fmt: skip
+        buckets = len(losses)
         launch, stream = self.launches["encode"], Purpose.SHIFTS << 24 | rank + 1
         group, group_bytes = GROUPS[self._plan.bits]
         self._encode(
@@ -58,13 +66,15 @@ class DeviceWeights:
             BUCKET=self._plan.bucket,
             TILE=launch.tile,
         )
-        return losses
 
     def decode_rows(self, encoded: torch.Tensor, into: torch.Tensor, *, first: int, count: int) -> None:
         """As `WeightCodec.decode_rows`; `into` is float32, bfloat16 or float16."""
+        if into.numel():
+            with torch.cuda.device_of(into):
+                self._launch_decode(encoded, into, first, count)
+
+    def _launch_decode(self, encoded: torch.Tensor, into: torch.Tensor, first: int, count: int) -> None:
         rows, elements = into.shape
-        if not rows or not elements:
-            return
         launch, (group, group_bytes) = self.launches["decode"], GROUPS[self._plan.bits]
         bucket, stop = self._plan.bucket, first + elements
         self._decode(
