@@ -464,8 +464,8 @@ void WorkerMachine::State::result(const Parsed& packet, double now, bool marked)
   const bool bare =
       header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;  // may say nothing of what is summed
   const bool acknowledged = (header.bitmap >> worker_ & 1) != 0;
-  const bool of_passes_only = header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 &&
-                              operation.code_count == 0 && !bare;
+  const bool of_passes_only = packet.word_count == 0 && header.contributors == 0 && operation.code_count == 0 &&
+                              header.code_count == 0 && !bare;
   if (header.signature != operation.signature && !of_passes_only && !bare) return drop(Reason::mismatch);
   if (of_passes_only && operation.owned() && acknowledged) {
     presence_.refused(Reason::mismatch);  // somebody else was to contribute: another collective, or root
