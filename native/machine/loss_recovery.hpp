@@ -361,8 +361,8 @@ class LossRecovery {
   }
 
   std::vector<Transmission> transmissions_;
-  std::vector<std::uint32_t>
-      slot_of_order_;                   // by the order of a transmission, of the last ones; a power of two of them
+  // By the order of a transmission, of the last ones; a power of two of them.
+  std::vector<std::uint32_t> slot_of_order_;
   std::vector<std::uint32_t> missing_;  // of a receipt, while it is read
   std::vector<std::uint32_t> older_;    // likewise: before what it tells of
   std::uint64_t next_order_ = 1;
