@@ -170,10 +170,10 @@ struct KernelBody : KernelLoops<Simd> {
     constexpr Size WIDTH = Source<E, true>::WIDTH;
     const Size from = most(first, wanted.skip), to = least(last, wanted.end);
     if (from < to && in_groups<L>(from, to)) {
-      std::uint8_t* const out = wanted.out - wanted.skip * WIDTH;
       for (Size i = from; i < to; i = i + GROUP < to ? least(i + GROUP, to - GROUP) : to) {
-        __builtin_prefetch(out + i * WIDTH + PREFETCH_BYTES, 1);
-        Simd::template store<E>(out + i * WIDTH, values(Simd::template load_lanes<L>(words_be + i * L / 8)));
+        std::uint8_t* const out = wanted.out + (i - wanted.skip) * WIDTH;
+        __builtin_prefetch(out + PREFETCH_BYTES, 1);
+        Simd::template store<E>(out, values(Simd::template load_lanes<L>(words_be + i * L / 8)));
       }
       return;
     }
