@@ -10,6 +10,8 @@ from fanin.numerics.wide_sums import largest
 from fanin.options import Options
 
 FLOAT32_EPSILON = 2.0**-23
+UNTAGGED = "-open"
+"""What the label of a rival without tags ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +28,40 @@ class Rival:
     """Percentage of datagrams that fanin's fault injector drops, in either direction at every worker. None: no
     injector, whose Python loop and checksums cost something even where it drops nothing.
     """
+    tags: bool = True
+    """Whether fanin's packets carry keyed tags; False: `authenticate=False`."""
 
     @property
     def label(self) -> str:
         """A name without commas, read back by `parse`."""
         lossy = "" if self.loss_percent is None else f"-{self.loss_percent:g}"
-        return {"fanin": f"fanin-{self.lanes}{lossy}", "mpi": f"mpi-{self.transport}"}.get(self.backend, self.backend)
+        untagged = "" if self.tags else UNTAGGED
+        if self.backend == "fanin":
+            return f"fanin-{self.lanes}{lossy}{untagged}"
+        return f"mpi-{self.transport}" if self.backend == "mpi" else self.backend
 
     @classmethod
     def parse(cls, label: str) -> Rival:
         """The rival of that label."""
-        backend, _, detail = label.partition("-")
+        backend, _, detail = label.removesuffix(UNTAGGED).partition("-")
         if backend == "fanin":
             lanes, _, lossy = detail.partition("-")
             return cls(
-                backend, lanes=lanes if "/" in lanes else int(lanes), loss_percent=float(lossy) if lossy else None
+                backend,
+                lanes=lanes if "/" in lanes else int(lanes),
+                loss_percent=float(lossy) if lossy else None,
+                tags=not label.endswith(UNTAGGED),
             )
         return cls(backend, transport=detail)
 
     def options(self, rank: int, environment: Mapping[str, str]) -> Options:
         """For fanin: the process group's. Options that the rival does not fix come from the environment."""
-        if self.loss_percent is None:
-            return Options.from_environment(environment, lanes=self.lanes)
-        faults = f"drop={self.loss_percent}%@seed={rank}"
-        return Options.from_environment(environment, lanes=self.lanes, faults=faults)
+        given: dict[str, object] = {"lanes": self.lanes}
+        if self.loss_percent is not None:
+            given["faults"] = f"drop={self.loss_percent}%@seed={rank}"
+        if not self.tags:
+            given["authenticate"] = False
+        return Options.from_environment(environment, **given)
 
     def bytes_through_wire(self, workers: int) -> float:
         """Bytes that a worker sends per byte of float32: once through a switch, almost twice around a ring."""

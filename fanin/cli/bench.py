@@ -381,6 +381,40 @@ def collectives(
     benchmark.bench(plan, json_file=json, console=Console())
 
 
+@app.command(epilog=epilog("cost"))
+def cost(
+    hosts: Annotated[
+        str, typer.Option(help="Namespaces with a rank and a shard each; several numbers separated by commas.")
+    ] = "2",
+    mtu: Annotated[str, typer.Option(help="Of every link, several separated by commas.")] = "1500",
+    bytes_: Annotated[int, typer.Option("--bytes", min=4, max=MAX_BYTES, help="Of float32 per rank.")] = 26_214_400,
+    lanes: Annotated[str, typer.Option(help="fanin's lane widths, separated by commas.")] = "32,16,8,8/8",
+    untagged: Annotated[
+        str, typer.Option(help="Lane widths to measure with authenticate=False as well, separated by commas.")
+    ] = "8",
+    samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Of every rival, in turn.")] = 5,
+    calls: Annotated[int, typer.Option(min=1, max=20, help="Of a sample.")] = 10,
+    json: output.JsonFile = None,
+) -> None:
+    """Processor time of an all-reduce per call and host, beside gloo's, and what links need of it (root)."""
+    extras.require("torch", "`fanin bench cost`")
+    output.check(json, None, None)
+    from rich.console import Console
+
+    from fanin.benchmarks import cost as benchmark
+
+    plan = benchmark.Plan(
+        hosts=_numbers("hosts", hosts),
+        mtus=_numbers("mtu", mtu),
+        bytes=bytes_,
+        lanes=_lanes(lanes),
+        untagged=_lanes(untagged),
+        samples=samples,
+        calls=calls,
+    )
+    benchmark.bench(plan, json_file=json, console=Console())
+
+
 @app.command(epilog=epilog("staleness"))
 def staleness(
     workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,

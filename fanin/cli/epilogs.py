@@ -86,6 +86,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sudo fanin bench collectives --workers 4 --rate 1gbit --lanes 32,8",
         "sudo fanin bench collectives --workers 8 --rate 100mbit --switch-at own --which broadcast",
     ),
+    "cost": (
+        "sudo fanin bench cost",
+        "sudo fanin bench cost --hosts 2,4 --mtu 1500,9000 --lanes 32,8 --json rows.json",
+    ),
     "fairness": ("sudo fanin bench fairness --rate 100mbit",),
 }
 """By command, as they are typed."""

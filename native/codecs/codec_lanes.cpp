@@ -16,9 +16,13 @@ class LanesCodec final : public BlockCodec {
     scaled = true;
     lay_out(asked.count, elements_per_packet(fixed_, spec.words_per_packet / spec.codes_per_packet),
             spec.codes_per_packet);
+    whole_words_ = words_for(fixed_, packet_elements);
   }
 
-  std::size_t word_count(std::uint64_t packet) const override { return words_for(fixed_, span(packet).count); }
+  std::size_t word_count(std::uint64_t packet) const override {
+    const std::size_t elements = span(packet).count;
+    return elements == packet_elements ? whole_words_ : words_for(fixed_, elements);
+  }
 
   void codes(const Contribution& own, std::uint16_t* codes) const override {
     scale_codes(fixed_, own.x, own.n, block_elements, own.factor, own.residual, codes);
@@ -41,6 +45,7 @@ class LanesCodec final : public BlockCodec {
 
  private:
   FixedPoint fixed_;
+  std::size_t whole_words_ = 0;  // of a packet that is full
 };
 
 bool is_width(std::uint32_t lanes) { return lanes == 32 || lanes == 16 || lanes == 8 || lanes == 4; }

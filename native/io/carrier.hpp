@@ -100,6 +100,7 @@ class WorkerCarrier {
   // Hands over what has come, a bounded number of batches; false when there may be more.
   virtual bool receive(Inbox& inbox) = 0;
   virtual bool has_more() const { return false; }  // as far as can be told without a system call
+  virtual bool all_here() const { return false; }  // every worker of the job has this carrier, none needs a network
 
   // Says that this worker is about to sleep, then looks once more: false when it had better not. See shared_memory.hpp.
   virtual bool may_sleep(Sleep) { return true; }
@@ -191,7 +192,8 @@ class SwitchBase : public SwitchCarrier {
 class SwitchBypass : public SwitchCarrier {
  public:
   virtual bool receive(Inbox& inbox) = 0;  // what has come, a bounded number of batches; false when there may be more
-  virtual bool in_use() const = 0;         // whether any job is offered it: doorbells may come, and lingering may pay
+  virtual bool in_use() const = 0;         // whether any job is offered it: doorbells may come
+  virtual bool all_here() const = 0;       // every worker of some job has it: lingering may pay
   virtual bool worth_waking() = 0;         // so much has come that a round may close
   // Says that the switch is about to sleep, then looks once more: false when it had better not.
   virtual bool may_sleep() = 0;

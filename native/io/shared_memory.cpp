@@ -331,6 +331,8 @@ std::uint32_t SharedMemory::attached() const {
   return mask & ~detached_;
 }
 
+bool SharedMemory::all_attached() const { return std::popcount(attached()) == static_cast<int>(workers_); }
+
 RingReader SharedMemory::uplink(std::uint32_t worker) {
   WorkerControl& its = worker_control(worker);
   return {uplink_memory(worker), ring_bytes_, &its.uplink_written, &its.uplink_read, image_memory()};
@@ -349,26 +351,31 @@ bool SharedMemory::holds(std::span<const std::uint8_t> datagram) const {
   return !before(datagram.data(), first) && before(datagram.data(), first + image_bytes_);
 }
 
-bool SharedMemory::publish(std::span<const std::uint8_t> datagram, std::uint32_t mask) {
+std::size_t SharedMemory::publish(std::span<const iovec> train, std::uint32_t mask) {
   const std::uint32_t readers = attached();
-  if ((mask & ~readers) != 0) return false;
+  if ((mask & ~readers) != 0) return 0;
   std::uint64_t slowest = writer_.position();
   for (std::uint32_t left = readers; left != 0; left &= left - 1) {
     const auto worker = static_cast<std::uint32_t>(std::countr_zero(left));
     slowest = std::min(slowest, worker_control(worker).downlink_read.load(std::memory_order_acquire));
   }
-  if (holds(datagram)) {
-    if (!writer_.reserve_reference(slowest)) return false;
-    writer_.refer(datagram, static_cast<std::uint64_t>(datagram.data() - image_memory().data()), mask);
-  } else {
-    const std::span<std::uint8_t> room = writer_.reserve(datagram.size(), slowest);
-    if (room.empty()) return false;
-    std::memcpy(room.data(), datagram.data(), datagram.size());
-    writer_.commit(datagram.size(), mask);
+  const std::uint8_t* const images = image_memory().data();
+  std::size_t published = 0;
+  for (; published < train.size(); ++published) {
+    const std::span datagram(static_cast<const std::uint8_t*>(train[published].iov_base), train[published].iov_len);
+    if (holds(datagram)) {
+      if (!writer_.reserve_reference(slowest)) break;
+      writer_.refer(datagram, static_cast<std::uint64_t>(datagram.data() - images), mask);
+    } else {
+      const std::span<std::uint8_t> room = writer_.reserve(datagram.size(), slowest);
+      if (room.empty()) break;
+      std::memcpy(room.data(), datagram.data(), datagram.size());
+      writer_.commit(datagram.size(), mask);
+    }
+    unannounced_bytes_ += datagram.size();
+    unannounced_ |= mask;
   }
-  unannounced_bytes_ += datagram.size();
-  unannounced_ |= mask;
-  return true;
+  return published;
 }
 
 Sleep SharedMemory::rouse(std::uint32_t worker) {

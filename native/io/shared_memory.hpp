@@ -47,6 +47,8 @@
 // that is worth the switch of processes, where there are more of them than cores.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -167,9 +169,9 @@ class SharedMemory {
   std::span<const std::uint8_t> uplinks() const;  // all of them
   // Whether the datagram lies among the images.
   bool holds(std::span<const std::uint8_t> datagram) const;
-  // Copies the datagram into the downlink, or where it lies among the images says so there; false when one in `mask`
-  // reads none, or has left no room for it.
-  bool publish(std::span<const std::uint8_t> datagram, std::uint32_t mask);
+  // Copies the datagrams into the downlink, or where one lies among the images says so there; returns how many: not
+  // all where one in `mask` reads none, or has left no room.
+  std::size_t publish(std::span<const iovec> train, std::uint32_t mask);
   // Whether so much was published since take_unannounced() that who sleeps has half a window to work on.
   bool announces() const { return 2 * unannounced_bytes_ >= window_bytes_; }
   // For whom that was.
@@ -185,6 +187,7 @@ class SharedMemory {
 
   // --- the worker's side ---
   void attach(std::uint32_t worker);
+  bool all_attached() const;  // every worker of the job, as far as the segment says
   std::span<std::uint8_t> reserve_uplink(std::uint32_t worker, std::size_t datagram_bytes);
   void commit_uplink(std::size_t datagram_bytes) { writer_.commit(datagram_bytes, 1); }
   // The same in place, `at` bytes behind the start of the images.

@@ -49,7 +49,10 @@ class Batch {
     while (count < std::min(limit, arrivals_.size()) && bytes < RESPOND_AFTER_BYTES) {
       const std::span<const std::uint8_t> datagram = ring.next(mask);
       if (datagram.empty()) break;
-      arrivals_[count++] = {.bytes = datagram, .source = source, .here = true};
+      Arrival& arrival = arrivals_[count++];
+      arrival.bytes = datagram;
+      arrival.source = source;
+      arrival.here = true;
       bytes += datagram.size();
     }
     return std::span(arrivals_).first(count);
@@ -116,6 +119,7 @@ class SharedMemoryWorker final : public WorkerCarrier {
   }
 
   bool has_more() const override { return downlink_.has_more(); }
+  bool all_here() const override { return memory_.all_attached(); }
 
   bool may_sleep(Sleep how) override {
     memory_.worker_sleeps(worker_, how);
@@ -187,11 +191,10 @@ class SharedMemorySwitch final : public SwitchBypass {
       return !memory.holds(bytes) && std::ranges::any_of(segments_, holds);
     };
     if (std::ranges::any_of(train, foreign)) return 0;
-    for (const iovec& datagram : train) {
-      // What has gone out already goes out again by the next carrier: the protocol copes with duplicates.
-      if (!memory.publish({static_cast<const std::uint8_t*>(datagram.iov_base), datagram.iov_len}, mask)) return 0;
-      ++counters_.out;
-    }
+    const std::size_t published = memory.publish(train, mask);
+    counters_.out += published;
+    // What has gone out already goes out again by the next carrier: the protocol copes with duplicates.
+    if (published != train.size()) return 0;
     if (memory.announces()) announce(job, memory);
     return static_cast<std::size_t>(elsewhere - destinations.begin());
   }
@@ -210,6 +213,16 @@ class SharedMemorySwitch final : public SwitchBypass {
   }
 
   bool in_use() const override { return !segments_.empty(); }
+
+  bool all_here() const override {
+    return std::ranges::any_of(segments_, [this](const auto& entry) {
+      const auto& [job, segment] = entry;
+      const std::uint32_t attached = segment.memory.attached();
+      for (std::uint32_t worker = 0; worker < segment.uplinks.size(); ++worker)
+        if ((attached & bit(worker)) == 0 && host_.source(job, worker)) return false;
+      return true;
+    });
+  }
 
   bool worth_waking() override {
     for (const auto& [job, segment] : segments_) {

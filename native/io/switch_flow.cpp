@@ -268,7 +268,7 @@ bool SwitchFlow::linger() {
   };
   {
     const std::lock_guard lock(turnstile_);
-    if (!in_use()) return false;
+    if (!std::ranges::any_of(bypasses_, [](const auto& bypass) { return bypass->all_here(); })) return false;
   }
   if (!lingering_.pays()) return false;
   const double until = monotonic_now() + Lingering::FOR_S;

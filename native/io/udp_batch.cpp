@@ -69,7 +69,7 @@ ReceiveBatch::~ReceiveBatch() = default;
 std::span<const Received> ReceiveBatch::fill(const UdpSocket& socket, UdpCounters& counters) {
   received_.clear();
   Messages& m = *messages_;
-  const std::size_t wanted = long_messages_ ? 1 : RECEIVE_SLOTS;
+  const std::size_t wanted = long_messages_ ? LONG_MESSAGES : RECEIVE_SLOTS;
   for (std::size_t i = 0; i < wanted; ++i) m.prepare(i);
   int count;
   do {

@@ -18,7 +18,8 @@ inline constexpr std::size_t MAX_MESSAGES = 64;       // of one sendmmsg
 inline constexpr int SEND_WAIT_MS = 5;                // for room in a full send buffer, before datagrams are dropped
 inline constexpr std::size_t RECEIVE_SLOTS = 16;      // of one recvmmsg
 inline constexpr std::size_t RECEIVE_SLOT_BYTES = 65'536;  // a whole train
-inline constexpr std::size_t LONG_MESSAGE_BYTES = 8'192;   // from here on one message a call: it stays in the cache
+inline constexpr std::size_t LONG_MESSAGE_BYTES = 8'192;   // from here on few messages a call: they stay in the cache
+inline constexpr std::size_t LONG_MESSAGES = 2;            // of one recvmmsg: mostly one, and no call to find no more
 
 // One datagram that arrived. It lives until the batch is filled again.
 struct Received {

@@ -63,8 +63,12 @@ class UdpWorker final : public WorkerBase {
   bool receive(Inbox& inbox) override {
     for (int i = 0; i < BATCHES_PER_WAKE; ++i) {
       arrivals_.clear();
-      for (const Received& received : batch_.fill(socket_, counters_))
-        arrivals_.push_back({received.bytes, THE_SWITCH, received.marked});
+      for (const Received& received : batch_.fill(socket_, counters_)) {
+        Arrival& arrival = arrivals_.emplace_back();  // filled in there: a copy would wait for what it is made of
+        arrival.bytes = received.bytes;
+        arrival.source = THE_SWITCH;
+        arrival.marked = received.marked;
+      }
       inbox.take(arrivals_);
       if (!batch_.may_have_more()) return true;
       inbox.respond();
@@ -235,7 +239,10 @@ class UdpSwitch final : public SwitchBase {
           source = received.source;
           number = book_.number(*source, received.local);
         }
-        arrivals_.push_back({received.bytes, number, received.marked});
+        Arrival& arrival = arrivals_.emplace_back();
+        arrival.bytes = received.bytes;
+        arrival.source = number;
+        arrival.marked = received.marked;
       }
       inbox.take(arrivals_);
       inbox.respond();

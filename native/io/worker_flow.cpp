@@ -237,14 +237,14 @@ void WorkerFlow::wait_for_packets(const std::function<bool()>& finished, double 
 }
 
 // Gives the processor to others for a moment, on the chance that the result comes meanwhile: where a round trip takes
-// less than going to sleep and being woken, that is the quicker way. Only bypasses can be looked at without a system
-// call.
+// less than going to sleep and being woken, that is the quicker way. Where rounds wait for somebody behind a network it
+// is not, and each look costs a system call. Only bypasses can be looked at without one.
 bool WorkerFlow::linger() {
   const auto has_more = [this] {
     const std::lock_guard lock(turnstile_);
     return std::ranges::any_of(bypasses_, [](const WorkerCarrier* bypass) { return bypass->has_more(); });
   };
-  if (!bell_ || !lingering_.pays()) return false;
+  if (!bell_ || !all_here() || !lingering_.pays()) return false;
   const double until = monotonic_now() + Lingering::FOR_S;
   bool came = false;
   do {
@@ -253,6 +253,11 @@ bool WorkerFlow::linger() {
   } while (!came && monotonic_now() < until);
   lingering_.ended(came);
   return came;
+}
+
+bool WorkerFlow::all_here() {
+  const std::lock_guard lock(turnstile_);
+  return std::ranges::any_of(bypasses_, [](const WorkerCarrier* bypass) { return bypass->all_here(); });
 }
 
 bool WorkerFlow::may_sleep(Sleep how) {

@@ -72,6 +72,7 @@ class WorkerFlow final : private Seated {
   bool turn(bool woken) override;
   bool pump(bool reads_base);  // everything that is due; false: there may be more to receive
   bool linger();
+  bool all_here();  // whether a bypass has every worker of the job
   bool may_sleep(Sleep how);
   void wait_for_packets(const std::function<bool()>& finished, double deadline_s);
   void watch_base(bool by_thread);

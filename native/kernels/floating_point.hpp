@@ -2,6 +2,10 @@
 //
 // torch.set_flush_denormal(True), libraries built with -ffast-math and some audio code switch a thread to flushing
 // subnormal numbers, or to another rounding. Ranks that differ in that must not differ in their results.
+//
+// Reading the control register waits for all arithmetic before it, and so for the memory that this reads: a tensor's,
+// which is in no cache. Whoever calls kernels for packet after packet has an object of its own around all of them, and
+// theirs do nothing.
 #pragma once
 
 #if defined(__SSE2__)
@@ -13,19 +17,27 @@ namespace fanin {
 #if defined(__SSE2__)
 class DefaultFloatingPoint {
  public:
-  DefaultFloatingPoint() : callers_(_mm_getcsr()) {
-    if (callers_ != DEFAULT) _mm_setcsr(DEFAULT);
+  DefaultFloatingPoint() {
+    if (inside_) return;
+    inside_ = outermost_ = true;
+    callers_ = _mm_getcsr();
+    if ((callers_ & ~FLAGS) != DEFAULT) _mm_setcsr(DEFAULT);
   }
   ~DefaultFloatingPoint() {
-    if (callers_ != DEFAULT) _mm_setcsr(callers_);
+    if (!outermost_) return;
+    inside_ = false;
+    if ((callers_ & ~FLAGS) != DEFAULT) _mm_setcsr(callers_);
   }
   DefaultFloatingPoint(const DefaultFloatingPoint&) = delete;
   DefaultFloatingPoint& operator=(const DefaultFloatingPoint&) = delete;
 
  private:
-  // Round to nearest, ties to even; nothing flushed; no exception traps; no exception flag raised yet.
+  // Round to nearest, ties to even; nothing flushed; no exception traps.
   static constexpr unsigned DEFAULT = 0x1F80;
-  const unsigned callers_;
+  static constexpr unsigned FLAGS = 0x3F;  // of exceptions that were raised: they change no result
+  constinit static inline thread_local bool inside_ = false;
+  bool outermost_ = false;
+  unsigned callers_ = DEFAULT;
 };
 #else
 struct DefaultFloatingPoint {

@@ -76,12 +76,23 @@ struct KernelBody : KernelLoops<Simd> {
         other = Simd::maximum(other, Simd::magnitude_bits(source.group(i + GROUP)));
       }
       for (; i < last; i += GROUP) {
-        const Floats value = i + GROUP <= last ? source.group(i) : source.partial(i, last - i);
+        source.prefetch(i);
+        const Floats value = i + GROUP <= last       ? source.group(i)
+                             : first + GROUP <= last ? source.group(last - GROUP)  // some of them once more
+                                                     : source.partial(i, last - i);
         largest = Simd::maximum(largest, Simd::magnitude_bits(value));
       }
       const std::uint32_t bits = Simd::largest(Simd::maximum(largest, other));
       *codes++ = scale_code(codec, __builtin_bit_cast(float, bits));
     }
+  }
+
+  // Whether elements [first, last) of a block, which are whole words, can be converted in whole groups: the last group
+  // has some elements of the one before it, which come to the same once more. A group in part is copied to where there
+  // is room for a whole one and back, and a processor waits for such copies longer than for all the rest of a block.
+  template <std::uint32_t L>
+  static bool in_groups(Size first, Size last) {
+    return last - first >= GROUP && first * L % 32 == 0 && last * L % 32 == 0;
   }
 
   // ---- quantize
@@ -111,7 +122,11 @@ struct KernelBody : KernelLoops<Simd> {
         __builtin_prefetch(words_be + i * L / 8 + PREFETCH_WORDS_BYTES, 1);
         Simd::template store_lanes<L>(words_be + i * L / 8, lanes_of<L>(steps(source.group(i)), offset));
       }
-      if (i < last) {
+      if (i < last && in_groups<L>(first, last)) {
+        source.prefetch(i);
+        i = last - GROUP;
+        Simd::template store_lanes<L>(words_be + i * L / 8, lanes_of<L>(steps(source.group(i)), offset));
+      } else if (i < last) {
         std::uint8_t tail[GROUP * L / 8];
         Simd::template store_lanes<L>(tail, lanes_of<L>(steps(source.partial(i, last - i)), offset));
         std::memcpy(words_be + i * L / 8, tail, words_for(codec, last - i) * 4);
@@ -154,6 +169,14 @@ struct KernelBody : KernelLoops<Simd> {
                                const Values<Divide>& values, const Wanted& wanted) {
     constexpr Size WIDTH = Source<E, true>::WIDTH;
     const Size from = most(first, wanted.skip), to = least(last, wanted.end);
+    if (from < to && in_groups<L>(from, to)) {
+      for (Size i = from; i < to; i = i + GROUP < to ? least(i + GROUP, to - GROUP) : to) {
+        std::uint8_t* const out = wanted.out + (i - wanted.skip) * WIDTH;
+        __builtin_prefetch(out + PREFETCH_BYTES, 1);
+        Simd::template store<E>(out, values(Simd::template load_lanes<L>(words_be + i * L / 8)));
+      }
+      return;
+    }
     Size i = first + (from - first) / GROUP * GROUP;
     while (i < to) {
       if (i >= from && i + GROUP <= to) {

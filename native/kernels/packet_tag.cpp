@@ -169,8 +169,9 @@ constexpr TagTable avx512_tags = {tags_avx512<1>, tags_avx512<2>, tags_avx512<4>
 // As the other kernels: whichever runs, all give the same bits.
 const TagTable& tag_table() {
 #if FANIN_X86_KERNELS
-  if (std::strcmp(kernels_in_use(), "avx512") == 0) return avx512_tags;
-  if (std::strcmp(kernels_in_use(), "avx2") == 0) return avx2_tags;
+  const char* const in_use = kernels_in_use();
+  if (in_use == avx512_kernels.name) return avx512_tags;
+  if (in_use == avx2_kernels.name) return avx2_tags;
 #endif
   return portable_tags;
 }

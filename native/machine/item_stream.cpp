@@ -1,6 +1,7 @@
 #include "machine/item_stream.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <stdexcept>
 
@@ -10,11 +11,13 @@ namespace fanin {
 
 ItemStream::ItemStream(std::uint32_t slots, std::uint64_t window, std::uint32_t codes_per_packet)
     : window_(window),
+      in_order_(slots),
       again_(slots),
       codes_per_packet_(codes_per_packet),
-      agreed_for_(window_ + slots),
-      agreed_((window_ + slots) * codes_per_packet) {
-  queue_.reserve(slots);
+      agreed_for_(std::bit_ceil(window_ + slots)),
+      agreed_(agreed_for_.size() * codes_per_packet) {
+  entering_slot_ = static_cast<std::uint32_t>(window_ % slots);
+  others_.reserve(slots);
   slots_.reserve(slots);
   for (std::uint32_t slot = 0; slot < slots; ++slot) slots_.push_back({.item = slot});
 }
@@ -28,38 +31,28 @@ void ItemStream::append(const Operation& operation) {
   operations_.push_back(operation);
   end_item_ = operation.end_item();
   const std::uint64_t last = std::min<std::uint64_t>(end_item_, operation.first_item + slots_.size());
-  for (std::uint64_t item = operation.first_item; item < last; ++item) offer(item, number);
+  auto slot = static_cast<std::uint32_t>(operation.first_item % slots_.size());
+  for (std::uint64_t item = operation.first_item; item < last; ++item, slot = further(slot, 1))
+    offer(item, slot, number);
 }
 
 void ItemStream::begin(std::uint32_t base) {
   end_item_ = oldest_item_ = std::uint64_t{base} * slots_.size();
-  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) slots_[slot] = {.item = end_item_ + slot, .held = true};
+  oldest_slot_ = 0;
+  entering_slot_ = static_cast<std::uint32_t>(window_ % slots_.size());
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot)
+    slots_[slot] = {.item = end_item_ + slot, .held = true, .base = base};
 }
 
 void ItemStream::release(std::uint32_t slot) {
   slots_[slot].held = false;
-  if (slots_[slot].item < end_item_) offer(slots_[slot].item, operations_.front_number());
-}
-
-std::optional<std::uint32_t> ItemStream::next() {
-  // An entry may be out of date: its slot was answered, or finished, after it was put here. It is dropped when it is
-  // met, which is cheaper than finding it then.
-  while (!again_.empty()) {
-    if (slots_[again_.front()].state == State::again) return again_.front();
-    slots_[again_.pop()].in_again = false;
-  }
-  while (!queue_.empty()) {
-    const std::uint32_t slot = queue_.front().second;
-    if (slots_[slot].state == State::queued) return slot;
-    pop();
-  }
-  return std::nullopt;
+  if (slots_[slot].item < end_item_) offer(slots_[slot].item, slot, operations_.front_number());
 }
 
 void ItemStream::take() {
-  const std::optional<std::uint32_t> next_slot = next();
-  if (!next_slot) return;
-  Slot& slot = slots_[*next_slot];
+  const std::uint32_t next_slot = next();
+  if (next_slot == NONE) return;
+  Slot& slot = slots_[next_slot];
   if (slot.state == State::again) {
     again_.pop();
     slot.in_again = false;
@@ -82,12 +75,13 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
   const std::uint64_t item = slot.item, number = slot.operation;
   Operation& operation = operations_[number];
   slot.item += slots_.size();
+  ++slot.base;
   slot.state = State::idle;
   if (operation.carries_codes(item)) {
     learn_codes(item + operation.lead, operation.code_count, codes_be);
-    offer(item + operation.lead, number);
+    offer(item + operation.lead, further(slot_index, operation.lead), number);
   }
-  offer(slot.item, number);
+  offer(slot.item, slot_index, number);
   advance(number);
   if (!operation.carries_words(item)) return 0;
   const std::uint64_t done = --operation.unfinished_chunks == 0 ? operation.ticket : 0;
@@ -99,6 +93,7 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
 void ItemStream::repeat(std::uint32_t slot, const std::uint8_t* codes_be) {
   learn_codes(current(slot), operation(slot).code_count, codes_be);
   most_repeats_ = std::max(most_repeats_, ++slots_[slot].repeats);
+  ++slots_[slot].base;
   enqueue(slot);
 }
 
@@ -110,8 +105,14 @@ void ItemStream::learn_codes(std::uint64_t item, std::uint32_t count, const std:
 
 void ItemStream::advance(std::uint64_t hint) {
   std::uint64_t item = window_end();
-  while (slots_[oldest_item_ % slots_.size()].item > oldest_item_) ++oldest_item_;
-  for (const std::uint64_t last = std::min(window_end(), end_item_); item < last; ++item) offer(item, hint);
+  std::uint32_t slot = entering_slot_;
+  while (slots_[oldest_slot_].item > oldest_item_) {
+    ++oldest_item_;
+    oldest_slot_ = further(oldest_slot_, 1);
+    entering_slot_ = further(entering_slot_, 1);
+  }
+  for (const std::uint64_t last = std::min(window_end(), end_item_); item < last; ++item, slot = further(slot, 1))
+    offer(item, slot, hint);
 }
 
 std::uint64_t ItemStream::find(std::uint64_t item, std::uint64_t hint) const {
@@ -124,9 +125,8 @@ std::uint64_t ItemStream::find(std::uint64_t item, std::uint64_t hint) const {
   return low;
 }
 
-void ItemStream::offer(std::uint64_t item, std::uint64_t hint) {
+void ItemStream::offer(std::uint64_t item, std::uint32_t index, std::uint64_t hint) {
   if (item >= end_item_ || item >= window_end()) return;
-  const auto index = static_cast<std::uint32_t>(item % slots_.size());
   Slot& slot = slots_[index];
   if (slot.item != item || slot.state != State::idle || slot.held) return;
   const std::uint64_t number = find(item, hint);
@@ -141,18 +141,25 @@ void ItemStream::enqueue(std::uint32_t index) {
   slot.state = State::queued;
   if (slot.in_queue) return;
   slot.in_queue = true;
-  queue_.emplace_back(slot.item, index);
-  std::ranges::push_heap(queue_, std::ranges::greater{});
+  const Queued entry{slot.item, index};
+  if (in_order_.empty() || in_order_.back() < entry) return in_order_.push(entry);
+  others_.push_back(entry);
+  std::ranges::push_heap(others_, std::ranges::greater{});
 }
 
 void ItemStream::pop() {
-  slots_[queue_.front().second].in_queue = false;
-  std::ranges::pop_heap(queue_, std::ranges::greater{});
-  queue_.pop_back();
+  slots_[lowest().second].in_queue = false;
+  if (!others_first()) {
+    in_order_.pop();
+    return;
+  }
+  std::ranges::pop_heap(others_, std::ranges::greater{});
+  others_.pop_back();
 }
 
 std::size_t ItemStream::buffer_bytes() const {
-  return slots_.capacity() * sizeof(Slot) + operations_.capacity_bytes() + queue_.capacity() * sizeof(queue_[0]) +
+  return slots_.capacity() * sizeof(Slot) + operations_.capacity_bytes() +
+         (in_order_.ring.capacity() + others_.capacity()) * sizeof(Queued) +
          again_.ring.capacity() * sizeof(std::uint32_t) + agreed_for_.capacity() * sizeof(std::uint64_t) +
          agreed_.capacity() * sizeof(std::uint16_t);
 }

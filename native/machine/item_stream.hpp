@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,7 +23,7 @@ class ItemStream {
   // The slot's current item, submitted or not.
   std::uint64_t current(std::uint32_t slot) const { return slots_[slot].item; }
   // The slot's round that its current item goes into.
-  std::uint64_t base(std::uint32_t slot) const { return current(slot) / slots_.size() + slots_[slot].repeats; }
+  std::uint64_t base(std::uint32_t slot) const { return slots_[slot].base; }
   // The operation of a slot's current item, which must have been sent.
   Operation& operation(std::uint32_t slot) { return operations_[slots_[slot].operation]; }
   // Whether the slot's item still has to have its codes agreed on, in the round that its words go into by forecast.
@@ -38,8 +37,23 @@ class ItemStream {
   // Starts with `base` instead of 0, and with no slot: those of a catch-up come with `release`, one by one.
   void begin(std::uint32_t base);
   void release(std::uint32_t slot);
-  // The slot whose current item is to be sent next, what is sent again first; it stays so until `take`.
-  std::optional<std::uint32_t> next();
+  static constexpr std::uint32_t NONE = ~std::uint32_t{0};
+  // The slot whose current item is to be sent next, what is sent again first; it stays so until `take`. NONE: there is
+  // none. (An optional comes back in memory, in two parts, and a processor waits for that.)
+  std::uint32_t next() {
+    // An entry may be out of date: its slot was answered, or finished, after it was put here. It is dropped when it is
+    // met, which is cheaper than finding it then.
+    while (!again_.empty()) {
+      if (slots_[again_.front()].state == State::again) return again_.front();
+      slots_[again_.pop()].in_again = false;
+    }
+    while (queued() != 0) {
+      const std::uint32_t slot = lowest().second;
+      if (slots_[slot].state == State::queued) return slot;
+      pop();
+    }
+    return NONE;
+  }
   void take();
   void send_again(std::uint32_t slot);
   // The slot's item has its result, and is stored; codes_be are the codes that came with it, in wire order.
@@ -57,36 +71,47 @@ class ItemStream {
     bool in_queue = false;
     bool in_again = false;
     bool held = false;          // native/machine/catch_up.hpp still has it
+    std::uint64_t base = 0;     // the round that the item goes into: its number among the slot's, and its repeats
     std::uint64_t repeats = 0;  // items that took another round
   };
 
-  // A ring of slots, each in it once at most.
+  // A ring of slots, each in it once at most, or of entries that are one slot's each.
+  template <typename Entry>
   struct Queue {
     explicit Queue(std::uint32_t slots) : ring(slots) {}
     bool empty() const { return size == 0; }
-    std::uint32_t front() const { return ring[first]; }
-    void push(std::uint32_t slot) {
-      const std::size_t end = first + size++;
-      ring[end < ring.size() ? end : end - ring.size()] = slot;
-    }
-    std::uint32_t pop() {
-      const std::uint32_t slot = ring[first];
+    const Entry& front() const { return ring[first]; }
+    const Entry& back() const { return ring[place(size - 1)]; }
+    void push(const Entry& entry) { ring[place(size++)] = entry; }
+    Entry pop() {
+      const Entry entry = ring[first];
       first = first + 1 == ring.size() ? 0 : first + 1;
       --size;
-      return slot;
+      return entry;
     }
-    std::vector<std::uint32_t> ring;
+    std::size_t place(std::size_t number) const {
+      const std::size_t at = first + number;
+      return at < ring.size() ? at : at - ring.size();
+    }
+    std::vector<Entry> ring;
     std::size_t first = 0;
     std::size_t size = 0;
   };
+  using Queued = std::pair<std::uint64_t, std::uint32_t>;  // (item, slot)
 
   bool knows_codes(std::uint64_t item) const { return agreed_for_[entry(item)] == item + 1; }
   void learn_codes(std::uint64_t item, std::uint32_t count, const std::uint8_t* codes_be);
-  std::size_t entry(std::uint64_t item) const { return static_cast<std::size_t>(item % agreed_for_.size()); }
+  // A power of two of entries: a division by what is known at run time only costs as much as all else here.
+  std::size_t entry(std::uint64_t item) const { return static_cast<std::size_t>(item & (agreed_for_.size() - 1)); }
+  // The slot `steps` further on; no more of them than there are slots.
+  std::uint32_t further(std::uint32_t slot, std::uint64_t steps) const {
+    const std::uint64_t at = slot + steps;
+    return static_cast<std::uint32_t>(at < slots_.size() ? at : at - slots_.size());
+  }
   std::uint64_t window_end() const { return oldest_item_ + window_; }
   // The number of the operation of a submitted, unfinished item; `hint` is where to look first.
   std::uint64_t find(std::uint64_t item, std::uint64_t hint) const;
-  void offer(std::uint64_t item, std::uint64_t hint);
+  void offer(std::uint64_t item, std::uint32_t slot, std::uint64_t hint);
   void advance(std::uint64_t hint);
   void enqueue(std::uint32_t slot);
   void pop();
@@ -95,14 +120,22 @@ class ItemStream {
   GrowingRing<Operation> operations_;
   std::uint64_t end_item_ = 0;
   std::uint64_t oldest_item_ = 0;
+  std::uint32_t oldest_slot_ = 0;    // of the oldest item
+  std::uint32_t entering_slot_ = 0;  // of the item at the end of the window
   std::uint64_t window_;
   std::uint64_t most_repeats_ = 0;  // of any slot
 
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> queue_;  // a heap of (item, slot), the lowest item on top
-  Queue again_;
+  // To be sent, the lowest item first: those that came in order, as they do while nothing is lost, and a heap of
+  // others.
+  Queue<Queued> in_order_;
+  std::vector<Queued> others_;
+  std::size_t queued() const { return in_order_.size + others_.size(); }
+  bool others_first() const { return !others_.empty() && (in_order_.empty() || others_.front() < in_order_.front()); }
+  const Queued& lowest() const { return others_first() ? others_.front() : in_order_.front(); }
+  Queue<std::uint32_t> again_;
 
   // Agreed codes by the item that carries their words. An item's codes come at most a pool after it entered the window,
-  // so a window and a pool of entries never collide.
+  // so those of a window and a pool never collide.
   std::uint32_t codes_per_packet_;
   std::vector<std::uint64_t> agreed_for_;  // the item, plus 1; 0: none
   std::vector<std::uint16_t> agreed_;

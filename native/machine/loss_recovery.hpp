@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -15,7 +16,8 @@ class LossRecovery {
  public:
   RetransmissionTimer timer;
 
-  explicit LossRecovery(std::uint32_t slots) : transmissions_(slots) {}
+  explicit LossRecovery(std::uint32_t slots)
+      : transmissions_(slots), slot_of_order_(std::bit_ceil(std::size_t{slots} + TRACKED)) {}
 
   std::uint32_t timeouts_in_a_row() const { return timeouts_in_a_row_; }
   bool was_sent(std::uint32_t slot) const { return transmissions_[slot].count != 0; }
@@ -39,6 +41,7 @@ class LossRecovery {
     Transmission& transmission = transmissions_[slot];
     withdraw(slot);
     transmission.order_before = transmission.count == 0 ? next_order_ : transmission.order;
+    slot_of_order_[next_order_ & (slot_of_order_.size() - 1)] = slot;
     transmission.order = next_order_++;
     transmission.sent_at = now;
     transmission.arrived = transmission.landed = transmission.needless = false;
@@ -73,12 +76,10 @@ class LossRecovery {
       return std::nullopt;
     }
     answers_in_a_row_ = 0;
-    std::optional<double> round_trip_s;
     // What was under way when the timer expired measures how long somebody waited to send again, not the path.
-    if (transmission.sent_at >= expired_at_) {
-      round_trip_s = now - transmission.sent_at;
-      timer.sample(*round_trip_s);
-    }
+    const bool measures = transmission.sent_at >= expired_at_;
+    const double round_trip_s = now - transmission.sent_at;
+    if (measures) timer.sample(round_trip_s);
     const std::uint32_t threshold = thin() ? THIN_REORDER_THRESHOLD : REORDER_THRESHOLD;
     while (flying_.oldest != NONE && transmissions_[flying_.oldest].order + threshold <= transmission.order) {
       const std::uint32_t overdue = flying_.oldest;
@@ -89,7 +90,7 @@ class LossRecovery {
     if (thin())
       for (std::uint32_t other = doubtful_.oldest; other != NONE; other = transmissions_[other].newer)
         transmissions_[other].doubtful_until = now;
-    return round_trip_s;
+    return measures ? std::optional(round_trip_s) : std::nullopt;
   }
 
   // Something that was sent again turned out to have been missing, or not to have been.
@@ -157,7 +158,15 @@ class LossRecovery {
       }
     };
     for (std::uint32_t slot = doubtful_.oldest; slot != NONE; slot = transmissions_[slot].newer) look(slot);
-    for (std::uint32_t slot = flying_.oldest; slot != NONE; slot = transmissions_[slot].newer) look(slot);
+    const std::int64_t first = top - std::int64_t{TRACKED};
+    const std::int64_t oldest = std::min(first, answered);
+    if (received != 0 && oldest >= 0 && next_order_ - static_cast<std::uint64_t>(oldest) <= slot_of_order_.size()) {
+      // Of those that fly a receipt says nothing but of these few.
+      if (answered < first || answered > top) look_if_flying(answered, look);
+      for (std::int64_t order = first; order <= top; ++order) look_if_flying(order, look);
+    } else {
+      for (std::uint32_t slot = flying_.oldest; slot != NONE; slot = transmissions_[slot].newer) look(slot);
+    }
     const double earlier_s = timer.smoothed_s * REORDER_SHARE;
     for (const std::uint32_t slot : missing_) {
       const Transmission& transmission = transmissions_[slot];
@@ -193,8 +202,10 @@ class LossRecovery {
       else if (transmissions_[slot].arrived)
         older_.push_back(slot);
     }
-    for (std::uint32_t slot = flying_.oldest; slot != NONE; slot = transmissions_[slot].newer)
+    for (std::uint32_t slot = flying_.oldest; slot != NONE; slot = transmissions_[slot].newer) {
+      if (static_cast<std::int64_t>(transmissions_[slot].order) > top) break;  // they fly in order
       if (closed(slot)) missing_.push_back(slot);
+    }
     const double waits_until = now + wait_s();
     for (const std::uint32_t slot : older_) {
       withdraw(slot);
@@ -248,7 +259,7 @@ class LossRecovery {
 
   std::size_t buffer_bytes() const {
     return transmissions_.capacity() * sizeof(Transmission) +
-           (missing_.capacity() + older_.capacity()) * sizeof(std::uint32_t);
+           (slot_of_order_.capacity() + missing_.capacity() + older_.capacity()) * sizeof(std::uint32_t);
   }
 
  private:
@@ -277,6 +288,14 @@ class LossRecovery {
     bool landed = false;    // and it therefore counts as no longer in flight
     bool needless = false;  // the switch had the item before, from an earlier one
   };
+
+  // Of an order among the last slot_of_order_.size().
+  template <typename Look>
+  void look_if_flying(std::int64_t order, Look look) {
+    const std::uint32_t slot = slot_of_order_[static_cast<std::uint64_t>(order) & (slot_of_order_.size() - 1)];
+    const Transmission& transmission = transmissions_[slot];
+    if (transmission.place == Place::flying && static_cast<std::int64_t>(transmission.order) == order) look(slot);
+  }
 
   bool thin() const { return flying_.size + doubtful_.size <= REORDER_THRESHOLD; }
 
@@ -342,6 +361,8 @@ class LossRecovery {
   }
 
   std::vector<Transmission> transmissions_;
+  // By the order of a transmission, of the last ones; a power of two of them.
+  std::vector<std::uint32_t> slot_of_order_;
   std::vector<std::uint32_t> missing_;  // of a receipt, while it is read
   std::vector<std::uint32_t> older_;    // likewise: before what it tells of
   std::uint64_t next_order_ = 1;

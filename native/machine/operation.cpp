@@ -113,7 +113,7 @@ bool Operation::is_sole(std::uint64_t item) const {
 }
 
 bool Operation::keeps(std::uint64_t item) const {
-  if (!carries_words(item) || forecasts) return true;
+  if (!carries_words(item) || forecasts || keeps_all()) return true;
   const Range wanted = kept(codec_->span(packet(words_chunk(item))));
   return wanted.count() > (owned() ? own(wanted).count() : 0);
 }

@@ -33,6 +33,7 @@ class Operation {
   Forecast forecast;
   // Every element has one worker that contributes it.
   bool owned() const { return asked_.owned; }
+  bool keeps_all() const { return !owned() && asked_.keep_first == 0 && asked_.keep_count == asked_.count; }
   // Whether this worker contributes nothing to the item.
   bool passes(std::uint64_t item) const;
   // Whether nobody else contributes anything to it.

@@ -58,6 +58,7 @@ SlotRing::SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink)
       accumulator_bytes_(spec.accumulator_bytes()),
       sums_bytes_(sums_bytes(spec)) {
   set_quorum(spec.quorum);
+  slots_with_[0] = spec.slots;
   images_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(CACHE_LINE_BYTES, image_bytes(spec))), Free{});
   if (images_ == nullptr) throw std::bad_alloc();
   if (sums_bytes_ != 0) sums_ = accumulators(spec.slots);
@@ -151,12 +152,9 @@ void SlotRing::set_quorum(std::uint32_t quorum) {
 
 std::uint32_t SlotRing::missing() const {
   if (!synchronous_) return 1;
-  std::uint32_t fewest = arrivals_to_close_;
-  for (std::uint32_t slot = 0; slot < slot_count_; ++slot) {
-    const std::uint32_t count = slot_at(slot).count;
-    if (count < arrivals_to_close_) fewest = std::min(fewest, arrivals_to_close_ - count);
-  }
-  return std::max(fewest, 1u);
+  std::uint32_t most = arrivals_to_close_;  // of what closes nothing yet
+  while (most > 0 && slots_with_[--most] == 0) continue;
+  return std::max(arrivals_to_close_ - most, 1u);
 }
 
 SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base,
@@ -192,7 +190,7 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   const bool closes = due(state, count);
   if (given != nullptr) add(slot, entry, *given, closes);
   if (closes) finish_sums(slot, entry);
-  state.count = count;
+  set_count(state, count);
   if (closes && uplink_) {
     make_contribution(slot, state, entry);
     return {.answered = stale > 0, .ascends = true, .number = open};
@@ -247,7 +245,7 @@ void SlotRing::finish_sums(std::uint32_t slot, const Entry& entry) {
   facts.lanes = lanes_of_result(facts.lanes, shift);
 }
 
-void SlotRing::close(std::uint32_t slot, Slot& state, const Entry& entry) const {
+void SlotRing::close(std::uint32_t slot, Slot& state, const Entry& entry) {
   const Facts& facts = entry.facts;
   const Arrived& arrived = state.arrived()[place(state.open)];
   std::uint8_t* const image = entry.image();
@@ -267,7 +265,7 @@ void SlotRing::close(std::uint32_t slot, Slot& state, const Entry& entry) const 
   const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
   if (flags_ != 0) seal(datagram);
   ++state.open;
-  state.count = 0;
+  set_count(state, 0);
 }
 
 std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {

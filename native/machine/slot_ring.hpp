@@ -204,7 +204,14 @@ class SlotRing {
   bool due(const Slot& slot, std::uint32_t count) const {
     return count >= arrivals_to_close_ && slot.open < std::uint64_t{slot.floor} + staleness_;
   }
-  void close(std::uint32_t slot, Slot& state, const Entry& entry) const;
+  void close(std::uint32_t slot, Slot& state, const Entry& entry);
+  void set_count(Slot& state, std::uint32_t count) {
+    if (synchronous_) {
+      --slots_with_[state.count];
+      ++slots_with_[count];
+    }
+    state.count = count;
+  }
   void make_contribution(std::uint32_t slot, Slot& state, const Entry& entry) const;
   bool takes(const Facts& facts, const Contribution& given) const;
   void add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last);
@@ -237,6 +244,7 @@ class SlotRing {
   std::size_t head_bytes_;  // from an image's start to its words
   std::size_t image_bytes_;
   std::vector<std::uint32_t> slots_;
+  std::array<std::uint32_t, MAX_WORKERS + 1> slots_with_{};  // so many arrivals in the open round; if synchronous
   std::vector<Facts> facts_;
   std::shared_ptr<std::uint8_t> images_;
   std::span<const std::uint8_t> lasting_;

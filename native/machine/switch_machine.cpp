@@ -367,8 +367,10 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   // pass.
   std::optional<Header> owed;
   bool repeated = false;
+  Header part;
   for (std::uint32_t index = 0; index < run; ++index) {
-    const Header each = part_of(header, index, job.spec.slots);
+    if (run > 1) part = part_of(header, index, job.spec.slots);
+    const Header& each = run > 1 ? part : header;
     const SlotOutcome outcome =
         job.ring.contribute(each.slot, each.worker, each.base, passes ? nullptr : &given, queue,
                             {.late = late, .bare = (each.flags & FLAG_BARE) != 0, .signature = each.signature});

@@ -34,16 +34,17 @@ class SwitchQueue {
   // null, they get its keyed tag before they are handed out: it lasts until then, or make_tags is called.
   void push_in_place(std::span<std::uint8_t> datagram, const SipKey* key, std::uint32_t* mark,
                      std::span<const Address> destinations) {
-    append(
-        {.in_place = datagram.data(), .key = key, .mark = mark, .bytes = static_cast<std::uint32_t>(datagram.size())},
-        destinations);
+    Item& item = append(datagram.size(), destinations);
+    item.in_place = datagram.data();
+    item.key = key;
+    item.mark = mark;
     untagged_ = untagged_ || key != nullptr;
     *mark = static_cast<std::uint32_t>(items_.size());
   }
 
   // Room for a datagram that the caller writes before the queue is next touched. What it holds is junk.
   std::span<std::uint8_t> push(std::size_t bytes, std::span<const Address> destinations) {
-    append({.copy_at = take(bytes), .bytes = static_cast<std::uint32_t>(bytes)}, destinations);
+    append(bytes, destinations).copy_at = take(bytes);
     return {copies_.data() + items_.back().copy_at, bytes};
   }
 
@@ -51,7 +52,9 @@ class SwitchQueue {
   // out. `key` as in push_in_place.
   std::span<std::uint8_t> push_run(std::size_t bytes, std::size_t most_bytes, const SipKey* key,
                                    std::span<const Address> destinations) {
-    append({.key = key, .copy_at = take(most_bytes), .bytes = static_cast<std::uint32_t>(bytes)}, destinations);
+    Item& item = append(bytes, destinations);
+    item.key = key;
+    item.copy_at = take(most_bytes);
     untagged_ = untagged_ || key != nullptr;
     run_ = items_.size();
     return run();
@@ -142,12 +145,15 @@ class SwitchQueue {
     return item.in_place != nullptr ? item.in_place : copies_.data() + item.copy_at;
   }
 
-  void append(Item item, std::span<const Address> destinations) {
+  // The entry for a datagram of `bytes`, filled in where it stays.
+  Item& append(std::size_t bytes, std::span<const Address> destinations) {
+    Item& item = items_.emplace_back();
+    item.bytes = static_cast<std::uint32_t>(bytes);
     item.destinations_at = static_cast<std::uint32_t>(destinations_.size());
     item.destination_count = static_cast<std::uint32_t>(destinations.size());
     destinations_.insert(destinations_.end(), destinations.begin(), destinations.end());
-    items_.push_back(item);
-    bytes_ += item.bytes;
+    bytes_ += bytes;
+    return item;
   }
 
   std::uint32_t take(std::size_t bytes) {

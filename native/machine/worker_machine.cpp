@@ -9,6 +9,7 @@
 
 #include "machine/catch_up.hpp"
 #include "kernels/checksum.hpp"
+#include "kernels/floating_point.hpp"
 #include "machine/congestion.hpp"
 #include "machine/growing_ring.hpp"
 #include "machine/item_stream.hpp"
@@ -185,6 +186,7 @@ std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
 
 // Those of one length side by side; of what is dropped without a look at its tag, none.
 void WorkerMachine::State::receive(std::span<const Arrival> datagrams, double now) {
+  const DefaultFloatingPoint arithmetic;  // of all kernels
   const auto key_of = [this](const Arrival& arrival) -> const SipKey* {
     const std::uint8_t* const data = arrival.bytes.data();
     if (arrival.bytes.size() < HEADER_BYTES || arrival.source != switch_ || load_be16(data + OFFSET_JOB) != spec_.job ||
@@ -240,6 +242,7 @@ void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Addre
 }
 
 void WorkerMachine::State::send(double now, WorkerSink& sink) {
+  const DefaultFloatingPoint arithmetic;  // of all kernels
   joinable_ = false;
   if (presence_.hello_due(now)) {
     const std::span<const std::size_t> questions = path_questions(now);
@@ -264,23 +267,23 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
   }
   const double round_trip_s = congestion_.paced_round_trip(recovery_.timer.smoothed_s);
-  std::optional<std::uint32_t> slot;
-  while ((slot = stream_.next()) && sendable(*slot)) {
-    const bool first = !recovery_.was_sent(*slot);
+  std::uint32_t slot;
+  while ((slot = stream_.next()) != ItemStream::NONE && sendable(slot)) {
+    const bool first = !recovery_.was_sent(slot);
     // A pass is next to nothing; what comes for it comes at the pace of whoever contributes.
-    const bool paced = !(first && stream_.operation(*slot).passes(stream_.current(*slot)));
+    const bool paced = !(first && stream_.operation(slot).passes(stream_.current(slot)));
     if (first && paced && !congestion_.may_send(round_trip_s, now)) {
       ++counters_.paced;
       break;
     }
-    if (!send_contribution(sink, *slot)) return;
+    if (!send_contribution(sink, slot)) return;
     stream_.take();
     if (paced) congestion_.sent(round_trip_s, now);
     // Departed peers are given their grace from here: before, nothing was waited for, however long that was.
     if (recovery_.idle()) moved_at_ = now;
-    if (!recovery_.sent(*slot, now)) ++counters_.retransmissions;
+    if (!recovery_.sent(slot, now)) ++counters_.retransmissions;
   }
-  congestion_.limited = slot.has_value();
+  congestion_.limited = slot != ItemStream::NONE;
 }
 
 // Lengths of the HELLOs to send behind a heartbeat, to find out whether packets as long as needed pass.
@@ -321,8 +324,8 @@ bool WorkerMachine::State::sendable(std::uint32_t slot) const {
 
 // Whether there is an item to send and the window has room for it.
 bool WorkerMachine::State::sendable() {
-  const std::optional<std::uint32_t> slot = stream_.next();
-  return slot && sendable(*slot);
+  const std::uint32_t slot = stream_.next();
+  return slot != ItemStream::NONE && sendable(slot);
 }
 
 std::optional<double> WorkerMachine::State::next_timer() {
@@ -373,6 +376,10 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
     case Kind::answer:
       hear_switch(now);
       if (packet.header.slot >= spec_.slots) return drop(Reason::slot_range);
+      if ((packet.header.flags & FLAG_RUN) == 0) {
+        if (phase() == Phase::member) result(packet, now, marked);
+        return;
+      }
       for (std::uint32_t index = 0; index < run_of(packet.header) && phase() == Phase::member; ++index)
         result(packet.part(index, spec_.slots), now, marked);
       return;
@@ -499,8 +506,8 @@ void WorkerMachine::State::result(const Parsed& packet, double now, bool marked)
   const bool bare =
       header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;  // may say nothing of what is summed
   const bool acknowledged = (header.bitmap >> worker_ & 1) != 0;
-  const bool of_passes_only = header.contributors == 0 && header.code_count == 0 && packet.word_count == 0 &&
-                              operation.code_count == 0 && !bare;
+  const bool of_passes_only = packet.word_count == 0 && header.contributors == 0 && operation.code_count == 0 &&
+                              header.code_count == 0 && !bare;
   if (header.signature != operation.signature && !of_passes_only && !bare) return drop(Reason::mismatch);
   if (of_passes_only && operation.owned() && acknowledged) {
     presence_.refused(Reason::mismatch);  // somebody else was to contribute: another collective, or root

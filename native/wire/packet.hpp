@@ -165,37 +165,40 @@ struct Parsed {
 //
 // A datagram may lie in memory that its sender still writes to (native/io/shared_memory.hpp). So the header is copied
 // first, and only the copy is checked and used; codes and words are any numbers at any time, and are read as such.
-inline Parsed parse(std::span<const std::uint8_t> datagram) {
-  Parsed parsed;
-  const auto refused = [&parsed](Reason reason) {
-    parsed.reason = reason;
-    return parsed;
-  };
-  if (datagram.size() < HEADER_BYTES) return refused(Reason::too_short);
+//
+// Fills in `parsed` in place: a copy of what was stored field by field makes a processor wait for the stores.
+inline Reason parse_into(std::span<const std::uint8_t> datagram, Parsed& parsed) {
+  if (datagram.size() < HEADER_BYTES) return Reason::too_short;
   std::uint8_t head[HEADER_BYTES];
   std::memcpy(head, datagram.data(), HEADER_BYTES);
   // The compiler must not read the datagram again instead; and words that are read later are not older than the header.
   std::atomic_thread_fence(std::memory_order_acquire);
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  if (load_be16(head + OFFSET_MAGIC) != MAGIC) return refused(Reason::bad_magic);
+  if (load_be16(head + OFFSET_MAGIC) != MAGIC) return Reason::bad_magic;
   parsed.header = load_header(head);
-  if (head[OFFSET_VERSION] != VERSION) return refused(Reason::version);
+  if (head[OFFSET_VERSION] != VERSION) return Reason::version;
   if (head[OFFSET_KIND] < static_cast<std::uint8_t>(Kind::contribution) ||
       head[OFFSET_KIND] > static_cast<std::uint8_t>(Kind::receipt))
-    return refused(Reason::kind);
+    return Reason::kind;
   const std::size_t words_at = HEADER_BYTES + codes_bytes(parsed.header.code_count);
   if (datagram.size() > MAX_DATAGRAM_BYTES || parsed.header.code_count > MAX_CODES || datagram.size() < words_at ||
       (datagram.size() - words_at) % WORD_BYTES != 0)
-    return refused(Reason::length);
+    return Reason::length;
   if ((parsed.header.flags & ~(FLAG_PASS | FLAG_CHECKSUM | FLAG_BARE | FLAG_LATE | FLAG_RUN)) != 0 ||
       !legal_lanes(parsed.header))
-    return refused(Reason::length);
+    return Reason::length;
   if (const std::uint32_t run = run_of(parsed.header);
       run > 1 && datagram.size() != HEADER_BYTES + run * codes_bytes(parsed.header.code_count))
-    return refused(Reason::length);
+    return Reason::length;
   parsed.codes = datagram.data() + HEADER_BYTES;
   parsed.words = datagram.data() + words_at;
   parsed.word_count = (datagram.size() - words_at) / WORD_BYTES;
+  return Reason{};
+}
+
+inline Parsed parse(std::span<const std::uint8_t> datagram) {
+  Parsed parsed;
+  parsed.reason = parse_into(datagram, parsed);
   return parsed;
 }
 

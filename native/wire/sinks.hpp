@@ -13,7 +13,7 @@ using Address = std::uint32_t;
 // One datagram that came in. Its bytes may change while they are read if the other side shares the memory.
 struct Arrival {
   std::span<const std::uint8_t> bytes;
-  Address source;
+  Address source = 0;
   bool marked = false;  // it has met congestion (fanin/protocol/ecn.py)
   bool here = false;    // it came through memory of this user's processes alone, where it needs no keyed tag
 };

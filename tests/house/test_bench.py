@@ -18,6 +18,9 @@ from fanin.benchmarks.codecs import split
 from fanin.benchmarks.collectives import COLLECTIVES, copies, table_of
 from fanin.benchmarks.collectives import Plan as CollectivesPlan
 from fanin.benchmarks.collectives import Row as CollectivesRow
+from fanin.benchmarks.cost import Plan as CostPlan
+from fanin.benchmarks.cost import link_bits
+from fanin.benchmarks.process_times import Spent, spent
 from fanin.benchmarks.rivals import Rival
 from fanin.benchmarks.thc import PAPER, Thc
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
@@ -184,3 +187,44 @@ def test_a_rival_with_narrower_lanes_may_err_more_and_sends_less() -> None:
     wide, narrow = Rival("fanin", 32), Rival("fanin", 8)
     assert wide.tolerated_error(4) < 1e-5 < narrow.tolerated_error(4)
     assert narrow.bytes_through_wire(4) == wide.bytes_through_wire(4) / 4
+
+
+@pytest.mark.parametrize("label", ["gloo", "fanin-32", "fanin-4/8", "fanin-32-1.5", "fanin-8-open", "mpi-shm"])
+def test_rivals_are_read_back_from_their_labels(label: str) -> None:
+    assert Rival.parse(label).label == label
+
+
+def test_a_rival_without_tags_says_so_in_its_options() -> None:
+    assert Rival.parse("fanin-8-open").options(0, {}).authenticate is False
+    assert Rival.parse("fanin-8").options(0, {"FANIN_AUTHENTICATE": "1"}).authenticate is True
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"), [({"hosts": (1,)}, "hosts"), ({"bytes": 6}, "multiple of 4"), ({"mtus": ()}, "mtu")]
+)
+def test_costs_that_cannot_be_measured_are_refused(changes: dict[str, Any], named: str) -> None:
+    plan: dict[str, Any] = {"hosts": (2,), "mtus": (1500,), "bytes": 4096, "lanes": (32,), **changes}
+    with pytest.raises(ConfigurationError, match=named):
+        CostPlan(**plan)
+
+
+def test_a_link_carries_as_many_bits_for_two_hosts_with_shards_as_for_a_ring() -> None:
+    gloo, exact, narrow = (link_bits(Rival.parse(label), 2, 1500, 1 << 20) for label in ("gloo", "fanin-32", "fanin-8"))
+    assert exact == pytest.approx(gloo, rel=0.06)
+    assert narrow == pytest.approx(exact / 4, rel=0.02)
+
+
+def test_processor_time_divides_as_the_ticks_do() -> None:
+    before, after = Spent(1.0, 0.4, 0.6), Spent(3.0, 1.9, 1.1)
+    assert after.since(before) == pytest.approx((1.5, 0.5))
+    assert before.since(before) == (0.0, 0.0)
+
+
+def test_processor_time_of_children_counts_while_they_live() -> None:
+    program = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
+    before = spent()
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert sum(spent().since(before)) >= 0.2
+        child.communicate(b"\n")

@@ -1,0 +1,91 @@
+"""One rank of `fanin bench cost`: what a call costs its host, over every rival in turn; rank 0 reports for all.
+
+On real hosts: `torchrun --nnodes 2 ... -m fanin.benchmarks.cost_worker --rivals gloo,fanin-32,fanin-8 --bytes 26214400
+--samples 5 --calls 10`, with a rank per host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, contribution, group_of
+from fanin.benchmarks.process_times import spent
+from fanin.benchmarks.rivals import Rival
+
+FLOAT_BYTES = 4
+WARM_UP_CALLS = 3
+
+
+class Meter:
+    """One rival on this rank."""
+
+    def __init__(self, rival: Rival, own: Tensor) -> None:
+        self.rival, self.own = rival, own
+        self.group = group_of(rival)
+        self.buffer = torch.empty_like(own)
+        self.samples: list[tuple[float, float, float]] = []
+        """User, system and wall seconds per call."""
+        for _ in range(WARM_UP_CALLS):
+            self._begin()
+
+    def _begin(self) -> None:
+        self.buffer.copy_(self.own)
+        dist.all_reduce(self.buffer, group=self.group)
+
+    def error(self, exact: Tensor, largest: float) -> float:
+        """Of one sum, relative to the largest contribution; infinite where it is not finite."""
+        self._begin()
+        error = float((self.buffer.double() - exact).abs().max()) / largest
+        return error if error == error else float("inf")
+
+    def sample(self, calls: int) -> None:
+        """So many calls in place, without a pause, after one that finds its rival's memory in no cache."""
+        self._begin()
+        dist.barrier()
+        before, started = spent(), time.perf_counter()
+        for _ in range(calls):
+            dist.all_reduce(self.buffer, group=self.group)
+        wall_s = time.perf_counter() - started
+        dist.barrier()  # a shard works for the others until all are done
+        user_s, system_s = spent().since(before)
+        self.samples.append((user_s / calls, system_s / calls, wall_s / calls))
+
+
+def run(rivals: list[Rival], size: int, samples: int, calls: int) -> None:
+    """Every rival once in each sample."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    given = [contribution(each, size // FLOAT_BYTES) for each in range(ranks)]
+    largest = max(float(each.abs().max()) for each in given)
+    exact = torch.stack(given).double().sum(0)
+    meters = [Meter(rival, given[rank]) for rival in rivals]
+    for number in range(samples):
+        for meter in meters:
+            meter.sample(calls)
+        if rank == 0:
+            print(json.dumps({"progress": f"sample {number + 1} of {samples}"}), flush=True)
+    for meter in meters:
+        figures = {"samples": meter.samples, "max_error": meter.error(exact, largest)}
+        of_all: list[dict[str, object]] = [{}] * ranks
+        dist.all_gather_object(of_all, figures)
+        if rank == 0:
+            print(json.dumps({"rival": meter.rival.label, "ranks": of_all}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rivals", required=True, help="labels, separated by commas")
+    parser.add_argument("--bytes", type=int, required=True)
+    parser.add_argument("--samples", type=int, required=True)
+    parser.add_argument("--calls", type=int, required=True)
+    arguments = parser.parse_args()
+    labels = arguments.rivals.split(",")
+    run([Rival.parse(label) for label in labels], arguments.bytes, arguments.samples, arguments.calls)
