@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json as json_module
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +12,7 @@ import typer
 
 from fanin.cli.epilogs import epilog
 from fanin.cli.p4_deploy import deploy
+from fanin.cli.p4_serving import until_a_signal
 from fanin.cli.switch import TlsCa, TlsCertificate, TlsKey, load_p4, tls_files, where
 from fanin.errors import ConfigurationError, FaninError
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from fanin.switch.p4runtime.controller.reader import DeviceReader
     from fanin.switch.p4runtime.controller.slots import JobOnDevice, Slot
     from fanin.switch.p4runtime.server.device import Device
-    from fanin.switch.p4runtime.standalone import RunOptions
 
 app = typer.Typer(no_args_is_help=True, help="P4 programs: run one, trace a packet, read a device's slots, test one.")
 
@@ -109,24 +107,6 @@ def run(
         trace=_print if trace else None,
     )
     until_a_signal(options, quiet=quiet)
-
-
-def until_a_signal(options: RunOptions, *, quiet: bool = False, more: tuple[str, ...] = ()) -> None:
-    """Run a switch; `more` is printed behind its description."""
-    from fanin.switch.p4runtime.standalone import StandaloneSwitch
-
-    ended = threading.Event()
-    switch = StandaloneSwitch(options, ended.set)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    with contextlib.closing(switch):
-        if not quiet:
-            _print([*switch.describe(), *more])
-        ended.wait()
-    if switch.failed is not None:
-        raise switch.failed
-    if not quiet:
-        _print([switch.summary()])
 
 
 def trace(

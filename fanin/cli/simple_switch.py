@@ -159,7 +159,7 @@ def main() -> None:
 def serve(arguments: Sequence[str]) -> None:
     """Run the switch until a signal."""
     from fanin import __version__
-    from fanin.cli.p4 import until_a_signal
+    from fanin.cli.p4_serving import until_a_signal
 
     if {"-v", "--version"} & set(arguments):
         print(f"{__version__} (fanin, in the place of {PROGRAM})")

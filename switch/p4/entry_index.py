@@ -18,10 +18,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fanin.switch.p4.tables import Entry
+from typing import Generic, Protocol, TypeVar
 
 Order = tuple[int, int]
 """Rank, and a number that grows with each entry that is added: no two are equal, and the lowest wins."""
@@ -29,8 +26,23 @@ Alike = tuple[int, int, tuple[tuple[int, int, int, int], ...]]
 """Value, mask and ranges: what an entry matches."""
 
 
+class Ranked(Protocol):
+    """What an index must know of an entry (tables.py)."""
+
+    order: Order
+    rank: int
+    value: int
+    mask: int
+    ranges: tuple[tuple[int, int, int, int], ...]
+
+    def in_ranges(self, key: int) -> bool: ...
+
+
+Entry = TypeVar("Entry", bound=Ranked)
+
+
 @dataclass(slots=True)
-class _Group:
+class _Group(Generic[Entry]):
     """Entries of one mask."""
 
     mask: int
@@ -39,14 +51,14 @@ class _Group:
     values: dict[int, list[tuple[Order, Entry]]] = field(default_factory=dict)
 
 
-class EntryIndex:
+class EntryIndex(Generic[Entry]):
     """Entries in the order in which they win."""
 
     def __init__(self) -> None:
         self._added = 0
         self._ordered: list[tuple[Order, Entry]] = []
-        self._groups: dict[int, _Group] = {}
-        self._searched: list[tuple[Order, _Group]] = []
+        self._groups: dict[int, _Group[Entry]] = {}
+        self._searched: list[tuple[Order, _Group[Entry]]] = []
         """The groups in the order in which they are looked into."""
         self._alike: dict[Alike, dict[int, Entry]] = {}
         """By what they match, entries by rank."""

@@ -139,7 +139,7 @@ class Table:
     after: Callable[[str, bool], Callable[..., object] | None] = field(default=lambda action, hit: None)
     """What comes next after an action, on a hit or a miss."""
     exact: dict[int, Entry] = field(default_factory=dict)
-    ordered: EntryIndex = field(default_factory=EntryIndex)
+    ordered: EntryIndex[Entry] = field(default_factory=EntryIndex)
     remembered: dict[int, Entry] = field(default_factory=dict)
     miss: Entry = field(init=False)
     profile: str | None = None
