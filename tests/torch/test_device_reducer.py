@@ -181,7 +181,7 @@ def test_after_a_rank_is_lost_outputs_are_nan_and_every_later_call_raises() -> N
                 work.wait()
         reducers[0].drain()
         for work in works:
-            assert work._job.done.reached.wait(TIMEOUT_S)  # type: ignore[attr-defined]
+            assert work._job.done.reached.wait(TIMEOUT_S)
         assert bool(coded.isnan().all())
         assert bool(raw.isnan().all())
         with pytest.raises(WorkerLostError, match="rank 2"):

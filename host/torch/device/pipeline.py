@@ -123,7 +123,7 @@ class Channel:
             self._carrier.put(
                 Parcel(
                     start=piece.place(slot.address),
-                    land=partial(_land_within, self._land, timeout_s),
+                    land=partial(land_within, self._land, timeout_s),
                     written=partial(self._flags.wait, self.ring.gone, slot.number),
                     come=partial(self._device.raise_flag, self.ring.come, slot.number),
                     over=over if slot is slots[-1] else None,
@@ -158,7 +158,8 @@ class Channel:
             self._flags.wait(self.ring.come, number, timeout_s)  # in vain: the courier's error says more
 
 
-def _land_within(land: Callable[[int, float], None], timeout_s: float, ticket: int) -> None:
+def land_within(land: Callable[[int, float], None], timeout_s: float, ticket: int) -> None:
+    """Wait for a ticket, as a parcel does: without a closure, which could hold more than it needs."""
     land(ticket, timeout_s)
 
 

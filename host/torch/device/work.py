@@ -99,3 +99,34 @@ class DeviceWork(FaninWork):
     def when_transported(self, then: Callable[[], None]) -> None:
         """A thread of the pool waits."""
         self._after_a_wait(then)
+
+
+class HostWork(FaninWork):
+    """A reduction of host memory that waits behind pieces of a device's."""
+
+    def __init__(
+        self,
+        host: HostPart,
+        failures: Failures,
+        name: str,
+        completion: Completion,
+        outputs: Tensors,
+        timeout_s: float,
+        finish: Callable[[], None] | None,
+    ) -> None:
+        super().__init__(completion, outputs, timeout_s, finish)
+        self._host, self._failures, self._name = host, failures, name
+
+    def _transported(self) -> bool:
+        return self._host.over.is_set()
+
+    def _await(self, timeout_s: float) -> None:
+        if not self._host.over.wait(timeout_s):
+            late = CollectiveTimeoutError(f"no result after {timeout_s:g} s")
+            raise self._failures.explain(late, self._name, timeout_s)
+        if self._host.error is not None:
+            raise self._failures.explain(self._host.error, self._name, timeout_s) from self._host.error
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """A thread of the pool waits."""
+        self._after_a_wait(then)

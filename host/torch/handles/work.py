@@ -401,7 +401,7 @@ class CombinedWork(FaninWork):
 
 
 class QueuedWork(FaninWork):
-    """A collective that a thread of ours carries out (behind CUDA tensors, or in a recovery) and reports here."""
+    """A collective that a thread of ours carries out (two levels) and reports here."""
 
     def __init__(
         self,
