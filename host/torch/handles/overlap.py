@@ -15,8 +15,8 @@ import torch
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """The first address of a dense tensor's elements, and the one behind the last."""
     first = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return first, first
+    if tensor.is_contiguous():
+        return first, first + tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return first, first + (last + 1) * tensor.element_size()
 
