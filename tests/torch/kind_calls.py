@@ -156,11 +156,11 @@ class Caller:
             self.call(collective)(self._plain[name])
 
     def plain_results(self, collective: str) -> Tensors:
-        """What is in plain tensors after a collective."""
+        """The values of plain tensors after a collective."""
         return [tensor.clone() for tensor in self._plain[collective]]
 
     def call(self, collective: Collective) -> Call:
-        """What a kind is given."""
+        """The function that a kind is given."""
         key = f"kinds/{next(_calls)}"
 
         def run(tensors: Tensors) -> None:
@@ -430,7 +430,7 @@ KINDS: dict[str, Kind] = {
 
 
 def given(collective: Collective, rank: int) -> Tensors:
-    """What a rank brings."""
+    """The tensors that a rank brings."""
     return [
         (torch.arange(count) % 4 + 10 * rank + 20 * place + 1).to(torch.float32)
         for place, count in enumerate(collective.counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -183,7 +184,7 @@ def check_works_that_were_waited_for_leave_torchs_registry(rank: int, size: int)
 
 
 def check_gloo_makes_of_them_what_the_table_says(rank: int, size: int) -> None:
-    if torch.__version__.split("+")[0] != TRIED_WITH:
+    if torch.__version__.split("+")[0] != TRIED_WITH or "FANIN_FALLBACK" in os.environ:  # which gloo does not see
         return
     untried = {(row.kind, each) for row in ROWS for each in COLLECTIVES if row.gloo_in(each) == UNTRIED}
     told = table(dist.new_group(backend="gloo"), rank, untried)

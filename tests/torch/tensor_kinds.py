@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 RESULT = "the result"
-"""What dense tensors hold after the same collective, in this kind's form."""
+"""The values that dense tensors hold after the same collective, in this kind's form."""
 NOTHING = "nothing"
 """The collective returns and has changed nothing: there is no memory."""
 OTHER = "other values"

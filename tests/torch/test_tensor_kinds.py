@@ -1,4 +1,4 @@
-"""Every kind of tensor in every collective, on two ranks, over fanin and gloo: one launch."""
+"""Every kind of tensor in every collective, on two ranks, over fanin and gloo: a launch for each way of carrying."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "torch.md"
 BEGIN, END = "<!-- kinds:", "<!-- end of kinds -->"
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> Outcomes:
+WAYS = {"by the switch": {}, "with a fallback": {"FANIN_FALLBACK": "gloo"}}
+"""With a fallback, gloo does what moves, and sums are copied and logged."""
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def outcomes(request: pytest.FixtureRequest) -> Outcomes:
     """One launch for all checks."""
-    return run_checks(CHECKS, 2)
+    return run_checks(CHECKS, 2, WAYS[request.param])
 
 
 @pytest.mark.processes

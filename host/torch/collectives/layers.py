@@ -85,7 +85,7 @@ class _Call(threading.local):
     rest: tuple[Any, ...] = ()
     """Its arguments behind the tensors."""
     work: Any = None
-    """What it returned, once the kernel has called it."""
+    """The work that it returned, once the kernel has called it."""
     at_bottom: bool = False
     """Whether the kernel is calling it now."""
 

@@ -799,12 +799,12 @@ def _all(tensors: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
 
 
 def _list(tensors: Any) -> list[torch.Tensor]:
-    """As torch's C++ has it: a list of one tensor, or of more."""
+    """The list of tensors that torch's C++ passes, of one tensor too."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def _lists(tensors: Any) -> list[list[torch.Tensor]]:
-    """The same of lists of tensors."""
+    """The list of lists that torch's C++ passes, of one list too."""
     return [list(tensors)] if tensors and isinstance(tensors[0], torch.Tensor) else list(tensors or ())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -95,6 +96,10 @@ class Inner:
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
         """`output` becomes all ranks' tensors, one after the other."""
         host_tensor = movable(output)
+        if output.is_inference():  # gloo's thread, which is not in inference mode, writes to parts of it
+            with torch.inference_mode(False):
+                host_tensor.tensor = whole = torch.empty_like(host_tensor.tensor)
+            host_tensor.restore = partial(_restore_bits, output, whole)
         options = c10d.AllgatherOptions()
         options.timeout = timedelta(seconds=timeout_s)
         inner = self.gloo._allgather_base(host_tensor.tensor.reshape(-1), movable(tensor).tensor.reshape(-1), options)
@@ -184,6 +189,11 @@ class Inner:
         host_tensor = movable(tensor)
         inner = self.gloo.recv_anysource([host_tensor.tensor], tag)
         return self._work(inner, "recv from any rank", [tensor], timeout_s, host_tensor.restore, AnySourceWork)
+
+
+def _restore_bits(output: torch.Tensor, arrived: torch.Tensor) -> None:
+    """Copy what gloo has moved, in the element type that it moves or as bytes, into the user's tensor."""
+    copy_back(output, as_bytes(arrived).view(output.dtype).view(output.shape))
 
 
 def _byte_splits(tensor: torch.Tensor, splits: Sequence[int], size: int) -> list[int]:

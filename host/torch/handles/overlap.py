@@ -15,8 +15,8 @@ import torch
 def span(tensor: torch.Tensor) -> tuple[int, int]:
     """The first address of a dense tensor's elements, and the one behind the last."""
     first = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return first, first
+    if tensor.is_contiguous():
+        return first, first + tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return first, first + (last + 1) * tensor.element_size()
 
@@ -37,7 +37,7 @@ def apart(tensor: torch.Tensor, written: Sequence[torch.Tensor]) -> torch.Tensor
 
 
 def _touching(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Those whose spans overlap, together."""
+    """Groups of tensors whose spans overlap."""
     together: list[torch.Tensor] = []
     reached = 0
     for (first, end), tensor in sorted(((span(tensor), tensor) for tensor in tensors), key=lambda each: each[0]):
@@ -51,7 +51,7 @@ def _touching(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _share(tensors: list[torch.Tensor]) -> bool:
-    """The same of tensors whose spans overlap."""
+    """Whether tensors whose spans overlap have a byte in common."""
     if len(tensors) == 1 and _strides_tell_apart(tensors[0]):
         return False
     if all(tensor.is_contiguous() for tensor in tensors):
