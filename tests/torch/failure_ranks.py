@@ -174,13 +174,16 @@ def rank_stopped(rank: int, size: int) -> dict[str, Any]:
     return seen
 
 
-def rank_stopped_while_all_sum(rank: int, size: int) -> dict[str, Any]:
+def rank_lost_while_all_sum(rank: int, size: int) -> dict[str, Any]:
+    """SIGNAL says how. Survivors stay until all have raised, as rank 0 does whose store they ask for the cause."""
     init()
     if rank == VICTIM:
         for _ in range(5):
             dist.all_reduce(torch.ones(200_000))
-        os.kill(os.getpid(), signal.SIGSTOP)
-    return raised(reduce_for_ever)
+        os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+    seen = raised(reduce_for_ever)
+    wait_for_all("raised", (each for each in range(size) if each != VICTIM))
+    return seen
 
 
 def unlike_hosts(rank: int, size: int) -> dict[str, Any]:
