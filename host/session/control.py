@@ -53,7 +53,7 @@ class ControlClient:
         self._last: control.Request | None = None
         self._conversation = Conversation(secrets.randbits)
         self.reached = reach(address, timeout_s, patient=patient)
-        """Where the switch is."""
+        """The address at which the switch was reached."""
         self.host = self.reached.host
         self._encrypted = curve_server_key is not None
         self._closed = False

@@ -42,19 +42,21 @@ class EmbeddedSwitch:
     """A running switch process. Outlives `close` (and its parent) only while other workers still use it."""
 
     addresses: tuple[SwitchAddress, ...]
-    """Where ranks find it: the host given to `start_switch` and the port that the system chose; one for each parent."""
+    """Addresses for the ranks: the host given to `start_switch` and the port that the system chose; one for each
+    parent.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], addresses: Sequence[SwitchAddress], description: str) -> None:
-        """For `start_switch`."""
+        """Take over a started process; `start_switch` calls this."""
         self._process = process
         self.addresses = tuple(addresses)
         self._owner = os.getpid()
         self.description = description
-        """What the switch says of itself, in words."""
+        """The switch's own description, in words."""
 
     @property
     def address(self) -> SwitchAddress:
-        """The first one."""
+        """The first of the addresses."""
         return self.addresses[0]
 
     @property

@@ -1,4 +1,4 @@
-"""What a failed engine's last event means, as an error that names ranks, address and remedy. Pure."""
+"""The last event of a failed engine as an error that names ranks, address and remedy. Pure."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def workers_gone(
 
 
 def with_forgeries(trouble: str, dropped: int) -> str:
-    """What the system complained about, and that packets came whose keyed tag did not hold, if any did."""
+    """The system's complaint, and the number of packets whose keyed tag did not hold, if there were any."""
     if not dropped:
         return trouble
     forged = f"{dropped:,} packets from its address were dropped, since their keyed tag is wrong: forged, or damaged"
@@ -270,7 +270,7 @@ def branch_gone(who: Membership, explanation: Explanation | None) -> FaninError:
 
 
 def join_refused(who: Membership, refused: Refused) -> FaninError:
-    """The controller's no."""
+    """The error for a controller's refusal."""
     text = (
         f"switch {who.address} refuses rank {who.rank} of job {who.job_name!r}: {refused.reason}. "
         f"Remedy: {refused.remedy}"

@@ -1,4 +1,4 @@
-"""Which reductions every rank is known to have finished, told by what this rank has finished itself.
+"""Reductions that every rank is known to have finished, judged by those that this rank has finished itself.
 
 Rule
 ----
@@ -21,15 +21,15 @@ from fanin.protocol.job import JobSpec
 
 
 class Counted(Protocol):
-    """What is needed of a session."""
+    """The part of a session that is needed here."""
 
     @property
     def spec(self) -> JobSpec:
-        """As Session.spec."""
+        """Facts of the job, as in `Session.spec`."""
 
     @property
     def flows(self) -> int:
-        """As Session.flows."""
+        """Number of flows, as in `Session.flows`."""
 
 
 Flow = tuple[int, int]
@@ -44,7 +44,7 @@ class FinishedEverywhere:
         self._sessions = sessions
         self._items: Ends = {}
         self._come: Ends = {}
-        """Of these items, those whose results have come, as have those of all items before."""
+        """Items among these whose results have come; the results of all items before have come as well."""
 
     def dealt(self, parts: Iterable[tuple[int, int]], element: Element, lanes: int, operator: Operator) -> Ends:
         """The next reduction goes to these sessions, by number, with so many elements each: returns its ends."""

@@ -58,7 +58,7 @@ Look = Callable[[int, float], tuple[bytes, bytes] | None]
 
 @dataclass(frozen=True, slots=True)
 class GiverAddress:
-    """Where a giver listens."""
+    """Address at which a giver listens."""
 
     host: str
     port: int
@@ -168,7 +168,7 @@ class Source:
         return frame
 
     def close(self) -> None:
-        """Hang up. Idempotent."""
+        """Close the connection; a second call does nothing."""
         self._connection.close()
 
 

@@ -61,7 +61,7 @@ log = logging.getLogger("fanin")
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """What a join yields."""
+    """The result of a join."""
 
     engine: Engine
     spec: JobSpec

@@ -1,4 +1,4 @@
-"""What a rank keeps of its reductions so that they can go on elsewhere when a shard is lost: inputs and results.
+"""Inputs and results of a rank's reductions, kept so that they can go on elsewhere when a shard is lost.
 
 Rules
 -----
@@ -29,10 +29,10 @@ Words = npt.NDArray[np.int32]
 
 
 class Summing(Counted, Protocol):
-    """What is needed of a session."""
+    """The part of a session that is needed here."""
 
     def done(self, ticket: int) -> bool:
-        """As Session.done."""
+        """Whether a reduction has ended, as `Session.done` says."""
 
 
 Part = tuple[Summing, int]
@@ -47,16 +47,16 @@ class KeptReduction:
 
     ticket: int
     given: Reduction | None
-    """As it was submitted; None once it is done here."""
+    """The reduction as it was submitted; None once it is done here."""
     result: Words
     """All elements of the result, as words, of which the last may be beyond the last element."""
     residual: bytes = b""
-    """The error feedback as it was before."""
+    """Copy of the residual from before the reduction."""
     parts: tuple[Part, ...] = ()
     ends: Ends = field(default_factory=dict)
-    """Of what was dealt out."""
+    """Ends of the parts that were dealt out."""
     handed: Words | None = None
-    """Where it is one rank's result that is dealt out: what comes of it, a word and a 1 in turn."""
+    """Result of handing one rank's result on: a word and a 1 in turn."""
     torn: bool = False
     """The rank that had the result was lost on the way."""
 
@@ -78,7 +78,7 @@ class KeptReduction:
         return bool(self.parts) and all(session.done(ticket) for session, ticket in self.parts)
 
     def summed(self) -> Reduction:
-        """What is to be dealt out, first or again: into our own memory, from the input as it was."""
+        """The reduction to deal out, first or again: from the original input into our own memory."""
         given = self.given
         assert given is not None
         if self.residual:
@@ -88,8 +88,7 @@ class KeptReduction:
         )
 
     def handed_on(self, *, holds: bool) -> Reduction:
-        """What is to be dealt out where one rank has the result: its words, each with a 1, and zeros from the
-        others."""
+        """The reduction to deal out where one rank has the result: its words, each with a 1, and zeros from others."""
         words, self.handed = (np.zeros(2 * len(self.result), np.int32) for _ in range(2))
         if holds:
             words[::2], words[1::2] = self.result, 1
@@ -116,7 +115,7 @@ class KeptReduction:
 
 
 class KeptReductions:
-    """Those of one rank, in the order of their tickets."""
+    """The kept reductions of one rank, in the order of their tickets."""
 
     def __init__(self) -> None:
         self._kept: deque[KeptReduction] = deque()
@@ -141,7 +140,7 @@ class KeptReductions:
         return self._by_ticket.get(ticket)
 
     def append(self, kept: KeptReduction) -> None:
-        """A new one."""
+        """Append a new reduction."""
         self._kept.append(kept)
         self._by_ticket[kept.ticket] = kept
 

@@ -60,7 +60,7 @@ MIN_LOOK_INTERVAL_S = 1.0
 
 
 class Life(enum.Enum):
-    """Of a leased membership: see the table above."""
+    """Life of a leased membership: see the table above."""
 
     ABSENT = enum.auto()
     JOINING = enum.auto()
@@ -123,13 +123,13 @@ class LeasedSession:
         self.job_name, self.rank, self.size = who.job_name, who.rank, who.size
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None
-        """As Session.observer."""
+        """Called at each submission, as `Session.observer` is."""
         self._join, self._ballot, self._idle_s, self._elsewhere = join, ballot, idle_s, elsewhere or _nothing
         self._clock = clock
         self._start = start or _thread
         self._process = os.getpid()
         self._changed = threading.Condition()
-        """Guards what follows."""
+        """The lock of everything that follows."""
         self._state = Life.ABSENT
         self._leases = 0
         self._session: JoinedSession | None = None
@@ -140,9 +140,9 @@ class LeasedSession:
         """Tickets up to this one are known to be done."""
         self._queue: deque[tuple[int, Reduction]] = deque()
         self._early: dict[int, int | Exception] = {}
-        """Of tickets that were queued: the session's, or how it refused them."""
+        """Results of queued tickets: the session's ticket, or the exception with which it refused."""
         self._offset = 0
-        """What makes another ticket of the session's."""
+        """Difference between a ticket here and the session's."""
         self._direct = 0
         """Threads that are at the session."""
         self._seen_at = (0, clock())
@@ -159,7 +159,7 @@ class LeasedSession:
     # --- reductions ---
 
     def submit(self, reduction: Reduction) -> int:
-        """As Session.submit; never waits for the other ranks."""
+        """Submit as `Session.submit` does; never waits for the other ranks."""
         self._refuse_children()
         with self._changed:
             if self._state is Life.LEASED and self._session is not None:
@@ -174,7 +174,7 @@ class LeasedSession:
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:
-        """As Session.at_once; where there is no lease at the moment, the ticket at once."""
+        """Submit as `Session.at_once` does; without a lease at the moment, return the ticket at once."""
         self._refuse_children()
         with self._changed:
             session = self._session if self._state is Life.LEASED and self.observer is None else None
@@ -197,7 +197,7 @@ class LeasedSession:
         return left + self._offset if left else 0
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
-        """As Session.wait; a reduction that is queued waits for the lease first, within the same time."""
+        """Wait as `Session.wait` does; a queued reduction waits for the lease first, within the same time."""
         self._refuse_children()
         left_s, deadline = timeout_s, None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -215,7 +215,9 @@ class LeasedSession:
             session.wait(own, None if left_s is None else max(left_s, 0.0))
 
     def done(self, ticket: int) -> bool:
-        """As Session.done. One that the session has refused after it had waited is done as well: `wait` raises that."""
+        """Whether a reduction has ended, as `Session.done` says. One that the session refused after it had waited
+        counts as ended: `wait` raises the refusal.
+        """
         if self.inherited:
             return False
         with self._changed:
@@ -237,27 +239,27 @@ class LeasedSession:
 
     @property
     def spec(self) -> JobSpec:
-        """As Session.spec, of the latest lease; joins if there has been none."""
+        """Facts of the latest lease, as in `Session.spec`; joins if there has been none."""
         return self._spec if self._spec is not None else self.joined().spec
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """As ShardedSession.sessions, of the present lease; joins if there is none."""
+        """Sessions of the present lease, as in `ShardedSession.sessions`; joins if there is none."""
         return self.joined().sessions
 
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
-        """As ShardedSession.counts_at, for groups that keep their lease."""
+        """Counts per session, as in `ShardedSession.counts_at`, for groups that keep their lease."""
         return self.joined().counts_at(ticket, count, element, lanes)
 
     @property
     def flows(self) -> int:
-        """As Session.flows; 0 while there is no lease."""
+        """Number of flows, as in `Session.flows`; 0 while there is no lease."""
         session = self._session
         return 0 if session is None else session.flows
 
     @property
     def description(self) -> str:
-        """As Session.description, or what there is instead."""
+        """Description of the session, or of the state without one."""
         with self._changed:
             session, state = self._session, self._state
         if session is not None:
@@ -273,7 +275,7 @@ class LeasedSession:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """As Session.members."""
+        """Members of the job, as in `Session.members`."""
         session = self._session
         return tuple(range(self.size)) if session is None else session.members
 
@@ -283,12 +285,12 @@ class LeasedSession:
 
     @property
     def inherited(self) -> bool:
-        """As Session.inherited."""
+        """Whether a child process inherited the session, as in `Session.inherited`."""
         return os.getpid() != self._process
 
     @property
     def failure(self) -> FaninError | None:
-        """As Session.failure. While there is no lease: that of a rank which others have missed."""
+        """The failure, as in `Session.failure`. Without a lease: the loss of a rank that others have missed."""
         if self.inherited:
             return used_in_child(self._who)
         if self._failure is not None or self._state is Life.OVER:
@@ -304,7 +306,7 @@ class LeasedSession:
         return self._failure
 
     def counters(self) -> dict[str, int | float]:
-        """As Session.counters, of all leases; `leases` is their number."""
+        """Counters of all leases, as in `Session.counters`; `leases` is their number."""
         with self._changed:
             session, past, leases = self._session, list(self._past), self._leases
         present = [] if session is None else [session.counters()]
@@ -319,7 +321,7 @@ class LeasedSession:
             each.abandon(failure)
 
     def close(self, timeout_s: float = 10) -> None:
-        """As Session.close."""
+        """Leave and close, as `Session.close` does."""
         if self.inherited:
             return
         with self._changed:
@@ -382,7 +384,7 @@ class LeasedSession:
         self._state = state
 
     def _started(self, work: Callable[[], None], name: str) -> Worker:
-        """A thread of its own for `work`. What that raises is this group's failure: nobody waits for it for ever."""
+        """Start a thread for `work`. An exception of it becomes this group's failure, so that nobody waits for ever."""
 
         def contained() -> None:
             try:

@@ -1,4 +1,4 @@
-"""What a worker's own machine knows about the way to the switch: whether it answers, path MTU, receive buffer.
+"""Facts that a worker's own machine knows about the way to the switch: whether it answers, path MTU, receive buffer.
 
 Everything here is bounded in time, name resolution included.
 """
@@ -29,11 +29,11 @@ NAME_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathFacts:
-    """What Join reports."""
+    """Facts about the path that Join reports."""
 
     path_mtu: int
     receive_buffer_bytes: int
-    """As SO_RCVBUF reads: see fanin/protocol/window.py."""
+    """The receive buffer, as SO_RCVBUF reads: see fanin/protocol/window.py."""
     local: bool
     """Whether packets stay on this machine: the address is one of its own."""
     own_address: str = ""
@@ -42,10 +42,10 @@ class PathFacts:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """Where the switch's control port accepts TCP."""
+    """The address at which the switch's control port accepts TCP."""
 
     host: str
-    """Numeric."""
+    """Numeric address of the host."""
     stream_mtu: int
     """The longest packet that TCP would send there."""
 
@@ -132,7 +132,7 @@ def route_remedy(host: str) -> str:
 
 
 def discover(scheme: str, there: Reached, port: int) -> PathFacts:
-    """What the kernel says about datagrams to that host. Sends nothing."""
+    """Ask the kernel about datagrams to that host. Sends nothing."""
     host = there.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,4 +1,4 @@
-"""What happens in a stale job over shards: the events of several sessions as those of one.
+"""Events of a stale job over shards: those of several sessions as those of one.
 
 A reduction is done when all of its parts are, and a round was heard of when every shard has closed it: as an engine
 adds up its flows. So nothing can be told before the session that is behind has an event, and that one is waited on.
@@ -29,7 +29,9 @@ class Progress:
             session.follow()
 
     def next(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
-        """As Session.next_progress; raises the failure of whichever session has one, within WAIT_SLICE_S."""
+        """The next event, as of `Session.next_progress`; raises the failure of any session that has one, within
+        WAIT_SLICE_S.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             for shard in range(len(self._sessions)):

@@ -1,4 +1,4 @@
-"""What a member asks its job's controller while the job runs: one connection per question, every wait bounded."""
+"""Questions of a member to its job's controller while the job runs: one connection per question, every wait bounded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Questions:
         return Rounds(quorum=answer.quorum, staleness=answer.staleness, max_staleness=answer.max_staleness)
 
     def explain(self, generation: int) -> control.Explanation | None:
-        """What the controller knows of how that generation of the job ended; None where it does not answer."""
+        """The controller's account of how that generation of the job ended; None if it does not answer."""
         with contextlib.suppress(FaninError):
             answer = self._ask(control.Explain(job=self._who.job_name, generation=generation))
             if isinstance(answer, control.Explanation):

@@ -104,7 +104,7 @@ class Session:
     rank: int
     size: int
     spec: JobSpec
-    """What the controller decided for the job."""
+    """The controller's decision on the job."""
     flows: int
     """Flows that chunks are dealt to: chunk i goes with flow i mod flows."""
     newcomer: bool
@@ -144,7 +144,7 @@ class Session:
         self.observer: Callable[[int, Reduction], None] | None = None
         """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""
         self._lock = threading.Lock()
-        """Guards what follows."""
+        """The lock of everything that follows."""
         self._failure: FaninError | None = None
         self.switch_is_dead = False
         """Whether nothing listens at the switch's port any more: it is not just out of reach."""
@@ -254,11 +254,11 @@ class Session:
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """As ShardedSession.sessions: this one."""
+        """This session alone, for the interface of ShardedSession."""
         return (self,)
 
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
-        """As ShardedSession.counts_at: all are here."""
+        """All elements at this session, for the interface of ShardedSession."""
         return [(0, count)]
 
     def late(self, ticket: int, timeout_s: float, trouble: str | None = None) -> FaninError:
@@ -279,7 +279,7 @@ class Session:
         self._engine.subscribe()
 
     def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
-        """What happens next in a job with staleness, or None after `timeout_s`. Raises the session's failure."""
+        """The next event of a job with staleness, or None after `timeout_s`. Raises the session's failure."""
         event = self._engine.next_event(timeout_s)
         if isinstance(event, ReductionDone | RoundHeard):
             return event

@@ -59,7 +59,7 @@ NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S
 
 
 class Life(enum.Enum):
-    """Of a session over shards: see the table above."""
+    """Life of a session over shards: see the table above."""
 
     WHOLE = enum.auto()
     NAMING = enum.auto()
@@ -135,9 +135,9 @@ class ShardedSession:
         self._use(sessions, spread or Spread.evenly(len(sessions)))
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None
-        """As Session.observer."""
+        """Called at each submission, as `Session.observer` is."""
         self._lock = threading.Lock()
-        """Guards what follows."""
+        """The lock of everything that follows."""
         self._submitted = 0
         self._life = Life.WHOLE
         self._naming_until_s = 0.0
@@ -146,7 +146,7 @@ class ShardedSession:
         self._undone: frozenset[int] = frozenset()
         """Once it is over: tickets that were not done, and never will be."""
         self._parts: dict[int, tuple[Part, ...]] = {}
-        """Of tickets that nobody has seen finished, oldest first."""
+        """Parts of tickets that nobody has seen finished, oldest first."""
 
     def _use(self, sessions: Sequence[Session], spread: Spread) -> None:
         """Deal reductions to these, and be what they are together."""
@@ -167,8 +167,9 @@ class ShardedSession:
         return self._sessions
 
     def submit(self, reduction: Reduction) -> int:
-        """As Session.submit. While it is not clear what has failed, nothing more is dealt: shards must not get what
-        others of them miss."""
+        """Submit as `Session.submit` does. While it is not clear what has failed, nothing more is dealt: no shard must
+        get a part that others miss.
+        """
         try:
             return self._submit(reduction)
         except FaninError as error:
@@ -194,7 +195,7 @@ class ShardedSession:
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:
-        """As Session.at_once."""
+        """Submit as `Session.at_once` does."""
         _, _, count, element, lanes, *_ = brief
         packet_elements = self._packet_elements(element, lanes)
         if self.observer is not None or (packet_elements and count > packet_elements * MIN_PACKETS_PER_SHARD):
@@ -214,7 +215,7 @@ class ShardedSession:
         return ticket
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
-        """As Session.wait."""
+        """Wait as `Session.wait` does."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for session, part in self._parts.get(ticket, ()):
             self._wait_for(session, part, ticket, timeout_s, deadline)
@@ -241,7 +242,7 @@ class ShardedSession:
                 raise self._settled(error).with_traceback(None) from None
 
     def done(self, ticket: int) -> bool:
-        """As Session.done."""
+        """Whether a reduction has ended, as `Session.done` says."""
         with self._lock:
             return self._done(ticket)
 
@@ -251,11 +252,13 @@ class ShardedSession:
         return all(session.done(part) for session, part in self._parts.get(ticket, ()))
 
     def follow(self) -> None:
-        """As Session.follow, for jobs whose every reduction has a part at each shard: stale ones."""
+        """Follow the rounds, as `Session.follow` does, for jobs whose every reduction has a part at each shard: stale
+        ones.
+        """
         self._progress = Progress(self._sessions)
 
     def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
-        """As Session.next_progress: a round was heard of when it was at every shard."""
+        """The next event, as of `Session.next_progress`: a round is reported once every shard has reported it."""
         assert self._progress is not None, "before `follow`"
         try:
             event = self._progress.next(timeout_s)
@@ -267,13 +270,13 @@ class ShardedSession:
         return event
 
     def tune(self, *, quorum: int | None = None, staleness: int | None = None) -> Rounds:
-        """As Session.tune, at one shard after another: each slot has its own rounds at a single switch, too."""
+        """Tune as `Session.tune` does, one shard after another: each slot has its own rounds at one switch, too."""
         first, *_ = [each.tune(quorum=quorum, staleness=staleness) for each in self._sessions]
         return first
 
     @property
     def failure(self) -> FaninError | None:
-        """As Session.failure."""
+        """The failure, as in `Session.failure`."""
         if self._life is Life.OVER or self.inherited:
             return self._failure or self._sessions[0].failure
         failures = [failure for each in self._sessions if (failure := each.failure) is not None]
@@ -283,7 +286,7 @@ class ShardedSession:
             return self._judge(failures)
 
     def _judge(self, failures: list[FaninError]) -> FaninError | None:
-        """What these failures of sessions mean for all of it (called with the lock held)."""
+        """The failure of the whole that follows from these failures of sessions (called with the lock held)."""
         if self._life is Life.OVER:  # by another thread's judgement
             return self._failure
         told = next((each for each in failures if not isinstance(each, SwitchLostError)), None)
@@ -310,13 +313,13 @@ class ShardedSession:
         self._failure, self._life = failure, Life.OVER
 
     def _settled(self, error: FaninError) -> FaninError:
-        """What a call is to raise that has met with `error`: the failure, once it is known to be all."""
+        """The error to raise in a call that has met `error`: the failure, once it is known to be all."""
         while isinstance(error, SwitchLostError) and self.failure is None:
             time.sleep(WAIT_SLICE_S / 10)
         return self.failure or error
 
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
-        """Where the elements of that reduction went: the numbers of the sessions, each with how many."""
+        """Places of that reduction's elements: the numbers of the sessions, each with a count."""
         packet_elements = self._packet_elements(element, lanes)
         dealt = self._spread.shares(count, packet_elements, ticket)
         return [(shard, end - first) for shard, first, end in dealt]
@@ -328,12 +331,12 @@ class ShardedSession:
 
     @property
     def inherited(self) -> bool:
-        """As Session.inherited."""
+        """Whether a child process inherited the session, as in `Session.inherited`."""
         return self._sessions[0].inherited
 
     @property
     def members(self) -> tuple[int, ...]:
-        """As Session.members: the ranks that every shard waits for."""
+        """Members of the job, as in `Session.members`: the ranks that every shard waits for."""
         found = [set(each.members) for each in self._sessions]
         return tuple(sorted(set.intersection(*found)))
 
@@ -342,11 +345,11 @@ class ShardedSession:
         return []
 
     def counters(self) -> dict[str, int | float]:
-        """As Session.counters, added up over the shards (srtt_us: the largest)."""
+        """Counters as in `Session.counters`, added up over the shards (srtt_us: the largest)."""
         return added_up([each.counters() for each in self._sessions])
 
     def close(self, timeout_s: float = 10) -> None:
-        """As Session.close."""
+        """Leave and close, as `Session.close` does."""
         leave_all(self._sessions, timeout_s)
 
     def _forget_done(self) -> None:

@@ -14,7 +14,7 @@ from fanin.host.session.threads import require
 
 Context = zmq.Context[zmq.Socket[bytes]]
 THREADS = 2
-"""Of a context: it starts them with its first socket."""
+"""Number of threads of a context: it starts them with its first socket."""
 
 
 class SharedContext:

@@ -49,7 +49,7 @@ class SurvivingSession(ShardedSession):
         self, sessions: Sequence[Session], job_name: str, rejoin: Rejoin, options: Options,
         spread: Spread | None = None,
     ) -> None:  # fmt: skip
-        """As ShardedSession. Parts of a shard that is lost go to the others, in proportion to theirs."""
+        """Construct as ShardedSession. Parts of a lost shard go to the others, in proportion to theirs."""
         super().__init__(sessions, job_name, spread)
         self._first_spread = self._spread
         self._rejoin, self._options = rejoin, options
@@ -69,7 +69,7 @@ class SurvivingSession(ShardedSession):
     # --- reductions ---
 
     def submit(self, reduction: Reduction) -> int:
-        """As Session.submit. While it is not clear who is left, it waits."""
+        """Submit as `Session.submit` does. While it is not clear who is left, it waits."""
         with self._changed:
             while self._survivor.state is Life.DEALING:
                 self._changed.wait(WAIT_SLICE_S)
@@ -82,11 +82,11 @@ class SurvivingSession(ShardedSession):
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:
-        """As Session.at_once, without the short way."""
+        """Submit as `Session.at_once` does, without its short way."""
         return self.submit(Reduction.of(brief, owner))
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
-        """As Session.wait."""
+        """Wait as `Session.wait` does."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = WAIT_SLICE_S if deadline is None else min(WAIT_SLICE_S, max(0.0, deadline - time.monotonic()))
@@ -117,7 +117,7 @@ class SurvivingSession(ShardedSession):
             _ = self.failure  # also where this ticket's own shards are well
 
     def done(self, ticket: int) -> bool:
-        """As Session.done."""
+        """Whether a reduction has ended, as `Session.done` says."""
         with self._lock:
             return self._survivor.done(ticket)
 
@@ -125,7 +125,7 @@ class SurvivingSession(ShardedSession):
 
     @property
     def failure(self) -> FaninError | None:
-        """As Session.failure. The loss of a shard is none, as long as others are left."""
+        """The failure, as in `Session.failure`. The loss of a shard is none, as long as others are left."""
         if self.inherited:
             return self._sessions[0].failure
         if self._survivor.state is Life.WHOLE:
@@ -261,12 +261,14 @@ class SurvivingSession(ShardedSession):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """As Session.members: the ranks that every shard waits for."""
+        """Members of the job, as in `Session.members`: the ranks that every shard waits for."""
         self._take_in()
         return tuple(sorted(self._present))
 
     def take_changes(self) -> list[MembershipChange]:
-        """As Session.take_changes; `base` is that of the shard that told first, 0 where flows were dealt anew."""
+        """Changes of the membership, as in `Session.take_changes`; `base` is that of the shard that told first, 0 where
+        flows were dealt anew.
+        """
         self._take_in()
         with self._lock:
             changes = list(self._news)
@@ -289,11 +291,11 @@ class SurvivingSession(ShardedSession):
         self._news.append(MembershipChange(at_s=time.time(), gone=gone, come=(), members=members, base=base))
 
     def counters(self) -> dict[str, int | float]:
-        """As ShardedSession.counters, with those of shards that were left or lost."""
+        """Counters as in `ShardedSession.counters`, with those of shards that were left or lost."""
         return added_up([self._past, super().counters()])
 
     def close(self, timeout_s: float = 10) -> None:
-        """As Session.close."""
+        """Leave and close, as `Session.close` does."""
         if self.inherited:
             return
         with self._changed:
@@ -335,7 +337,7 @@ class _Questions:
         return True
 
     def answer(self, timeout_s: float) -> tuple[int, control.Reply] | None:
-        """What a shard has said."""
+        """The next reply of a shard, or None."""
         if self._client is None:
             time.sleep(timeout_s)
             return None
@@ -343,7 +345,7 @@ class _Questions:
         return None if reply is None else (self._shard, reply)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None

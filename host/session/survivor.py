@@ -55,29 +55,29 @@ from fanin.protocol.spread import Spread
 
 
 class Member(Summing, Protocol):
-    """What it needs of a session at a shard."""
+    """The part of a session at a shard that is needed here."""
 
     @property
     def nonce(self) -> str:
-        """As Session.nonce."""
+        """Name of the membership, as in `Session.nonce`."""
 
     @property
     def switch_is_dead(self) -> bool:
-        """As Session.switch_is_dead."""
+        """Whether the switch's process has ended, as in `Session.switch_is_dead`."""
 
     @property
     def members(self) -> tuple[int, ...]:
-        """As Session.members."""
+        """Members of the job, as in `Session.members`."""
 
     def submit(self, reduction: Reduction) -> int:
-        """As Session.submit."""
+        """Submit as `Session.submit` does."""
 
     def abandon(self, failure: FaninError) -> None:
-        """As Session.abandon."""
+        """Fail the membership as `Session.abandon` does."""
 
 
 class Life(enum.Enum):
-    """Of such a rank: see the table above."""
+    """Life of such a rank: see the table above."""
 
     WHOLE = enum.auto()
     DEALING = enum.auto()
@@ -115,13 +115,13 @@ class Survivor:
         self.failure: FaninError | None = None
         """Why it is over."""
         self.shards = tuple(range(len(members)))
-        """Those of the present job."""
+        """Shards of the present job."""
         self.members: dict[int, Member] = {}
         """By shard; while DEALING perhaps not at all of them."""
         self.ranks = tuple(range(size))
         """The ranks behind the workers of the present job."""
         self.name = job
-        """What the present job is called at the switches."""
+        """Name of the present job at the switches."""
         self.submitted = 0
         self.dealt_anew = 0
         """How often the ranks have gone on as another job."""
@@ -135,7 +135,7 @@ class Survivor:
         self._names = names
         self._first_spread = spread
         self._lost: set[int] = set()
-        """Of the present job's shards."""
+        """Lost shards of the present job."""
         self._dead: set[int] = set()
         self._whole = Whole(workers=size, shards=self.shards)
         self._reason: FaninError | None = None
@@ -164,7 +164,7 @@ class Survivor:
         return ticket
 
     def _deal(self, kept: KeptReduction, reduction: Reduction, now: float) -> None:
-        """Give its parts to the shards. What a lost shard does not take, is dealt again."""
+        """Give its parts to the shards. Parts for a lost shard are dealt again."""
         packet_elements = self._packet_elements(reduction.element, reduction.lanes)
         dealt = []
         try:
@@ -393,6 +393,6 @@ class Survivor:
         )
 
     def named(self, lost: set[int]) -> str:
-        """Shards, for people."""
+        """Names of shards, for people."""
         names = ", ".join(self._names[number] for number in sorted(lost))
         return f"shard{'s' * (len(lost) > 1)} {names}"

@@ -35,7 +35,7 @@ LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK")
 _world_options: Options | None = None
 """Options of the world's group: groups made without any of their own inherit them."""
 _told: set[str] = set()
-"""What has been said of variables without effect: once in a process is enough."""
+"""Warnings about variables without effect that were logged: once in a process is enough."""
 
 
 def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:

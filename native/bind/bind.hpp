@@ -40,7 +40,7 @@ inline bool is_marked(const pybind11::handle& datagram) {
          pybind11::getattr(datagram, "marked", pybind11::bool_(false)).cast<bool>();
 }
 
-// What came in at once; the bytes live as long as `datagrams`.
+// Datagrams that came in at once; the bytes live as long as `datagrams`.
 inline std::vector<Arrival> arrivals_of(const std::vector<std::pair<pybind11::bytes, Address>>& datagrams) {
   std::vector<Arrival> arrivals;
   for (const auto& [data, source] : datagrams) {
@@ -71,7 +71,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.branches = spec.attr("branches").cast<bool>();
   job.survives_loss = spec.attr("survives_loss").cast<bool>();
   job.liveness_timeout_s = spec.attr("liveness_timeout_s").cast<double>();
-  // fanin.protocol.job.JobSpec has checked all of this. What it might not be is a JobSpec.
+  // fanin.protocol.job.JobSpec has checked all of this, but the object may be no JobSpec.
   const bool legal = job.workers >= 1 && job.workers <= MAX_WORKERS && job.tokens.size() == job.workers &&
                      job.quorum >= 1 && job.quorum <= job.workers && job.staleness <= job.max_staleness &&
                      job.max_staleness <= 1024 && job.slots >= 1 && job.slots <= 1 << 20 && job.codes_per_packet >= 1 &&

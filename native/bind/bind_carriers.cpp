@@ -93,7 +93,7 @@ class CarrierRig final : private CarrierHost {
     return {taken, carrier.flush()};
   }
 
-  // What the switch gets, until there is no more: datagrams with the numbers of who sent them.
+  // All datagrams that wait for the switch, with the numbers of their senders.
   py::list at_switch() {
     Collected collected;
     if (bypass_) {
@@ -152,7 +152,7 @@ class CarrierRig final : private CarrierHost {
   }
   void close_worker(std::uint32_t worker) { of(worker).close(); }
   bool works(std::uint32_t worker) { return of(worker).works(); }
-  // What a thread of the worker that sleeps in poll wakes by.
+  // The descriptor that wakes a thread of the worker that sleeps in poll.
   int worker_fd(std::uint32_t worker) { return bases_.at(worker)->fd(); }
   void silence(std::uint32_t worker) {
     Collected doorbells;
@@ -178,7 +178,7 @@ class CarrierRig final : private CarrierHost {
   std::uint32_t slots_in_step(std::uint16_t) const override { return 0; }
   bool ring(Address number) override { return base_->ring(number); }
   bool is_parent(Address) const override { return false; }
-  // What the test says that it still reads.
+  // Bytes that the test says it still reads.
   bool waits_in(std::uint16_t, std::span<const std::uint8_t>) const override { return waits_; }
   void let_go(std::uint16_t, std::span<const std::uint8_t> memory) override { let_go_ += memory.size(); }
 

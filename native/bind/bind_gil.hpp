@@ -2,15 +2,15 @@
 // wherever Python code may run: at each call and attribute of a Python object, at each reference dropped (a destructor
 // may be Python), at each object made that the garbage collector tracks, and in without_gil(). Hence:
 //
-// * No container is being read or changed at such a point. What is to be dropped is first moved out of the container;
-//   what is to be handed to Python is first collected in C++.
-// * What runs without the GIL touches only objects with locks of their own (SwitchServer, WorkerEngine, Wires) and
+// * No container is being read or changed at such a point. An object to be dropped is first moved out of the container;
+//   objects for Python are first collected in C++.
+// * Code without the GIL touches only objects with locks of their own (SwitchServer, WorkerEngine, Wires) and
 // never
 //   waits for the GIL while it holds such a lock. Therefore the GIL may be held while waiting for one of them.
 // * Machines have no lock and are never called without the GIL.
 // * A method's object outlives the call: its caller holds a reference. `close` may come at any time, twice, and at once
 //   from two threads; every call that waits then returns, and later calls do nothing.
-// * What was inherited through fork() is neither used nor ended (process_owned.hpp).
+// * Objects inherited through fork() are neither used nor ended (process_owned.hpp).
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// What keeps the memory of reductions alive: Python objects by ticket, dropped where that can do no harm.
+// Owners of the memory of reductions: Python objects by ticket, dropped where that can do no harm.
 #pragma once
 
 #include <pybind11/pybind11.h>

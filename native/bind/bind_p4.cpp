@@ -126,7 +126,7 @@ class BoundMachine {
 
   std::uint64_t endless() const { return machine_.endless(); }
 
-  // What leaves, the bytes of that and of what came, how many packets were dropped or lost, and why the last one was
+  // Packets that leave, the bytes out and in, how many packets were dropped or lost, and why the last one was
   // lost.
   py::tuple process(const std::vector<std::pair<std::uint32_t, py::bytes>>& packets, std::uint64_t now_us) {
     std::vector<std::pair<std::uint32_t, std::span<const std::uint8_t>>> given;
@@ -158,8 +158,8 @@ class BoundMachine {
     return py::make_tuple(as_list(sent), bytes_in, bytes_out, machine_.dropped() - dropped, lost, reason);
   }
 
-  // What the last receive() of these ports has got. What leaves through one of them waits there for flush(); what
-  // leaves elsewhere is returned, then as process() has it, and how many packets left in all.
+  // Frames of the last receive() of these ports. Frames that leave through one of them wait there for flush(); those
+  // that leaves elsewhere is returned, then as process() has it, and how many packets left in all.
   py::tuple process_ports(p4::Ports& ports, std::uint64_t now_us) {
     const std::uint64_t dropped = machine_.dropped();
     std::vector<p4::Sent> others;

@@ -122,7 +122,7 @@ class BoundWorkerEngine {
   WorkerEngine& engine() { return owned_.get(); }
 
  private:
-  // What the engine refuses is a ConfigurationError.
+  // A refusal of the engine is a ConfigurationError.
   template <typename Call>
   static std::uint64_t submitted(Call call) {
     try {

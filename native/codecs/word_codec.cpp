@@ -13,7 +13,7 @@ std::vector<const CodecEntry*>& entries() {
   return table;
 }
 
-// What travels in words of 32 bits, whatever lanes are asked for.
+// Element types that travel in words of 32 bits, whatever lanes are asked for.
 bool takes_words_of_32_bits(Element element) {
   return element == Element::float64 || (!is_floating(element) && element != Element::int64);
 }

@@ -14,7 +14,7 @@
 
 namespace fanin {
 
-// What a packet is encoded from: x * factor + residual, `n` elements. `residual` may be null.
+// The input of encoding a packet: x * factor + residual, `n` elements. `residual` may be null.
 struct Contribution {
   const std::uint8_t* x;
   std::size_t n;
@@ -22,7 +22,7 @@ struct Contribution {
   float* residual;
 };
 
-// What a packet's sum is decoded to: elements [skip, skip + count) of it, the first of them at `out`.
+// The output of decoding a packet's sum: elements [skip, skip + count) of it, the first of them at `out`.
 struct Kept {
   std::size_t skip;
   std::size_t count;

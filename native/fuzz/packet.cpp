@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (part.codes + codes_bytes(part.header.code_count) > data + size) std::abort();
   }
 
-  // What was read can be written again, byte for byte (the checksum is not among the header's fields).
+  // A parsed packet can be written again, byte for byte (the checksum is not among the header's fields).
   std::uint8_t again[HEADER_BYTES];
   store_header(again, parsed.header);
   if (!std::equal(again, again + OFFSET_CHECKSUM, data)) std::abort();

@@ -1,10 +1,10 @@
 // The switch's numbers for its peers. No two peers have the same one, and one that is forgotten is not given out again
 // before all others have been; a machine passes it around and looks no further.
 //
-// Whoever sends anything gets a number: a stranger. There may be anyone's packets on a port, so strangers are bounded,
-// the oldest going first. A peer that a job took in is a member: kept until the job goes, or goes on without it, with a
-// socket of its own. One socket may be a member of several jobs, and have several workers' places in one: its socket
-// stays until the last of them goes.
+// Every sender gets a number, at first as a stranger. There may be anyone's packets on a port, so strangers are
+// bounded, the oldest going first. A peer that a job took in is a member: kept until the job goes, or goes on without
+// it, with a socket of its own. One socket may be a member of several jobs, and have several workers' places in one:
+// its socket stays until the last of them goes.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class AddressBook {
  public:
   static constexpr Address NOBODY = 0;
   static constexpr std::size_t MAX_STRANGERS = 1024;
-  // What one stranger may have read: a worker says HELLO a few times; after a restart of the switch it sends a window.
+  // Datagrams of one stranger that are read: a worker says HELLO a few times, and a window after the switch restarts.
   static constexpr double STRANGER_DATAGRAMS_PER_S = 1000.0;
   static constexpr double STRANGER_DATAGRAMS_AT_ONCE = 1024.0;
 

@@ -1,6 +1,6 @@
 // A word in shared memory that threads of several processes wait on, each under a bit of its own (futex(2)).
 //
-// Who rings changes the word and wakes whoever waits under one of the given bits, all in one system call. Who waits
+// Ringing changes the word and wakes all that wait under one of the given bits, in one system call. A waiting thread
 // reads the word first, then looks whether there is anything to do, then waits for the word to be another: nothing is
 // missed.
 #pragma once

@@ -1,4 +1,4 @@
-// What moves datagrams between a worker's flow and a switch's flow. Flows know carriers by the interfaces of this file
+// Carriers move datagrams between a worker's flow and a switch's flow. Flows know them by the interfaces of this file
 // only.
 //
 // A flow has one base carrier, which reaches anybody at an address and wakes who sleeps (UDP), and beside it any number
@@ -8,7 +8,7 @@
 // * A datagram goes by the first bypass that reaches its destination and has room for it, otherwise by the base
 // carrier: of
 //   the destinations of a result, some by this and some by that. Nothing waits for room.
-// * HELLO goes by the base carrier, since it has to prove that path; so does what is overdue, since that wakes the
+// * HELLO goes by the base carrier, since it has to prove that path; overdue packets do as well, since that wakes the
 // switch and
 //   depends on nothing that other processes may have done to a bypass.
 // * A thread that polls descriptors sleeps in poll and is woken by the base carrier, with an empty datagram (a
@@ -94,7 +94,7 @@ class WorkerCarrier {
   virtual std::span<std::uint8_t> reserve_image(std::size_t, std::size_t) { return {}; }
   virtual void commit(std::size_t bytes) = 0;            // it is complete in the span last reserved
   virtual std::span<std::uint8_t> last() { return {}; }  // as WorkerSink::last
-  // What was committed is on its way. True: the switch may sleep where this carrier does not wake it.
+  // Send the committed datagrams on their way. True: the switch may sleep where this carrier does not wake it.
   virtual bool flush() = 0;
 
   // Hands over what has come, a bounded number of batches; false when there may be more.
@@ -133,7 +133,7 @@ class WorkerBase : public WorkerCarrier {
 
 // --- the switch's end ---
 
-// What carriers may ask of the flow that they belong to. All calls come with the flow's lock held.
+// Services of a flow for its carriers. All calls come with the flow's lock held.
 class CarrierHost {
  public:
   virtual std::optional<Address> source(std::uint16_t job, std::uint32_t worker) const = 0;

@@ -11,7 +11,7 @@
 
 namespace fanin {
 
-// What a worker's carrier is opened with.
+// Arguments for opening a worker's carrier.
 struct WorkerPath {
   SocketAddress address;  // of the switch's flow
   UdpOptions options;
@@ -20,7 +20,7 @@ struct WorkerPath {
   std::string offer;  // what SwitchCarrier::offer has said, empty for nothing
 };
 
-// What a switch's carrier is opened with. All of it outlives the carrier.
+// Arguments for opening a switch's carrier. All of them outlive the carrier.
 struct SwitchPlace {
   SocketAddress address;
   UdpOptions options;

@@ -17,7 +17,7 @@ class LoopThread {
     thread_ = std::thread(std::move(run));
     started_ = true;
   }
-  // Whoever else joins meanwhile waits, too: for all of them the loop has ended when this returns.
+  // Threads that join meanwhile wait, too: for all of them the loop has ended when this returns.
   void join() {
     const std::lock_guard lock(lock_);
     joined_ = true;

@@ -1,4 +1,4 @@
-// What a flow's thread sleeps on: sockets, an alarm clock, and a bell that other threads ring. No timeouts, no
+// Sources that wake a flow's thread: sockets, an alarm clock, and a bell that other threads ring. No timeouts, no
 // spinning.
 #pragma once
 

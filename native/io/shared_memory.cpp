@@ -46,7 +46,7 @@ struct Reference {
 };
 static_assert(sizeof(Reference) == REFERENCE_BYTES);
 
-// What it says is read once: its writer may change it at any time.
+// Its content is read once: its writer may change it at any time.
 Record read_once(const std::uint8_t* at) {
   return std::bit_cast<Record>(__atomic_load_n(reinterpret_cast<const std::uint64_t*>(at), __ATOMIC_RELAXED));
 }
@@ -57,7 +57,7 @@ constexpr std::size_t DATAGRAM_AT = 20;
 constexpr std::size_t REFERENCE_AT = sizeof(Record);
 static_assert((DATAGRAM_AT + HEADER_BYTES + codes_bytes(4)) % LINE_BYTES == 0);
 
-// What stands `at` in it included.
+// The record at `at` included.
 constexpr std::size_t record_bytes(std::size_t at, std::size_t bytes) {
   return (at + bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
@@ -402,7 +402,7 @@ bool SharedMemory::enough(std::uint32_t written, std::uint32_t until_written) {
 
 void SharedMemory::attach(std::uint32_t worker) {
   WorkerControl& mine = worker_control(worker);
-  // What was published before was for others: this worker takes part from here on.
+  // Records published before were for others: this worker takes part from here on.
   mine.downlink_read.store(control().downlink_written.load(std::memory_order_acquire), std::memory_order_release);
   mine.attached.store(1, std::memory_order_release);
 }

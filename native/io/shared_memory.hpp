@@ -1,8 +1,8 @@
 // A second way for a flow's datagrams, between processes of one machine: rings in shared memory beside the UDP sockets.
 //
 // Why: on one machine the kernel's copies cost more than the aggregation itself. The same datagrams, byte for byte, go
-// through here instead; what must work everywhere (HELLO, heartbeats, notices) stays on UDP, and so does whatever finds
-// no room here. So the machines know nothing of it, and nothing is ever waited for.
+// through here instead; packets that must work everywhere (HELLO, heartbeats, notices) stay on UDP, as do those that
+// find no room here. So the machines know nothing of it, and nothing is ever waited for.
 //
 // One segment per job and flow, made by the switch in anonymous memory that dies with its processes, mapped by workers:
 //
@@ -68,7 +68,7 @@ namespace fanin {
 inline constexpr std::uint64_t RECORD_ALIGNMENT = 64;
 constexpr std::uint64_t aligned(std::uint64_t position) { return position & ~(RECORD_ALIGNMENT - 1); }
 
-// What a record takes whose datagram is elsewhere.
+// Bytes of a record whose datagram is elsewhere.
 inline constexpr std::size_t REFERENCE_BYTES = 48;
 
 // Written by one process, read in place by another. Everything is checked: a broken writer ends in `broken`, not in a
@@ -94,7 +94,7 @@ class RingReader {
   void release_to(std::uint64_t position);
   std::uint64_t position() const { return position_; }
   std::uint64_t released() const { return released_; }
-  // What would go with release_to: two pieces where the ring ends between.
+  // The bytes that release_to would free: two pieces where the ring ends between.
   std::array<std::span<const std::uint8_t>, 2> unreleased(std::uint64_t until) const;
   bool has_more() const { return unread_bytes() != 0; }
   std::uint64_t unread_bytes() const { return broken_ ? 0 : written_->load(std::memory_order_acquire) - position_; }

@@ -123,7 +123,7 @@ class SharedMemoryWorker final : public WorkerCarrier {
 
   bool may_sleep(Sleep how) override {
     memory_.worker_sleeps(worker_, how);
-    // What was written before the switch could read that this worker sleeps: nobody rings for that.
+    // Take in records from before the switch could read that this worker sleeps: nobody rings for those.
     if (!downlink_.has_more()) return true;
     memory_.worker_sleeps(worker_, Sleep::awake);
     return false;
@@ -193,7 +193,7 @@ class SharedMemorySwitch final : public SwitchBypass {
     if (std::ranges::any_of(train, foreign)) return 0;
     const std::size_t published = memory.publish(train, mask);
     counters_.out += published;
-    // What has gone out already goes out again by the next carrier: the protocol copes with duplicates.
+    // Datagrams that have gone out already go out again by the next carrier: the protocol copes with duplicates.
     if (published != train.size()) return 0;
     if (memory.announces()) announce(job, memory);
     return static_cast<std::size_t>(elsewhere - destinations.begin());
@@ -341,7 +341,7 @@ class SharedMemorySwitch final : public SwitchBypass {
     return left > 0;
   }
 
-  // What has been added up. A window of what has not may stay: then the worker finds room for another one, as large as
+  // Release added records. A window of others may stay: then the worker finds room for another one, as large as
   // it may have on its way.
   void release(std::uint16_t job, const Segment& segment, Uplink& uplink) {
     for (; !uplink.taken.empty(); uplink.taken.pop_front()) {

@@ -168,7 +168,7 @@ class SwitchFlow::Outbox final : public SwitchSink {
   std::vector<std::pair<Address, std::uint16_t>> welcomed_;
 };
 
-// What comes in goes to the machine, batch by batch; what that makes due is sent before the next one.
+// Incoming datagrams go to the machine, batch by batch; datagrams that become due are sent before the next batch.
 class SwitchFlow::Intake final : public Inbox {
  public:
   Intake(SwitchFlow& flow, bool takes_turns) : flow_(flow), takes_turns_(takes_turns) {}
@@ -187,7 +187,7 @@ class SwitchFlow::Intake final : public Inbox {
 
   void skip(std::span<const Arrival> batch) override { count(batch); }
 
-  // What descriptors bring waits for a train, or until all that are ready have been read: a round often closes with
+  // Datagrams of descriptors wait for a train, or until all ready ones have been read: a round often closes with
   // what another socket has.
   void respond() override {
     if (!takes_turns_ && flow_.machine_.pending_bytes() < RESPOND_AFTER_BYTES) return;

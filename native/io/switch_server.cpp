@@ -126,7 +126,7 @@ void SwitchServer::set_staleness(std::uint16_t job, std::uint32_t staleness) {
 void SwitchServer::admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token) {
   const std::lock_guard control(control_);
   for (const auto& flow : flows_) flow->admit_worker(job, worker, token);
-  // What nobody has read yet is of the process that had the place before; what is reported from here on is news again.
+  // Unread events are of the process that had the place before; later reports are news again.
   const std::lock_guard lock(events_lock_);
   seen_.erase(std::uint32_t{job} << 8 | worker);
   std::erase_if(events_, [=](const SwitchEvent& event) { return event.job == job && event.worker == worker; });

@@ -19,7 +19,7 @@
 
 namespace fanin {
 
-// What the bypass that a job is offered takes, on all flows: rings in shared memory.
+// Memory of the bypass that a job is offered, on all flows: rings in shared memory.
 struct RingBytes {
   std::uint64_t held = 0;
   std::uint64_t wanted = 0;  // the same, or more than was free: then it has none; 0 where none were asked for

@@ -196,7 +196,7 @@ bool wait_for_room(const UdpSocket& socket) {
 
 enum class Verdict { again, skip, without_trains };
 
-// What to do about a message that the kernel did not take.
+// Reaction to a message that the kernel did not take.
 Verdict judge(int error, bool train, UdpSocket& socket, UdpCounters& counters, int& patience) {
   if (error == EINTR) return Verdict::again;
   if (error == ECONNREFUSED) {  // told about an earlier datagram; this one was not tried yet

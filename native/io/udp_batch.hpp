@@ -34,7 +34,7 @@ class ReceiveBatch {
   ReceiveBatch();
   ~ReceiveBatch();
 
-  // What one system call yields, at most a few trains.
+  // Datagrams that one system call yields, at most a few trains.
   std::span<const Received> fill(const UdpSocket& socket, UdpCounters& counters);
   // Whether the socket may have more: the last call got as much as it asked for.
   bool may_have_more() const { return may_have_more_; }

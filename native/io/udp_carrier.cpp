@@ -156,9 +156,9 @@ class UdpSwitch final : public SwitchBase {
     return number;
   }
 
-  // Any of them may be the first that a train goes to. Who is served last contributes last to the next round, and where
-  // the way here is a full queue, what comes last finds no room: always the same worker's window would be cut, and hold
-  // up its job.
+  // Any of them may be the first that a train goes to. The worker that is served last contributes last to the next
+  // round, and where the way here is a full queue, what comes last finds no room: always the same worker's window would
+  // be cut, and hold up its job.
   std::size_t carry(std::uint16_t, std::span<Address> destinations, std::span<iovec> train) override {
     turn_ += GOLDEN;  // evenly spread, and not in step with how many trains a round makes (Weyl's sequence)
     const std::size_t first = std::uint64_t{turn_} * destinations.size() >> 32;
@@ -272,7 +272,7 @@ class UdpSwitch final : public SwitchBase {
     rests_until_ = monotonic_now() + REST_S;
   }
 
-  // Members are here when they have no socket of their own, and so is a leaf's parent: they may send what they like.
+  // Members are here when they have no socket of their own, as a leaf's parent is: they may send freely.
   bool allowed(Address number, double now) {
     AddressBook::Peer* const peer = book_.find(number);
     if (peer == nullptr || peer->is_member() || peer->pinned) return true;

@@ -25,7 +25,7 @@
 
 namespace fanin {
 
-// What happened at a socket that no machine sees. Owned by whoever drives the socket; not thread safe.
+// Counters of a socket that no machine sees. Its driver owns them; they are not thread safe.
 struct UdpCounters {
   std::uint64_t system_calls = 0;  // that sent or received something
   std::uint64_t ahead = 0;         // datagrams sent ahead of what waits at the device
@@ -71,7 +71,7 @@ class UdpSocket {
   bool is_open() const { return fd_ >= 0; }
   int fd() const { return fd_; }
   SocketAddress local_address() const;
-  // What the kernel granted, as getsockopt(SO_RCVBUF) reads it.
+  // Buffer that the kernel granted, as getsockopt(SO_RCVBUF) reads it.
   int receive_buffer_bytes() const;
   // Datagrams that arrived and found the receive buffer full.
   std::uint64_t dropped_by_kernel() const;

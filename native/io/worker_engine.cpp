@@ -55,7 +55,7 @@ std::uint64_t WorkerEngine::submit(const Reduction& reduction) {
       taken = true;
     }
   } catch (...) {
-    // What is refused, the first flow refuses, and none has it. Once one has it, the ticket stays.
+    // A refusal comes from the first flow, before any flow holds the reduction; after that the ticket is kept.
     const std::lock_guard lock(state_lock_);
     if (!taken) remaining_.pop_back();
     throw;

@@ -1,4 +1,4 @@
-// What carries out the reductions of one worker of one job: one flow per port of the switch, and who waits for what.
+// The engine carries out the reductions of one worker of one job: one flow per port of the switch, and waiting threads.
 //
 // Chunks of a tensor are dealt out to the flows in turn; a reduction is done when every flow has done its part. The
 // first failure of any flow ends them all, and nothing is written to anybody's memory once it has been reported. Calls
@@ -58,8 +58,8 @@ class WorkerEngine {
   void publish(const WorkerEvent& event);    // with state_lock_
 
   std::vector<std::unique_ptr<WorkerFlow>> flows_;
-  // One at a time, so that all flows see one order: of reductions, and of what makes them refuse the next one. What one
-  // flow had taken and another refused would be written to memory that nobody keeps.
+  // One at a time, so that all flows see one order of reductions and of reasons to refuse the next one. A reduction
+  // that one flow had taken and another refused would be written to memory that nobody keeps.
   std::mutex submit_lock_;
   std::atomic<bool> failed_ = false;
   std::atomic<bool> failing_ = false;

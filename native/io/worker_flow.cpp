@@ -47,13 +47,13 @@ class WorkerFlow::Outbox final : public WorkerSink {
     return reserve(bytes);
   }
 
-  // What goes through a bypass waits in no device's queue.
+  // Datagrams through a bypass wait in no device's queue.
   void go_ahead(bool ahead) override { flow_.base_->go_ahead(ahead); }
   void commit(std::size_t bytes) override { reserved_->commit(bytes); }
   std::span<std::uint8_t> last() override {
     return reserved_ != nullptr ? reserved_->last() : std::span<std::uint8_t>{};
   }
-  // What a bypass takes needs none.
+  // Datagrams of a bypass need none.
   bool tags_later() const override { return true; }
 
   void flush() {
@@ -70,8 +70,8 @@ class WorkerFlow::Outbox final : public WorkerSink {
   bool bypassing_ = false;
 };
 
-// What comes in goes to the machine. Answers go out whenever there is about a train of them: to a result without words,
-// too, a contribution of full length may be the answer.
+// Incoming datagrams go to the machine. Answers go out whenever there is about a train of them: to a result without
+// words, too, a contribution of full length may be the answer.
 class WorkerFlow::Intake final : public Inbox {
  public:
   Intake(WorkerFlow& flow, const JobSpec& spec)

@@ -22,7 +22,7 @@
 
 namespace fanin {
 
-// What has a seat.
+// A flow with a seat.
 class Seated {
  public:
   virtual ~Seated() = default;
@@ -73,7 +73,7 @@ class WorkerSeat {
   ~WorkerSeat() { leave(); }
   // Nothing happens when it has been taken, or left. Throws std::system_error.
   void take(Seated& seated);
-  // Whoever else leaves meanwhile waits, too: for all of them no turn comes any more when this returns.
+  // Flows that leave meanwhile wait, too: for all of them no turn comes any more when this returns.
   void leave();
 
  private:

@@ -1,4 +1,4 @@
-// What codecs of gradients do block by block, each block while it is in the cache. The rules stand in
+// Arithmetic of gradient codecs block by block, each block while it is in the cache. The rules stand in
 // host/codecs/blocks.py and host/codecs/rotation.py, whose numpy agrees with this bit for bit.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What codecs of gradients spend their time in: the rotation and random numbers. The rules stand in
+// The costly arithmetic of gradient codecs: the rotation and random numbers. The rules stand in
 // host/codecs/rotation.py and host/codecs/philox.py, whose numpy agrees with this bit for bit.
 #pragma once
 

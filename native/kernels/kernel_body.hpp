@@ -141,7 +141,7 @@ struct KernelBody : KernelLoops<Simd> {
 
   // ---- dequantize
 
-  // What a lane of 0 holds, and how many steps one more stands for: a power of two.
+  // Value of a lane of 0, and the steps of one unit more: a power of two.
   struct Zero {
     std::int32_t lane;
     float unit;

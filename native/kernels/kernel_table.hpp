@@ -13,7 +13,7 @@
 
 namespace fanin {
 
-// What a scale code means for one block of float32, float16 or bfloat16. Factors come in pairs, one at least an exact
+// Meaning of a scale code for one block of float32, float16 or bfloat16. Factors come in pairs, one at least an exact
 // power of two, so that no intermediate over- or underflows whatever the exponent (docs/numerics.md, "Extremes").
 struct BlockScale {
   float to_steps[2];  // q = rint(clamp((x * to_steps[0]) * to_steps[1], -limit, limit))

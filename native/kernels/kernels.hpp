@@ -39,7 +39,7 @@ std::size_t words_for(const FixedPoint& codec, std::size_t elements);
 std::size_t elements_per_packet(const FixedPoint& codec, std::size_t words);
 
 // A chunk is `n` elements of the codec's type at `x`. Blocks of `block_elements` (whole words) share a scale code, so
-// a chunk has ceil(n / block_elements) of them, in host order. What is quantized is x * factor + residual; `residual`
+// a chunk has ceil(n / block_elements) of them, in host order. Quantizing takes x * factor + residual; `residual`
 // is one float per element, or null. Integers have no codes; block_elements, codes, factor and residual are ignored.
 void scale_codes(const FixedPoint& codec, const void* x, std::size_t n, std::size_t block_elements, double factor,
                  const float* residual, std::uint16_t* codes);
@@ -77,7 +77,7 @@ std::size_t exact_elements(Element element, std::size_t words);  // that fill on
 // Writes exact_words(element, n) words in wire order: x, or x * factor + residual rounded to the element type.
 void exact_encode(Element element, const void* x, std::size_t n, double factor, const float* residual,
                   std::uint8_t* words_be);
-// What that rounding lost. Not for float64 and integers.
+// Loss by that rounding. Not for float64 and integers.
 void exact_residual(Element element, const void* x, std::size_t n, double factor, float* residual);
 
 // All ranks' elements: part_bytes of words for each, in wire order.

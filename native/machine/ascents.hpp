@@ -1,4 +1,5 @@
-// What goes up from a leaf to its parent, when, and how long that takes. The rules stand in switch/machine/ascents.py.
+// Transmissions of a leaf to its parent: their times, and their round trips. The rules stand in
+// switch/machine/ascents.py.
 #pragma once
 
 #include <algorithm>
@@ -185,7 +186,7 @@ class Ascents {
     return std::uint64_t{rounds_of_[slot].number} * rounds_of_.size() + slot;
   }
 
-  // What is in the queue stays there, as it is unless it is known (`full` given) whether that is to be as long as a
+  // The queue's packets stay there, unchanged unless it is known (`full` given) whether they are to be as long as a
   // result.
   void again(std::uint32_t slot, std::optional<bool> full = std::nullopt) {
     const auto found = std::ranges::find(again_, slot, &Again::slot);

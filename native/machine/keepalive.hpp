@@ -1,5 +1,6 @@
-// What a member of a job says and hears at its switch: HELLO, heartbeats, silence, BYE. A worker is one at its switch
-// (presence.hpp), a leaf at its parent (uplink.hpp). The rules stand in fanin/protocol/keepalive.py.
+// Messages between a member of a job and its switch that show that both live: HELLO, heartbeats, silence, BYE. A worker
+// is one at its switch (presence.hpp), a leaf at its parent (uplink.hpp). The rules stand in
+// fanin/protocol/keepalive.py.
 #pragma once
 
 #include <algorithm>

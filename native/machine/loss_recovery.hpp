@@ -76,7 +76,7 @@ class LossRecovery {
       return std::nullopt;
     }
     answers_in_a_row_ = 0;
-    // What was under way when the timer expired measures how long somebody waited to send again, not the path.
+    // A packet that was under way when the timer expired measures the wait for its repetition, not the path.
     const bool measures = transmission.sent_at >= expired_at_;
     const double round_trip_s = now - transmission.sent_at;
     if (measures) timer.sample(round_trip_s);

@@ -176,7 +176,7 @@ void Operation::keep_own(const PacketSpan& at) const {
     std::memcpy(to, from, mine.count());
 }
 
-// What is summed in place is in the caches, as it was read a window before.
+// Elements that are summed in place are in the caches, since they were read a window before.
 bool Operation::streams() const {
   const std::size_t size = element_bytes(asked_.element);
   const bool in_place = !owned() && asked_.destination == asked_.source + asked_.keep_first * size;

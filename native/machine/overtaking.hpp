@@ -1,4 +1,4 @@
-// What may leave this host before what waits in its device's queue: passes and bare results.
+// Packets that may overtake those in their host's device queue: passes and bare results.
 //
 // A host with a shard sends, over one link, words of its rank or results of its shard, and beside them what has no
 // words. A round, or the next item of a slot, waits for that as long as for words. Behind a window of words it takes as

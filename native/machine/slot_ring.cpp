@@ -289,7 +289,7 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   return number;
 }
 
-// What stands in the entry is from here on what goes up, until the result comes.
+// The entry holds the packet that goes up from here on, until the result comes.
 void SlotRing::make_contribution(std::uint32_t slot, Slot& state, const Entry& entry) const {
   Facts& facts = entry.facts;
   facts.finished = 1;

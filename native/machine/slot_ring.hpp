@@ -46,7 +46,7 @@ namespace fanin {
 
 enum class Verdict : std::uint8_t { future, ancient, duplicate, mismatch, accepted };
 
-// What a worker adds to a round, in wire order.
+// A worker's addition to a round, in wire order.
 struct Contribution {
   std::uint32_t signature = 0;
   const std::uint8_t* codes = nullptr;
@@ -57,7 +57,7 @@ struct Contribution {
   std::uint8_t lanes = 0;          // what the words hold, where lanes are added up one by one: Header.lanes
 };
 
-// What else it says, or a pass.
+// Other properties of it, or of a pass.
 struct Manner {
   bool late = false;            // of a pass
   bool bare = false;            // who sent it keeps none of the round's words
@@ -76,7 +76,7 @@ class SlotRing {
  public:
   explicit SlotRing(const JobSpec& spec, const std::optional<Uplink>& uplink = std::nullopt);
 
-  // What the job takes: JobSpec.pool_bytes.
+  // Memory of the job: JobSpec.pool_bytes.
   static std::uint64_t pool_bytes(const JobSpec& spec);
   // Of that, the images, and where among them the words of a round are.
   static std::size_t image_bytes(const JobSpec& spec);
@@ -84,7 +84,7 @@ class SlotRing {
   // From here on they are in that memory, which has as many bytes: before the first round. Contributions whose words
   // lie in `lasting`, which is mapped as long as that is, stay until let_go is called for them.
   void use_images(std::shared_ptr<std::uint8_t> memory, std::span<const std::uint8_t> lasting);
-  // What that takes beside pool_bytes.
+  // Memory of it beside pool_bytes.
   static std::uint64_t waiting_bytes(const JobSpec& spec);
   // Whether words that lie there are still to be added; and adds them, since they are about to go.
   bool waits_in(std::span<const std::uint8_t> memory) const;

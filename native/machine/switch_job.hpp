@@ -36,7 +36,7 @@ struct SwitchJob {
   bool has(std::uint32_t mask, std::uint32_t worker) const { return (mask >> worker & 1) != 0; }
   bool evicted(std::uint32_t worker) const { return !has(ring.live() | expected, worker); }
   bool watched(std::uint32_t worker) const { return has(registered & ~lost & ~left, worker); }
-  // What comes within SUSPICION_SETTLES_S may have been sent before, and is no sign of life.
+  // A packet within SUSPICION_SETTLES_S may have been sent before, and is no sign of life.
   bool suspicion_stands(std::uint32_t worker) const {
     return suspected[worker] && heard[worker] <= *suspected[worker] + SUSPICION_SETTLES_S;
   }
@@ -114,7 +114,7 @@ struct SwitchJob {
   SwitchTally tally;
   std::optional<UplinkPresence> uplink;  // of a leaf: how it is present at its parent
   std::optional<Ascents> ascents;        // likewise: what goes up to the parent
-  std::uint32_t registered = 0;          // and not evicted; so too the next two
+  std::uint32_t registered = 0;          // and not evicted, as in the next two
   std::uint32_t lost = 0;
   std::uint32_t left = 0;
   std::uint32_t marked = 0;      // of whom contributions met congestion, which they have not been told of

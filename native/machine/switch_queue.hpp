@@ -1,4 +1,4 @@
-// What a switch machine has to send. Results wait where they were summed up; everything else in an arena of bytes.
+// The queue of a switch machine. Results wait where they were summed up; everything else in an arena of bytes.
 //
 // Both arenas keep their size once they have grown, so that nothing is allocated in steady state. Datagrams beyond
 // SWITCH_QUEUE_DATAGRAMS or SWITCH_QUEUE_BYTES are not taken: a driver that does not send is a network that loses.
@@ -42,7 +42,7 @@ class SwitchQueue {
     *mark = static_cast<std::uint32_t>(items_.size());
   }
 
-  // Room for a datagram that the caller writes before the queue is next touched. What it holds is junk.
+  // Room for a datagram that the caller writes before the queue is next touched. It holds junk.
   std::span<std::uint8_t> push(std::size_t bytes, std::span<const Address> destinations) {
     append(bytes, destinations).copy_at = take(bytes);
     return {copies_.data() + items_.back().copy_at, bytes};

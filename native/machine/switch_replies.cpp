@@ -1,4 +1,4 @@
-// What a switch sends to workers: results, answers, and news of what was refused and of who is gone.
+// Replies of a switch to workers: results, answers, and notices of refusals and of lost members.
 #include <algorithm>
 #include <array>
 

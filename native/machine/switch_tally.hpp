@@ -1,4 +1,4 @@
-// What a switch counts, per job and in all; names and meaning as in switch/machine/tally.py.
+// Counters of a switch, per job and in all; names and meaning as in switch/machine/tally.py.
 #pragma once
 
 #include <array>

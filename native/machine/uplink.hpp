@@ -27,7 +27,7 @@ class UplinkPresence : public Keepalive {
     Keepalive::start(now);
   }
 
-  // What these return is to be told to the leaf's workers; Reason{} for nothing. Each kind of news is told once; the
+  // These return the notice for the leaf's workers; Reason{} for none. Each kind of news is told once; the
   // worse one stays.
   Reason handle_timer(double now) {
     if (left_unconfirmed(now)) phase_ = Phase::left;

@@ -1,4 +1,4 @@
-// What a worker machine counts; names and meaning as in host/machine/worker_machine.py.
+// Counters of a worker machine; names and meaning as in host/machine/worker_machine.py.
 #pragma once
 
 #include <array>

@@ -69,7 +69,7 @@ class WorkerMachine::State {
   Phase phase() const { return presence_.phase(); }
   bool capable() const { return capable_; }
   std::size_t outstanding() const { return outstanding_; }
-  // What the next contribution carries. Within one machine none: rings and sockets overtake each other, nothing is
+  // Order of the next contribution. Within one machine none: rings and sockets overtake each other, nothing is
   // lost.
   std::uint32_t order() const { return congestion_.shares() ? static_cast<std::uint32_t>(recovery_.next_order()) : 0; }
   WorkerCounters counters() const {
@@ -315,7 +315,7 @@ std::size_t WorkerMachine::State::longest_packet_bytes(std::uint32_t slot) {
   return datagram_bytes(operation.code_count, words + (stream_.forecasts(slot) ? AGE_WORDS : 0));
 }
 
-// What is sent again needs no room in the window.
+// A repetition needs no room in the window.
 bool WorkerMachine::State::sendable(std::uint32_t slot) const {
   // The oldest item may always go: workers whose windows were full of different items would wait for each other.
   const bool oldest = stream_.current(slot) == stream_.oldest_item();
@@ -621,7 +621,7 @@ void WorkerMachine::State::count_result(std::uint32_t slot, double now, bool ans
   finished(slot, now, answered);
 }
 
-// What was sent for the slot has its result: for all, or `answered` because this worker has asked again.
+// The slot's contribution has its result: for all, or `answered` because this worker has asked again.
 void WorkerMachine::State::finished(std::uint32_t slot, double now, bool answered) {
   const std::uint64_t order = recovery_.order(slot);
   in_order_.finished(slot);

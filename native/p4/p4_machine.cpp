@@ -165,7 +165,7 @@ void Machine::remove_choices(std::uint32_t number) {
   free_choices_.push_back(number);
 }
 
-// With the state before the fields. What is in the other limbs of a frame is an earlier packet's, and nobody reads it.
+// With the state before the fields. The other limbs of a frame hold an earlier packet's values, and nobody reads them.
 void Machine::copy_limbs(const std::uint64_t* from, std::uint64_t* to, const std::vector<Extent>& fields) {
   std::copy_n(from, STATE_LIMBS, to);
   copy_extents(from, to, fields);

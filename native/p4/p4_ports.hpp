@@ -1,5 +1,5 @@
 // Sockets as the ports of an emulated switch, many frames to a system call: twins of UdpPort and RawPort of
-// switch/p4runtime/server/, which own the sockets. What leaves through a port waits there until it is flushed.
+// switch/p4runtime/server/, which own the sockets. Frames that leave through a port wait there until it is flushed.
 #pragma once
 
 #include <atomic>

@@ -54,7 +54,7 @@ struct Header {
   bool operator==(const Header&) const = default;
 };
 
-// What the `lanes` field says: fanin.protocol.wire.LaneField.
+// Meaning of the `lanes` field: fanin.protocol.wire.LaneField.
 constexpr std::uint32_t lane_bits_up(std::uint8_t lanes) { return 1u << (lanes >> LANES_UP & 3); }
 constexpr std::uint32_t lane_bits_down(std::uint8_t lanes) { return 1u << (lanes >> LANES_DOWN & 3); }
 constexpr std::uint32_t lane_shift(std::uint8_t lanes) { return lanes >> LANES_SHIFT; }
@@ -141,7 +141,7 @@ inline void store_header(std::uint8_t* at, const Header& header) {
   store_be32(at + OFFSET_CHECKSUM, 0);
 }
 
-// What parsing found. `reason` is Reason{} (zero) for a well-formed datagram whose checksum is still to be verified.
+// Result of parsing. `reason` is Reason{} (zero) for a well-formed datagram whose checksum is still to be verified.
 struct Parsed {
   Reason reason{};
   Header header;

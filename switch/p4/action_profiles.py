@@ -22,7 +22,7 @@ MAX_WEIGHT = 1 << 16
 
 
 NO_MEMBER = Member(0, "", (), nothing)
-"""What a group without members does."""
+"""The member that stands for a group without members."""
 NO_WATCHES: Mapping[int, Watch] = {}
 
 
@@ -36,7 +36,7 @@ class ActionProfile:
     selector: str | None = None
     """The function that hashes the selector's input; None: a profile without groups."""
     actions: dict[str, ActionFacts] = field(default_factory=dict)
-    """Those of its tables."""
+    """Actions of the profile's tables."""
     tables: list[str] = field(default_factory=list)
     hashed: Callable[..., int] | None = None
     members: dict[int, Member] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class ActionProfile:
             watcher(changed)
 
     def chosen(self, entry: Entry, f: list[int], k: object) -> Entry | Member:
-        """What runs for a packet that has found an entry: a member, or the entry where it names none (a miss)."""
+        """The member that runs for a packet that has found an entry, or the entry itself if it names none (a miss)."""
         target = entry.target
         if target is None:
             return entry
@@ -81,7 +81,7 @@ class ActionProfile:
         return Member(number, action, data, facts.run)
 
     def insert_member(self, number: int, action: str, data: tuple[int, ...]) -> None:
-        """Add a member."""
+        """Add a member to the profile."""
         if number in self.members:
             raise TableError(TableProblem.EXISTS, f"action profile {self.name} has a member {number} already")
         if len(self.members) >= self.max_size:
@@ -129,7 +129,7 @@ class ActionProfile:
     def insert_group(
         self, number: int, weights: Mapping[int, int], max_size: int, watches: Mapping[int, Watch] = NO_WATCHES
     ) -> None:
-        """Add a group."""
+        """Add a group to the profile."""
         if number in self.groups:
             raise TableError(TableProblem.EXISTS, f"action profile {self.name} has a group {number} already")
         self.groups[number] = self.gathered(number, weights, max_size, watches)

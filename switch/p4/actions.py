@@ -33,7 +33,7 @@ class TableError(FaninError):
 
 @dataclass(frozen=True, slots=True)
 class ActionFacts:
-    """What a table must know of an action."""
+    """Facts about an action that a table needs."""
 
     name: str
     widths: tuple[int, ...]
@@ -85,7 +85,7 @@ class Group:
     shares: tuple[Share, ...]
     """In the order in which they were given."""
     max_size: int = 0
-    """What the control plane said; kept as it is."""
+    """Size that the control plane gave; it is kept unchanged."""
     _down: frozenset[int] | None = field(init=False, default=None)
     """The ports that were down when `_spread` was made; None: it is to be made."""
     _spread: tuple[Member, ...] = field(init=False, default=())
@@ -107,4 +107,4 @@ class Group:
 
 
 def nothing(f: list[int], k: object, p: tuple[int, ...]) -> None:
-    """What a table without a default action does on a miss."""
+    """Do nothing: the miss of a table without a default action."""

@@ -56,7 +56,7 @@ class ControlFlow:
     selectors: dict[str, Node] = field(default_factory=dict)
     """Hash and input of the profiles that have groups."""
     nodes: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """As Program.nodes."""
+    """Nodes by name, as in Program.nodes."""
 
     def read_actions(self, root: Node) -> None:
         """`actions`: a function `(f, k, p)` each."""

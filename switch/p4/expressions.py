@@ -40,7 +40,7 @@ class Value:
     stack: Stack | None = None
     union: tuple[Header, ...] = ()
     union_stack: UnionStack | None = None
-    """Of a union that a packet chooses, and of its members, the stack that it is an element of."""
+    """Stack of a union that a packet chooses, and of its members; None for other headers."""
     index: str = ""
     """Source of which element it is."""
     header: Header | None = None

@@ -1,4 +1,4 @@
-"""What a program keeps between packets: registers and counters."""
+"""State of a program between packets: registers and counters."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Register:
 
     name: str
     symbol: str
-    """What compiled code calls `cells`."""
+    """Name of `cells` in compiled code."""
     bits: int
     size: int
     cells: WideCells | MutableSequence[int] = field(init=False)
@@ -96,7 +96,7 @@ class Counter:
 
 
 def read_registers(root: Node, budget: ExternBudget) -> dict[str, Register]:
-    """`register_arrays`, by name."""
+    """Read `register_arrays`, by name."""
     registers: dict[str, Register] = {}
     for at, node in enumerate(root.each("register_arrays")):
         size, bits = node["size"].integer, node["bitwidth"].integer

@@ -1,4 +1,4 @@
-"""Where a packet's fields live: every header instance has its place in one flat list of integers.
+"""Places of a packet's fields: every header instance has its place in one flat list of integers.
 
 Rules
 -----

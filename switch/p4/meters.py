@@ -122,7 +122,7 @@ class MeterArray:
 
 
 def read_meters(root: Node, budget: ExternBudget) -> dict[str, MeterArray]:
-    """`meter_arrays`, by name."""
+    """Read `meter_arrays`, by name."""
     meters: dict[str, MeterArray] = {}
     for at, node in enumerate(root.each("meter_arrays")):
         name, kind, direct = node["name"].text, node["type"].text, node.flag("is_direct")

@@ -21,7 +21,7 @@ from fanin.switch.p4.replication import MirrorSession, Replica
 from fanin.switch.p4.tables import Entry, Table
 
 Outcome = tuple[list[tuple[int, bytes]], int, int, int, int, str]
-"""What leaves, bytes that came and that leave, copies dropped, packets lost, and why the last of these was."""
+"""Packets that leave, bytes in and out, copies dropped, packets lost, and the reason of the last loss."""
 
 PortsOutcome = tuple[list[tuple[int, bytes]], int, int, int, int, str, int]
 """The same of what arrived at native ports, of what leaves only that for none of them; and how many left in all."""
@@ -134,7 +134,7 @@ class _TableWatcher:
                 self._machine.remove_choices(number)
 
     def missed(self, entry: Entry) -> None:
-        """What is done on a miss has changed."""
+        """Note that the action of a miss has changed."""
         self._machine.set_miss(self._number, *self._action_of(entry))
 
     def retarget(self, changed: Member | Group | None) -> None:

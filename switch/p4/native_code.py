@@ -50,7 +50,7 @@ FINAL = {"HALT", "STOP", "FAIL", "ACTION_END", "RUN"}
 
 
 class NotNative(Exception):  # noqa: N818 (no error: the Python interpreter takes such programs)
-    """What a program does that the native interpreter does not."""
+    """The program has a part that the native interpreter does not run."""
 
 
 class Val(NamedTuple):
@@ -85,7 +85,7 @@ def split(value: int, limbs: int) -> list[int]:
 
 
 class Place(NamedTuple):
-    """Where a field is in a frame."""
+    """Place of a field in a frame."""
 
     at: int
     limbs: int
@@ -94,7 +94,7 @@ class Place(NamedTuple):
 
     @property
     def value(self) -> Val:
-        """What is stored there."""
+        """The value that is stored there."""
         if self.signed:
             return Val(self.at, self.limbs, -(1 << self.bits - 1), (1 << self.bits - 1) - 1)
         return Val(self.at, self.limbs, 0, (1 << self.bits) - 1)
@@ -138,7 +138,7 @@ class Emitter:
     _copied: int = -1
     """How long the code was after a copy that the next one may join."""
     _last: tuple[int, int] | None = None
-    """What the last instruction wrote: place and limbs; None where somebody may jump to the next one."""
+    """Place and limbs that the last instruction wrote; None if a jump may lead to the next one."""
 
     # --- places ---
 
@@ -178,7 +178,7 @@ class Emitter:
         return Val(at, limbs, low, high, fresh=True)
 
     def label(self) -> int:
-        """A new label."""
+        """Make a new label."""
         self.labels.append(-1)
         return len(self.labels) - 1
 

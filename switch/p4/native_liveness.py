@@ -1,4 +1,4 @@
-"""Which limbs of a frame matter where a packet begins, and where a replica does: only these are set and copied.
+"""Limbs of a frame that matter where a packet begins, and where a replica does: only these are set and copied.
 
 Rules
 -----
@@ -36,7 +36,7 @@ Extent = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TableWays:
-    """Where a table leads to, as labels."""
+    """Labels that a table leads to."""
 
     key_limbs: int
     actions: frozenset[int]
@@ -54,7 +54,7 @@ class _Block:
 
 @dataclass(slots=True)
 class Liveness:
-    """Of one program's code."""
+    """Liveness of one program's limbs."""
 
     code: Sequence[Code]
     labels: Sequence[int]
@@ -94,7 +94,7 @@ class Liveness:
             block.leaves = operation in ("HALT", "STOP", "ACTION_END")
 
     def _after_actions(self) -> dict[int, set[int]]:
-        """What may come after each action, by the place of its end: the first one behind its beginning."""
+        """Labels that may follow each action, by the place of its end: the first one behind its beginning."""
         after: dict[int, set[int]] = {}
         ends: dict[int, int] = {}
         for ways in self.tables:
@@ -108,7 +108,7 @@ class Liveness:
         return after
 
     def at_start(self, label: int, at_end: int) -> int:
-        """What matters at the first instruction of a part, as a mask of limbs, where `at_end` does at its end."""
+        """Limbs that matter at the first instruction of a part, as a mask, where `at_end` matter at its end."""
         reached, waiting = set[int](), [self.labels[label]]
         while waiting:
             at = waiting.pop()

@@ -56,11 +56,11 @@ def shortened(
 
 @dataclass(slots=True)
 class _Known:
-    """What holds before an instruction."""
+    """Facts that hold before an instruction."""
 
     outcomes: dict[Condition, bool] = field(default_factory=dict)
     values: dict[int, int] = field(default_factory=dict)
-    """Limbs, by place."""
+    """Known limbs, by place."""
 
     def outcome(self, instruction: Code, number: Callable[[int], int | None]) -> bool | None:
         """Whether a condition holds; None where that is not known."""
@@ -76,7 +76,7 @@ class _Known:
         self.outcomes[condition] = holds is positive
 
     def write(self, instruction: Code, number: Callable[[int], int | None]) -> None:
-        """What an instruction writes is not known any more, but for constants."""
+        """Forget the limbs that an instruction writes, but for constants."""
         operation, n, d, a, _ = instruction
         if operation in NO_LIMB:
             return

@@ -110,11 +110,11 @@ class _Translation:
     e: Emitter = field(init=False)
     v: Values = field(init=False)
     _loop: tuple[int, int] | None = None
-    """Where the loop begins that an action is in, and where it ends, as labels."""
+    """Labels of the begin and the end of the loop that an action is in."""
     _in_circles: bool = field(init=False, default=True)
     """Whether a packet may come through a parser's state again."""
     _finish: Callable[[ast.Return], None] = field(init=False)
-    """What `return` does in the function that is being translated."""
+    """Translation of `return` in the present function."""
 
     def run(self) -> NativeProgram:
         if self.program.python_only:
@@ -184,7 +184,7 @@ class _Translation:
         return TableWays(key_limbs(table), frozenset(actions), frozenset(self.labels[name] for name in names))
 
     def _facts(self) -> dict[str, Any]:
-        """Of every action of a table, by the name of its function."""
+        """Facts about every action of a table, by the name of its function."""
         return {facts.run.__name__: facts for table in self.program.tables.values() for facts in table.actions.values()}
 
     # --- functions ---
@@ -578,7 +578,7 @@ def _limbs(bits: int) -> int:
 
 
 def key_limbs(table: Table) -> int:
-    """Of a table's key."""
+    """Number of limbs of a table's key."""
     return _limbs(sum(part.bits for part in table.key))
 
 
@@ -604,7 +604,7 @@ def in_circles(states: Sequence[ast.FunctionDef]) -> bool:
 
 
 def parameter_values(widths: tuple[int, ...], at: int) -> list[Val]:
-    """Where the data of an entry is when its action runs."""
+    """Places of an entry's data when its action runs."""
     values = []
     for bits in widths:
         values.append(Val(at, _limbs(bits), 0, (1 << bits) - 1))

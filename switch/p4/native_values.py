@@ -55,7 +55,7 @@ class Values:
     """By symbol: number, and whether its tokens are bytes."""
     parameters: list[Val] = field(default_factory=list)
     names: dict[str, Val | Window] = field(default_factory=dict)
-    """What local names stand for."""
+    """Values of local names."""
 
     # --- numbers ---
 
@@ -447,7 +447,7 @@ class Values:
 
 
 def _or_constant(node: ast.expr) -> TypeGuard[ast.BoolOp]:
-    """`size or 1`."""
+    """Whether the node has the form `size or 1`."""
     return isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and isinstance(node.values[1], ast.Constant)
 
 
@@ -460,7 +460,7 @@ def _folded(operation: str, left: int, right: int) -> int:
 
 
 def _interval(operation: str, left: Val, right: Val) -> tuple[int, int]:
-    """What a result lies in."""
+    """Interval of the operation's result."""
     if operation == "ADD":
         return left.low + right.low, left.high + right.high
     if operation == "SUB":
@@ -479,7 +479,7 @@ def _magnitude(value: Val) -> int:
 
 
 def _known(operator: ast.cmpop, left: Val, right: Val) -> bool | None:
-    """What a comparison yields whatever the packet is; None where that depends on it."""
+    """Result of a comparison that is the same for every packet; None if it depends on the packet."""
     below, above = left.high < right.low, left.low > right.high
     if isinstance(operator, (ast.Eq, ast.NotEq)):
         if below or above:

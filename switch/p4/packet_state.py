@@ -1,4 +1,4 @@
-"""What the architecture keeps of a packet beside its fields, and what compiled code calls at run time."""
+"""State of a packet beside its fields, and functions that compiled code calls at run time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PacketState:
         self.length = arrived
         """Kept up to date as headers come and go."""
         self.payload = b""
-        """What the parser did not look at."""
+        """Bytes behind the parsed headers."""
         self.cut = NO_CUT
         """Most bytes that leave."""
         self.exit = False
@@ -63,7 +63,7 @@ class PacketState:
         return copy
 
     def log(self, text: str, values: Sequence[int]) -> None:
-        """A program's log_msg."""
+        """Log the text of a program's log_msg."""
         for value in values:
             text = text.replace("{}", str(value), 1)
         log.info("%s", text)
@@ -120,4 +120,4 @@ RUNTIME = {
     "pushed": pushed,
     "shifted": shifted,
 }
-"""What compiled code finds by name."""
+"""Names that compiled code uses."""

@@ -33,7 +33,7 @@ MAX_FORMATTED = 64
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """What primitives refer to."""
+    """Objects that primitives refer to."""
 
     layout: Layout
     registers: Mapping[str, Register]
@@ -73,7 +73,7 @@ class Compiler:
         return [f" {line}" for line in lines or ["pass"]]
 
     def statements(self, node: Node) -> list[str]:
-        """One primitive."""
+        """Translate one primitive."""
         name = node["op"].text
         if name not in PRIMITIVES:
             raise UnsupportedError(f"{node.path}: primitive {name!r} is not implemented")
@@ -84,7 +84,7 @@ class Compiler:
         return self.objects.budget.spend(make(self, node["parameters"]))
 
     def _target(self, node: Node, count: int) -> int:
-        """Where a jump leads."""
+        """Target of a jump."""
         where = node["parameters"][len(node["parameters"]) - 1]
         if where["type"].text != "hexstr" or not 0 <= (target := where["value"].hexadecimal) <= count:
             raise UnsupportedError(f"{node.path}: a jump that does not lead to a primitive is not implemented")
@@ -102,7 +102,7 @@ class Compiler:
     # --- parameters ---
 
     def data(self, node: Node) -> Value:
-        """A number."""
+        """Translate a number."""
         return self.expressions.data(node)
 
     def store(self, node: Node, value: Value) -> list[str]:

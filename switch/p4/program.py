@@ -62,17 +62,17 @@ class Program:
     profiles: Mapping[str, ActionProfile]
     learn_lists: Mapping[int, LearnList]
     python_only: tuple[str, ...]
-    """What it has that the native interpreter does not do, in words."""
+    """Parts of it that the native interpreter does not run, in words."""
     field_lists: Mapping[int, tuple[int, ...]]
     """Places of the fields that a clone, or a packet on its second way, keeps."""
     actions: Mapping[str, tuple[str, ...]]
     """Names of the parameters of every action of a table."""
     document: str | bytes
-    """What it was made of. Two programs that were made of the same differ in their state alone."""
+    """The document that it was made of. Two programs of one document differ in their state alone."""
     source: str
     """The Python that runs; the native interpreter's code is made of it."""
     names: dict[str, Any]
-    """What the names in `source` stand for: the globals of its functions."""
+    """Values of the names in `source`: the globals of its functions."""
     nodes: Mapping[str, tuple[str, str]]
     """By the name of a function in `source`: what it is (state, table, condition, call), and its name in P4."""
     parser_start: Callable[..., Any] | None

@@ -25,7 +25,7 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MirrorSession:
-    """Where a clone goes."""
+    """Destination of clones."""
 
     replicas: tuple[Replica, ...]
     cut: int = 0

@@ -47,7 +47,7 @@ class KeyField:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What one field of an entry asks for: value and mask, or a range. Values are not negative and fit the field."""
+    """Condition of an entry on one field: value and mask, or a range. Values are not negative and fit the field."""
 
     value: int = 0
     mask: int = -1
@@ -66,7 +66,7 @@ class Entry:
     run: Callable[..., None]
     """The compiled action: called with fields, packet state and `data`."""
     next: Callable[..., object] | None
-    """What comes after it in the pipeline."""
+    """The step of the pipeline after it."""
     matches: tuple[Match, ...] = ()
     rank: int = 0
     order: tuple[int, int] = (0, 0)
@@ -84,7 +84,7 @@ class Entry:
     meter: Meter | None = None
     """Of a table with direct meters: this entry's, which may have no rates."""
     target: Member | Group | None = None
-    """What runs instead of `run`, in a table with an action profile."""
+    """Member or group that runs instead of `run`, in a table with an action profile."""
     idle_us: int = 0
     """Ageing: time without a packet after which the control plane is told; 0: never."""
     used_us: int = 0
@@ -111,7 +111,7 @@ class Entry:
 
 
 class Watcher(Protocol):
-    """Who keeps a copy of a table's entries (switch/p4/native.py)."""
+    """An owner of a copy of a table's entries (switch/p4/native.py)."""
 
     def put(self, entry: Entry) -> None:
         """An entry was added, behind those of the same rank."""
@@ -120,7 +120,7 @@ class Watcher(Protocol):
         """An entry is gone."""
 
     def missed(self, entry: Entry) -> None:
-        """What is done on a miss has changed."""
+        """Note that the action of a miss has changed."""
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class Table:
     """Its entries are written in the program."""
     fixed_default: bool = False
     after: Callable[[str, bool], Callable[..., object] | None] = field(default=lambda action, hit: None)
-    """What comes next after an action, on a hit or a miss."""
+    """The step after an action, on a hit or a miss."""
     exact: dict[int, Entry] = field(default_factory=dict)
     ordered: EntryIndex[Entry] = field(default_factory=EntryIndex)
     remembered: dict[int, Entry] = field(default_factory=dict)
@@ -223,7 +223,7 @@ class Table:
         return entry
 
     def delete(self, matches: tuple[Match, ...], priority: int) -> None:
-        """Remove an entry."""
+        """Remove an entry of the table."""
         self._check_mutable()
         self._take(self._existing(self._made(matches, priority, "", ())))
 

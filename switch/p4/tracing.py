@@ -1,4 +1,4 @@
-"""What becomes of a packet, step by step: parser states, tables with keys and entries, fields that change, copies.
+"""The way of a packet, step by step: parser states, tables with keys and entries, fields that change, copies.
 
 Rules
 -----
@@ -56,7 +56,7 @@ class TracedSwitch(V1Switch):
     """Called with the lines of a packet when all that it caused has left, or it is lost."""
     _lines: list[str] = field(init=False, default_factory=list)
     _within: list[str] = field(init=False, default_factory=list)
-    """What registers were asked for in this step."""
+    """Accesses to registers in this step."""
     _names: list[str] = field(init=False, default_factory=list)
     _code: dict[str, CodeType] = field(init=False, default_factory=dict)
     """By the name of a table's or condition's function: its key, or what it asks."""
@@ -74,7 +74,7 @@ class TracedSwitch(V1Switch):
             self.program.names[register.symbol] = TracedCells(register.name, register.cells, self._within.append)
 
     def process(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
-        """See V1Switch."""
+        """Process a packet as V1Switch does, and trace it."""
         self._lines = [f"packet of {len(data)} bytes at port {port}: {data[:MAX_SHOWN_BYTES].hex()}"]
         try:
             sent = super(TracedSwitch, self).process(port, data, now)
@@ -94,7 +94,7 @@ class TracedSwitch(V1Switch):
         return sent
 
     def process_batch(self, packets: Any, now: float) -> tuple[list[tuple[int, bytes]], str]:
-        """See V1Switch."""
+        """Process packets as V1Switch does, and trace them."""
         sent: list[tuple[int, bytes]] = []
         reason = ""
         for port, data in packets:
@@ -183,7 +183,7 @@ def shown(value: int) -> str:
 
 
 def place_names(layout: Layout) -> list[str]:
-    """What to call every place of the list of fields."""
+    """Names of all places of the list of fields."""
     names = [""] * len(layout.blank)
     for header in layout.headers.values():
         for each in header.type.fields:
@@ -213,7 +213,7 @@ def action_text(program: Program, entry: Entry) -> str:
 
 
 def entry_text(table: Table, entry: Entry) -> str:
-    """What an entry matches."""
+    """Condition of an entry, as text."""
     parts = [
         f"{part.name}={_match_text(match, part.kind, part.bits)}"
         for part, match in zip(table.key, entry.matches, strict=True)

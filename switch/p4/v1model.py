@@ -52,7 +52,7 @@ MAX_PARSE_STATES = 4096
 """Parse states that one packet may go through: a parser that goes in circles without reading ends here."""
 MAX_DIGESTS = 1 << 16
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
-"""standard_metadata.instance_type."""
+"""Values of standard_metadata.instance_type."""
 
 log = logging.getLogger("fanin.switch.p4")
 
@@ -110,7 +110,7 @@ class V1Switch:
     random: Callable[[int], int] = _no_randomness
     """Draws from 0..n-1, for programs that want it."""
     native: bool | None = None
-    """Which interpreter runs the program: True: native, False: Python, None: native for whatever it runs."""
+    """Interpreter of the program: True: native, False: Python, None: native for every program that it runs."""
     groups: Watched[tuple[Replica, ...]] = field(default_factory=lambda: Watched(MAX_GROUP))
     """Multicast groups by number, from 1 on."""
     mirrors: Watched[MirrorSession] = field(default_factory=lambda: Watched(MAX_SESSION))
@@ -119,7 +119,7 @@ class V1Switch:
     digests: deque[tuple[int, tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=MAX_DIGESTS))
     """Learn lists and their values, for the control plane to take; the oldest are lost where nobody does."""
     engine: str = field(init=False, default="Python interpreter")
-    """Which interpreter runs the program, and why, where Python has to."""
+    """Name of the interpreter of the program, with the reason if it has to be Python."""
     _machine: NativeMachine | None = field(init=False, default=None)
     _places: dict[str, int] = field(init=False)
 
@@ -194,7 +194,7 @@ class V1Switch:
         return sent, reason
 
     def process_ports(self, ports: Any, count: int, now: float) -> tuple[list[tuple[int, bytes]], str]:
-        """The same of `count` packets that have arrived at native ports (native/p4/p4_ports.hpp).
+        """Process `count` packets that have arrived at native ports (native/p4/p4_ports.hpp).
 
         What leaves through one of them waits there; returned is what leaves elsewhere. Only where `runs_natively`.
         """
@@ -341,7 +341,7 @@ class V1Switch:
             leaving.append(_Leaving(copy, k.copied(), port))
 
     def _kept(self, f: list[int], number: int) -> tuple[tuple[int, int], ...]:
-        """What a packet brings along into another pass."""
+        """Fields that a packet brings along into another pass."""
         return tuple((place, f[place]) for place in self.program.field_lists.get(number, ()))
 
     def _clone_ingress(

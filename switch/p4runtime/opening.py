@@ -31,7 +31,7 @@ from fanin.switch.p4runtime.server.status import StatusError
 from fanin.switch.p4runtime.server.udp_port import UdpPort
 
 CPU_PORT = 510
-"""Where the programs send packets for the controller (p4/shared/sizes.p4)."""
+"""Port to which the programs send packets for the controller (p4/shared/sizes.p4)."""
 DEVICE_ID = 0
 """Device id of the emulator, and BMv2's default."""
 WINDOW = 64

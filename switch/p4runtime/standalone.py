@@ -32,7 +32,7 @@ MAX_ENTRIES_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a switch of its own is made of."""
+    """Parts of a switch of its own."""
 
     artefacts: Artefacts | None
     """The program; None: a controller loads one."""
@@ -44,7 +44,7 @@ class RunOptions:
     cpu_port: int = 510
     """The number behind which the control plane is: what a packet-in leaves through."""
     native: bool | None = None
-    """As V1Switch has it."""
+    """Choice of the interpreter, as in V1Switch."""
     tls: TlsFiles | None = None
     captures: Path | None = None
     """A folder for what passes the ports."""
@@ -53,13 +53,13 @@ class RunOptions:
     commands: Path | None = None
     """A file of commands for BMv2's simple_switch_CLI (switch/p4/commands.py), carried out behind `entries`."""
     names: Path | None = None
-    """What names mean that the program's types are translated to (translated.py)."""
+    """File with the names that the program's types are translated to (translated.py)."""
     trace: Report | None = None
     """Gets the way of every packet; the Python interpreter then runs the program."""
 
 
 class StandaloneSwitch:
-    """A running switch."""
+    """A running switch with its ports and its server."""
 
     def __init__(self, options: RunOptions, failed: Callable[[], None] = lambda: None) -> None:
         """ConfigurationError for what cannot be had. `failed` is called from a thread when `self.failed` is set."""
@@ -89,11 +89,11 @@ class StandaloneSwitch:
 
     @property
     def failed(self) -> BaseException | None:
-        """What ended the thread that takes in packets."""
+        """The exception that ended the thread that takes in packets."""
         return self._ports.failed
 
     def describe(self) -> list[str]:
-        """What is printed at the start."""
+        """The lines that are printed at the start."""
         options, switch = self._options, self.device.switch
         program = "no program yet: a controller loads it" if switch is None else switch.engine
         if options.artefacts is not None and options.artefacts.derived:
@@ -108,7 +108,7 @@ class StandaloneSwitch:
         return lines
 
     def summary(self) -> str:
-        """What has passed, for the end."""
+        """The counts that are printed at the end."""
         lost = self._service.lost_packets
         if self.device.switch is None:
             return "fanin p4: ended; no program was loaded"

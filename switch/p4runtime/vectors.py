@@ -35,7 +35,7 @@ SLOTS = 4
 SEED = 2718
 RANDOM_STEPS = 120
 FORMAT = 1
-"""Of vectors.json."""
+"""Version of the format of vectors.json."""
 SWITCH = Endpoint(mac_of(0x0A00_00FE), 0x0A00_00FE, 4919)
 
 
@@ -51,12 +51,12 @@ class _Noted(LocalLink):
         )
 
     def write(self, updates: Sequence[Any]) -> None:
-        """As LocalLink's, noted."""
+        """Write as LocalLink does, and note it."""
         super().write(updates)
         self._steps.append({"write": [update.SerializeToString().hex() for update in updates]})
 
     def send(self, packet: Any) -> None:
-        """What the controller says to workers is no part of a history."""
+        """Drop the packet: the controller's packets to workers are no part of a history."""
 
 
 class _History:

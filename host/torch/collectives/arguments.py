@@ -27,13 +27,15 @@ from fanin.host.torch.handles.host_tensor import has_memory, lies_flat, plain, w
 from fanin.host.torch.handles.overlap import share_memory
 
 DEVICES = ("cpu", "cuda")
-"""Where tensors may lie."""
+"""Types of devices that tensors may lie on."""
 SPARSE = ("all_reduce", "all_reduce_coalesced")
 """Collectives that take sparse tensors."""
 
 
 class Arguments:
-    """Those of one group's collectives. Every method raises ArgumentError, or says whether there is anything to do."""
+    """Checks of the arguments of one group's collectives. Every method raises ArgumentError, or says whether there is
+    anything to do.
+    """
 
     def __init__(self, rank: int, size: int, made_as: Callable[[], str]) -> None:
         """`made_as`: the group's backends as torch has them, such as `cpu:fanin,cuda:fanin`."""

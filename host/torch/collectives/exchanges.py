@@ -52,7 +52,7 @@ def carries(resources: GroupResources) -> bool:
 
 
 class Exchanges:
-    """Those of one group. Ranks are group ranks, timeouts seconds; the arguments have been checked."""
+    """Exchanges of one group. Ranks are group ranks, timeouts seconds; the arguments have been checked."""
 
     def __init__(self, resources: GroupResources, *, at_once: bool = False) -> None:
         """`at_once`: the callers wait for each before they do anything else."""
@@ -165,7 +165,7 @@ class Exchanges:
 
 @functools.lru_cache(maxsize=256)
 def _said(agreed: tuple[int, ...]) -> int:
-    """What stands in the signature for these numbers."""
+    """The signature of these numbers."""
     return zlib.crc32(struct.pack(f"!{len(agreed)}q", *agreed))
 
 

@@ -58,7 +58,7 @@ ACCUMULATE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch
 
 
 class State(enum.Enum):
-    """Where reductions go; see the table above."""
+    """The path of reductions; see the table above."""
 
     LIVE = enum.auto()
     AGREEING = enum.auto()
@@ -76,11 +76,11 @@ class LoggedReduction:
     source: torch.Tensor | None
     """The input on the host, untouched until the operation is delivered."""
     residual: torch.Tensor | None
-    """The error feedback as it was before."""
+    """Copy of the residual from before the reduction."""
     result: torch.Tensor
     """All elements of the result, on the host."""
     ends: Ends = field(default_factory=dict)
-    """Of what the session dealt out."""
+    """Ends of the parts that the session dealt out."""
     ticket: int = 0
     """The session's; 0 when it never went there."""
     over_gloo: c10d.Work | None = None
@@ -138,7 +138,7 @@ class Fallback:
 
     @property
     def state(self) -> State:
-        """Where reductions go now."""
+        """The present path of reductions."""
         return self._state
 
     @property
@@ -165,7 +165,7 @@ class Fallback:
         return isinstance(failure, SwitchLostError) and self._state is not State.BROKEN
 
     def close(self) -> None:
-        """Forget everything."""
+        """Forget all kept reductions."""
         with self._lock:
             self._log.clear()
 

@@ -136,7 +136,7 @@ class GroupResources:
 
     @property
     def meeting(self) -> Meeting:
-        """Where and under which name the group has its job."""
+        """The meeting of the group's present job."""
         return self._meetings[-1]
 
     @property
@@ -198,7 +198,7 @@ class GroupResources:
         return job_state(last, meeting.job_name, self.options, meeting.credentials)
 
     def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
-        """Session, then gloo."""
+        """Open the session, and then gloo."""
         if self.size > 1:
             self._device_parts = DeviceParts(
                 store, self.rank, self.size, timeout, self.options, self.failures, self.completion

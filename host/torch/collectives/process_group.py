@@ -94,7 +94,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self._openings = itertools.count()
         """Numbers of the calls of `open_two_levels`, alike on all ranks."""
         self._narrowed: tuple[torch.Tensor, int | str, torch.Tensor | None] | None = None
-        """What `narrow_next` was told."""
+        """Arguments of `narrow_next`, until the next call takes them."""
         self._counters: Counter[str] = Counter()
         shared: Meeting | None = None if world is None or world.session is None else world._resources.meeting_now
         self._resources: GroupResources = GroupResources(
@@ -142,12 +142,12 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def secret(self) -> str:
-        """What the ranks of the group's job share, and nobody else knows."""
+        """Secret that only the ranks of the group's job share."""
         return self._resources.meeting.secret
 
     @property
     def meeting(self) -> Meeting:
-        """What the ranks agreed on: switch, job and secret."""
+        """The ranks' agreement: switch, job and secret."""
         return self._resources.meeting
 
     @property
@@ -260,7 +260,8 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         self, output: torch.Tensor, tensor: torch.Tensor, *, op: Any = _SUM, lanes: int | str | None = None,
         residual: torch.Tensor | None = None,
     ) -> FaninWork:  # fmt: skip
-        """As `dist.reduce_scatter_tensor`, unawaited, with lanes and a residual as in `all_reduce_lanes`.
+        """Reduce and scatter like `dist.reduce_scatter_tensor`, unawaited, with lanes and a residual as in
+        `all_reduce_lanes`.
 
         The residual has as many elements as `tensor`.
         """
@@ -321,7 +322,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     # --- reductions ---
 
     def allreduce(self, tensors: Any, opts: Any = _SUM, timeout: timedelta | None = None) -> FaninWork:
-        """All-reduce in place."""
+        """All-reduce the tensors in place."""
         if layered(tensors):
             return self._through_layers("allreduce_", self.allreduce, (_list(tensors),), opts, timeout)
         self._sequence += 1
@@ -657,7 +658,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._timeout_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
 
     def _moving(self, name: str, tensor: torch.Tensor, waits: bool = False) -> Exchanges | Inner:
-        """What does an exchange, which is counted: the switch, or gloo."""
+        """The carrier of an exchange, which is counted: the switch, or gloo."""
         exchanges = self._exchanges_at_once if waits else self._exchanges
         if exchanges is None:
             self._exchanging(name, tensor)
@@ -679,7 +680,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     # --- identity and life ---
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """The backend's name."""
+        """Return the backend's name."""
         return "fanin"
 
     name = _get_backend_name = getBackendName
@@ -763,7 +764,7 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
             self._store_host.wait_until_gone()
 
     def leave_at_exit(self) -> None:
-        """As `shutdown`, in a process that makes no group any more."""
+        """Shut down in a process that makes no group any more."""
         self._resources.close()
         if self._store_host is not None:
             self._store_host.close()
@@ -828,7 +829,9 @@ def _operator(opts: Any) -> Any:
 
 
 def _op(op: Any) -> Any:
-    """As an object. Members of torch's enum (ReduceOp.SUM) pass for instances of ReduceOp, without its attributes."""
+    """The operator as an object. Members of torch's enum (ReduceOp.SUM) pass for instances of ReduceOp, without its
+    attributes.
+    """
     return op if type(op) is dist.ReduceOp else dist.ReduceOp(op)
 
 

@@ -43,7 +43,7 @@ SPARSE_DTYPES = {
 
 QUANTIZED_ON_DEVICES = (torch.float32, torch.bfloat16, torch.float16)
 _BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
-"""What every barrier adds and nobody reads."""
+"""The tensor that every barrier adds and nobody reads."""
 _SUM_TAG, _BARRIER_TAG = tag_of("all_reduce", average=False), tag_of("barrier", average=False)
 
 
@@ -296,7 +296,7 @@ class ReduceCollectives:
     def _landing(
         self, travelling: torch.Tensor, tensor: torch.Tensor, output: torch.Tensor | None, first: int, route: Route
     ) -> tuple[torch.Tensor | None, Callable[[], None] | None]:
-        """Where the switch's result is written, and what must then be done to have it in `output`."""
+        """The memory for the switch's result, and the action that then brings it to `output`."""
         if output is None:
             return None, None
         seen = _travelling(output, route) if output is not tensor else travelling

@@ -44,7 +44,7 @@ class Request:
     count: int = -1
     own_first: int = 0
     says: int = 0
-    """What ranks must agree in, besides (tag_of)."""
+    """Other facts that ranks must agree in (tag_of)."""
     element: Element
     lanes: int = 32
     operator: Operator = Operator.SUM
@@ -56,9 +56,9 @@ class Request:
     adds: bool = False
     """On a device: the residual is no part of the contribution, and gets its loss added (Arithmetic.quantize)."""
     scale_code: int = 0
-    """Reduction.scale_code."""
+    """Scale code of the reduction, as Reduction.scale_code."""
     outputs: Tensors = field(default_factory=list)
-    """What the work's future yields."""
+    """Result of the work's future."""
     timeout_s: float
     finish: Callable[[], None] | None = None
 

@@ -31,7 +31,7 @@ class Devices:
     def __init__(self, interfaces: str) -> None:
         """`interfaces`: names, separated by commas."""
         self.groups: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those over these devices."""
+        """Groups over these devices."""
         names = [name for name in interfaces.split(",") if name]
         if names:
             self._devices = [_gloo.create_device(interface=name) for name in names]

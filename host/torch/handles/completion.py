@@ -28,7 +28,7 @@ MAX_CALLBACK_THREADS = 64
 CLOSE_TIMEOUT_S = 2.0
 """Longest that closing waits for the thread; a wait on a closed session ends within half a second."""
 KEPT_HANDLES = 64
-"""Of small collectives, the last so many: see `Completion.keep`."""
+"""Number of handles of small collectives that are kept: see `Completion.keep`."""
 KEPT_BYTES = 1024
 """A collective is small up to so many bytes of outputs."""
 IDLE_THREAD_S = 10.0

@@ -156,7 +156,7 @@ class Failures:
 
 
 def _late(timeout_s: float) -> str:
-    """That a wait has ended, in the words that gloo and torch's stores have for it."""
+    """The end of a wait, in the words that gloo and torch's stores have for it."""
     return f"Timed out waiting for the result; timed out after {timeout_s * 1000:.0f}ms, the timeout of this wait"
 
 
@@ -192,7 +192,7 @@ class Watch:
     def __init__(self) -> None:
         self._watched: dict[AnySession, tuple[Callable[[FaninError], None], Callable[[], None]]] = {}
         self._raising: weakref.WeakSet[AnySession] = weakref.WeakSet()
-        """Whose last turn has raised, which is logged once."""
+        """Sessions whose last turn has raised, which is logged once."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
@@ -261,4 +261,4 @@ class Watch:
 
 
 WATCH = Watch()
-"""One per process."""
+"""The watch of this process."""

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from fanin.host.torch.handles.failures import Failures
 
 NO_TIMEOUT = timedelta(0)
-"""What torch passes where the caller gave none; the collective's own timeout counts then."""
+"""Timeout that torch passes where the caller gave none; the collective's own timeout counts then."""
 GLOO_CLOCK_S = 0.01
 """gloo counts in milliseconds, and by a clock of its own: an error so shortly before the time is over is its end."""
 MIN_WAIT_S = 0.001
-"""Of a part of a handle whose time is over: for gloo, which counts in milliseconds, 0 is its default again."""
+"""Least wait of a part of a handle whose time is over: for gloo, which counts in milliseconds, 0 is its default again.
+"""
 
 Tensors = Sequence[torch.Tensor]
 _Work: Any = dist.Work
@@ -50,7 +51,7 @@ class DefaultTimeout:
         self.set(seconds)
 
     def set(self, seconds: float) -> None:
-        """Change it."""
+        """Change the group's timeout."""
         self.seconds = seconds
         self.of_collective: float = _Inherited(self)
         """The timeout of a collective that comes without one."""
@@ -104,7 +105,7 @@ class Once:
 
 
 class FaninWork(_Work):  # type: ignore[misc]
-    """What all handles share. Subclasses say how to wait and whether the transport is done."""
+    """Common part of all handles. Subclasses implement the wait and the question whether the transport is done."""
 
     orders_streams = False
     """Whether `wait` without a timeout lets the current stream wait for the result, and does not block its caller."""
@@ -177,7 +178,7 @@ class FaninWork(_Work):  # type: ignore[misc]
         return self._transported() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """What `wait` raises or would raise, or None."""
+        """The error that `wait` raises or would raise, or None."""
         return self.exception_when_over() if self._transported() else self._error
 
     def exception_when_over(self) -> BaseException | None:
@@ -196,7 +197,7 @@ class FaninWork(_Work):  # type: ignore[misc]
         return list(self._outputs)
 
     def synchronize(self) -> None:
-        """As `wait`: results are in place when it returns."""
+        """Wait: results are in place when it returns."""
         self.wait()
 
     def source_rank(self) -> int:
@@ -347,7 +348,7 @@ class LocalWork(FaninWork):
         super().__init__(completion, outputs, 0.0)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """True."""
+        """Return True at once."""
         return True
 
     def note(self, tensors: Tensors) -> None:

@@ -1,4 +1,4 @@
-"""Where the ranks of a group decide that its lease ends (host/session/leased.py): through the group's store.
+"""The vote of a group's ranks on the end of its lease (host/session/leased.py), through the group's store.
 
 Per lease and count of reductions there are two keys: a counter of the ranks that were idle there, and a word that is
 set once. Whoever makes the counter full offers the word "ended", whoever wants to submit more offers "busy"; the first
@@ -28,7 +28,7 @@ class StoreBallot:
         self._store, self._job_name, self._size = store, job_name, size
 
     def idle(self, lease: int, count: int) -> bool:
-        """As Ballot.idle."""
+        """Vote for the end, as `Ballot.idle` does."""
         number, word = self._keys(lease, count)
 
         def ask(store: c10d.Store) -> bool:
@@ -39,7 +39,7 @@ class StoreBallot:
         return self._asked(ask)
 
     def has_ended(self, lease: int, count: int) -> bool | None:
-        """As Ballot.has_ended."""
+        """Read the result, as `Ballot.has_ended` does."""
         _, word = self._keys(lease, count)
 
         def ask(store: c10d.Store) -> bool | None:
@@ -48,7 +48,7 @@ class StoreBallot:
         return self._asked(ask)
 
     def goes_on(self, lease: int, count: int) -> bool:
-        """As Ballot.goes_on."""
+        """Vote against the end, as `Ballot.goes_on` does."""
         _, word = self._keys(lease, count)
         return self._asked(lambda store: _settled(store, word, BUSY) == BUSY)
 
@@ -68,5 +68,5 @@ class StoreBallot:
 
 
 def _settled(store: c10d.Store, word: str, offer: bytes) -> bytes:
-    """What the word is, which is the offer if there was none."""
+    """The word, which is the offer if there was none."""
     return bytes(store.compare_set(word, "", offer.decode()))

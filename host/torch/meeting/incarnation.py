@@ -1,4 +1,4 @@
-"""Which incarnation of a group a process is in: names come back after destroy and init, and a store keeps old keys.
+"""The incarnation of a group that a process is in: names come back after destroy and init, and a store keeps old keys.
 
 Rules
 -----
@@ -59,5 +59,5 @@ def _members(global_ranks: Sequence[int]) -> str:
 
 
 def _newest(members: str) -> str:
-    """Where rank 0 says in which incarnation it is, and where that has its keys."""
+    """Key under which rank 0 names its incarnation, and the place of that one's keys."""
     return f"fanin/{members}/newest"

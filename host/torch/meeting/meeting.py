@@ -1,4 +1,4 @@
-"""What the ranks of a group have agreed on before they join: the job's name, its switches, and who runs them."""
+"""The agreement of a group's ranks before they join: the job's name, its switches, and who runs them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fanin.protocol.spread import Spread
 
 @dataclass(slots=True)
 class Meeting:
-    """What the ranks agreed on: the job's name, its switches, and whether this process holds one of them."""
+    """The ranks' agreement: the job's name, its switches, and whether this process holds one of them."""
 
     job_name: str
     secret: str
     discloses: bool
     """Whether a switch may be told the job's key; one that a rank started has it already."""
     shards: tuple[SwitchAddress, ...]
-    """Where sums are made, in the same order on every rank; a single one makes all of them."""
+    """Switches that make the sums, in the same order on every rank; a single one makes all of them."""
     weights: tuple[int, ...] = ()
     """How much of a large sum each of them gets (fanin/protocol/spread.py); empty: all alike."""
     hosts: Hosts | None = None
-    """Which ranks are on which host, where that was asked."""
+    """Ranks of each host, if they were gathered."""
     leaders: tuple[int, ...] = ()
     """The ranks that have started the first of the shards, one each; the others were there."""
     home: int | None = None
@@ -34,7 +34,8 @@ class Meeting:
     leaves: tuple[SwitchAddress, ...] = ()
     """This host's leaf of every shard, where hosts have several ranks: they meet at home first."""
     racks: RackPlan | None = None
-    """Where hosts are in racks: then `leaves` are those of this rank's rack, on its hosts, and `shards` add them up."""
+    """Racks of the hosts, if any: then `leaves` are those of this rank's rack, on its hosts, and `shards` add them up.
+    """
     own: tuple[SwitchAddress, ...] = ()
     """In racks, the shards that `leaders` have started, of which `shards` are some."""
     holds_switch: bool = False
@@ -48,7 +49,7 @@ class Meeting:
 
     @property
     def switches(self) -> tuple[SwitchAddress, ...]:
-        """What this rank itself talks to: the shards, or its host's leaves of them."""
+        """Switches that this rank itself talks to: the shards, or its host's leaves of them."""
         return self.leaves or self.shards
 
     @property
@@ -83,7 +84,7 @@ class Meeting:
 
     @property
     def in_words(self) -> str:
-        """What its switches are leaves of, if they are; for people, behind what a session says of itself."""
+        """The parents of its switches, if these are leaves; for people, behind the session's own description."""
         if not self.leaves:
             return ""
         where = "leaves on this host" if self.racks is None else f"leaves in this rack, one of {len(self.racks.racks)},"

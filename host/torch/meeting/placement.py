@@ -1,4 +1,4 @@
-"""Where a group's sums are made: at one switch, or at a shard on every host.
+"""The place of a group's sums: at one switch, or at a shard on every host.
 
 | FANIN_SWITCH | sums are made |
 |---|---|
@@ -75,29 +75,29 @@ class Hosts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a rank says of its host, and of what it was told."""
+    """A rank's report on its host and its options."""
 
     host: str
-    """What tells the host from others."""
+    """Identity of the host, different from that of every other."""
     rack: str | None = None
-    """What tells its rack from others."""
+    """Identity of its rack, different from that of every other."""
     link: float | None = None
     """Rate of its link."""
     switch: str = ""
-    """The rank's FANIN_SWITCH."""
+    """Value of the rank's FANIN_SWITCH."""
 
     @classmethod
     def of(cls, options: Options) -> Facts:
-        """This rank's."""
+        """The report of this rank."""
         return cls(host=host_identity(options), rack=options.rack, link=options.link, switch=options.switch or "")
 
     def text(self) -> str:
-        """For the store."""
+        """The report as text for the store."""
         return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, text: bytes) -> Facts:
-        """From the store."""
+        """Read a report from the store."""
         return cls(**json.loads(text))
 
 
@@ -177,7 +177,7 @@ def racks_for(hosts: Hosts, facts: Sequence[Facts], options: Options) -> tuple[t
 
 
 def host_identity(options: Options) -> str:
-    """What tells this process's host from others."""
+    """Identity of this process's host, different from that of every other."""
     if options.host is not None:
         return options.host
     try:

@@ -1,4 +1,4 @@
-"""How the ranks of a group find their switches and one job name: through the group's store.
+"""The meeting of a group's ranks, who find their switches and one job name through the group's store.
 
 Rules
 -----
@@ -65,11 +65,11 @@ START_GRACE = 3
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What rank 0 says. `of_world` or `through_racks` is there, or `switches` or `starts` or both."""
+    """Rank 0's message. It has `of_world` or `through_racks`, or `switches` or `starts` or both."""
 
     job: str = ""
     error: str = ""
-    """What rank 0 failed with."""
+    """Text of rank 0's failure."""
     kind: str = ""
     """The class of that error."""
     missing: tuple[int, ...] = ()
@@ -81,12 +81,12 @@ class _Told:
     of_world: tuple[int, ...] = ()
     """Shards of the world's group, by number."""
     through_racks: bool = False
-    """As the world's group: through its racks' leaves."""
+    """Whether sums go through the racks' leaves, as in the world's group."""
     starts: bool = False
     """`leaders` are to start a shard each."""
     leaders: tuple[int, ...] = ()
     weights: tuple[int, ...] = ()
-    """Of the shards that are started, and then of `switches`; or of `of_world`."""
+    """Weights of the shards that are started, and then of `switches`; or of `of_world`."""
     leaves: bool = False
     """Hosts have leaves of the shards."""
     racks: tuple[tuple[int, ...], ...] = ()
@@ -177,7 +177,7 @@ def _met(
     store: c10d.Store, told: _Told, options: Options, patience: timedelta, rank: int, world: Meeting | None,
     *, starts: bool,
 ) -> Meeting:  # fmt: skip
-    """What rank 0 has said, with what has started since."""
+    """The agreement from rank 0's message, with the switches that have started since."""
     secret = told.secret or options.secret or ""
     hosts = Hosts(told.hosts) if told.hosts else None
     if (told.of_world or told.through_racks) and (options.switch_list.word or not options.switches):
@@ -251,7 +251,7 @@ def _decided(
     global_ranks: Sequence[int],
     world: Meeting | None,
 ) -> _Told:
-    """Rank 0's decision."""
+    """Decide as rank 0."""
     drawn = STARTED.secret() if options.secret is None else None
     said = options.switch_list
     if said.addresses and not said.word:
@@ -334,7 +334,7 @@ def _within_world(told: _Told, secret: str, world: Meeting, hosts: Hosts | None)
 
 
 def _gathered(store: c10d.Store, size: int, timeout_s: float) -> list[Facts]:
-    """What all ranks say of their hosts. JoinTimeoutError names those that have not."""
+    """Reports of all ranks on their hosts. JoinTimeoutError names the missing ranks."""
     keys = [_host_key(rank) for rank in range(size)]
     try:
         store.wait(keys, timedelta(seconds=timeout_s))

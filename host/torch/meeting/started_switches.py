@@ -39,7 +39,7 @@ class StartedSwitches:
         """Kept, in a child of fork(), because dropping them would end them."""
 
     def secret(self) -> str:
-        """That of a switch that is there, so that one serves all groups of this process; or a new one."""
+        """Secret of a running switch, so that one serves all groups of this process; or a new one."""
         with self._lock:
             return next(iter(self._started), None) or secrets.token_hex(SECRET_BYTES)
 

@@ -67,7 +67,7 @@ def gather_accounts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """What rank 0 says."""
+    """Rank 0's decision."""
 
     ranks: tuple[int, ...]
     newcomers: int
@@ -75,7 +75,7 @@ class _Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """An account as the store has it. What may be long is text in pieces, since a reader bounds each."""
+    """An account in the store's form. Fields that may be long are text in pieces, since a reader bounds each."""
 
     rank: int
     chunks: int
@@ -87,7 +87,7 @@ class _Record:
     clipped_elements: int
     ages: dict[str, int]
     bases: tuple[str, ...]
-    """Letters."""
+    """A letter per base."""
     contributors: tuple[str, ...]
     """64-bit integers, least byte first, in base 64."""
     accepted_chunks: tuple[str, ...]

@@ -118,7 +118,7 @@ class AsynchronousOptimizer:
 
     @property
     def account(self) -> Account | None:
-        """What this rank did; None before the first step."""
+        """Account of this rank; None before the first step."""
         return self._job.account if self._job is not None else None
 
     @property
@@ -137,7 +137,7 @@ class AsynchronousOptimizer:
         return self._optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As an optimizer's."""
+        """Clear the gradients as an optimizer does."""
         self._optimizer.zero_grad(set_to_none)
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What torch hands to a communication hook: a bucket of gradients, or with a reducer of DDP's in Python something else.
+"""The argument of a communication hook: a bucket of gradients, or with a reducer of DDP's in Python something else.
 
 With torch._dynamo.config.optimize_ddp = "python_reducer" there are no buckets: a hook is called for every parameter
 with a tuple of gradient and parameter, and what it returns is dropped. Which gradients belong together, their order and

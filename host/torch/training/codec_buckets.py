@@ -19,7 +19,7 @@ PIECE = 1 << 20
 
 @dataclass(slots=True)
 class Row:
-    """What `CodecState.statement` says of one bucket, of its last step."""
+    """The row of `CodecState.statement` for one bucket's last step."""
 
     bucket: int
     codec: str
@@ -80,7 +80,7 @@ class Bucket:
 
     @property
     def encoders(self) -> list[Encoder | DeviceEncoder]:
-        """Of all pieces."""
+        """Encoders of all pieces."""
         return [each.encoder for each in self.pieces]
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -109,7 +109,7 @@ class Bucket:
         return float(np.sqrt(sum(encoder.residual_norm**2 for encoder in self.encoders)))
 
     def row(self) -> Row:
-        """What the last step cost and lost."""
+        """Cost and loss of the last step."""
         plain = 4 * self.place.count
         encode_s, decode_s = (sum(getattr(each, name) for each in self.pieces) for name in ("encode_s", "decode_s"))
         payload = sum(each.payload_bytes for each in self.pieces)

@@ -61,7 +61,7 @@ class Flight:
         self._piece.decode_s += self._advance()
 
     def decoded(self) -> Future[None]:
-        """Of a single stage: done when its sum has come and is decoded, which nobody needs to wait for."""
+        """The future of a single stage: done when its sum has come and is decoded, which nobody needs to wait for."""
         if self.over:
             done: Future[None] = Future()
             done.set_result(None)

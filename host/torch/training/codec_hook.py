@@ -84,21 +84,21 @@ class CodecState:
         self.weighted = weighted
         self._weight = 1.0
         self.step_weights: StepWeights | None = None
-        """Of the step under way."""
+        """Weights of the step under way."""
         self._buckets: dict[int, Bucket] = {}
         self._flights: list[Flight] = []
-        """Of several stages, in this step."""
+        """Flights of several stages in this step."""
         self._futures: list[tuple[Future[torch.Tensor], torch.Tensor]] = []
-        """Of buckets of several stages, with what they will hold."""
+        """Futures of buckets of several stages, with the tensors that they will hold."""
         self._numbers: dict[int, int] = {}
-        """Of each parameter, by its id: its place in the order of DDP's first step."""
+        """Place of each parameter, by its id, in the order of DDP's first step."""
         self._restart: Restart | None = None
 
     # --- what a user asks ---
 
     @property
     def weight(self) -> float:
-        """What this rank's gradients weigh, at least 0; read when the first bucket of a step is ready."""
+        """Weight of this rank's gradients, at least 0; read when the first bucket of a step is ready."""
         return self._weight
 
     @weight.setter
@@ -110,7 +110,7 @@ class CodecState:
         self._weight = check_weight(weight)
 
     def statement(self) -> list[Row]:
-        """What each bucket's last step cost and lost, in the order of buckets; none before the first step."""
+        """Cost and loss of each bucket's last step, in the order of buckets; none before the first step."""
         return [each.row() for _, each in sorted(self._buckets.items())]
 
     def arithmetic_s(self) -> float:
@@ -266,7 +266,7 @@ class CodecState:
         return made
 
     def _name(self, parameter: torch.Tensor) -> str:
-        """As the model calls it, without DDP's prefix."""
+        """The parameter's name in the model, without DDP's prefix."""
         try:
             return self._names[id(parameter)].removeprefix("module.")
         except KeyError:

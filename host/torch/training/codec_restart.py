@@ -33,12 +33,12 @@ class Regrouped:
 
     index: int
     flat: torch.Tensor
-    """Its elements."""
+    """The bucket's elements, flat."""
     parameters: list[torch.Tensor]
     views: list[torch.Tensor]
     """The gradients that the elements go back to; none where `flat` are these."""
     state: dict[str, torch.Tensor] | None
-    """What its encoders have to load."""
+    """The state that its encoders have to load."""
 
     def hand_out(self) -> None:
         """The elements to the gradients."""
@@ -66,7 +66,7 @@ class Restart:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """Of all buckets that wait, in DDP's order."""
+        """Parameters of all buckets that wait, in DDP's order."""
         return [parameter for each in self._held for parameter in each.parameters]
 
     def regrouped(self, numbers: Mapping[int, int]) -> tuple[list[Regrouped], bool]:

@@ -30,7 +30,7 @@ class StepWeights:
     """One step's weight at this rank, and the sum of all."""
 
     def __init__(self, group: FaninProcessGroup, weight: float, step: int) -> None:
-        """Start the sum."""
+        """Start the sum of the weights."""
         self.own = weight
         self._size: int = group.size()
         self._step = step

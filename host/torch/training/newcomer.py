@@ -234,7 +234,7 @@ def _take_place(group: FaninProcessGroup, policy: str, options: StaleOptions, na
 
 
 class _Peers:
-    """Those who may give, each asked once."""
+    """Peers that may give, each asked once."""
 
     def __init__(self, group: FaninProcessGroup, session: Session) -> None:
         self._store: c10d.Store = group.store
@@ -287,7 +287,7 @@ class _Peers:
 
 
 def facts_key(job_name: str) -> str:
-    """Where the store has the facts of what a job trains."""
+    """Key of the facts about a job's training in the store."""
     return f"fanin/training/{job_name}"
 
 

@@ -27,7 +27,7 @@ from fanin.host.stale.quorum import AdaptiveQuorum, SemiAsynchronousQuorum
 Chooser = DynamicBound | SemiAsynchronousQuorum | AdaptiveQuorum
 
 SMOOTHING = 0.3
-"""What the newest step weighs in a rank's pace."""
+"""Weight of the newest step in a rank's pace."""
 log = logging.getLogger("fanin.stale")
 
 

@@ -28,12 +28,12 @@ from fanin.host.torch.handles.work import NO_TIMEOUT
 from fanin.host.torch.training.shard_groups import Segment
 
 MAX_PIECES = 6
-"""What cannot overlap is the first one's encoding and the last one's decoding: a sixth of either."""
+"""Most pieces: the first one's encoding and the last one's decoding, a sixth of either, cannot overlap."""
 MIN_PIECE_ELEMENTS = 128 << 10
 """Encoding fewer takes less than a collective of their own does; and where ranks share memory, packets are so long that
 the ends of pieces would leave much of them empty."""
 _ALIGNMENT = 8
-"""Of the codes behind the exact bytes."""
+"""Alignment of the codes behind the exact bytes."""
 all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """torch 2.13's name, or the one before."""
 
@@ -123,7 +123,7 @@ class PiecedGather:
         self._pieces = [_Piece(first, stop - first, 0) for first, stop in _cuts(count, codec.block)]
         self._pieces[0].codes_at = -(-self._exact_bytes // _ALIGNMENT) * _ALIGNMENT
         self.payload_bytes = sum(self._bytes(each) for each in self._pieces)
-        """That each rank contributes."""
+        """Bytes that each rank contributes."""
 
     def start(self, part: torch.Tensor, group: Any, random: Randomness, step: int, rank: int) -> Losses:
         """Encode this rank's part, and send it piece by piece. `rank`: the owner's, as in `WeightCodec.encode`."""
@@ -187,7 +187,7 @@ class PiecedGather:
             parts[:, in_part] = gathered[:, in_exact]
 
     def _segments(self, piece: _Piece) -> Iterator[tuple[Segment, int]]:
-        """What a piece has of the quantized segments, and at which of its elements."""
+        """The quantized segments in a piece, each with its first element of the piece."""
         at = -piece.first
         for each in self._layout:
             if not each.quantized:

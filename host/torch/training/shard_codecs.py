@@ -29,19 +29,19 @@ from fanin.numerics.reduction import EXACT, WIDE_SUMS
 
 @dataclass(slots=True)
 class ShardRow:
-    """What `ShardCodecs.statement` says of one parameter group: of its last step, and of this rank alone."""
+    """The row of `ShardCodecs.statement` for one parameter group: of its last step, and of this rank alone."""
 
     group: str
-    """The module's name."""
+    """Name of the group's module."""
     elements: int
-    """Of the whole parameters."""
+    """Number of elements of the whole parameters."""
     weights: str
     gradients: str
     """The codecs; "" for none."""
     gathers: int
     """In that step: one in forward, one in backward, as FSDP2 asks for them."""
     weight_bytes: int
-    """That this rank contributed to these gathers."""
+    """Bytes that this rank contributed to these gathers."""
     plain_weight_bytes: int
     """The same without codec, in the element type that FSDP2 gathers."""
     gradient_bytes: int
@@ -56,13 +56,13 @@ class ShardRow:
     residual_norm: float
     encode_ms: float
     decode_ms: float
-    """Of weights, in the step."""
+    """Time of decoding weights in the step."""
     waited_ms: float
     """For gathers and reductions that were not done when their results were needed."""
 
 
 class ShardCodecs:
-    """What `shard_codecs` returns: the codecs of a model's parameter groups, what they owe, and what they cost."""
+    """The result of `shard_codecs`: the codecs of a model's parameter groups, their residuals and their costs."""
 
     def __init__(
         self, groups: list[ShardGroup], gradients: Lanes | None, weights: WeightCodec | None, keep_codes: bool

@@ -73,14 +73,14 @@ class ShardGather(AllGather):
         """Reductions that the group has done: what the shifts are drawn by."""
         self._counted_step = -1
         self.payload_bytes = 0
-        """That this rank contributed to the gathers of the last step."""
+        """Bytes that this rank contributed to the gathers of the last step."""
         self.plain_bytes = 0
         """The same without codec."""
         self.gathers = 0
         self._on_device: tuple[Coder | None] | None = None
         """What encodes and decodes where the weights lie, if anything does; asked for by the first gather."""
         self.loss = Losses()
-        """Of the last quantized gather."""
+        """Loss of the last quantized gather."""
         self.encode_s = self.decode_s = self.waited_s = 0.0
         """In the last step. Encoding includes the calls that send each piece."""
 
@@ -91,7 +91,7 @@ class ShardGather(AllGather):
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
     ) -> Any:
-        """Start it."""
+        """Start the gather of the group's shards."""
         self._count(input_tensor.nbytes)
         if self._codec is None or self._group.is_secondary(group):
             self.payload_bytes += input_tensor.nbytes

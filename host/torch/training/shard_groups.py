@@ -33,7 +33,7 @@ QUANTIZED = (torch.float32, torch.bfloat16, torch.float16)
 MIN_DIMENSIONS = 2
 """Parameters of fewer dimensions travel exactly."""
 NO_BACKWARD = -1
-"""What torch has in the place of a backward pass's number where none runs in this thread."""
+"""Number that torch has in the place of a backward pass's where none runs in this thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Segment:
 
     @property
     def bytes(self) -> slice:
-        """Where it lies."""
+        """The segment's range of bytes."""
         return slice(self.start_byte, self.start_byte + self.count * self.dtype.itemsize)
 
 
@@ -68,7 +68,7 @@ class ShardGroup:
             )
         self.shards = _fanin(own.mesh_info.shard_process_group, name, "shards")
         self.replicas: FaninProcessGroup | None = None
-        """HSDP's other dimension."""
+        """The process group of HSDP's other dimension."""
         if isinstance(own.mesh_info, HSDPMeshInfo) and own.mesh_info.replicate_process_group.size() > 1:
             self.replicas = _fanin(own.mesh_info.replicate_process_group, name, "replicas")
         if self.replicas is not None and self.shards.size() == 1:
@@ -87,17 +87,17 @@ class ShardGroup:
 
     @property
     def shapes(self) -> list[list[int]]:
-        """Of every parameter, whole."""
+        """Shapes of all whole parameters."""
         return [list(each._orig_size) for each in self._own.fsdp_params]
 
     @property
     def elements(self) -> int:
-        """Of all parameters, whole."""
+        """Number of elements of all whole parameters."""
         return sum(each._orig_size.numel() for each in self._own.fsdp_params)
 
     @property
     def custom(self) -> str | None:
-        """What replaces torch's own moves already, if anything does."""
+        """Name of the object that already replaces torch's own moves, or None."""
         for found, default in (
             (self._own._all_gather_comm, DefaultAllGather),
             (self._own._reduce_scatter_comm, DefaultReduceScatter),
@@ -133,7 +133,7 @@ class ShardGroup:
         return bool(group.group_name != self.shards.group_name)
 
     def layout(self, elements: int, dtype: torch.dtype) -> list[Segment]:
-        """What a rank's part of a gather consists of, in its order."""
+        """The segments of a rank's part of a gather, in its order."""
         known = self._layouts.get((elements, dtype))
         if known is not None:
             return known
@@ -181,7 +181,7 @@ class ShardGroup:
 
     @property
     def trained(self) -> tuple[int, ...]:
-        """Which of the parameters are trained, by their places: what a residual's elements belong to."""
+        """Places of the trained parameters: a residual's elements belong to these."""
         return tuple(place for place, each in enumerate(self._own.fsdp_params) if each.sharded_param.requires_grad)
 
     @property
@@ -275,7 +275,7 @@ def _fanin(group: Any, name: str, what: str) -> FaninProcessGroup:
 
 
 def _groups_of_state(state: Any) -> list[Any]:
-    """What a module's `fully_shard` has made; before torch 2.12 that was one group, or none."""
+    """Groups that a module's `fully_shard` has made; before torch 2.12 that was one group, or none."""
     if hasattr(state, "_fsdp_param_groups"):
         return list(state._fsdp_param_groups)
     return [] if state._fsdp_param_group is None else [state._fsdp_param_group]

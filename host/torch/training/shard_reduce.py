@@ -40,7 +40,7 @@ MAX_LATE = 2
 """Reductions that are under way while backward goes on: one that travels, and one that waits for its turn."""
 
 SAMPLE_ELEMENTS, SAMPLED_OF = 1024, 16
-"""Of what a reduction lost, blocks of so many elements are looked at, one in so many."""
+"""Sample of a reduction's loss: blocks of so many elements, one in so many."""
 
 
 class Late:
@@ -50,7 +50,7 @@ class Late:
         self._flights: deque[Flight] = deque()
 
     def add(self, flight: Flight) -> None:
-        """In backward only."""
+        """Add a reduction; called in backward only."""
         while len(self._flights) >= MAX_LATE:
             self._flights.popleft().finish()
         self._flights.append(flight)
@@ -106,7 +106,7 @@ class ShardReduce(ReduceScatter):
         self._trained: tuple[int, ...] | None = None
         """The parameters that both are of (ShardGroup.trained); None: of a state that was loaded, or nothing yet."""
         self.payload_bytes = self.plain_bytes = 0
-        """Of the last step: words of contributions, and what float32 would take."""
+        """Bytes of the last step: words of contributions, and the same in float32."""
         self.sampled: tuple[torch.Tensor, torch.Tensor] | None = None
         """Squared norms of a sample's contribution and loss, another one in each step, where the elements lie: whoever
         reads them on a GPU waits for it."""

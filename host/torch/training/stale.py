@@ -53,7 +53,7 @@ class StaleOptions:
     epoch_rounds: int = 1024
     """Rounds from one change of scale to the next, more than S. Each change costs one meeting of all workers."""
     lanes: int | str | None = None
-    """As `Options.lanes`: 8 or "4/8". None: the group's."""
+    """Lanes as in `Options.lanes`: 8 or "4/8". None: the group's."""
     tune: Chooser | None = None
     """Chooser of S (DynamicBound, whose range then stands for `staleness`) or of K (SemiAsynchronousQuorum,
     AdaptiveQuorum) while the job runs, from what rank 0 sees. None: nobody."""
@@ -259,7 +259,7 @@ class StaleJob:
 
     @property
     def account(self) -> Account:
-        """What this rank did."""
+        """Account of this rank."""
         return self.runner.rounds.account
 
     @property
@@ -288,7 +288,7 @@ class StaleJob:
         return accounts
 
     def close(self) -> None:
-        """Leave the job."""
+        """Leave the job and close."""
         if self._pacing is not None:
             self._pacing.close()
         self.runner.close()

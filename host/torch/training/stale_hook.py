@@ -43,7 +43,7 @@ class StaleSynchronousState:
         """Buffers of this iteration so far, in order of buckets."""
         self._futures: list[Future[torch.Tensor]] = []
         self._sizes: list[int] = []
-        """Elements by bucket."""
+        """Number of elements of each bucket."""
         self._parameters: list[torch.Tensor] = []
         """In the order in which their gradients lie in the buckets."""
         self._job: StaleJob | None = None
@@ -54,7 +54,7 @@ class StaleSynchronousState:
 
     @property
     def account(self) -> Account | None:
-        """What this rank did; None during the warm-up."""
+        """Account of this rank; None during the warm-up."""
         return self._job.account if self._job is not None else None
 
     @property

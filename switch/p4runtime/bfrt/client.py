@@ -32,10 +32,10 @@ MAX_PROGRAM_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class BfrtAddress:
-    """Where a device is, and as which of its clients the controller speaks to it."""
+    """Address of a device, and the controller's client id there."""
 
     target: str
-    """`host:port`."""
+    """Address as `host:port`."""
     device_id: int = 0
     client_id: int = 0
     """One client at a time may have it."""
@@ -53,11 +53,11 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """What the SDE's compiler has made of a program."""
+    """Files that the SDE's compiler has made of a program."""
 
     name: str
     info: Path
-    """bf-rt.json."""
+    """Path of bf-rt.json."""
     pipelines: tuple[Pipeline, ...]
 
     def message(self) -> Any:

@@ -76,7 +76,7 @@ class Deployment:
     program: CompiledProgram | None
     """Loaded unless it runs already. None: what runs."""
     program_name: str
-    """Of the program to speak of; empty: the only one there is."""
+    """Name of the program; empty: the only one there is."""
     p4info: Any
     ports: tuple[PortPlan, ...]
     """Brought up. None: they are left as they are."""
@@ -87,7 +87,7 @@ class Deployment:
     liveness_timeout_s: float
 
     def check(self) -> None:
-        """What can be checked without the device. ConfigurationError."""
+        """Check everything that needs no device. ConfigurationError."""
         if self.ports and all(plan.number is not None for plan in self.ports):
             one_pipe([plan.number for plan in self.ports if plan.number is not None], self._pipes)
         if self._two_passes:
@@ -108,7 +108,7 @@ class Deployment:
         return tuple(sorted(pipe for each in self.program.pipelines for pipe in each.pipes))
 
     def steps(self) -> list[str]:
-        """What `carry_out` does, in words."""
+        """Steps of `carry_out`, in words."""
         has = Capacity.of(Vocabulary(self.p4info))
         deepest = "any" if has.depth is None else f"up to {has.depth - 2}"
         address = self.address

@@ -31,7 +31,7 @@ Node = tuple[int, tuple[int, ...]]
 
 
 class Writes(Protocol):
-    """Who speaks to the device (client.py)."""
+    """A writer of the device (client.py)."""
 
     def write(self, updates: list[Any]) -> None: ...
     def read(self, entries: list[Any]) -> list[Any]: ...
@@ -45,7 +45,7 @@ class Groups:
         self._client = client
         self._groups, self._nodes = info.table(MGID), info.table(NODE)
         self._made: dict[int, Node] = {}
-        """By node id."""
+        """Nodes by their ids."""
         self._members: dict[int, list[int]] = {}
         """Node ids, by group."""
         for entry in client.read([messages.TableEntry(table_id=self._nodes.number)]):

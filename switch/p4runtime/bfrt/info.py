@@ -1,4 +1,5 @@
-"""What a device says of its tables: bf-rt.json of the program, and the same of what every device has ($PORT, $pre).
+"""A device's description of its tables: bf-rt.json of the program, and the same of tables that every device has ($PORT,
+$pre).
 
 Names are known by their last parts, as in the P4Info: the compiler may put the name of the pipe in front of them.
 """
@@ -28,7 +29,7 @@ class BfrtField:
     bits: int
     """0 for what is no number."""
     match: str = ""
-    """Of a key's field: Exact, Ternary, LPM, Range or Optional."""
+    """Match kind of a key's field: Exact, Ternary, LPM, Range or Optional."""
     repeated: bool = False
 
     def stream(self, value: int) -> bytes:

@@ -30,7 +30,7 @@ class BfrtLink:
 
     @property
     def description(self) -> str:
-        """Where the program runs."""
+        """The place of the program, in words."""
         address = self._client.address
         where = f"{address.target}, device {address.device_id}, packets by way of {self._cpu.description}"
         return f"P4 program behind BfRt at {where}"
@@ -68,7 +68,7 @@ class BfrtLink:
             raise refused
 
     def read(self, entities: Sequence[Any]) -> list[Any]:
-        """See Link."""
+        """Implements the protocol `links.Link`."""
         try:
             wanted = [self._translation.wanted(each) for each in entities if not each.HasField(GROUP_ENTRY)]
         except StatusError as error:
@@ -83,7 +83,7 @@ class BfrtLink:
         self._cpu.send(self._headers.put(packet))
 
     def next_packet(self, timeout_s: float) -> Any | None:
-        """See Link."""
+        """Implements the protocol `links.Link`."""
         if self._closed:
             return None
         if self._client.lost:
@@ -97,7 +97,7 @@ class BfrtLink:
         return None if frame is None else self._headers.take(frame)
 
     def close(self) -> None:
-        """See Link."""
+        """Implements the protocol `links.Link`."""
         self._closed = True
         self._cpu.wake()
         self._client.close()

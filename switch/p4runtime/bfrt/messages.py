@@ -14,14 +14,14 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 PACKAGE = "bfrt_proto"
 SERVICE = f"/{PACKAGE}.BfRuntime/"
-"""What the names of the service's calls begin with."""
+"""Prefix of the names of the service's calls."""
 ALL_PIPES = 0xFFFF
 """`pipe_id` of a target: entries are the same in every pipe."""
 BOTH_DIRECTIONS = ALL_PARSERS = 0xFF
 
 
 class UpdateType(enum.IntEnum):
-    """Update.type."""
+    """Values of Update.type on the wire."""
 
     INSERT = 1
     MODIFY = 2
@@ -29,7 +29,7 @@ class UpdateType(enum.IntEnum):
 
 
 class PipelineAction(enum.IntEnum):
-    """SetForwardingPipelineConfigRequest.action."""
+    """Values of SetForwardingPipelineConfigRequest.action on the wire."""
 
     BIND = 0
     VERIFY_AND_WARM_INIT_BEGIN_AND_END = 3

@@ -50,7 +50,7 @@ class PortPlan:
 
     @property
     def label(self) -> str:
-        """As the file names it."""
+        """Name of the port in the file."""
         return self.name if self.name is not None else f"device port {self.number}"
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ class DevicePorts:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> list[int]:
-        """Those that are still down after `timeout_s`: without a cable, or with other settings at the other end."""
+        """Ports that are still down after `timeout_s`: without a cable, or with other settings at the other end."""
         deadline = now() + timeout_s
         down = list(numbers)
         while True:
@@ -191,7 +191,7 @@ class DevicePorts:
         entry.key.fields.add(field_id=key.number).exact.value = key.stream(number)
 
     def _update(self, kind: UpdateType, number: int, plan: PortPlan | None = None) -> Any:
-        """Of one port: with `plan` all of it, else that it is enabled."""
+        """Update of one port: with `plan` all of it, else that it is enabled."""
         update = messages.Update(type=kind)
         entry = update.entity.table_entry
         entry.table_id = self._ports.number

@@ -1,4 +1,4 @@
-"""What the controller says in P4Runtime, said in BfRt, and back: table entries, default actions and counters.
+"""Translation of the controller's P4Runtime to BfRt and back: table entries, default actions and counters.
 
 Both take names from the program, so a table, field or action of the P4Info is found by its name in bf-rt.json; the
 numbers differ. A value has there as many bytes as its field's bits take. The controller writes exact matches only, and

@@ -46,7 +46,7 @@ def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_time
 
 
 def _port(groups: dict[int, list[tuple[int, int]]], group: int, instance: int) -> int | None:
-    """Where that replica of a multicast group goes."""
+    """Port of that replica of a multicast group."""
     return next((port for port, each in groups.get(group, ()) if each == instance), None)
 
 

@@ -1,4 +1,4 @@
-"""Where on the device a job gets its slots, ring entries and counters: first fit, ranges that do not overlap."""
+"""Allocation of slots, ring entries and counters of a device to jobs: first fit, ranges that do not overlap."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(spec: JobSpec, placed: Collection[PlacedJob], capacity: Capacity) -> P
 
 
 def _first_fit(held: list[tuple[int, int]], size: int, total: int) -> int | None:
-    """Where a range of that size fits between those that are held; None if nowhere."""
+    """Begin of the first free range of that size; None without any."""
     start = 0
     for begin, length in sorted(held):
         if start + size <= begin:

@@ -1,4 +1,4 @@
-"""What a program can do and has room for, as its P4Info says: the parameters of a job's entry tell what it asks.
+"""Abilities and capacity of a program, as its P4Info says: the parameters of a job's entry tell its needs.
 
 Two kinds of programs. v1model's cuts each job's rings out of one pool, as deep as the job wants them. Tofino's has
 rings of one depth, whose index is the low bits of a base; a register for each word of a packet, or for each two; one
@@ -19,7 +19,9 @@ BLOCK_BITS = 2048
 WORDS_STEP = 8
 """Hosts deal in multiples of as many words (fanin.protocol.job.JobSpec)."""
 RECIRCULATION_PORT = 68
-"""Of each pipe of a Tofino (p4/tna/types.p4): it leads back into the pipe, and no worker is behind it."""
+"""Recirculation port of each pipe of a Tofino (p4/tna/types.p4): it leads back into the pipe, and no worker is behind
+it.
+"""
 SYNCHRONOUS_DEPTH = 2
 """Depth of the rings of a program that keeps no open rounds, since with S = 0 they follow from the bases."""
 

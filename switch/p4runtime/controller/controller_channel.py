@@ -1,4 +1,4 @@
-"""What the controller itself says: answers and notices to workers, pokes and cleanings to the pipeline."""
+"""Packets of the controller itself: answers and notices to workers, pokes and cleanings to the pipeline."""
 
 from __future__ import annotations
 

@@ -41,26 +41,26 @@ class DeviceServer:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Where workers send to."""
+        """Ports that workers send to."""
         return self._ports
 
     def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             self._control.admit(spec)
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             self._control.admit(spec, parent)
 
     def remove(self, job: int) -> None:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             self._control.remove(job)
 
     def evict(self, job: int, worker: int) -> None:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             self._control.evict(job, worker)
 
@@ -70,23 +70,23 @@ class DeviceServer:
             self._control.suspect(job, worker, time.monotonic())
 
     def set_quorum(self, job: int, quorum: int) -> None:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             self._control.set_quorum(job, quorum)
 
     def set_staleness(self, job: int, staleness: int) -> None:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             self._control.set_staleness(job, staleness)
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             self._control.admit_worker(job, worker, token)
 
     @property
     def event_fileno(self) -> int:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         return self._events.fileno()
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
@@ -96,12 +96,12 @@ class DeviceServer:
         return self._events.next(timeout_s)
 
     def counters(self) -> dict[str, int]:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             return self._control.counters()
 
     def job_counters(self, job: int) -> dict[str, int]:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             return self._control.counters(self._control.jobs[job].row)
 
@@ -114,13 +114,13 @@ class DeviceServer:
         return 0, 0
 
     def members(self, job: int) -> tuple[int, int, int]:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             placed = self._control.jobs[job]
             return placed.registered, placed.lost, placed.left
 
     def close(self) -> None:
-        """See Server."""
+        """Implements the interface `server.interface.Server`."""
         with self._turnstile:
             self._closed = True
         self._close_ports()

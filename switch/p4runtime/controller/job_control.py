@@ -46,12 +46,12 @@ from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY,
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What workers see of the switch: where they send to."""
+    """The switch's address for workers."""
 
     endpoints: tuple[Endpoint, ...]
     """One per flow. Jobs here are not spread: each flow would be a job of its own."""
     parent_port: ParentPort = ParentPort()
-    """Which way a parent switch is, where there is one."""
+    """Port towards a parent switch, if there is one."""
 
 
 class JobControl:
@@ -67,7 +67,7 @@ class JobControl:
         self._rows = 1
         """Rows of counters that jobs have had, row 0 included, where what belongs to no job is counted."""
         self._ended: dict[str, int] = {}
-        """What was counted for jobs that are over, and is in no row any more: totals only grow."""
+        """Counts of jobs that are over, and in no row any more: totals only grow."""
         self._events: deque[SwitchEvent] = deque()
         self._stops = OwnStops()
         self._channel = ControllerChannel(link, vocabulary, placement.endpoints[0])
@@ -155,7 +155,7 @@ class JobControl:
         self._poke(placed)
 
     def set_quorum(self, job: int, quorum: int) -> None:
-        """Change K."""
+        """Change the quorum K of a job."""
         placed = self.jobs[job]
         if not 1 <= quorum <= placed.spec.workers:
             raise ValueError(f"quorum = {quorum}; must be in 1..{placed.spec.workers} (workers)")
@@ -267,7 +267,7 @@ class JobControl:
     # --- counts ---
 
     def counters(self, row: int | None = None) -> dict[str, int]:
-        """What the pipeline has counted for one job, or, for None, in all; names as the software switch has them."""
+        """Counters of the pipeline for one job, or, for None, in all; names as the software switch has them."""
         rows = range(self._rows) if row is None else (row,)
         jobs = [job for job in self.jobs.values() if row in (None, job.row)]
         counts = read_counters(self._link, self._words, rows, jobs)

@@ -1,4 +1,4 @@
-"""What the pipeline has counted, by the names that the software switch has for it.
+"""Counters of the pipeline, by the names that the software switch has for them.
 
 Each job has a row of every counter, and one of drops by reason; row 0 is what belongs to no job. What the controller
 itself sends and refuses no counter of the pipeline's knows of: that is added.

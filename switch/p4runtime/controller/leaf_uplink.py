@@ -1,4 +1,4 @@
-"""What a leaf's pipeline leaves to its controller: being present at the parent, and news from there.
+"""The controller's part of a leaf in a pipeline: being present at the parent, and news from there.
 
 Complete rounds go up, and results come down, without the controller (p4/v1model/tree.p4, p4/tna/leaf.p4). It says HELLO
 and BYE, hears what answers them, and refuses on the rows of switch/machine/leaf_side.py that the pipeline cannot check.
@@ -18,7 +18,7 @@ from fanin.switch.machine.uplink import UplinkPresence
 
 @dataclass(frozen=True, slots=True)
 class ParentPort:
-    """Which way a parent is, seen from the device."""
+    """Way to a parent, seen from the device."""
 
     port: int = 1
     """The device's port towards it."""
@@ -32,7 +32,7 @@ class LeafUplink:
     def __init__(self, spec: JobSpec, route: ParentRoute, parent_port: ParentPort) -> None:
         address = int.from_bytes(socket.inet_aton(route.host), "big")
         self.end = Endpoint(mac_of(address) if parent_port.mac is None else parent_port.mac, address, route.ports[0])
-        """The parent."""
+        """Address of the parent."""
         self.port = parent_port.port
         self.presence = UplinkPresence(route.uplink(0, 0), spec)
 
@@ -49,7 +49,7 @@ class LeafUplink:
         )
 
     def facts(self) -> dict[str, int]:
-        """What the entry in table `uplinks` says, by the names of the action's parameters."""
+        """Parameters of the entry in table `uplinks`, by their names."""
         uplink = self.presence.uplink
         return {
             "job": uplink.job,
@@ -78,5 +78,5 @@ class LeafUplink:
         return None, self.presence.receive(packet, now)
 
     def handle_timer(self, now: float) -> Reason | None:
-        """What time makes true; what workers are told, if anything."""
+        """Take in that time has passed; return the notice to workers, if any."""
         return self.presence.handle_timer(now)

@@ -47,10 +47,10 @@ class Link(Protocol):
         """Carry out updates; RefusedError for the first that is refused (the others are carried out)."""
 
     def read(self, entities: Sequence[Any]) -> list[Any]:
-        """What matches."""
+        """Read the entities that match."""
 
     def send(self, packet: Any) -> None:
-        """A PacketOut."""
+        """Send a PacketOut to the device."""
 
     def next_packet(self, timeout_s: float) -> Any | None:
         """The next PacketIn, waiting for one; None when there is none. SwitchLostError when the device is gone."""
@@ -78,11 +78,11 @@ class LocalLink:
         self._lock = threading.Lock()
         self._packets: queue.Queue[Any] = queue.Queue(QUEUED_PACKETS)
         self.failed: str = ""
-        """What the program last did that is undefined."""
+        """The last undefined act of the program, in words."""
 
     @property
     def description(self) -> str:
-        """What runs."""
+        """The running program and interpreter, in words."""
         assert self._device.switch is not None
         return f"P4 program in the emulator, {self._device.switch.engine}"
 
@@ -122,7 +122,7 @@ class LocalLink:
         return self._device.config.p4info
 
     def write(self, updates: Sequence[Any]) -> None:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         refused: StatusError | None = None
         with self._lock:
             for update in updates:
@@ -134,12 +134,12 @@ class LocalLink:
             raise RefusedError(refused.code, str(refused))
 
     def read(self, entities: Sequence[Any]) -> list[Any]:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         with self._lock:
             return [found for wanted in entities for found in self._device.read(wanted)]
 
     def send(self, packet: Any) -> None:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         with self._lock:
             try:
                 self._forward(self._device.packet_out(packet, time.monotonic()))
@@ -147,23 +147,23 @@ class LocalLink:
                 raise RefusedError(error.code, str(error)) from None
 
     def next_packet(self, timeout_s: float) -> Any | None:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         with contextlib.suppress(queue.Empty):
             return self._packets.get(timeout=timeout_s)
         return None
 
     def close(self) -> None:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         with contextlib.suppress(queue.Full):
             self._packets.put_nowait(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceAddress:
-    """Where a device is, and as whom the controller speaks to it."""
+    """Address of a device, and the controller's identity there."""
 
     target: str
-    """`host:port`."""
+    """Address as `host:port`."""
     device_id: int = 0
     """BMv2's default is 0."""
     election_id: int = 1
@@ -193,7 +193,7 @@ class GrpcLink:
 
     @property
     def description(self) -> str:
-        """Where the program runs."""
+        """The place of the program, in words."""
         return f"P4 program behind P4Runtime at {self._address.target}, device {self._address.device_id}"
 
     def _arbitrate(self) -> None:
@@ -287,7 +287,7 @@ class GrpcLink:
         return config.p4info
 
     def write(self, updates: Sequence[Any]) -> None:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         if not updates:
             return
         request = p4runtime_pb2.WriteRequest(device_id=self._address.device_id, updates=updates)
@@ -295,7 +295,7 @@ class GrpcLink:
         self._call(self._stub.Write, request)
 
     def read(self, entities: Sequence[Any]) -> list[Any]:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         request = p4runtime_pb2.ReadRequest(device_id=self._address.device_id, entities=entities)
         return list(self._call(lambda each, timeout: _entities(self._stub.Read(each, timeout=timeout)), request))
 
@@ -311,12 +311,12 @@ class GrpcLink:
             raise RefusedError(*_first_refusal(error, code)) from None
 
     def send(self, packet: Any) -> None:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         with contextlib.suppress(queue.Full):
             self._requests.put_nowait(p4runtime_pb2.StreamMessageRequest(packet=packet))
 
     def next_packet(self, timeout_s: float) -> Any | None:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         with contextlib.suppress(queue.Empty):
             packet = self._packets.get(timeout=timeout_s)
             if packet is None and not self._closed:
@@ -329,7 +329,7 @@ class GrpcLink:
         return None
 
     def close(self) -> None:
-        """See Link."""
+        """Implements the protocol `Link` of this module."""
         self._closed = True
         with contextlib.suppress(queue.Full):
             self._requests.put_nowait(None)

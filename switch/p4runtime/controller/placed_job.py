@@ -20,7 +20,7 @@ from fanin.switch.p4runtime.controller.leaf_uplink import LeafUplink
 from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 
 OWN_PRIORITY = 1 << 16
-"""Of an entry that says whose a packet of the parent's is; those that say who refuses have their rows, from 1 on."""
+"""Priority of an entry that names the owner of a parent's packet; entries that refuse have their rows, from 1 on."""
 GROUPS_PER_JOB = 64
 """A job's multicast groups: one that goes to all, and for each worker one that also sends it a bare answer."""
 PORT_IN_PIPE = 0x7F
@@ -82,7 +82,7 @@ class PlacedJob:
         return self.of(self.registered & ~self.left)
 
     def of(self, mask: int) -> list[tuple[int, Worker]]:
-        """Those of a mask's workers that have an address, by rank."""
+        """Workers of a mask that have an address, by rank."""
         return [(rank, each) for rank, each in enumerate(self.workers) if each is not None and mask >> rank & 1]
 
     @property
@@ -115,7 +115,7 @@ class PlacedJob:
             self.uplink.presence.was_stopped(seconds)
 
     def facts(self) -> dict[str, int]:
-        """What the job's entry says, by the names of the action's parameters."""
+        """Parameters of the job's entry, by their names."""
         return {
             "row": self.row,
             "generation": self.spec.generation,
@@ -145,7 +145,7 @@ def job_entry(words: Vocabulary, kind: int, job: PlacedJob) -> Any:
 
 
 def uplink_entries(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
-    """Where the job's rounds go up to, and where their results come from; none but at a leaf."""
+    """Entries for the way of the job's rounds up, and of their results back; none but at a leaf."""
     if job.uplink is None:
         return []
     add = kind != DELETE
@@ -166,7 +166,7 @@ def uplink_entries(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
 
 
 def _descents(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
-    """What a leaf on a Tofino makes of a packet from the parent: one of the job here, or a question of full length."""
+    """Entries of a leaf on a Tofino for packets from the parent: those of the job, and questions of full length."""
     assert job.uplink is not None
     descend = {"generation": job.spec.generation, "port": job.uplink.port & ~PORT_IN_PIPE | RECIRCULATION_PORT}
     udp_bytes = UDP.size + job.spec.packet_bytes

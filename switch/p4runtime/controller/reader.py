@@ -35,7 +35,7 @@ class DeviceReader:
         return config
 
     def read(self, entities: Sequence[Any]) -> list[Any]:
-        """What matches."""
+        """Read the entities that match."""
         request = p4runtime_pb2.ReadRequest(device_id=self.address.device_id, entities=entities)
         found: list[Any] = self._call(
             lambda each, timeout: [

@@ -26,7 +26,7 @@ PARTIAL_BLOCKS = (32, 16, 8, 4, 2, 1)
 
 
 class Registers(Protocol):
-    """Who reads a device (controller/reader.py)."""
+    """A reader of a device (controller/reader.py)."""
 
     def read(self, entities: Sequence[Any]) -> list[Any]: ...
     def cells(self, register_id: int, indices: Sequence[int]) -> list[int]: ...
@@ -34,11 +34,11 @@ class Registers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RingEntry:
-    """What a slot holds of one base."""
+    """Contents of a slot for one base."""
 
     base: int
     workers: tuple[int, ...]
-    """Those whose contribution of this base was accepted."""
+    """Workers whose contribution of this base was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,18 @@ class Slot:
 
     number: int
     index: int
-    """Of its registers on the device."""
+    """Index of the slot's registers on the device."""
     fresh: bool
     """Nothing has come for it yet."""
     open_round: int
-    """V."""
+    """The open round V."""
     count: int
     """Contributions that the open round holds."""
     floor: int
     """Bases that every live worker has contributed."""
     ring: tuple[RingEntry, ...]
     signature: int = 0
-    """Of the open round, as the next three; 0 while it holds nothing."""
+    """Signature of the open round, as the next three fields are; 0 while it holds nothing."""
     contributors: int = 0
     codes: int = 0
     words: int = 0

@@ -15,7 +15,7 @@ INSERT, MODIFY, DELETE = (getattr(p4runtime_pb2.Update, name) for name in ("INSE
 
 
 class Vocabulary:
-    """What the controller says to one program. ProgramError for a name that the program does not have."""
+    """The controller's messages to one program. ProgramError for a name that the program does not have."""
 
     def __init__(self, info: Any) -> None:
         """`info` is the P4Info. Tables and counters are known by the last part of their names."""
@@ -54,7 +54,7 @@ class Vocabulary:
 
     @property
     def packet_out_metadata(self) -> frozenset[str]:
-        """What can be said about a packet from the controller."""
+        """Names of the metadata of a packet from the controller."""
         return frozenset(self._out)
 
     def size(self, table: str) -> int:

@@ -1,4 +1,4 @@
-"""Which of several controllers may write: arbitration by election id (specification, section 5).
+"""Arbitration between controllers by election id: the right to write (specification, section 5).
 
 Rules
 -----
@@ -24,7 +24,7 @@ MAX_STREAMS = 16
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What one stream is told: the highest id, and whether it is its own."""
+    """The notice to one stream: the highest id, and whether it is its own."""
 
     stream: Hashable
     election_id: int

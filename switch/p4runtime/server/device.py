@@ -55,11 +55,11 @@ class Device:
         """
         self.cpu_port = cpu_port
         self.ports: Container[int] = range(DROP_PORT)
-        """Those that members of groups may watch; set before a program is loaded."""
+        """Ports that members of groups may watch; set before a program is loaded."""
         self.names: Configured = {}
-        """Of types that programs translate to strings; as `ports`."""
+        """Names of types that programs translate to strings; as `ports`."""
         self._down: frozenset[int] = frozenset()
-        """Those of them through which nothing leaves."""
+        """Ports through which nothing leaves."""
         self._random = random
         self._native = native
         self._make = make

@@ -64,7 +64,7 @@ class DigestStreams:
 
     @property
     def configs(self) -> dict[int, DigestConfig]:
-        """What was configured."""
+        """The configuration of each digest."""
         return {number: stream.config for number, stream in self._streams.items()}
 
     def configure(self, digest_id: int, config: DigestConfig | None) -> None:
@@ -90,7 +90,7 @@ class DigestStreams:
         return self._leaving(digest_id, stream, now) if stream.due <= now else []
 
     def due(self, now: float) -> list[DigestList]:
-        """What must leave by now."""
+        """The lists that must leave by now."""
         return [
             each
             for digest_id, stream in self._streams.items()

@@ -1,4 +1,4 @@
-"""Which network interfaces are up, as the kernel says it: the link group of netlink (rtnetlink(7)).
+"""States of network interfaces, as the kernel reports them: the link group of netlink (rtnetlink(7)).
 
 An interface is up here when frames can leave: it was set up, and the cable's other end is there (IFF_RUNNING). One
 that is gone is down, and another of the same name does not take its place: a port's socket belongs to the first.
@@ -60,7 +60,7 @@ class LinkStates:
         )
 
     def all(self) -> dict[int, bool]:
-        """What is up, by index, once: to be called first."""
+        """States of all interfaces, by index; to be called first, once."""
         found: dict[int, bool] = {}
         while True:
             for kind, index, up in read_links(self._socket.recv(MAX_MESSAGE_BYTES)):
@@ -70,7 +70,7 @@ class LinkStates:
                     found[index] = up
 
     def changes(self, wake: int) -> Iterator[tuple[int, bool]]:
-        """What the kernel tells from now on, index and whether it is up; until the descriptor `wake` is readable."""
+        """Yield changes that the kernel reports, index and whether it is up, until descriptor `wake` is readable."""
         while True:
             readable, _, _ = select.select([self._socket.fileno(), wake], [], [])
             if wake in readable:

@@ -9,7 +9,7 @@ from fanin.switch.p4runtime.server.status import Code, StatusError
 
 
 def read_rates(entry: Any, field: str = "config") -> MeterRates | None:
-    """What an entry says of a meter; None where it says nothing: the meter then passes everything as green."""
+    """Rates of a meter in an entry; None without any: the meter then passes everything as green."""
     if not entry.HasField(field):
         return None
     given = getattr(entry, field)

@@ -40,7 +40,7 @@ class NativePorts:
                 unsent(lost)
 
     def stop(self) -> None:
-        """End `serve`."""
+        """End the loop of `serve`."""
         self._ports.stop()
 
 

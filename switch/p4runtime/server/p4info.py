@@ -37,7 +37,7 @@ MATCH_KINDS = {
 }
 """How a compiled program may carry out each match type of a P4Info."""
 NO_ACTION = "NoAction"
-"""Of core.p4: programs that have nothing else in common have it."""
+"""The action of core.p4: programs that have nothing else in common have it."""
 
 
 def read_p4info(text: str) -> Any:
@@ -63,7 +63,7 @@ class Described:
     registers: dict[int, Any] = field(default_factory=dict)
     value_sets: dict[int, Any] = field(default_factory=dict)
     meters: dict[int, MeterArray] = field(default_factory=dict)
-    """Indirect ones."""
+    """Meters that are not direct."""
     direct_meters: dict[int, MeterArray] = field(default_factory=dict)
     """By the id of their table."""
     profiles: dict[int, ActionProfile] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Described:
         return things[number]
 
     def _there(self, infos: Iterable[Any], objects: Mapping[str, Thing]) -> list[tuple[Any, Thing]]:
-        """What the P4Info describes with what the program has under the same name."""
+        """Pairs of an object of the P4Info and the program's object of the same name."""
         found = []
         for each in infos:
             if each.preamble.name in objects:

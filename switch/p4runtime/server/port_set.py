@@ -21,11 +21,11 @@ from fanin.switch.p4runtime.server.udp_port import MAX_BATCH, UdpPort
 
 MAX_PORTS = 256
 UDP = "udp:"
-"""What the address of a UDP socket begins with; anything else is the name of an interface."""
+"""Prefix of the address of a UDP socket; anything else is the name of an interface."""
 
 
 class Port(Protocol):
-    """What is behind a port's number."""
+    """The device behind a port's number."""
 
     name: str
     interface: int | None
@@ -39,7 +39,7 @@ class Port(Protocol):
 
 
 class Capture:
-    """What passed a port, as BMv2 writes it: a pcap file of what came in, and one of what went out."""
+    """Captures of a port, as BMv2 writes them: a pcap file of packets in, and one of packets out."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """ConfigurationError where the files cannot be written."""
@@ -61,7 +61,7 @@ class Capture:
         self._files[out].write(pcap_record(time.time(), data))
 
     def close(self) -> None:
-        """Close the files."""
+        """Close both files."""
         for file in self._files:
             file.close()
 
@@ -77,7 +77,7 @@ class PortSet:
         self.unsent = 0
         """Frames that a port could not send, or that left through a number behind which nothing is."""
         self.failed: BaseException | None = None
-        """What ended the thread that takes in packets."""
+        """The exception that ended the thread that takes in packets."""
         self._ports: dict[int, Port] = {}
         self._captures: dict[int, Capture] = {}
         self._thread: threading.Thread | None = None

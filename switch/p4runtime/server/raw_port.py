@@ -61,7 +61,7 @@ class RawPort:
         self._socket.setblocking(False)
 
     def fileno(self) -> int:
-        """For select."""
+        """The socket's descriptor, for select."""
         return self._socket.fileno()
 
     def receive(self) -> bytes | None:

@@ -194,11 +194,11 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
     # --- calls ---
 
     def Capabilities(self, request: Any, context: Any) -> Any:  # noqa: N802 (the service's name)
-        """Which version is spoken."""
+        """Return the version of the API."""
         return p4runtime_pb2.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     def SetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Load a program."""
+        """Load, check or commit a program."""
         with _answering(context), self._changing:
             with self.lock:
                 self._check(request, writes=True)
@@ -267,7 +267,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
             yield p4runtime_pb2.ReadResponse(entities=entities)
 
     def _found(self, request: Any) -> Iterator[Any]:
-        """What a ReadRequest asks for, made one by one; to be advanced with the lock held."""
+        """Yield the entities of a ReadRequest, made one by one; to be advanced with the lock held."""
         self._check(request)
         for wanted in request.entities:
             yield from self.device.read(wanted, time.monotonic())

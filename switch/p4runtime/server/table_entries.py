@@ -65,7 +65,8 @@ class TableEntries:
         self._set_direct(entry, changed, rates)
 
     def _write_constant(self, kind: int, entry: Any, matches: tuple[Match, ...], info: Any, table: Table) -> None:
-        """Of an entry that the program has, only the counter and the meter can be changed (section 9.1.3).
+        """Change the counter or the meter of an entry that the program has; nothing else of it can be changed (section
+        9.1.3).
 
         The compiled program does not say which entries of a table with initial entries are constant, and which may be
         changed (section 9.1.4), so nothing of such a table is changed; the code is BMv2's.
@@ -168,7 +169,7 @@ class TableEntries:
         return self._described.known(self._described.tables, table_id, "table")
 
     def _matches(self, entry: Any, info: Any, *, new: bool = False) -> tuple[Match, ...]:
-        """What an entry's fields must match; `new`: names of which nobody has heard get a number."""
+        """The conditions of an entry's fields; `new`: unknown names get a number."""
         given = {}
         for match in entry.match:
             if match.field_id in given:

@@ -25,7 +25,7 @@ from fanin.switch.p4runtime.server.values import decoded, encoded
 
 MAX_NAME_BYTES = 1024
 MAX_NAMES = 1 << 16
-"""Of one type."""
+"""Most names of one type."""
 MAX_FILE_BYTES = 1 << 24
 Configured = Mapping[str, Mapping[str, int]]
 """By type, its name in the program or the URI of its translation: names and their numbers."""
@@ -94,7 +94,9 @@ def _decimal(name: str, bits: int) -> int | None:
 
 
 class Values:
-    """What a program's match fields, parameters and metadata are in messages; `field` is what the P4Info has on one."""
+    """Forms of a program's match fields, parameters and metadata in messages; `field` is the P4Info's description of
+    one.
+    """
 
     def __init__(self, errors: Mapping[str, int], names: Mapping[str, Names]) -> None:
         """`errors` are the parser's, which have names in P4; `names`: by type, what is translated to strings."""

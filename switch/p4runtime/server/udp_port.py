@@ -50,7 +50,7 @@ class UdpPort:
         self._closing = False
 
     def fileno(self) -> int:
-        """For select."""
+        """The socket's descriptor, for select."""
         return self._socket.fileno()
 
     def receive(self, flags: int = socket.MSG_DONTWAIT) -> bytes | None:

@@ -11,7 +11,7 @@ from fanin.switch.p4runtime.server.values import encoded
 
 
 def read_watch(given: Any, ports: Container[int]) -> Watch | None:
-    """What a member, or an action of a set, says of its port; None where it needs none.
+    """The watch of a member, or of an action of a set, on its port; None without any.
 
     An empty `watch_port` and a `watch` of 0 (SDN_PORT_UNKNOWN) name none. StatusError for a port that is not there.
     """
