@@ -35,7 +35,7 @@ FORBIDDEN = r"fma\.rn", r"div\.full", r"div\.approx", r"sqrt\.approx", r"rcp\.ap
 
 
 def interpret() -> dict[str, list[str]]:
-    """Differences by case."""
+    """Differences of the interpreted kernels from numpy, by case."""
     from fanin.host.torch.device.triton_arithmetic import TritonArithmetic
 
     arithmetic = TritonArithmetic()

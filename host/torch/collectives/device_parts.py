@@ -1,4 +1,4 @@
-"""What a group needs for CUDA tensors: made at the first one, so that a group without any has none of it."""
+"""Parts of a group for CUDA tensors, made at the first one: a group without CUDA tensors does not pay for them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ JoinJob = Callable[[str, Options, Callable[[], None]], JoinedSession]
 
 
 class DeviceParts:
-    """Those of one group."""
+    """Makes one group's parts for CUDA tensors."""
 
     def __init__(
         self, store: c10d.Store, rank: int, size: int, timeout: timedelta, options: Options, failures: Failures,
@@ -87,7 +87,7 @@ class DeviceParts:
         return DeviceReducer(means, self._failures, self._completion)
 
     def _arithmetic(self, store: c10d.Store, device: torch.device) -> Arithmetic[torch.Tensor] | None:
-        """That of the device, if it works on every rank."""
+        """The device's arithmetic if it works on every rank, else None."""
         from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
 
         arithmetic = None

@@ -65,7 +65,7 @@ class SideStore:
         """Whether that question was given up: until it is answered after all, nobody waits for another."""
 
     def ask(self, question: Callable[[c10d.Store], Answer]) -> Answer:
-        """What `question` returns or raises, of a store whose calls it does not wait in.
+        """Ask the store by a thread of its own: returns what `question` returns, or raises what it raises.
 
         StoreSilentError where the store does not answer within ANSWER_TIMEOUT_S, or its connection is broken.
         """
