@@ -22,6 +22,7 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -34,7 +35,7 @@ from fanin.errors import FaninError, WorkerLostError
 from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.lane import Lane
 from fanin.host.torch.collectives.routing import AVG, PREMUL_SUM, SUM, factor_of
-from fanin.host.torch.handles.work import FaninWork, QueuedWork, Tensors, at_present
+from fanin.host.torch.handles.work import GLOO_CLOCK_S, FaninWork, QueuedWork, Tensors, at_present
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -78,7 +79,7 @@ class TwoLevels:
         self.between = between
         self.inside = inside
         self._cause = cause
-        self._failures, self._completion, self._counters = failures, completion, counters
+        self.failures, self._completion, self._counters = failures, completion, counters
         self._scattering, self._gathering = Lane("fanin-scatter"), Lane("fanin-gather")
         self._streams: dict[torch.device, tuple[torch.cuda.Stream, torch.cuda.Stream]] = {}
         self._failed: BaseException | None = None
@@ -113,13 +114,13 @@ class TwoLevels:
         Every rank calls it for the same tensors in the same order. Raises the group's failure when nothing can be
         started any more; what happens later is raised by the work's `wait`.
         """
-        failure = self._failures.failure or self._failed
+        failure = self.failures.failure or self._failed
         if failure is not None:
-            raise self._failures.explain(failure, "all_reduce", timeout_s)
+            raise self.failures.explain(failure, "all_reduce", timeout_s)
         self._counters["two_levels.all_reduce"] += 1
         self._counters["two_levels.bytes"] += tensor.nbytes
         summed = _Sum(self, tensor.detach().view(-1), start, timeout_s, average=average)
-        work = QueuedWork(self._failures, "all_reduce", self._completion, outputs, timeout_s)
+        work = QueuedWork(self.failures, "all_reduce", self._completion, outputs, timeout_s)
         self._works.add(work)
         self._scattering.put(lambda: self._scatter(summed, work))
         return work
@@ -137,8 +138,8 @@ class TwoLevels:
     def _gather(self, summed: _Sum, work: QueuedWork) -> None:
         try:
             summed.gather()
-            if self._failures.failure is not None:  # a gather of NCCL's that was aborted ends like any other
-                raise self._failures.failure
+            if self.failures.failure is not None:  # a gather of NCCL's that was aborted ends like any other
+                raise self.failures.failure
         except Exception as error:
             self._fail(summed, work, error)
         else:
@@ -146,7 +147,7 @@ class TwoLevels:
 
     def _fail(self, summed: _Sum, work: QueuedWork, error: Exception) -> None:
         self.break_connections()
-        explained = self._failures.explain(self._cause_of(error), "all_reduce", summed.timeout_s)
+        explained = self.failures.explain(self._cause_of(error), "all_reduce", summed.timeout_s)
         self._failed = self._failed or explained
         if self.between is not None:  # its ranks on other hosts wait for this one's next part
             self.between.abort(explained)
@@ -155,8 +156,7 @@ class TwoLevels:
 
     def _cause_of(self, error: Exception) -> Exception:
         """The loss of a rank, in ranks of this group: of one that died, and not of one that left for that reason."""
-        told = isinstance(error, FaninError) and not isinstance(error, WorkerLostError)
-        if told or "imed out" in str(error):  # as torch's libraries say of a rank that has not come
+        if isinstance(error, FaninError) and not isinstance(error, WorkerLostError):
             return error
         own = None
         if isinstance(error, WorkerLostError):
@@ -224,7 +224,7 @@ class _Sum:
             if divides_first:
                 self._whole = self._whole / ranks
             self._part = torch.empty(self._whole.numel() // ranks, dtype=flat.dtype, device=flat.device)
-            inside.reduce_scatter(self._part, self._whole, self.timeout_s).wait()
+            self._await_inside(inside.reduce_scatter(self._part, self._whole, self.timeout_s))
             if self._average and not divides_first:
                 self._part.div_(ranks)
             self._wait = self._start(self._part)
@@ -236,11 +236,25 @@ class _Sum:
         assert self._wait is not None
         with self._on_stream(1):
             self._wait()
-            self._owner.inside.all_gather(self._whole, self._part, self.timeout_s).wait()
+            self._await_inside(self._owner.inside.all_gather(self._whole, self._part, self.timeout_s))
             if self._whole is not self._flat:
                 self._flat.copy_(self._whole[: self._flat.numel()])
         if self._streams is not None:
             self._streams[1].record_event().synchronize()
+
+    def _await_inside(self, work: Any) -> None:
+        """Wait for a collective of NCCL's or gloo's; raises CollectiveTimeoutError where it has used up its time.
+
+        Both raise RuntimeError for everything, so the clock tells a rank that has not come from one that is gone.
+        """
+        ends_s = time.monotonic() + self.timeout_s - GLOO_CLOCK_S
+        try:
+            work.wait()
+        except RuntimeError as error:
+            failures = self._owner.failures
+            if time.monotonic() < ends_s or failures.failure is not None:
+                raise
+            raise failures.late("all_reduce", self.timeout_s) from error
 
     def spoil(self) -> None:
         """No values where a stream may read them without having asked whether the sum has failed."""
