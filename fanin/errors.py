@@ -90,6 +90,15 @@ class CollectiveTimeoutError(FaninError, TimeoutError):
     """A collective did not finish within the process group's timeout."""
 
 
+class ReplicasDifferError(FaninError):
+    """`check_replicas` found unlike replicas of a model: `ranks` hold other bits of `parameter` than most do."""
+
+    def __init__(self, parameter: str, ranks: tuple[int, ...], text: str) -> None:
+        super().__init__(text)
+        self.parameter = parameter
+        self.ranks = ranks
+
+
 class ArgumentError(FaninError, ValueError):
     """A collective's arguments do not go together: sizes, element types, devices, or a rank that there is not."""
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fanin.host.torch.training.codec_hook import CodecState, codec_hook
     from fanin.host.torch.training.hooks import LanesState, lanes_hook
     from fanin.host.torch.training.membership import Membership
+    from fanin.host.torch.training.replicas import check_replicas, check_replicas_every
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs
     from fanin.host.torch.training.stale import StaleOptions, is_newcomer
     from fanin.host.torch.training.stale_hook import StaleSynchronousState, stale_synchronous_hook
@@ -31,6 +32,8 @@ _WHERE = {
     "StaleOptions": "stale",
     "StaleSynchronousState": "stale_hook",
     "TwoLevelState": "two_level",
+    "check_replicas": "replicas",
+    "check_replicas_every": "replicas",
     "codec_hook": "codec_hook",
     "is_newcomer": "stale",
     "lanes_hook": "hooks",
@@ -51,6 +54,8 @@ __all__ = [
     "StaleOptions",
     "StaleSynchronousState",
     "TwoLevelState",
+    "check_replicas",
+    "check_replicas_every",
     "codec_hook",
     "counters",
     "create",

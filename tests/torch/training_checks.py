@@ -32,12 +32,14 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import fanin
-from fanin.errors import UnsupportedError
+from fanin.errors import ReplicasDifferError, UnsupportedError
 from fanin.host.torch import (
     CodecState,
     FaninProcessGroup,
     LanesState,
     StaleSynchronousState,
+    check_replicas,
+    check_replicas_every,
     codec_hook,
     counters,
     lanes_hook,
@@ -543,3 +545,87 @@ def check_torch_compile(rank: int, size: int) -> None:
         return doubled + 1
 
     assert float(torch.compile(with_break, backend="eager")(torch.ones(3))[0]) == 2 * size + 1
+
+
+def check_a_replica_that_differs_is_named_on_every_rank(rank: int, size: int) -> None:
+    for odd in range(size):
+        norm, last = nn.BatchNorm1d(4), nn.Linear(4, 3, dtype=torch.bfloat16)
+        model = nn.Sequential(make_model(), norm, last)
+        check_replicas(model)
+        if rank == odd:
+            with torch.no_grad():
+                last.bias.view(torch.int16)[1] ^= 1  # the lowest bit of one number
+                dict(norm.named_buffers())["running_mean"][0] = float("nan")
+        with pytest.raises(
+            ReplicasDifferError, match=rf"rank {odd} of {size}: '2.bias' .* first of 2 tensors"
+        ) as raised:
+            check_replicas(model)
+        assert (raised.value.parameter, raised.value.ranks) == ("2.bias", (odd,))
+        with torch.no_grad():
+            norm.reset_running_stats()
+            last.bias.zero_()
+        check_replicas(model)
+
+
+def check_replicas_without_a_majority_are_all_named(rank: int, size: int) -> None:
+    model = make_model(seed=rank)
+    with pytest.raises(ReplicasDifferError, match=r"'0\.weight'") as raised:
+        check_replicas(model)
+    assert raised.value.ranks == tuple(range(size))
+
+
+def check_a_tensor_that_one_rank_lacks_is_a_difference(rank: int, size: int) -> None:
+    model = nn.Linear(3, 3, bias=rank != 1)
+    nn.init.zeros_(model.weight)
+    if model.bias is not None:
+        nn.init.zeros_(model.bias)
+    with pytest.raises(ReplicasDifferError, match="missing or") as raised:
+        check_replicas(model)
+    assert (raised.value.parameter, raised.value.ranks) == ("bias", (1,))
+
+
+def check_buffers_can_be_left_out_of_the_comparison(rank: int, size: int) -> None:
+    model = nn.BatchNorm1d(4)
+    dict(model.named_buffers())["running_mean"].fill_(rank)
+    check_replicas(model, buffers=False)
+    with pytest.raises(ReplicasDifferError, match="running_mean"):
+        check_replicas(model)
+
+
+def check_replicas_are_compared_at_every_nth_step(rank: int, size: int) -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    handle = check_replicas_every(3, model, optimizer)
+
+    def step() -> None:
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, rank)  # nobody averages them: replicas part at once
+        optimizer.step()
+
+    step()
+    step()
+    with pytest.raises(ReplicasDifferError):
+        step()
+    handle.remove()
+    for _ in range(3):
+        step()
+
+
+def check_shards_are_compared_over_the_ranks_that_hold_the_same(rank: int, size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    model = make_model()
+    fully_shard(model, mesh=mesh)
+    with pytest.raises(UnsupportedError, match=r"'0.weight' is sharded.*get_group\('replicate'\)"):
+        check_replicas(model)
+    replicas = mesh.get_group("replicate")
+    check_replicas(model, replicas)
+    if rank == 0:
+        with torch.no_grad():
+            weight = next(model.parameters())
+            assert isinstance(weight, DTensor)
+            weight.to_local()[0, 0] += 1
+    if 0 in dist.get_process_group_ranks(replicas):
+        with pytest.raises(ReplicasDifferError, match=r"0\.weight"):
+            check_replicas(model, replicas)
+    else:
+        check_replicas(model, replicas)
