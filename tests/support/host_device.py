@@ -145,7 +145,7 @@ def pretend() -> None:
         Request: {"device": property(device)},
         agreement: {"has_device": lambda: True},
         cuda: {"make_device": made},
-        triton_arithmetic: {"triton_arithmetic": lambda _device: TensorArithmetic()},
+        triton_arithmetic: {"triton_arithmetic": lambda _device, _plans=(): TensorArithmetic()},
     }
     for owner, named in given.items():
         for name, value in named.items():
