@@ -14,7 +14,7 @@ from fanin.benchmarks.advice_prediction import Choice, Forecast, Network, Profil
 from fanin.host.torch.gpus import Gpu
 
 NCCL_HOP_S = 20e-6
-"""What a hop of NCCL's ring adds to half a round trip: a proxy thread and a kernel that polls."""
+"""Time that a hop of NCCL's ring adds to half a round trip: a proxy thread and a kernel that polls."""
 AS_GOOD = 1.1
 """NCCL does as well where it is predicted to take no longer than this many times the best choice: round trips, which a
 ring has more of, are its least certain part."""
@@ -73,7 +73,7 @@ def _verdict(network: Network, gpus: Sequence[Gpu | None], profile: Profile, bes
     moved += f" {nccl_s * 1e3:,.1f} ms"
     if best is None:
         return f"{moved}: stay with NCCL, since nothing of fanin's is faster than a ring here"
-    # Processors are no part of it: kernels of the device quantize. What was measured is on host memory.
+    # Processors are no part of it: kernels of the device quantize. The measured times are those of host memory.
     ours_s = max(
         step_s(_with_idle_processors(network), best.choice, profile), pcie_step_s(network, gpus, best.choice, profile)
     )

@@ -31,25 +31,25 @@ WORKER = "fanin.benchmarks.cost_worker"
 FLOAT_BYTES = 4
 MAX_HOSTS = 32
 MAX_CALLS = 20
-"""Of a sample, which sums in place: values grow by the number of hosts with each."""
+"""Most calls of a sample, which sums in place: values grow by the number of hosts with each call."""
 PLACE = SwitchPlace.parse("hosts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to measure."""
+    """Parameters of a measurement of processor time."""
 
     hosts: tuple[int, ...]
     """Numbers of hosts, 2..32 each, with one rank and a shard on every host."""
     mtus: tuple[int, ...]
     bytes: int
-    """Of float32 per rank; a multiple of 4."""
+    """Bytes of float32 per rank; a multiple of 4."""
     lanes: tuple[int | str, ...]
     untagged: tuple[int | str, ...] = ()
     """Lane widths that are measured without tags (`authenticate=False`) as well."""
     samples: int = 5
     calls: int = 10
-    """Of a sample, 1..20."""
+    """Number of calls of a sample, 1..20."""
 
     def __post_init__(self) -> None:
         if not self.hosts or not all(2 <= hosts <= MAX_HOSTS for hosts in self.hosts):
@@ -78,16 +78,16 @@ class Row:
     mtu: int
     bytes: int
     user_s: float
-    """Per call and host; so too the next two."""
+    """User time per call and host; the next two are per call and host as well."""
     system_s: float
     processor_s: float
     """User and system together."""
     of_gloo: float
     """This one's processor time / gloo's, the median of samples."""
     wall_s: float
-    """Per call."""
+    """Elapsed time per call."""
     bytes_per_core_s: float
-    """Of float32 that one core of a host sums in a second."""
+    """Bytes of float32 that one core of a host sums in a second."""
     link_bit_s_per_core: float
     """Rate of a host's link that one core of the host keeps busy, in the link's busier direction."""
     max_error: float
@@ -138,13 +138,13 @@ def _row(plan: Plan, rival: Rival, hosts: int, mtu: int, reports: dict[str, list
 
 
 def _means(ranks: list[dict[str, Any]]) -> list[tuple[float, ...]]:
-    """Of each sample, over the hosts: user, system and wall seconds per call."""
+    """Means over the hosts, for each sample: user, system and wall seconds per call."""
     by_sample = zip(*(rank["samples"] for rank in ranks), strict=True)
     return [tuple(map(statistics.fmean, zip(*sample, strict=True))) for sample in by_sample]
 
 
 def link_bits(rival: Rival, hosts: int, mtu: int, size: int) -> float:
-    """That a host's link carries for a call, in its busier direction."""
+    """Number of bits that a host's link carries for a call, in its busier direction."""
     link = Link(mtu=mtu, rate_bit_s=1e9)
     busy_s = ideal_s(Topology(workers=hosts, link=link, switch_at=PLACE), rival, size)
     assert busy_s is not None
@@ -152,7 +152,7 @@ def link_bits(rival: Rival, hosts: int, mtu: int, size: int) -> float:
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """For people."""
+    """Format the rows as a table for the console."""
     headings = ("backend", "user ms", "system", "both", "of gloo's", "call ms", "GB/s a core", "Gbit/s a core")
     table = FigureTable(f"processor time of an all-reduce of {plan.bytes:,} bytes per call and host", headings)
     place = None

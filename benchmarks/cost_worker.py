@@ -39,7 +39,7 @@ class Meter:
         dist.all_reduce(self.buffer, group=self.group)
 
     def error(self, exact: Tensor, largest: float) -> float:
-        """Of one sum, relative to the largest contribution; infinite where it is not finite."""
+        """Error of one sum, relative to the largest contribution; infinite where it is not finite."""
         self._begin()
         error = float((self.buffer.double() - exact).abs().max()) / largest
         return error if error == error else float("inf")

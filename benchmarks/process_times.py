@@ -1,7 +1,7 @@
 """Processor time of this process and of all that descend from it: a rank, and the shard that it has started.
 
 A process's clock (clock_getcpuclockid(3)) counts nanoseconds; how they divide into user and system time is known by the
-kernel's ticks alone (proc(5), /proc/PID/stat). What other processes do on the same machine is in neither.
+kernel's ticks alone (proc(5), /proc/PID/stat). Neither holds the time of other processes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARENT_AT, USER_AT, SYSTEM_AT = 1, 11, 12
 """Behind the name of the program, which may have spaces."""
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 CPUCLOCK_SCHED = 2
-"""Of a process's clock: what the scheduler counts (linux/posix-timers.h)."""
+"""Kind of a process's clock that reads the scheduler's count of nanoseconds (linux/posix-timers.h)."""
 
 
 class Spent(NamedTuple):

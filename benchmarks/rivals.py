@@ -11,7 +11,7 @@ from fanin.options import Options
 
 FLOAT32_EPSILON = 2.0**-23
 UNTAGGED = "-open"
-"""What the label of a rival without tags ends with."""
+"""Suffix of the label of a rival without tags."""
 
 
 @dataclass(frozen=True, slots=True)

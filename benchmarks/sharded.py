@@ -54,7 +54,7 @@ class Plan:
     """To train, per rival and seed; 0: none."""
     seeds: int
     device: str = "cpu"
-    """Of weights and gradients; with "cuda", ranks share devices where there are fewer."""
+    """Device of weights and gradients; with "cuda", ranks share devices where there are fewer."""
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:

@@ -35,7 +35,7 @@ class Trainee(Generic[R]):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     def step(self, inputs: Tensor, classes: Tensor) -> Tensor:

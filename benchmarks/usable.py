@@ -25,7 +25,7 @@ UNUSABLE = "unusable"
 
 
 def prepare_nccl(rank: int, environment: MutableMapping[str, str]) -> None:
-    """Let NCCL use sockets alone, on the network that gloo uses. What is set already stays."""
+    """Let NCCL use sockets alone, on the network that gloo uses. Variables that are set already stay."""
     for name, value in {
         "NCCL_HOSTID": f"fanin-bench-{rank}",
         "NCCL_MULTI_RANK_GPU_ENABLE": "1",

@@ -31,7 +31,7 @@ from fanin.errors import ConfigurationError, FaninError, UnsupportedError
 MODEL, DRIVER, HARNESS = "tofino-model", "bf_switchd", "simple_test_harness"
 PACKAGE = "open-p4studio (github.com/p4lang/open-p4studio)"
 CHIPS = {"tofino": 2, "tofino2": 5}
-"""Numbers of --chip-type."""
+"""Numbers that --chip-type takes, by chip."""
 BFRT_PORT = 50052
 START_TIMEOUT_S = 180.0
 """Model and driver take one to two minutes to find each other, says open-p4studio."""
@@ -68,11 +68,11 @@ class ModelOptions:
     conf: Path
     """The compiler's, as `fanin p4 deploy` takes it."""
     install: Path
-    """SDE_INSTALL."""
+    """The installed SDE's folder, SDE_INSTALL in its documents."""
     chip: str = "tofino"
     ports: Mapping[int, tuple[int, int]] = field(default_factory=lambda: VETHS)
     bfrt_port: int = BFRT_PORT
-    """Where the driver serves BfRt, on this machine."""
+    """Port on this machine at which the driver serves BfRt."""
     start_timeout_s: float = START_TIMEOUT_S
 
     def check(self) -> None:

@@ -36,7 +36,7 @@ class SwitchUnreachableError(FaninError, ConnectionError):
         super().__init__(text)
         self.address = address
         self.remedy = remedy
-        """What would help, where that is known apart from the text: `ip route get` for a host without a route."""
+        """The remedy, where it is known apart from the text: `ip route get` for a host without a route."""
 
 
 class SwitchLostError(FaninError, ConnectionError):

@@ -15,7 +15,7 @@ from fanin.errors import ConfigurationError
 NEEDED = 64
 """A switch over both carriers with one flow opens about 30; every flow and every connected worker another."""
 AMPLE = 1024
-"""What most systems allow."""
+"""Limit on open files that most systems set."""
 
 
 def limit(wanted: int) -> int:

@@ -1,8 +1,8 @@
-"""Which options the ranks of a group share, and which are each rank's own: one table for all of them.
+"""One table of all options that says which of them the ranks of a group share, and which are each rank's own.
 
 A rank that was given another value than rank 0 is refused when the ranks meet, on every rank, before anything is
-summed (host/torch/meeting/rendezvous.py): it would be ignored otherwise, or waited for until a timeout. What may differ
-says here why. Secrets never leave their rank: a keyed hash is compared.
+summed (host/torch/meeting/rendezvous.py): it would be ignored otherwise, or waited for until a timeout. Options that
+may differ stand here with the reason. Secrets never leave their rank: a keyed hash is compared.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHARED_IN_PART: dict[str, str] = {
     "link": "one value per host",
     "secret": "given to all ranks, the same, or to none",
 }
-"""What ranks share of these; the rest is each rank's own."""
+"""Options of which a part is shared, with that part in words; the rest of each is a rank's own."""
 
 OWN: dict[str, str] = {
     "host": "says which ranks are on this host",
@@ -56,7 +56,7 @@ OWN: dict[str, str] = {
     "trace": "a file of this rank",
     "curve_server_key": "of the switch that this rank speaks to, which may be a leaf with a key of its own",
 }
-"""What may differ, and why that is right."""
+"""Options that may differ between ranks, each with the reason."""
 
 VARIABLES: dict[str, str] = {
     "CURVE_CLIENT_KEYS": "of a switch",
@@ -68,7 +68,7 @@ VARIABLES: dict[str, str] = {
 
 
 def shared_values(options: Options, key: str) -> dict[str, Shown]:
-    """What rank 0 tells the others of its options. `key`: the job's name, drawn anew for each job."""
+    """Values of rank 0's options that it tells the other ranks. `key`: the job's name, drawn anew for each job."""
     return {name: shown(options) for name, shown in SHARED.items()} | {
         "switch": options.switch,
         "rack": options.rack,
@@ -78,7 +78,7 @@ def shared_values(options: Options, key: str) -> dict[str, Shown]:
 
 
 def unlike(told: dict[str, Shown], options: Options, rank: int, key: str, *, one_host: bool) -> list[str]:
-    """Which other options `rank` was given than rank 0, which has `told` its own, each in words with the remedy.
+    """Differences between the options of `rank` and those of rank 0, which has `told` its own, each with the remedy.
 
     `one_host`: whether all ranks are on one host.
     """

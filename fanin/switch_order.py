@@ -1,4 +1,4 @@
-"""What a rank tells the switch process that it starts beside itself, and how that process answers.
+"""The order that a rank gives the switch process that it starts beside itself, and that process's report.
 
 The order is one line of JSON on the child's standard input, the report one line on a descriptor of its own, whose
 number is the child's argument: standard output belongs to whatever Python's site prints (a sitecustomize.py, a .pth
@@ -21,20 +21,20 @@ class SwitchOrder:
     host: str
     """Name or address to listen on; ports are any that are free."""
     scheme: str
-    """What carries data."""
+    """Scheme of the transport that carries data."""
     flows: int | None = None
     """None: as many as suit the machine; a leaf's: its parent's."""
     native: bool | None = None
     """True: the native engine or an error; False: the twin; None: native where it is built."""
     liveness_timeout_s: float | None = None
-    """None: the default."""
+    """Liveness timeout of jobs; None: the switch's default."""
     parents: tuple[str, ...] = ()
     """Addresses of switches: the process has a leaf of each of them. Empty: a switch on its own."""
     key: str = ""
     """Key of the jobs that it serves, in hexadecimal; empty: it serves any job."""
 
     def line(self) -> bytes:
-        """As it goes to the child."""
+        """The order as one line of JSON, which the child reads."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod
@@ -46,7 +46,7 @@ class SwitchOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchReport:
-    """What has become of an order: the switch serves, or `error` says why not."""
+    """Outcome of an order: the switch serves, or `error` says why not."""
 
     ports: tuple[int, ...] = ()
     """The port of the switch, or of each leaf, in the order of `parents`."""
@@ -55,7 +55,7 @@ class SwitchReport:
     error: str = ""
 
     def line(self) -> bytes:
-        """As it comes from the child."""
+        """The report as one line of JSON, which the parent reads."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @classmethod

@@ -22,7 +22,7 @@ LEAST_MEMORY_BYTES, FLOW_MEMORY_BYTES = 512 << 20, 1 << 30
 """So much at least, also where that is more than the part above; and for each flow at most: a job has a pool and rings
 in every flow. It is enough for some hundred groups of a program."""
 DEFAULT_SOURCE_SHARE = 0.5
-"""Of the memory, what jobs of one address may hold together."""
+"""Part of the memory that the jobs of one address may hold together."""
 
 PARENT_TIMEOUT_S = 1.0
 """How long a leaf that starts waits for its parent to say how many flows it has."""

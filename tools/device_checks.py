@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TREE = ROOT / "build" / "tree"
 """The package as an installation has it (tools/linked_tree.py), so that none is needed."""
 OUTPUT_CHARACTERS = 6000
-"""Of what a failed rank has printed, as much is kept."""
+"""Characters that are kept of a failed rank's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Check:
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """The check's name in tables."""
         return " ".join((self.program, *self.arguments))
 
 
@@ -76,7 +76,7 @@ CHECKS = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one check."""
+    """Outcome of one check."""
 
     check: Check
     state: str

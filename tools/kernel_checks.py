@@ -27,7 +27,7 @@ from tests.support.kernel_cases import Case, differences, lane_cases, rotation_c
 BITS_COUNT = 100_000
 """Elements of a case whose bits are compared."""
 BYTES = 25 << 20
-"""Of float32 that kernels are timed with."""
+"""Bytes of float32 that kernels are timed with."""
 SETS = 4
 REPEATS = 20
 WARMUP = 3
@@ -49,7 +49,7 @@ WARPS = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """One kernel's time."""
+    """Time that one kernel takes."""
 
     name: str
     tile: int
@@ -71,7 +71,7 @@ def bits(device: torch.device, *, count: int = BITS_COUNT) -> list[str]:
 
 
 class _Buffers:
-    """What one reduction of BYTES reads and writes."""
+    """Tensors that one reduction of BYTES reads and writes."""
 
     def __init__(self, device: torch.device, plan: Plan, rotation: Rotation) -> None:
         count = rotation.count

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLORS = {"ok": "green", "warning": "yellow", "failure": "red"}
 STATE_WIDTH = max(map(len, COLORS)) + 1
-"""Of the column of states."""
+"""Width of the column of states."""
 
 
 def doctor(

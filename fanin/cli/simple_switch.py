@@ -57,7 +57,7 @@ class Read:
 
 
 def read(arguments: Sequence[str]) -> Read:
-    """What a command line asks for. ConfigurationError for what is not implemented, or is no option of BMv2's."""
+    """Parse a command line of BMv2's. ConfigurationError for an option that is not implemented, or not BMv2's."""
     given = list(arguments)
     at = given.index("--") if "--" in given else len(given)
     ours, over = _parsed(_switch_parser(), given[:at], {*VALUED, *FLAGS}, REFUSED)

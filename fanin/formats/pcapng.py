@@ -15,7 +15,7 @@ from fanin.formats.capture import PCAP_LINK_ETHERNET, read_pcap
 SECTION, INTERFACE, PACKET, SIMPLE_PACKET, ENHANCED_PACKET = 0x0A0D0D0A, 1, 2, 3, 6
 BYTE_ORDER_MAGIC = 0x1A2B3C4D
 SECTION_MAGIC = SECTION.to_bytes(4, "big")
-"""What such a file begins with, in either byte order."""
+"""First bytes of a pcapng file, in either byte order."""
 BLOCK_BYTES = 12
 """Type and length at a block's start, and the length again at its end."""
 

@@ -37,7 +37,7 @@ DEFAULT_RECEIVE_BUFFER_BYTES = 2 * 212_992
 USABLE_QUARTERS = 3
 """Quarters of a receive buffer that are safe to fill (udp_rmem_release returns memory in lumps of one quarter)."""
 SMALLEST_MTU = 128
-"""That carries a packet worth sending."""
+"""Smallest MTU that carries a packet worth sending."""
 IP_UDP_HEADER_BYTES = 40 + 8
 """IPv6 and UDP (RFC 8200, RFC 768); IPv4 takes 20 less."""
 SKB_BYTES = 256

@@ -241,7 +241,7 @@ class Codec(ABC):
         """For one bucket. ConfigurationError for more workers than its lanes hold."""
 
     def device_plan(self, size: int) -> DevicePlan | None:
-        """What `size` workers do, as plain data; None: only an encoder of this codec knows."""
+        """Plain data that describe this codec among `size` workers; None: only an encoder of this codec knows."""
         return None
 
     def without_memory(self) -> Codec:

@@ -150,7 +150,7 @@ def make_engine(
 
 
 def _twin() -> Callable[..., AnyWorkerMachine]:
-    """The Python machine."""
+    """Import the machine's Python twin."""
     from fanin.host.machine.worker_machine import WorkerMachine
 
     return WorkerMachine

@@ -6,8 +6,8 @@ job without live workers ends by itself, by the liveness timeout. It has a sessi
 that Ctrl-C in a terminal reaches the workers first, and they can still leave.
 
 The key of the jobs that it is for goes down the same pipe before anybody can ask: it serves no others, and nobody needs
-to tell it the key over the network. So do all of its options, so that a child can be started, by `prepare`, before they
-are known: it imports while its parent does.
+to tell it the key over the network. All of its options come by the pipe as well, so that a child can be started, by
+`prepare`, before they are known: it imports while its parent does.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def _environment() -> dict[str, str]:
 
 
 def _read_report(child: _Child, address: SwitchAddress) -> SwitchReport:
-    """What the child reports: that it serves, or why not."""
+    """Read the child's report: that it serves, or why not."""
     deadline = time.monotonic() + START_TIMEOUT_S
     line = b""
     while not line.endswith(b"\n"):

@@ -110,7 +110,7 @@ def path_suspected(who: Membership, spec: JobSpec) -> str:
 
 
 def path_moved(joined: PathFacts | None, now: PathFacts | None) -> str:
-    """What has become of this rank's own address, if anything: the switch takes its packets from no other."""
+    """Describe the change of this rank's own address, if there is one: the switch takes its packets from no other."""
     before = joined.own_address if joined is not None else ""
     after = now.own_address if now is not None else ""
     if not before or before == after:

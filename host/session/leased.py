@@ -75,7 +75,7 @@ class BallotOverError(FaninError):
 
 
 class Ballot(Protocol):
-    """Where the ranks of a job decide whether a lease has ended after so many reductions; one answer for all of them.
+    """Vote of a job's ranks on whether a lease has ended after so many reductions; one answer for all of them.
 
     Any method may raise a FaninError where it cannot be known, and BallotOverError where it never will be.
     """
@@ -315,7 +315,7 @@ class LeasedSession:
     # --- its end ---
 
     def abandon(self, failure: FaninError) -> None:
-        """As Session.abandon, of the present lease."""
+        """Abandon the present lease's sessions (Session.abandon)."""
         session = self._session
         for each in () if session is None else session.sessions:
             each.abandon(failure)

@@ -59,7 +59,7 @@ class Line:
         self._ended_s: float | None = None
         """When the connection was seen to have ended, if there is no new one."""
         self._probe: Probe | None = None
-        """Since then."""
+        """Attempt to connect that has been under way since then."""
         self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
         self._packets, self._heard_s = 0, 0.0
         """Packets that had come when it was last looked at, and when there was one more than before."""
@@ -123,7 +123,7 @@ class Line:
         if packets != self._packets:
             self._packets, self._heard_s = packets, now
         refused = self._is_refused(now)
-        # What comes soon after the end may have been under way when the process died.
+        # Packets that come soon after the end may have been under way when the process died.
         if refused and self._heard_s > self._ended_s + SUSPICION_TIMEOUT_S:
             self.is_refused_by_others = True
             log.warning(
@@ -170,7 +170,7 @@ class Probe:
             self._error = None
 
     def error(self, now: float) -> int | None:
-        """What came of it: 0, or an errno, ETIMEDOUT after PROBE_TIMEOUT_S; None while nothing is known."""
+        """Outcome of the attempt: 0, or an errno, ETIMEDOUT after PROBE_TIMEOUT_S; None while nothing is known."""
         if self._error is None:
             poll = select.poll()
             poll.register(self._socket, select.POLLOUT)
@@ -181,5 +181,5 @@ class Probe:
         return self._error
 
     def close(self) -> None:
-        """Give it up."""
+        """Give up the attempt."""
         self._socket.close()

@@ -316,7 +316,7 @@ class Session:
 
     @property
     def path_trouble(self) -> str:
-        """That long packets are lost now, while short ones pass, and the remedy; empty where they are not.
+        """Trouble of a path that loses long packets now while short ones pass, with the remedy; else empty.
 
         The log says it as well, once for each time it begins.
         """
@@ -362,8 +362,8 @@ class Session:
             if not confirmed and not isinstance(self._failure, SwitchLostError):
                 self._questions.leave(self._nonce, self._failure, timeout_s)
 
-        # What fails on the way out has no one left to act on it, and keeps nothing of the rest from being done: above
-        # all, nothing may write to tensors from here on. The last step is named first.
+        # Nobody is left to act on a failure on the way out, and it keeps no other step from being done: above all,
+        # nothing may write to tensors from here on. The last step is named first.
         try:
             with contextlib.ExitStack() as steps:
                 steps.callback(self._over.set)

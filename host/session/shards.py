@@ -326,7 +326,7 @@ class ShardedSession:
 
     @property
     def path_trouble(self) -> str:
-        """As Session.path_trouble, of the first path that has any."""
+        """Trouble of the first path that has any (Session.path_trouble)."""
         return next((trouble for each in self._sessions if (trouble := each.path_trouble)), "")
 
     @property

@@ -345,7 +345,7 @@ class _Questions:
         return None if reply is None else (self._shard, reply)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the shard."""
         if self._client is not None:
             self._client.close()
             self._client = None

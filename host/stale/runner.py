@@ -51,7 +51,7 @@ class Session(Protocol):
 
     @property
     def path_trouble(self) -> str:
-        """What is wrong with the way to the switch, in words; empty for nothing."""
+        """Trouble of the path to the switch, in words; empty for none."""
 
     def close(self, timeout_s: float = 10) -> None:
         """Leave the job and close."""

@@ -63,7 +63,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What trains on top of a group: imported when it is asked for, since making a group waits for every import."""
+    """Import a part for training when it is first asked for: making a group would wait for every import otherwise."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _WHERE[name] == "shard_codecs":

@@ -1,4 +1,4 @@
-"""Where torch's plug-in interface meets ours: making groups with the right options."""
+"""Adapter from torch's plug-in interface to ours: it makes groups with the right options."""
 
 from __future__ import annotations
 

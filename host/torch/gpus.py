@@ -1,4 +1,4 @@
-"""What a machine's GPUs mean to fanin: for `fanin doctor` and `fanin advise`.
+"""Facts of a machine's GPUs that matter to fanin: for `fanin doctor` and `fanin advise`.
 
 `gpu_of` measures, and needs a device; `checks_of` and what benchmarks/advice_gpus.py makes of the facts need none.
 """
@@ -18,7 +18,7 @@ from fanin.options import Options
 
 COPY_BYTES = 64 << 20
 COPIES = 4
-"""Of which the fastest counts: the first may find the bus asleep."""
+"""Number of timed copies; the fastest counts, since the first may find the bus asleep."""
 SLOW_PCIE_BYTES_S = 6e9
 """An x16 slot of PCIe 3 carries 12 GB/s; x4, or a riser, less than this."""
 TRITON = "triton"
@@ -120,7 +120,7 @@ def _without_device() -> Check:
 
 
 def checks_of(gpus: Sequence[Gpu], triton: str | None) -> Iterator[Check]:
-    """What is to be said of these GPUs, and of Triton's version there (None: it is not installed)."""
+    """Checks of these GPUs, and of Triton's version there (None: it is not installed)."""
     for index, gpu in enumerate(gpus):
         name = f"gpu {index}"
         rates = f"{gpu.out_bytes_s / 1e9:.1f} GB/s out, {gpu.in_bytes_s / 1e9:.1f} GB/s in"

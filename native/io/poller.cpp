@@ -60,8 +60,8 @@ std::span<const epoll_event> Poller::wait_for(int timeout_ms) {
     if (events_[i].data.u64 == ALARM) {
       std::uint64_t value;
       [[maybe_unused]] const auto ignored = read(alarm_, &value, sizeof value);
-      // After reading: what another thread sets and goes off before would be read, too, and stand for ever as one that
-      // is set. What it does not set meanwhile, the caller does after this turn.
+      // After reading: an alarm that another thread sets, and that goes off before, would be read too, and stand for
+      // ever as one that is set. One that is not set meanwhile is set by the caller after this turn.
       alarm_s_.store(0.0);
     }
   }

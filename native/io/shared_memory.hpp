@@ -9,19 +9,16 @@
 //     | control: one page, then a page per worker | uplink of worker 0 | uplink of worker 1 | ... | downlink | images |
 //
 // * An uplink is a ring with one writer, the worker, and one reader, the switch. The worker quantizes into it, the
-// switch
-//   adds up from it: no copy at all. The switch adds a round's contributions together (slot_ring.hpp), so a record
-//   stays until its round has closed, or a window has come after it.
+//   switch adds up from it: no copy at all. The switch adds a round's contributions together (slot_ring.hpp), so a
+//   record stays until its round has closed, or a window has come after it.
 // * The downlink is a ring with one writer, the switch, and every worker as a reader with a position of its own. A
-// result
-//   is written once for all; a record says in a bit mask whom it is for.
-// * Images are where the switch of a job without staleness adds up, and so where its results lie already: a record then
-// says
-//   where, and nothing is copied. An image is used again two rounds later, when every worker has sent its contribution
-//   to the round between, and therefore had the result. Who reads of it later has had it by another way: a record holds
-//   the datagram's first bytes, and is passed over where others stand in the image by then. For the same reason the one
-//   worker that contributes to a round may write into the image itself, as soon as it may send at all, and refer to
-//   that.
+//   result is written once for all; a record says in a bit mask whom it is for.
+// * Images are where the switch of a job without staleness adds up, and so where its results lie already: a record
+//   then says where, and nothing is copied. An image is used again two rounds later, when every worker has sent its
+//   contribution to the round between, and therefore had the result. A worker that reads of it later has had the
+//   result by another way: a record holds the datagram's first bytes, and is passed over where others stand in the
+//   image by then. For the same reason the one worker that contributes to a round may write into the image itself, as
+//   soon as it may send at all, and refer to that.
 //
 // Records are contiguous: a length, a mask, the datagram (so that words begin on a cache line) or where it is, padding
 // to a line. A position counts bytes from the beginning of time; the place in the ring is its remainder. A writer
@@ -29,14 +26,15 @@
 // ever waits for the other.
 //
 // Trust: whoever maps the segment may write anything anywhere in it, at any time, and so may any process of the same
-// user. The segment is sealed: it neither shrinks (nobody is killed by SIGBUS) nor grows. What decides where a process
-// reads or writes (the number of workers, the rings' size, its own positions) is in its own memory; of the segment that
-// is read once, when it is mapped, and checked. A position of the other side is read once and means nothing unless it
-// lies within one ring of the own one; so does a record's length. A ring that breaks these rules is not read any more,
-// and its worker is detached: its datagrams go by UDP from there on, and what was lost is sent again (always by UDP).
-// What else is in there only says who sleeps: a wrong word wakes too many, or too few until timers do. Datagrams are
-// anybody's bytes, as from the network, but change while they are read: see parse() in native/wire/packet.hpp. So
-// whoever may write here can stop this job or falsify its sums; the switch, and other jobs, go on.
+// user. The segment is sealed: it neither shrinks (nobody is killed by SIGBUS) nor grows. The facts that decide where
+// a process reads or writes (the number of workers, the rings' size, its own positions) are in its own memory; those
+// in the segment are read once, when it is mapped, and checked. A position of the other side is read once and means
+// nothing unless it lies within one ring of the own one; a record's length is bounded in the same way. A ring that
+// breaks these rules is not read any more, and its worker is detached: its datagrams go by UDP from there on, and
+// what was lost is sent again (always by UDP). The other words in there only say who sleeps: a wrong word wakes too
+// many, or too few until timers do. Datagrams are anybody's bytes, as from the network, but change while they are
+// read: see parse() in native/wire/packet.hpp. So whoever may write here can stop this job or falsify its sums; the
+// switch, and other jobs, go on.
 //
 // Sleeping: who is about to sleep says so, then looks once more; who has written looks whether the other sleeps and, if
 // so, wakes it. Both sides put a full fence between the two, so one of them sees the other. A thread that has sockets

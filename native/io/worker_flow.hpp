@@ -39,7 +39,7 @@ class WorkerFlow final : private Seated {
     std::function<void(const WorkerEvent&)> on_failure;
   };
 
-  // Throws std::system_error when no socket can be had or the address has no route.
+  // Throws std::system_error when no socket can be opened or the address has no route.
   WorkerFlow(const JobSpec& spec, const WorkerPath& path, std::uint32_t flow, std::uint32_t flow_count,
              double connect_timeout_s, bool newcomer, Listener listener);
   ~WorkerFlow() override;

@@ -4,8 +4,8 @@
 // subnormal numbers, or to another rounding. Ranks that differ in that must not differ in their results.
 //
 // Reading the control register waits for all arithmetic before it, and so for the memory that this reads: a tensor's,
-// which is in no cache. Whoever calls kernels for packet after packet has an object of its own around all of them, and
-// theirs do nothing.
+// which is in no cache. A caller of kernels for packet after packet has an object of its own around all of them, and
+// those of the kernels do nothing.
 #pragma once
 
 #if defined(__SSE2__)

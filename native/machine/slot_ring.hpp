@@ -25,7 +25,8 @@
 // Where a contribution lies in memory that lasts (use_images), its words wait there, and several are added in one pass
 // when the round closes: what arrived as one of MAX_ADDED is read once, and the sum written once. Lanes with a shift, a
 // leaf's, do not wait: those that are added in one pass have one shift. Everything else about a contribution is read
-// when it arrives. Whoever may write into that memory still may: it falsifies words of its own job, as it could before.
+// when it arrives. A process that can write into that memory can change the words until then: that falsifies sums of
+// its own job, as before.
 #pragma once
 
 #include <array>

@@ -363,8 +363,8 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
                               .contributors = job.spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1,
                               .lanes = header.lanes};
   const std::size_t asked_bytes = datagram_bytes(header.code_count, packet.word_count);
-  // Of a run, whose passes bring one reply at most: it is as long as one of them. Who lacks a result asks with one
-  // pass.
+  // The passes of a run bring one reply at most, which is as long as one of them. A worker that lacks a result asks
+  // with one pass.
   std::optional<Header> owed;
   bool repeated = false;
   Header part;

@@ -96,7 +96,7 @@ class Machine {
   Table& table(std::size_t number) { return tables_.at(number); }
   void set_group(std::uint32_t number, std::vector<Replica> replicas) { groups_[number] = std::move(replicas); }
   void remove_group(std::uint32_t number) { groups_.erase(number); }
-  // What groups choose from; numbers begin at 1, and those of `remove_choices` are given again.
+  // Choices that groups take from; numbers begin at 1, and those of `remove_choices` are given again.
   std::uint32_t add_choices(Choices choices);
   void set_choices(std::uint32_t number, Choices choices) { choices_.at(number - 1) = std::move(choices); }
   void remove_choices(std::uint32_t number);

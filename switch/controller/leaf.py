@@ -336,7 +336,7 @@ class LeafController(AnyController):
                 self.say_up(job.key, control.Leave(job=job.name, rank=rank, nonce=member.join.nonce, reason=reason))
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
-        """As every controller; and the parent hears which path has lost the ranks here, and how."""
+        """Handle an event of the switch; the parent hears which path has lost the ranks here, and how."""
         job = self._table.placed.get(event.job)
         if not isinstance(event, BranchNarrowed):
             super().handle_event(event, now)

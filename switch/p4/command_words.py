@@ -19,7 +19,7 @@ from fanin.switch.p4.v1model import DROP_PORT
 Thing = TypeVar("Thing")
 MAC = re.compile(r"[0-9a-fA-F]{1,2}(:[0-9a-fA-F]{1,2}){5}")
 MARKS = {"lpm": "/LENGTH", "ternary": "&&&MASK", "range": "->HIGH"}
-"""What follows the first value of a key field, by kind of match."""
+"""Notation behind the first value of a key field, by kind of match."""
 
 
 class CommandError(ConfigurationError):
@@ -117,7 +117,7 @@ def node_of(instance: str, words: list[str]) -> tuple[Replica, ...]:
 
 
 def named(name: str, things: Mapping[str, Thing], what: str) -> Thing:
-    """What has that name, or the only thing whose name ends so."""
+    """The thing of that name, or the only one whose name ends with it."""
     if name in things:
         return things[name]
     found = [each for each in things if each.endswith(f".{name}")]

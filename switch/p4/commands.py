@@ -131,7 +131,7 @@ class Commands:
         return entries[number(handle)]
 
     def table_add(self, words: list[str]) -> None:
-        """TABLE ACTION KEY... => DATA... [PRIORITY]."""
+        """Carry out `table_add TABLE ACTION KEY... => DATA... [PRIORITY]`."""
         table = self._table(words[0])
         matches, given, priority = self._split(table, words[2:])
         action, data = self._action(table, words[1], given)
@@ -139,7 +139,7 @@ class Commands:
         self._note(table, matches, priority)
 
     def table_indirect_add(self, words: list[str], *, group: bool = False) -> None:
-        """TABLE KEY... => MEMBER [PRIORITY]."""
+        """Carry out `table_indirect_add TABLE KEY... => MEMBER [PRIORITY]`, or the same with a group."""
         table = self._table(words[0])
         if table.profile is None:
             raise CommandError(f"table {table.name} has no action profile")
@@ -153,32 +153,32 @@ class Commands:
         self._note(table, matches, priority)
 
     def table_modify(self, words: list[str]) -> None:
-        """TABLE ACTION HANDLE DATA..."""
+        """Carry out `table_modify TABLE ACTION HANDLE DATA...`."""
         table = self._table(words[0])
         action, data = self._action(table, words[1], [word for word in words[3:] if word != "=>"])
         table.modify(*self._entry(table, words[2]), action, data)
 
     def table_delete(self, words: list[str]) -> None:
-        """TABLE HANDLE."""
+        """Carry out `table_delete TABLE HANDLE`."""
         table = self._table(words[0])
         table.delete(*self._entry(table, words[1]))
         del self._entries[table.name][number(words[1])]
         heapq.heappush(self._freed.setdefault(table.name, []), number(words[1]))
 
     def table_clear(self, words: list[str]) -> None:
-        """TABLE."""
+        """Carry out `table_clear TABLE`."""
         table = self._table(words[0])
         table.clear()
         self._entries.pop(table.name, None)
         self._freed.pop(table.name, None)
 
     def table_set_default(self, words: list[str]) -> None:
-        """TABLE ACTION DATA..."""
+        """Carry out `table_set_default TABLE ACTION DATA...`."""
         table = self._table(words[0])
         table.set_default(*self._action(table, words[1], [word for word in words[2:] if word != "=>"]))
 
     def table_set_timeout(self, words: list[str]) -> None:
-        """TABLE HANDLE MILLISECONDS."""
+        """Carry out `table_set_timeout TABLE HANDLE MILLISECONDS`."""
         table = self._table(words[0])
         if not table.ages:
             raise CommandError(f"entries of table {table.name} have no idle timeout")
@@ -190,12 +190,12 @@ class Commands:
         return named(name, self.switch.program.profiles, "action profile")
 
     def create_member(self, words: list[str]) -> None:
-        """PROFILE ACTION DATA..."""
+        """Carry out `act_prof_create_member PROFILE ACTION DATA...`."""
         profile = self._profile(words[0])
         profile.insert_member(free_number(profile.members), *self._member_action(profile, words[1:]))
 
     def modify_member(self, words: list[str]) -> None:
-        """PROFILE ACTION MEMBER DATA..."""
+        """Carry out `act_prof_modify_member PROFILE ACTION MEMBER DATA...`."""
         profile = self._profile(words[0])
         profile.modify_member(number(words[2]) + 1, *self._member_action(profile, [words[1], *words[3:]]))
 
@@ -206,18 +206,18 @@ class Commands:
         return facts.name, tuple(value(word, bits) for word, bits in zip(words[1:], facts.widths, strict=True))
 
     def delete_member(self, words: list[str]) -> None:
-        """PROFILE MEMBER."""
+        """Carry out `act_prof_delete_member PROFILE MEMBER`."""
         profile = self._profile(words[0])
         member = profile.member(number(words[1]) + 1)
         profile.delete_member(member.number, self._used(profile, member))
 
     def create_group(self, words: list[str]) -> None:
-        """PROFILE."""
+        """Carry out `act_prof_create_group PROFILE`."""
         profile = self._profile(words[0])
         profile.insert_group(free_number(profile.groups), {}, 0)
 
     def delete_group(self, words: list[str]) -> None:
-        """PROFILE GROUP."""
+        """Carry out `act_prof_delete_group PROFILE GROUP`."""
         profile = self._profile(words[0])
         group = profile.group(number(words[1]) + 1)
         profile.delete_group(group.number, self._used(profile, group))
@@ -227,7 +227,7 @@ class Commands:
         return any(entry.target is target for table in tables for entry in table)
 
     def change_group(self, words: list[str], *, add: bool) -> None:
-        """PROFILE MEMBER GROUP."""
+        """Carry out `act_prof_add_member_to_group PROFILE MEMBER GROUP`, or `act_prof_remove_member_from_group`."""
         profile = self._profile(words[0])
         member, group = number(words[1]) + 1, profile.group(number(words[2]) + 1)
         weights = {share.member.number: share.weight for share in group.shares}
@@ -239,7 +239,7 @@ class Commands:
     # --- copies ---
 
     def group_create(self, words: list[str]) -> None:
-        """GROUP."""
+        """Carry out `mc_mgrp_create GROUP`."""
         group = at_most(words[0], MAX_GROUP, "multicast group")
         if group in self._groups:
             raise CommandError(f"multicast group {group} exists already")
@@ -247,33 +247,33 @@ class Commands:
         self._refresh()
 
     def group_destroy(self, words: list[str]) -> None:
-        """GROUP."""
+        """Carry out `mc_mgrp_destroy GROUP`."""
         group = self._group(words[0])
         del self._groups[group], self.switch.groups[group]
         self._refresh()
 
     def node_create(self, words: list[str]) -> None:
-        """INSTANCE PORT... [| LAG...]."""
+        """Carry out `mc_node_create INSTANCE PORT... [| LAG...]`."""
         if len(self._nodes) >= MAX_NODES:
             raise CommandError(f"more than {MAX_NODES} nodes")
         self._nodes[free(self._nodes)] = node_of(words[0], words[1:])
 
     def node_update(self, words: list[str]) -> None:
-        """NODE PORT... [| LAG...]."""
+        """Carry out `mc_node_update NODE PORT... [| LAG...]`."""
         node = self._node(words[0])
         instance = self._nodes[node][0].instance if self._nodes[node] else 0
         self._nodes[node] = node_of(str(instance), words[1:])
         self._refresh()
 
     def node_destroy(self, words: list[str]) -> None:
-        """NODE."""
+        """Carry out `mc_node_destroy NODE`."""
         node = self._node(words[0])
         del self._nodes[node]
         self._groups = {group: [each for each in nodes if each != node] for group, nodes in self._groups.items()}
         self._refresh()
 
     def associate(self, words: list[str], *, add: bool) -> None:
-        """GROUP NODE."""
+        """Carry out `mc_node_associate GROUP NODE`, or `mc_node_dissociate`."""
         group, node = self._group(words[0]), self._node(words[1])
         if (node in self._groups[group]) == add:
             raise CommandError(f"node {node} is {'already' if add else 'not'} in multicast group {group}")
@@ -301,7 +301,7 @@ class Commands:
             self.switch.mirrors[session] = MirrorSession(tuple(self.switch.groups.get(group, ())))
 
     def mirror(self, words: list[str], *, group: bool) -> None:
-        """SESSION PORT, or SESSION GROUP."""
+        """Carry out `mirroring_add SESSION PORT`, or `mirroring_add_mc SESSION GROUP`."""
         session = at_most(words[0], MAX_SESSION, "mirror session")
         self._sessions.pop(session, None)
         if group:
@@ -311,7 +311,7 @@ class Commands:
             self.switch.mirrors[session] = MirrorSession((Replica(at_most(words[1], DROP_PORT - 1, "port"), 0),))
 
     def mirror_delete(self, words: list[str]) -> None:
-        """SESSION."""
+        """Carry out `mirroring_delete SESSION`."""
         session = number(words[0])
         if session not in self.switch.mirrors:
             raise CommandError(f"there is no mirror session {session}")
@@ -321,22 +321,22 @@ class Commands:
     # --- cells ---
 
     def register_write(self, words: list[str]) -> None:
-        """REGISTER INDEX VALUE."""
+        """Carry out `register_write REGISTER INDEX VALUE`."""
         register = named(words[0], self.switch.program.registers, "register array")
         register.cells[at_most(words[1], register.size - 1, "index")] = value(words[2], register.bits)
 
     def register_reset(self, words: list[str]) -> None:
-        """REGISTER."""
+        """Carry out `register_reset REGISTER`."""
         named(words[0], self.switch.program.registers, "register array").reset()
 
     def counter_write(self, words: list[str]) -> None:
-        """COUNTER INDEX PACKETS BYTES."""
+        """Carry out `counter_write COUNTER INDEX PACKETS BYTES`."""
         counter = named(words[0], self.switch.program.counters, "counter array")
         at = at_most(words[1], counter.size - 1, "index")
         counter.packets[at], counter.bytes[at] = value(words[2], 63), value(words[3], 63)
 
     def counter_reset(self, words: list[str]) -> None:
-        """COUNTER."""
+        """Carry out `counter_reset COUNTER`."""
         counter = named(words[0], self.switch.program.counters, "counter array")
         for at in range(counter.size):
             counter.packets[at] = counter.bytes[at] = 0
@@ -345,7 +345,7 @@ class Commands:
                 entry.counts[0] = entry.counts[1] = 0
 
     def meter_array_set_rates(self, words: list[str]) -> None:
-        """METER RATE:BURST RATE:BURST."""
+        """Carry out `meter_array_set_rates METER RATE:BURST RATE:BURST`."""
         meters = named(words[0], self.switch.program.meters, "meter array")
         given = rates(words[1:])
         if meters.table is not None:
@@ -356,7 +356,7 @@ class Commands:
             meters[at].set(given)
 
     def meter_set_rates(self, words: list[str]) -> None:
-        """METER INDEX RATE:BURST RATE:BURST; of a direct meter, INDEX is an entry's handle."""
+        """Carry out `meter_set_rates METER INDEX RATE:BURST RATE:BURST`; INDEX is a handle for a direct meter."""
         meters, given = named(words[0], self.switch.program.meters, "meter array"), rates(words[2:])
         if meters.table is None:
             meters[at_most(words[1], meters.size - 1, "index")].set(given)
@@ -367,13 +367,13 @@ class Commands:
         entry.meter.set(given)
 
     def value_set(self, words: list[str], *, add: bool) -> None:
-        """VALUE_SET VALUE."""
+        """Carry out `pvs_add VALUE_SET VALUE`, or `pvs_remove`."""
         members = named(words[0], self.switch.program.value_sets, "parse value set")
         given = {value(words[1], members.bits)}
         members.values = members.values | given if add else members.values - given
 
     def value_set_clear(self, words: list[str]) -> None:
-        """VALUE_SET."""
+        """Carry out `pvs_clear VALUE_SET`."""
         named(words[0], self.switch.program.value_sets, "parse value set").values = set()
 
 

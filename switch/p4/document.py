@@ -11,7 +11,7 @@ from fanin.switch.p4.bounds import MAX_FIELD_BITS, MAX_INTEGER
 MAX_DOCUMENT_BYTES = 1 << 26
 """Longest program that is read: p4c's output for a switch of 256 words has about 2 MiB."""
 MAX_DIGITS = MAX_FIELD_BITS // 4 + 3
-"""Of a hexadecimal number, with its sign and 0x."""
+"""Most characters of a hexadecimal number, with its sign and 0x."""
 
 
 class Node:

@@ -27,7 +27,7 @@ Alike = tuple[int, int, tuple[tuple[int, int, int, int], ...]]
 
 
 class Ranked(Protocol):
-    """What an index must know of an entry (tables.py)."""
+    """Fields of an entry (tables.py) that an index reads."""
 
     order: Order
     rank: int
@@ -47,7 +47,7 @@ class _Group(Generic[Entry]):
 
     mask: int
     first: Order
-    """Of its first entry, or of an earlier one that is gone."""
+    """Order of its first entry, or of an earlier one that is gone."""
     values: dict[int, list[tuple[Order, Entry]]] = field(default_factory=dict)
 
 

@@ -156,7 +156,7 @@ class _TableWatcher:
         return number
 
     def _spread(self, group: Group) -> tuple[list[tuple[int, int, list[int]]], list[int]]:
-        """What each member does, and which of them each remainder of the hash chooses."""
+        """Actions of the group's members, and the member that each remainder of the hash chooses."""
         assert self._profile is not None
         chosen = group.spread(self._profile.down) or (NO_MEMBER,)
         if self._profile.hashed is None:
@@ -166,7 +166,7 @@ class _TableWatcher:
         return [self._does(each) for each in members], [places[id(each)] for each in chosen]
 
     def _action_of(self, entry: Entry) -> tuple[int, int, list[int]]:
-        """Where an entry's action starts, what comes after it, and its data."""
+        """Start of an entry's action in the code, start of the code that follows it, and the action's data."""
         if isinstance(entry.target, Member):
             return self._does(entry.target)
         start = self._code.starts[entry.run.__name__ if entry.action else NO_ACTION]

@@ -399,7 +399,7 @@ class _Translation:
         elif (window := self.v.window(value)) is not None:
             self.v.names[name] = window
         else:
-            # Whoever uses the name may not change what it stands for.
+            # No use of the name may change the value that it stands for.
             self.v.names[name] = self.v.value(value)._replace(fresh=False)
 
     def _state(self, target: ast.Attribute, value: ast.expr) -> None:

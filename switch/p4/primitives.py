@@ -73,7 +73,7 @@ class Compiler:
         return [f" {line}" for line in lines or ["pass"]]
 
     def statements(self, node: Node) -> list[str]:
-        """Translate one primitive."""
+        """Translate one primitive into statements."""
         name = node["op"].text
         if name not in PRIMITIVES:
             raise UnsupportedError(f"{node.path}: primitive {name!r} is not implemented")
@@ -102,7 +102,7 @@ class Compiler:
     # --- parameters ---
 
     def data(self, node: Node) -> Value:
-        """Translate a number."""
+        """Translate a parameter that is a number."""
         return self.expressions.data(node)
 
     def store(self, node: Node, value: Value) -> list[str]:

@@ -2,7 +2,8 @@
 
 The format is the one that p4c-bm2-ss writes and docs/JSON_format.md of the behavioral model describes. Loading turns
 parser, actions, tables, checksums and deparser into the source of one Python module and compiles that once; a packet
-then runs through functions, not through JSON. What is not implemented is refused here, with its place in the document.
+then runs through functions, not through JSON. Parts that are not implemented are refused here, with their place in the
+document.
 """
 
 from __future__ import annotations

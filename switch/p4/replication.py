@@ -25,7 +25,7 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MirrorSession:
-    """Destination of clones."""
+    """Replicas that a session's clones go to, and their length."""
 
     replicas: tuple[Replica, ...]
     cut: int = 0

@@ -82,7 +82,7 @@ class Entry:
     note: object = None
     """The control plane's own, kept as it is."""
     meter: Meter | None = None
-    """Of a table with direct meters: this entry's, which may have no rates."""
+    """Meter of this entry, in a table with direct meters; it may have no rates."""
     target: Member | Group | None = None
     """Member or group that runs instead of `run`, in a table with an action profile."""
     idle_us: int = 0

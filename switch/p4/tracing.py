@@ -4,7 +4,7 @@ Rules
 -----
 * A program is traced in the Python interpreter, whose functions are called one by one; nothing of a program is compiled
   in another way for it.
-* A step is a line. What a state or a table has changed follows it, a field a line, indented.
+* A step is a line. The fields that a state or a table has changed follow it, a field a line, indented.
 """
 
 from __future__ import annotations

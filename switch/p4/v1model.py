@@ -2,8 +2,8 @@
 
 Rules
 -----
-* A packet goes through parser, ingress, replication, egress and deparser as in BMv2's simple_switch. What decides at
-  the end of ingress, first row first:
+* A packet goes through parser, ingress, replication, egress and deparser as in BMv2's simple_switch. At the end of
+  ingress the first row that holds decides:
 
       program asked for        what happens
       -----------------------  -----------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ MAX_PARSE_STATES = 4096
 """Parse states that one packet may go through: a parser that goes in circles without reading ends here."""
 MAX_DIGESTS = 1 << 16
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
-"""Values of standard_metadata.instance_type."""
+"""Values of standard_metadata.instance_type that a program reads."""
 
 log = logging.getLogger("fanin.switch.p4")
 
@@ -83,7 +83,7 @@ class _Entering:
 
     data: bytes
     port: int
-    """Where it came in first: what ingress_port says in its first pass, and in the parser of a clone."""
+    """Port that it first came in at: ingress_port of its first pass, and of the parser of a clone."""
     kind: int = NORMAL
     kept: tuple[tuple[int, int], ...] = ()
     """Places and values that it brings along from an earlier pass."""
@@ -196,7 +196,8 @@ class V1Switch:
     def process_ports(self, ports: Any, count: int, now: float) -> tuple[list[tuple[int, bytes]], str]:
         """Process `count` packets that have arrived at native ports (native/p4/p4_ports.hpp).
 
-        What leaves through one of them waits there; returned is what leaves elsewhere. Only where `runs_natively`.
+        Packets that leave through one of them wait there; those that leave elsewhere are returned. Only where
+        `runs_natively`.
         """
         assert self._machine is not None
         others, bytes_in, bytes_out, dropped, lost, reason, left = self._machine.process_ports(ports, int(now * 1e6))

@@ -12,7 +12,7 @@ FOLDERS = ("benchmarks", "emulation", "fanin", "host", "switch")
 ASKING = {"count", "endswith", "find", "index", "replace", "startswith"}
 """Methods by which a text is searched, or has other facts put in. One that only shortens it for a reader may be."""
 SEARCHING = {"findall", "fullmatch", "match", "search", "sub"}
-"""Those of `re`."""
+"""Functions of `re` that search a text, or replace parts of it."""
 
 
 def decisions_by_words(source: str) -> list[int]:

@@ -48,7 +48,7 @@ HINTS = typing.get_type_hints(Options)
 
 
 def differences(first: Options, other: Options, *, one_host: bool = False) -> list[str]:
-    """What rank 3, with `other`, is told where rank 0 was given `first`."""
+    """Differences that rank 3, with `other`, is told where rank 0 was given `first`."""
     return unlike(shared_values(first, JOB), other, 3, JOB, one_host=one_host)
 
 

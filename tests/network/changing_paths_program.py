@@ -31,12 +31,12 @@ def rule(text: str) -> None:
 
 
 def in_words(error: BaseException) -> dict[str, str]:
-    """What went wrong."""
+    """Kind and text of the error."""
     return {"kind": type(error).__name__, "text": str(error)}
 
 
 def becomes_narrower(sessions: list[Session]) -> object:
-    """What is longer than 600 bytes is lost, and nobody says so."""
+    """Drop packets longer than 600 bytes, without a notice to the sender."""
     rule("ip protocol udp meta length > 628 drop")
     try:
         reduce_together(sessions, count=100_000)

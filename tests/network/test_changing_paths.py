@@ -19,7 +19,7 @@ LIMIT_S = 60.0
 
 
 def became(case: str, mode: str) -> tuple[Any, str]:
-    """What the program says, and what it logged."""
+    """Run a case of the program: the outcome that it reports, and its log."""
     if shutil.which("nft") is None or (mode.startswith("native") and native_extension(None) is None):
         pytest.skip("needs nft, and for the native engine the native extension")
     command = ["unshare", "--net", sys.executable, "-m", "tests.network.changing_paths_program", case, mode]

@@ -16,7 +16,7 @@ class Recorded(Emulated):
         self._nodes = 0
 
     def entry(self, table: str, key: Sequence[int], action: str, data: Sequence[int], *, modify: bool = False) -> None:
-        """See Subject. A packet test writes its entries once: there is no line that modifies one."""
+        """Insert an entry, and note it. A packet test writes its entries once: there is no line that modifies one."""
         super().entry(table, key, action, data, modify=modify)
         if modify:
             raise AssertionError("a packet test cannot modify an entry")
@@ -27,7 +27,7 @@ class Recorded(Emulated):
         self.lines.append(f"add {table} {fields} {action}({given})")
 
     def group(self, number: int, replicas: Sequence[tuple[int, int]]) -> None:
-        """See Subject."""
+        """Make a multicast group, and note its commands (Subject.group)."""
         super().group(number, replicas)
         self.lines.append(f"mc_mgrp_create {number}")
         for port, instance in replicas:
@@ -35,7 +35,7 @@ class Recorded(Emulated):
             self._nodes += 1
 
     def exchange(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """See Subject."""
+        """Let a frame in, and note it with what comes out (Subject.exchange)."""
         sent = super().exchange(port, frame)
         self.lines.append(f"packet {port} {frame.hex()}")
         self.lines += [f"expect {to} {data.hex()}$" for to, data in sent]

@@ -6,27 +6,27 @@ import torch
 
 
 class Bucket:
-    """What a hook asks of DDP's `GradBucket`: a single bucket of one parameter."""
+    """The methods of DDP's `GradBucket` that a hook calls: a single bucket of one parameter."""
 
     def __init__(self, parameter: torch.Tensor, gradients: torch.Tensor) -> None:
         self._parameter, self._gradients = parameter, gradients
 
     def index(self) -> int:
-        """Its number."""
+        """Number of the bucket, the only one."""
         return 0
 
     def is_last(self) -> bool:
-        """Of the step."""
+        """Whether it is the step's last bucket."""
         return True
 
     def buffer(self) -> torch.Tensor:
-        """The gradients, flat."""
+        """The bucket's gradients as a flat tensor."""
         return self._gradients
 
     def parameters(self) -> list[torch.Tensor]:
-        """Whose they are."""
+        """Parameters whose gradients these are."""
         return [self._parameter]
 
     def gradients(self) -> list[torch.Tensor]:
-        """By parameter."""
+        """Gradients by parameter, of which there is one."""
         return [self._gradients]

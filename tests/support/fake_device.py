@@ -24,7 +24,7 @@ from fanin.host.torch.device.device import Action
 
 Bytes = npt.NDArray[np.uint8]
 LONGEST_S = 1e-3
-"""Of one command, and of one step of an engine."""
+"""Longest duration of one command, and of one step of an engine."""
 
 
 class Clock:
@@ -59,7 +59,7 @@ class FakeFlag:
 
     @property
     def value(self) -> int:
-        """What it says."""
+        """Value of the word as an unsigned number."""
         return int(self.word.view(np.uint32)[0])
 
     @value.setter
@@ -93,7 +93,7 @@ class FakeStream:
 
 
 def reached(flag: FakeFlag, value: int) -> bool:
-    """As the device compares: values count around."""
+    """Whether the flag has come to the value, as the device compares: values count around."""
     return (flag.value - value) % (1 << 32) < 1 << 31
 
 
@@ -111,12 +111,12 @@ class FakeDevice:
         return not any(self._queues)
 
     def stream(self, name: str) -> FakeStream:
-        """As Device.stream."""
+        """Make a stream on the next hardware queue."""
         self._made += 1
         return FakeStream(name, self._queues[(self._made - 1) % len(self._queues)])
 
     def record(self, stream: FakeStream) -> FakeEvent:
-        """As Device.record."""
+        """Queue an event behind all that the stream was given so far."""
         event = FakeEvent()
 
         def come() -> None:
@@ -126,11 +126,11 @@ class FakeDevice:
         return event
 
     def wait_event(self, stream: FakeStream, event: FakeEvent) -> None:
-        """As Device.wait_event."""
+        """Queue a wait for the event."""
         self._put(stream, Command(lambda: event.come))
 
     def copy(self, stream: FakeStream, target: Bytes, source: Bytes) -> None:
-        """As Device.copy."""
+        """Queue a copy: the source is read when it begins, the target written when it ends."""
         assert len(target) == len(source)
         read: list[Bytes] = []
 
@@ -140,15 +140,15 @@ class FakeDevice:
         self._put(stream, Command(lambda: True, lambda: read.append(source.copy()), write))
 
     def launch(self, stream: FakeStream, action: Action) -> None:
-        """As Device.launch; the action is the kernel."""
+        """Queue the action, which stands for the kernel."""
         self._put(stream, Command(lambda: True, end=action))
 
     def wait_value(self, stream: FakeStream, flag: FakeFlag, value: int) -> None:
-        """As Device.wait_value."""
+        """Queue a wait until the flag has come to the value."""
         self._put(stream, Command(lambda: reached(flag, value)))
 
     def write_value(self, stream: FakeStream, flag: FakeFlag, value: int) -> None:
-        """As Device.write_value."""
+        """Queue a write of the flag."""
 
         def write() -> None:
             flag.value = value
@@ -156,7 +156,7 @@ class FakeDevice:
         self._put(stream, Command(lambda: True, end=write))
 
     def raise_flag(self, flag: FakeFlag, value: int) -> None:
-        """As Device.raise_flag."""
+        """Set the flag now, and go on with the streams that wait for it."""
         flag.value = value
         self._look()
 
@@ -192,10 +192,10 @@ class FakeSwitch:
         self.sessions = [FakeSession(self, rank) for rank in range(ranks)]
         self._waiting: dict[int, list[tuple[FakeSession, Bytes, Bytes]]] = {}
         self.signatures: dict[int, set[Any]] = {}
-        """Of each ticket, what the ranks said that it is: one thing, if all submit in one order."""
+        """Signatures that the ranks gave of each ticket: one, if all submit in one order."""
 
     def submitted(self, session: FakeSession, ticket: int, memory: Bytes, signature: Any) -> None:
-        """A rank's contribution."""
+        """Take one rank's contribution; the last one completes the sum."""
         self.signatures.setdefault(ticket, set()).add(signature)
         here = self._waiting.setdefault(ticket, [])
         here.append((session, memory, memory.copy()))
@@ -206,7 +206,7 @@ class FakeSwitch:
 
 
 class FakeSession:
-    """One rank's."""
+    """Session of one rank at the switch."""
 
     def __init__(self, switch: FakeSwitch, rank: int) -> None:
         self._switch, self.rank = switch, rank
@@ -233,7 +233,7 @@ class FakeSession:
         self.done.add(ticket)
 
     def land(self, ticket: int, timeout_s: float) -> None:
-        """As Session.wait, of what is done or has failed."""
+        """Return for a ticket that is done; raise the failure after one (Session.wait)."""
         if self.failure is not None:
             raise self.failure
         assert ticket in self.done
@@ -249,7 +249,7 @@ class FakeCarrier:
         self._looking = False
 
     def put(self, parcel: Parcel) -> None:
-        """As CourierThreads.put."""
+        """Queue the next parcel, in program order."""
         self._courier.queued()
         self._departing.append(parcel)
         self._again()

@@ -22,7 +22,7 @@ from fanin.host.torch.training import device_codecs
 
 
 class HostDevice:
-    """What ThreadedDevice asks of the device below."""
+    """The device below a ThreadedDevice, in the host's memory: everything is done at once."""
 
     device = torch.device("cpu")
 
@@ -31,7 +31,7 @@ class HostDevice:
         return name
 
     def current(self) -> Stream:
-        """As one more."""
+        """The user's stream, a name as well."""
         return "user"
 
     def record(self, stream: Stream) -> Event:
@@ -39,7 +39,7 @@ class HostDevice:
         return stream
 
     def wait_event(self, stream: Stream, event: Event) -> None:
-        """It has come."""
+        """Return at once: every event has come."""
 
     def copy(self, stream: Stream, target: Memory, source: Memory) -> None:
         """Done when it returns."""
@@ -53,7 +53,7 @@ class HostDevice:
         """Nothing is under way."""
 
     def done(self, event: Event) -> bool:
-        """Always."""
+        """Whether the event has come, which is always so."""
         return True
 
     def join(self, event: Event, timeout_s: float | None) -> bool:
@@ -65,14 +65,14 @@ class HostDevice:
         return torch.zeros(count_bytes, dtype=torch.uint8)
 
     def allocate(self, stream: Stream, count_bytes: int) -> torch.Tensor:
-        """Memory."""
+        """Allocate memory of the host."""
         return torch.empty(count_bytes, dtype=torch.uint8)
 
     def retire(self, stream: Stream, memory: Memory, beside: Memory) -> None:
         """Nothing is under way."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class TensorArithmetic:
@@ -82,27 +82,27 @@ class TensorArithmetic:
         self._by_numpy = NumpyArithmetic()
 
     def codes(self, plan: Plan, x: Any, residual: Any, codes: Any) -> None:
-        """As Arithmetic.codes."""
+        """Write the scale codes of x * factor + residual (Arithmetic.codes)."""
         self._by_numpy.codes(plan, _array(x), _array(residual), _array(codes))
 
     def quantize(self, plan: Plan, x: Any, residual: Any, codes: Any, words: Any, *, adds: bool = False) -> None:
-        """As Arithmetic.quantize."""
+        """Write the words under the agreed codes, and the loss (Arithmetic.quantize)."""
         self._by_numpy.quantize(plan, _array(x), _array(residual), _array(codes), _array(words), adds=adds)
 
     def dequantize(
         self, plan: Plan, words: Any, codes: Any, out: Any, *, skip: int = 0, shifts: Any = None, failed: Any = None
     ) -> None:
-        """As Arithmetic.dequantize."""
+        """Write the values that summed words stand for (Arithmetic.dequantize)."""
         arrays = _array(words), _array(codes), _array(out)
         self._by_numpy.dequantize(plan, *arrays, skip=skip, shifts=_array(shifts), failed=_array(failed))
 
     def rotate(self, rotation: Rotation, x: Any, signs: Any, owed: Any, sent: Any, cut: Any, squares: Any) -> None:
-        """As Arithmetic.rotate."""
+        """Rotate and clip x, and write what was cut (Arithmetic.rotate)."""
         arrays = (_array(each) for each in (x, signs, owed, sent, cut, squares))
         self._by_numpy.rotate(rotation, *arrays)
 
     def rotate_back(self, rotation: Rotation, mean: Any, signs: Any, x: Any, owed: Any, cut: Any, squares: Any) -> None:
-        """As Arithmetic.rotate_back."""
+        """Rotate a mean back, and settle the residual (Arithmetic.rotate_back)."""
         arrays = (_array(each) for each in (mean, signs, x, owed, cut, squares))
         self._by_numpy.rotate_back(rotation, *arrays)
 
@@ -118,12 +118,12 @@ class TensorWeights:
     def encode(
         self, x: torch.Tensor, into: torch.Tensor, random: Randomness, step: int, rank: int, *, first: int = 0
     ) -> torch.Tensor:
-        """As DeviceWeights.encode."""
+        """Encode x by the host's codec (DeviceWeights.encode)."""
         loss = self._codec.encode(x.numpy(), into.numpy(), random, step, rank, first=first)
         return torch.tensor([[loss.energy, loss.lost]])
 
     def decode_rows(self, encoded: torch.Tensor, into: torch.Tensor, *, first: int, count: int) -> None:
-        """As DeviceWeights.decode_rows."""
+        """Decode rows by the host's codec (DeviceWeights.decode_rows)."""
         values = torch.zeros(into.shape)
         self._codec.decode_rows(encoded.numpy(), values.numpy(), first=first, count=count)
         into.copy_(values)

@@ -213,7 +213,7 @@ def _lanes(compare: _Compare, case: LaneCase) -> None:
 
 
 def _larger(rng: np.random.Generator, codes: Array, plan: Plan) -> Array:
-    """What ranks could have agreed upon, where this one has `codes`."""
+    """Codes that ranks could have agreed upon, where this one has `codes`."""
     own = codes.astype(np.int32) + CODE_BIAS
     more = np.minimum(own + rng.integers(0, 3, len(own)) * (32 if plan.up == 32 else 1), 0xFFE0)
     return (np.where(own == CODE_NOT_FINITE, own, more) - CODE_BIAS).astype(np.int16)
@@ -236,7 +236,7 @@ def _rotation(compare: _Compare, case: RotationCase) -> None:
 
 
 def weight_differences(coder: Any, device: torch.device | str, bits: int, count: int, bucket: int) -> list[str]:
-    """What of `DeviceWeights` (`coder` makes one of a plan) is not as the host's codec; NaN's bits are nobody's."""
+    """Differences between `DeviceWeights` (`coder` makes one of a plan) and the host's codec; NaN's bits may differ."""
     codec = ShiftedWeights(bits, bucket=bucket, seed=5)
     own, random, rng = coder(codec.device_plan()), Randomness(5, 3), np.random.default_rng(count)
     x = rng.standard_normal(count).astype(np.float32)

@@ -1,4 +1,4 @@
-"""What the ranks of tools/device_checks.py do: `python -m tests.torch.device_ranks PROGRAM OUT.json [ARGUMENTS]`.
+"""Programs of the ranks of tools/device_checks.py: `python -m tests.torch.device_ranks PROGRAM OUT.json [ARGUMENTS]`.
 
 A program is a function of (report, rank, size, arguments). It reports by name; what it raises is reported as `wrong`.
 Needs a CUDA device, which all ranks share.
@@ -52,13 +52,13 @@ MIB = 1 << (20 if DEVICE.type == "cuda" else 15)
 
 
 class Report:
-    """What a rank says; the file is whole after every word, so that one that hangs has said what it knew."""
+    """A rank's report; the file is whole after every entry, so that a rank that hangs has reported what it knew."""
 
     def __init__(self, path: Path) -> None:
         self._path, self.said = path, dict[str, Any]()
 
     def __call__(self, name: str, value: Any) -> None:
-        """Say it."""
+        """Report the value under that name."""
         self.said[name] = value
         self._path.write_text(json.dumps(self.said))
 
@@ -70,7 +70,7 @@ def expect(legal: bool, text: str) -> None:
 
 
 def world(timeout_s: float = 60.0, **options: Any) -> FaninProcessGroup:
-    """Join."""
+    """Join the world's group with these options."""
     if DEVICE.type == "cuda":
         torch.cuda.set_device(DEVICE)
     else:
@@ -88,7 +88,7 @@ def synchronize() -> None:
 
 
 def median_ms(times_s: list[float]) -> float:
-    """In milliseconds."""
+    """Median of the times, in milliseconds."""
     return 1e3 * statistics.median(times_s)
 
 
@@ -130,7 +130,7 @@ def _by_events(action: Callable[[], object], repeats: int) -> float:
 
 
 def probe(report: Report, rank: int, size: int, arguments: list[str]) -> None:
-    """Which ways of waiting work; the first is what devices use."""
+    """Report the ways of waiting that work; the first is the one that devices use."""
     from fanin.host.torch.device import cuda
 
     for way in cuda.WAYS[:2]:
@@ -277,7 +277,7 @@ def late(report: Report, rank: int, size: int, arguments: list[str]) -> None:
 
 
 def _failed(report: Report, group: FaninProcessGroup, expected: str, promised_s: float) -> None:
-    """What the survivor sees: outputs are NaN, the stream goes on, and the next call raises."""
+    """Check the failure at the survivor: outputs are NaN, the stream goes on, and the next call raises."""
     outputs = [torch.ones(2 * MIB, device=DEVICE) for _ in range(3)]
     begin = time.monotonic()
     said = "nothing"
@@ -553,7 +553,7 @@ def two_levels(report: Report, rank: int, size: int, arguments: list[str]) -> No
 
 
 def doctor(report: Report, rank: int, size: int, arguments: list[str]) -> None:
-    """What `fanin doctor` says of the device."""
+    """Report the checks that `fanin doctor` makes of the device."""
     for check in examine_gpus(fanin.Options()):
         report(check.name, f"{check.state}: {check.result}")
 

@@ -35,8 +35,9 @@ FORBIDDEN = r"fma\.rn", r"div\.full", r"div\.approx", r"sqrt\.approx", r"rcp\.ap
 
 
 def interpret() -> dict[str, list[str]]:
-    """Differences by case."""
+    """Differences of the interpreted kernels from numpy, by case."""
     from fanin.host.torch.device import triton_arithmetic as module
+
 
     arithmetic = module.TritonArithmetic()
     cases: list[Case] = [*lane_cases(COUNT), *rotation_cases(COUNT)]

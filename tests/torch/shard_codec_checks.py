@@ -616,12 +616,12 @@ class Float8Weight(torch.Tensor):
 
     @staticmethod
     def __new__(cls, data: torch.Tensor) -> Any:
-        """The same elements."""
+        """Make a weight that shares the elements of `data`."""
         return torch.Tensor._make_subclass(cls, data.detach())
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Whatever is made of one that lies in memory is one; numbers are made as of any tensor."""
+        """Keep results that are views or copies of a weight as weights; other operators compute as with any tensor."""
         plain, rest = tree_map_only(cls, lambda each: each._plain(), (args, kwargs or {}))
         made = func(*plain, **rest)
         keeps = func in (torch.ops.aten.detach.default, torch.ops.aten.split.Tensor, torch.ops.aten.slice.Tensor)

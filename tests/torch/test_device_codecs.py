@@ -46,7 +46,7 @@ def gradients_of(rank: int, step: int, count: int, dtype: torch.dtype) -> torch.
 
 
 def bits(tensor: torch.Tensor) -> Any:
-    """Of numbers; those of NaN are nobody's."""
+    """The bits of a tensor, with all NaN made equal."""
     return torch.where(tensor.isnan(), torch.full_like(tensor, torch.nan), tensor).view(torch.uint8).numpy()
 
 
@@ -185,7 +185,7 @@ class OneRank:
         return 0
 
     def wait(self) -> None:
-        """They are."""
+        """Return at once: the gather is done."""
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -31,7 +31,7 @@ from tests.support.fake_device import (
 
 RANKS = 2
 NAN = 0xFFFFFFFF
-"""What an output is filled with after a failure."""
+"""Bits that an output is filled with after a failure."""
 
 
 class LostError(Exception):
@@ -136,7 +136,7 @@ class Group:
         return ends
 
     def fail(self, error: BaseException) -> None:
-        """As DeviceReducer._fail."""
+        """Fail the group, like DeviceReducer._fail."""
         self.failures.append(error)
         self.pipeline.release()
         for courier in self.couriers:
@@ -161,7 +161,7 @@ class World:
         ]
 
     def sessions(self) -> list[FakeSession]:
-        """Of all ranks and groups."""
+        """The sessions of all ranks and groups."""
         return [session for pair in self.switches for switch in pair for session in switch.sessions]
 
     def alike(self) -> bool:

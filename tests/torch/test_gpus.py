@@ -1,4 +1,4 @@
-"""What doctor and advise say of GPUs, from facts of devices that this machine does not have."""
+"""Tests of what doctor and advise say of GPUs, from facts of devices that this machine does not have."""
 
 from __future__ import annotations
 

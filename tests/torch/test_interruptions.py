@@ -1,4 +1,4 @@
-"""What a signal handler raises while a rank waits reaches the program as it is: same type, same instance.
+"""An exception that a signal handler raises while a rank waits reaches the program: same type, same instance.
 
 Ranks are threads of this process; rank 0 is the main thread, where Python runs signal handlers.
 """
@@ -34,7 +34,7 @@ _names = count()
 
 
 class TimeIsUpError(Exception):
-    """A program's own."""
+    """An exception of the program's own."""
 
 
 RAISED: list[Callable[[], Exception]] = [

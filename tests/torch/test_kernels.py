@@ -115,7 +115,7 @@ def test_what_is_not_quantized_has_no_plan(element: Element, lanes: int) -> None
 
 
 class JITFunction:
-    """What a launcher asks of Triton's kernel: each launch says what it was given, and by whom."""
+    """A Triton kernel for a launcher: each launch notes what it was given, and by whom."""
 
     arg_names = ("x", "count", "WIDE", "TILE")
 

@@ -244,7 +244,7 @@ def served_elsewhere(options: Options) -> Iterator[tuple[Groups, subprocess.Pope
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=lambda number: number.name)
 def test_a_first_sum_needs_no_process_that_serves_the_store(options: Options, number: signal.Signals) -> None:
-    """Which may be a rank that is no member, and has left; gloo, which connects when a group is made, sums as well."""
+    """The process may be a rank that is no member, and has left; gloo, connected when a group is made, sums too."""
     with served_elsewhere(options) as (groups, server):
         server.send_signal(number)
         if number is signal.SIGKILL:

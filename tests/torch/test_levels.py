@@ -1,4 +1,4 @@
-"""Which ranks take part in sums of two levels, and who is refused: facts of ranks that this machine does not have."""
+"""Tests of the ranks that sums of two levels take or refuse, from facts of ranks that this machine does not have."""
 
 from __future__ import annotations
 

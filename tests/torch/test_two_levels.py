@@ -10,7 +10,7 @@ from tests.torch.job import PROMISED_S, Outcomes, checks_of, play, run_checks
 
 pytestmark = pytest.mark.processes
 LOADED_MACHINE_S = 5.0
-"""What a machine that is busy with other tests may add to a promised time."""
+"""Time that a machine that is busy with other tests may add to a promised time."""
 CHECKS = "tests.torch.two_level_checks"
 
 

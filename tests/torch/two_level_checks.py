@@ -1,4 +1,7 @@
-"""What every rank checks of sums of two levels (tests/torch/test_two_levels.py). Ranks 0 and 1, 2 and 3 share hosts."""
+"""Checks that every rank makes of sums of two levels (tests/torch/test_two_levels.py).
+
+Ranks 0 and 1 share a host, and ranks 2 and 3.
+"""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ class Pair:
             system.submit()
 
     def turn(self, broken: Break, dice: Random, *, together: bool) -> None:
-        """What each worker has to say goes to the switch, and its answers back; `together`: two trains as one."""
+        """Give the workers' packets to the switch, and its answers to the workers; `together`: two trains as one."""
         trains = [self._from_worker(worker) for worker in range(WORKERS)]
         if together:  # a packet of each by turns
             mixed = [each for pair in zip(*trains, strict=False) for each in pair]

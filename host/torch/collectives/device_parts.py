@@ -1,4 +1,4 @@
-"""What a group needs for CUDA tensors: made at the first one, so that a group without any has none of it."""
+"""Parts of a group for CUDA tensors, made at the first one: a group without CUDA tensors does not pay for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from fanin.host.session.leased import AnySession, LeasedSession
 from fanin.host.session.shards import JoinedSession
 from fanin.host.torch.device import agreement
 from fanin.host.torch.handles.failures import WATCH
-from fanin.host.torch.meeting.ballot import StoreBallot, apart, can_be_apart
+from fanin.host.torch.meeting.ballot import StoreBallot
+from fanin.host.torch.meeting.side_store import apart, side_of
 from fanin.numerics.reduction import LANES
 from fanin.options import Options
 
@@ -42,7 +43,7 @@ JoinJob = Callable[[str, Options, Callable[[], None]], JoinedSession]
 
 
 class DeviceParts:
-    """Those of one group."""
+    """Makes one group's parts for CUDA tensors."""
 
     def __init__(
         self, store: c10d.Store, rank: int, size: int, timeout: timedelta, options: Options, failures: Failures,
@@ -68,7 +69,7 @@ class DeviceParts:
         from fanin.host.torch.device.cuda import make_device
         from fanin.host.torch.device.reducer import LEASED_SLOTS, SLOTS, DeviceReducer, Means
 
-        store = apart(self._store) if can_be_apart(self._store) else self._store
+        store = apart(self._store)
         if not agreement.all_say(store, self._size, agreement.DEVICE, self._timeout):
             log.warning("rank %d: some rank of the group has no CUDA device, so tensors go by the host", self._rank)
             return None
@@ -91,7 +92,7 @@ class DeviceParts:
     def _arithmetic(
         self, store: c10d.Store, switch: SwitchReducer, device: torch.device
     ) -> Arithmetic[torch.Tensor] | None:
-        """That of the device, if it works on every rank, with the kernels of the group's own lanes."""
+        """The device's arithmetic, with the kernels of the group's own lanes, if it works on every rank, else None."""
         from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
 
         arithmetic = None
@@ -121,11 +122,12 @@ class DeviceParts:
     def _join_codes(self, words: AnySession, join: JoinJob, failed: Callable[[FaninError], None]) -> AnySession:
         name = words.job_name + CODES
         options = replace(self._options, slots=CODE_WINDOW, timeline=None, pcap=None, trace=None)
-        gives_back = options.idle_return_s > 0 and can_be_apart(self._store) and isinstance(words, LeasedSession)
+        gives_back = options.idle_return_s > 0 and isinstance(words, LeasedSession)
+        side = side_of(self._store) if gives_back else None
         self._codes = LeasedSession(
             lambda lease, interrupted: join(lease, options, interrupted),
             Membership(address=words.address, job_name=name, rank=self._rank, size=self._size),
-            ballot=StoreBallot(self._store, name, self._size) if gives_back else None,
+            ballot=None if side is None else StoreBallot(side, name, self._size),
             idle_s=options.idle_return_s,
         )
         WATCH.add(self._codes, failed, self._codes.look)

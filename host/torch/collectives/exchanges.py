@@ -182,5 +182,5 @@ def _nothing(part: torch.Tensor) -> torch.Tensor:
 
 
 def _arrive(output: torch.Tensor, room: torch.Tensor) -> Callable[[], None] | None:
-    """What brings a part to the user's tensor, if anything must."""
+    """Action that copies a part to the user's tensor; None where the part is there already."""
     return None if room.data_ptr() == output.data_ptr() else lambda: copy_back(output, room)

@@ -23,7 +23,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError, SwitchLostError, WorkerLostError
 from fanin.host.torch.handles.failures import NAMING_GRACE_S
-from fanin.host.torch.meeting.ballot import apart, can_be_apart
+from fanin.host.torch.meeting.side_store import apart
 from fanin.protocol.job import LEFT_GRACE_S
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class FirstCause:
     def __init__(self, store: c10d.Store, failures: Failures) -> None:
         # The program's own thread may be waiting in the store when a sum fails. Now, since to connect to a store that
         # has ended takes as long as the store's timeout.
-        self._store = apart(store) if can_be_apart(store) else store
+        self._store = apart(store)
         self._failures = failures
 
     def found(self, error: FaninError | None) -> FaninError | None:

@@ -54,7 +54,7 @@ class GroupCodec:
         self._encoders: dict[int, Encoder] = {}
         plan = codec.device_plan(resources.size)
         self._plan = plan if plan is not None and plan.lanes in LANES else None
-        """What a device does; None: nothing."""
+        """Plan of the arithmetic on a device; None: devices have no part in it."""
         self._device_encoders: dict[tuple[torch.device, int], DeviceEncoder] = {}
         self._resources = resources
         self._step = 0
@@ -119,7 +119,7 @@ class GroupCodec:
         return self._kept(self._encoders, count, lambda: self._codec.encoder(self._place(count)))
 
     def _device_encoder(self, tensor: torch.Tensor) -> DeviceEncoder | None:
-        """That of a tensor on a device; None: the host encodes it."""
+        """Encoder of a tensor on a device; None: the host encodes it."""
         plan, device, count = self._plan, tensor.device, tensor.numel()
         arithmetic = None if plan is None else self._resources.arithmetic_on(device)
         if plan is None or arithmetic is None:

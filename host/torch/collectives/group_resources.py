@@ -121,7 +121,7 @@ class GroupResources:
         """The world's ranks that are in this group, in order; empty for the world."""
         self._is_world = not global_ranks
         self.side: SideStore | None = None
-        """Where ranks ask each other things once they have met, in a group that joins its job at its first sum."""
+        """Store for questions between ranks that have met, in a group that joins its job at its first sum."""
         self.closed = False
         """Whether this rank has left, or is about to."""
         patience = timeout if options.on_worker_loss == "continue" else None
@@ -352,7 +352,7 @@ class GroupResources:
             self._timeline = timeline_for(session, self.options)
 
     def _make_device(self, switch: SwitchReducer, device: torch.device) -> DeviceReducer | None:
-        """What carries CUDA tensors, at the first one; its codes go through a job of their own beside the words'."""
+        """Make the reducer of CUDA tensors, at the first one; codes have a job of their own beside the words'."""
         assert self._device_parts is not None
 
         def join(name: str, options: Options, interrupted: Callable[[], None]) -> JoinedSession:
@@ -386,7 +386,7 @@ class GroupResources:
         return self._switch_reducer if self.fallback is None else None
 
     def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
-        """What makes codes and words of tensors on that device; None: the host does, on every rank.
+        """Arithmetic that makes codes and words of tensors on that device; None: the host does, on every rank.
 
         Every rank asks at the same point: it is where a group gets ready for tensors on devices.
         """

@@ -81,7 +81,7 @@ class _Call(threading.local):
 
     operator: str = ""
     method: Callable[..., Any] | None = None
-    """The group's."""
+    """The group's method that carries out the collective."""
     rest: tuple[Any, ...] = ()
     """Its arguments behind the tensors."""
     work: Any = None

@@ -246,14 +246,14 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return self._combined(works, outputs, self._timeout_s)
 
     def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
-        """What makes scale codes and words of sums where tensors on that device lie; None: the host does.
+        """Arithmetic that makes scale codes and words of sums where tensors on that device lie; None: the host does.
 
         Every rank asks at the same point of the program, or has had tensors on devices before.
         """
         return self._resources.arithmetic_on(device)
 
     def residual_device(self, tensor: torch.Tensor, lanes: int | str | None = None) -> torch.device:
-        """Where a residual of sums of `tensor` in these lanes must lie; as `arithmetic_on`, every rank asks."""
+        """Device of a residual of sums of `tensor` in these lanes; every rank asks, as for `arithmetic_on`."""
         return self._reduce_collectives.residual_device(tensor, lanes)
 
     def reduce_scatter_lanes(

@@ -130,7 +130,7 @@ class ReduceCollectives:
         return quick.at_once("all_reduce", brief, tensor, timeout_s)
 
     def _levels_for(self, tensor: torch.Tensor, op: Any) -> TwoLevels | None:
-        """What sums a tensor over two levels (Options.inside): not small, and of a kind that these take."""
+        """Levels that sum the tensor (Options.inside); None for a small one, or one of a kind that they do not take."""
         levels = self._two_levels
         if levels is None or tensor.numel() <= self._exact or not levels.takes(tensor, op):
             return None
@@ -196,7 +196,7 @@ class ReduceCollectives:
         )
 
     def residual_device(self, tensor: torch.Tensor, lanes: int | str | None) -> torch.device:
-        """Where a residual of sums of that tensor must lie: beside it, if its words are made there."""
+        """Device on which a residual of sums of that tensor must lie: the tensor's, if its words are made there."""
         number = self._lanes if lanes is None else _number(lanes)
         beside = (
             tensor.dtype in QUANTIZED_ON_DEVICES and number in LANES and tensor.numel() > self._exact

@@ -64,7 +64,7 @@ class Request:
 
     @property
     def device(self) -> torch.device:
-        """Where its memory lies."""
+        """Device of the memory that is summed."""
         return self.source.device if self.kept is None else self.kept.device
 
     @property

@@ -86,7 +86,7 @@ class SwitchReducer:
             self._failures.raise_explained(error, request.name, request.timeout_s)
 
     def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
-        """What makes codes and words on that device; None: the host does. Every rank asks at the same point."""
+        """Arithmetic for codes and words on that device; None: the host does. Every rank asks at the same point."""
         reducer = self._reducer_of(device)
         return None if reducer is None else reducer.arithmetic
 

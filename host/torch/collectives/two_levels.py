@@ -209,7 +209,7 @@ class _Sum:
         self._owner, self._flat, self._start, self._average = owner, flat, start, average
         self._streams = owner.streams(flat.device)
         self._ready = None if self._streams is None else torch.cuda.current_stream(flat.device).record_event()
-        """What the next lane's stream waits for: the caller's elements, then the parts."""
+        """Event that the next lane's stream waits for: the caller's elements, then the parts."""
         self._whole = self._part = flat
         self._wait: Waiting | None = None
 

@@ -1,4 +1,4 @@
-"""What all ranks of a group can do with CUDA tensors: each tells the others through the store, and the least counts.
+"""Agreement of a group's ranks on their work with CUDA tensors: each tells the others, by the store; the least counts.
 
 So a rank without a device, or one whose Triton does not work, finds the others submitting what it submits itself. That
 there is a device is told when the group is made; that kernels work, at the group's first CUDA tensor, when they have
@@ -19,7 +19,7 @@ DEVICE, NUMBERS = "device", "numbers"
 
 
 def tell(store: c10d.Store, rank: int, question: str, answer: bool) -> None:
-    """For the others."""
+    """Tell the other ranks this one's answer."""
     store.set(f"{question}/{rank}", str(int(answer)))
 
 

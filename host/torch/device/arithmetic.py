@@ -37,7 +37,7 @@ from fanin.numerics.reduction import Element
 from fanin.protocol.job import JobSpec
 
 CODE_BIAS = 1 << 15
-"""What a code in a buffer lacks of the scale code."""
+"""Difference between a scale code and its form in a buffer, which is smaller."""
 
 ELEMENTS = (Element.FLOAT32, Element.BFLOAT16, Element.FLOAT16)
 """Element types that are quantized where they lie."""
@@ -48,7 +48,7 @@ class Plan:
     """One reduction's arithmetic; the same on every rank but for `factor`."""
 
     element: Element
-    """Of x and of the result: one of ELEMENTS."""
+    """Type of the elements of x and of the result: one of ELEMENTS."""
     up: int
     """Bits of a lane in a contribution: 32, 16, 8, 4 or 2."""
     down: int

@@ -35,7 +35,7 @@ class Parcel:
     written: Callable[[float], bool] | None = None
     """Wait so many seconds for the device; whether the memory is ready. None: it is."""
     come: Callable[[], None] | None = None
-    """Tell the device."""
+    """Tell the device that the result has come."""
     over: Callable[[BaseException | None], None] | None = None
     """Told once, of the end or of the error."""
 
@@ -114,7 +114,7 @@ class CourierThreads:
 
     @property
     def busy(self) -> bool:
-        """As Courier.busy."""
+        """Whether parcels of the courier have not yet got their tickets."""
         return self._courier.busy
 
     def put(self, parcel: Parcel) -> None:

@@ -76,7 +76,7 @@ class Driver:
         self._check("cuMemcpyAsync", self._copy(target, source, count_bytes, stream))
 
     def mapped(self, address: int) -> int:
-        """Where the device sees pinned memory of the host."""
+        """Address at which the device sees pinned memory of the host."""
         found = ctypes.c_uint64()
         self._check("cuMemHostGetDevicePointer", self._mapped(ctypes.byref(found), address, 0))
         return int(found.value)
@@ -102,7 +102,7 @@ def _function(library: ctypes.CDLL, names: tuple[str, ...]) -> Any:
 
 @functools.cache
 def driver() -> Driver:
-    """The process's."""
+    """The process's only instance of the driver."""
     return Driver()
 
 
@@ -120,45 +120,48 @@ class CudaDevice:
         self._bound = threading.local()
 
     def stream(self, name: str) -> Stream:
-        """Of high priority: it has little to do, and others wait for it."""
+        """Make a stream of high priority: it has little to do, and others wait for it."""
         return torch.cuda.Stream(self.device, priority=-1)
 
     def current(self) -> Stream:
-        """The caller's stream."""
+        """The calling thread's current stream."""
         return torch.cuda.current_stream(self.device)
 
     def record(self, stream: Stream) -> Event:
-        """As Device.record."""
+        """Record an event behind all that the stream was given so far."""
         return stream.record_event()
 
     def wait_event(self, stream: Stream, event: Event) -> None:
-        """As Device.wait_event."""
+        """Make all later work of the stream begin after the event."""
         stream.wait_event(event)
 
     def copy(self, stream: Stream, target: Memory, source: Memory) -> None:
-        """As Device.copy. torch does not hear of it: who frees the pinned memory sees to it that it is not in use."""
+        """Copy between the device's memory and pinned memory of the host, of the same size.
+
+        torch does not know of the copy: the owner of the pinned memory frees it when it is not in use any more.
+        """
         if len(target) != len(source):
             raise AssertionError(f"{len(source)} bytes are copied to {len(target)}")
         self._bind()
         driver().copy(stream.cuda_stream, target.data_ptr(), source.data_ptr(), len(source))
 
     def launch(self, stream: Stream, action: Action) -> None:
-        """As Device.launch."""
+        """Call the action, which queues kernels, with the stream as the current one."""
         with torch.cuda.stream(stream):
             action()
 
     def wait_value(self, stream: Stream, flag: Flag, value: int) -> None:
-        """As Device.wait_value."""
+        """Make all later work of the stream begin once the flag has reached the value."""
         self._bind()
         driver().wait_value(stream.cuda_stream, self._device_address(flag), value)
 
     def write_value(self, stream: Stream, flag: Flag, value: int) -> None:
-        """As Device.write_value."""
+        """Let the stream set the flag once all its earlier work is done."""
         self._bind()
         driver().write_value(stream.cuda_stream, self._device_address(flag), value)
 
     def raise_flag(self, flag: Flag, value: int) -> None:
-        """As Device.raise_flag."""
+        """Set the flag now, from a thread of the host."""
         flags.store(flag, value)
 
     def synchronize(self, stream: Stream) -> None:
@@ -205,7 +208,7 @@ class CudaDevice:
 
 
 class _Blocker(_Work):  # type: ignore[misc]
-    """What torch's block_current_stream waits for: a future that a flag completes."""
+    """A work for torch's block_current_stream: a flag completes its future."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,17 +229,17 @@ class SpinningDevice(CudaDevice):
         self._lock = threading.Lock()
         self._waiting: dict[Flag, list[tuple[int, _Blocker]]] = {}
         self._over: list[_Blocker] = []
-        """What has been let go, to be dropped by a thread that may call the driver."""
+        """Blockers that have been let go, to be dropped by a thread that may call the driver."""
         self._blocks: list[torch.Tensor] = []
 
     def pinned(self, count_bytes: int) -> torch.Tensor:
-        """As CudaDevice.pinned; flags in it are found by their addresses."""
+        """Allocate pinned memory (CudaDevice.pinned), and keep it: flags in it are found by their addresses."""
         made = super().pinned(count_bytes)
         self._blocks.append(made)
         return made
 
     def wait_value(self, stream: Stream, flag: Flag, value: int) -> None:
-        """As Device.wait_value."""
+        """Make all later work of the stream begin once the flag has reached the value, by a kernel that polls."""
         over, self._over = self._over, []
         del over
         blocker = _Blocker()
@@ -247,14 +250,14 @@ class SpinningDevice(CudaDevice):
         self._let_go(flag)  # it may have come meanwhile
 
     def write_value(self, stream: Stream, flag: Flag, value: int) -> None:
-        """As Device.write_value."""
+        """Let the stream set the flag, by a copy of four bytes, once all its earlier work is done."""
         signed = value - flags.VALUES if value >= flags.VALUES // 2 else value
         with torch.cuda.stream(stream), torch.no_grad():
             number = torch.full((1,), signed, dtype=torch.int32, device=self.device)
             self._word(flag).copy_(number, non_blocking=True)
 
     def raise_flag(self, flag: Flag, value: int) -> None:
-        """As Device.raise_flag."""
+        """Set the flag now, and let go of the streams that wait for its value."""
         super().raise_flag(flag, value)
         self._let_go(flag)
 

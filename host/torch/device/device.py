@@ -22,7 +22,7 @@ Action = Any
 
 
 class Device(Protocol):
-    """What one reduction queues, and what the host says afterwards."""
+    """Operations that one reduction queues on a device, and the flags by which the host answers them."""
 
     def stream(self, name: str) -> Stream:
         """A stream of our own."""
@@ -31,7 +31,7 @@ class Device(Protocol):
         """The point behind all that the stream was given so far."""
 
     def wait_event(self, stream: Stream, event: Event) -> None:
-        """What the stream is given next begins after the event."""
+        """Make all later work of the stream begin after the event."""
 
     def copy(self, stream: Stream, target: Memory, source: Memory) -> None:
         """Copy between the device's memory and pinned memory of the host; as many bytes in both."""
@@ -40,7 +40,7 @@ class Device(Protocol):
         """Call the action, which queues kernels, with the stream as the current one."""
 
     def wait_value(self, stream: Stream, flag: Flag, value: int) -> None:
-        """What the stream is given next begins once the flag has come to the value."""
+        """Make all later work of the stream begin once the flag has reached the value."""
 
     def write_value(self, stream: Stream, flag: Flag, value: int) -> None:
         """Set the flag once all before is done and can be seen by the host."""

@@ -29,21 +29,21 @@ from fanin.host.torch.device.arithmetic import Arithmetic, Rotation
 from fanin.host.torch.handles.work import FaninWork
 
 SAMPLE_ELEMENTS, SAMPLED_OF = 1024, 16
-"""Of what a sum lost, blocks of so many elements are looked at, one in so many."""
+"""Length of a sampled block, in elements, and how many blocks there are for each that is sampled for a sum's loss."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """What is to be averaged, in place, and what becomes of it."""
+    """One tensor that is to be averaged in place, and how its result is treated."""
 
     values: torch.Tensor
     """Flat, on the device."""
     lanes: int
     residual: torch.Tensor | None
     adds: bool
-    """As `Arithmetic.quantize`."""
+    """Whether the loss is added to the residual, which is no part of the input (`Arithmetic.quantize`)."""
     output: torch.Tensor
-    """What holds the result in the end."""
+    """Tensor that holds the result in the end."""
     finish: Callable[[], None] | None
     """Launched behind the sum."""
 
@@ -67,14 +67,14 @@ class DeviceEncoder:
         self._plan, self._device, self._arithmetic = plan, device, arithmetic
         self._work: FaninWork | None = None
         self._sample: tuple[torch.Tensor, torch.Tensor | None] | None = None
-        """Of `lanes`: the energy of this worker's sample before, and the residual's sample."""
+        """Energy of this worker's sample before the sum, and the residual's sample, for the codec `lanes`."""
         self._squares: torch.Tensor | None = None
-        """Of `rotated`: the rows' squares in the last step."""
+        """Squares of the rows in the last step, for the codec `rotated`."""
         self._rotation = Rotation(place.count, block_for(place.count), plan.clip)
         self._exact = place.count <= largest_exact
         self._owed: torch.Tensor | None = None
         self._cut: torch.Tensor | None = None
-        """Of the last step: what `rotated` without feedback has lost, and a buffer with it."""
+        """Loss of `rotated` in the last step, without feedback; with it, a buffer for the next step's."""
         if plan.rotated:
             self._exact = self._rotation.padded <= largest_exact
             drawn = Randomness(seed, place.bucket).sign_words(place.count)
@@ -131,12 +131,12 @@ class DeviceEncoder:
     # --- what is asked afterwards ---
 
     def state(self) -> State:
-        """As the host's encoder of this codec."""
+        """The state in the form of the host's encoder of this codec."""
         owed = self._settled(self._owed)
         return {} if owed is None else {"owed": owed.cpu().numpy().copy()}
 
     def load(self, state: State) -> None:
-        """As `Encoder.load`."""
+        """Restore a state (`Encoder.load`). ConfigurationError for one of another layout."""
         owed = self._settled(self._owed)
         given = {name: each.shape for name, each in state.items()}
         if given != ({} if owed is None else {"owed": tuple(owed.shape)}):
@@ -200,7 +200,7 @@ def _energy(x: torch.Tensor | None) -> float:
 
 
 def _energy_of_squares(squares: torch.Tensor) -> float:
-    """Of the rows that are finite."""
+    """Sum of the squares of those rows that are finite."""
     return float(torch.where(torch.isfinite(squares), squares, 0.0).sum(dtype=torch.float64))
 
 

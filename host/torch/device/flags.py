@@ -31,7 +31,7 @@ def store(address: int, value: int) -> None:
 
 
 def load(address: int) -> int:
-    """Where the flag stands."""
+    """Value of the flag at that address now."""
     if _native is not None:
         return int(_native.load_flag(address))
     return ctypes.c_uint32.from_address(address).value
@@ -50,8 +50,8 @@ def wait(address: int, value: int, timeout_s: float) -> bool:
 
 
 class AddressFlags:
-    """`pipeline.Flags` of addresses."""
+    """Flags given by their addresses, for the pipeline (`pipeline.Flags`)."""
 
     def wait(self, flag: int, value: int, timeout_s: float) -> bool:
-        """As `wait`."""
+        """Whether the flag has come to the value within the time."""
         return wait(flag, value, timeout_s)

@@ -195,7 +195,7 @@ def quantize(
 
 @triton.jit
 def values_of(lane, code, shift, divisor, three, four):
-    """What sums of q stand for, in float32."""
+    """The values in float32 that sums of q stand for."""
     y = tl.div_rn(lane.to(tl.float32), divisor) * (three * power_of_two(shift)) * four
     y = tl.where(code == CODE_ZERO, 0.0, y)
     nan = (0 * code + QUIET_NAN_BITS).to(tl.float32, bitcast=True)

@@ -16,7 +16,7 @@ import torch
 from fanin.errors import UnsupportedError
 
 ALIGNED = 16
-"""Of what Triton compiles by: multiples of it are loaded as vectors."""
+"""Alignment by which Triton compiles variants: arguments that are multiples of it are loaded as vectors."""
 INT_BITS = 31
 COMPILED = "JITFunction"
 """The class of a kernel that is compiled; under TRITON_INTERPRET=1 it is another one."""
@@ -33,7 +33,7 @@ class Launch:
     """How a kernel's work is divided, which changes no bit."""
 
     tile: int
-    """What a program takes at a time, in the kernel's own unit; a power of two."""
+    """Size of one program's share, in the kernel's own unit; a power of two."""
     warps: int
 
 
@@ -95,7 +95,7 @@ class Launcher:
 
 
 def _kind(number: int | float) -> tuple[bool, ...] | None:
-    """Of an integer; of floating point there is one kind."""
+    """Kind of an integer, by which Triton compiles variants; None for floating point, which has one kind."""
     if not isinstance(number, int):
         return None
     return number % ALIGNED == 0, number == 1, number.bit_length() > INT_BITS

@@ -19,13 +19,13 @@ class NumpyArithmetic:
     """`Arithmetic` of numpy arrays. bfloat16 is uint16."""
 
     def codes(self, plan: Plan, x: Array, residual: Array | None, codes: Array) -> None:
-        """As `Arithmetic.codes`."""
+        """Write the scale codes of x * factor + residual (`Arithmetic.codes`)."""
         codes[:] = _biased(_codec(plan).codes(x, plan.block_elements, plan.factor, residual))
 
     def quantize(
         self, plan: Plan, x: Array, residual: Array | None, codes: Array, words: Array, *, adds: bool = False
     ) -> None:
-        """As `Arithmetic.quantize`."""
+        """Write the words under the agreed codes, and the loss (`Arithmetic.quantize`)."""
         codec, agreed, block = _codec(plan), _unbiased(codes), plan.block_elements
         added = None if adds else residual
         steps = codec.steps(x, agreed, block, plan.factor, added)
@@ -46,7 +46,7 @@ class NumpyArithmetic:
         shifts: Array | None = None,
         failed: Array | None = None,
     ) -> None:
-        """As `Arithmetic.dequantize`."""
+        """Write the values that summed words stand for (`Arithmetic.dequantize`)."""
         if failed is not None and failed[0]:
             out[:] = fixed_point.to_bfloat16(np.full(1, np.nan, np.float32)) if out.dtype == np.uint16 else np.nan
             return
@@ -64,7 +64,7 @@ class NumpyArithmetic:
     def rotate(
         self, rotation: Rotation, x: Array, signs: Array, owed: Array | None, sent: Array, cut: Array, squares: Array
     ) -> None:
-        """As `Arithmetic.rotate`."""
+        """Rotate and clip x, and write what was cut (`Arithmetic.rotate`)."""
         squares[:] = rotations.rotate_and_clip(
             _float32(x),
             signs.view(np.uint32),
@@ -85,7 +85,7 @@ class NumpyArithmetic:
         cut: Array | None,
         squares: Array | None,
     ) -> None:
-        """As `Arithmetic.rotate_back`."""
+        """Rotate a mean back, and settle the residual (`Arithmetic.rotate_back`)."""
         values = np.empty(rotation.count, np.float32)
         lost, kept = (np.zeros(rotation.padded, np.float32) for _ in range(2))
         rotations.rotate_back(mean, signs.view(np.uint32), rotation.block, lost, kept, values)

@@ -1,4 +1,4 @@
-"""What one reduction queues on a device: everything at once, when it is called. Afterwards only flags move.
+"""Queues one reduction on a device: everything at once, when it is called. Afterwards only flags move.
 
     user's stream   record ------------------------------------------------------------- (wait: done)
     leaving         begin | codes kernel, codes out, wait, agreed codes in, quantize | [slot free] piece n out, gone = n
@@ -37,16 +37,16 @@ MAX_QUEUED = 64
 
 @dataclass(slots=True, kw_only=True)
 class Piece:
-    """What passes through one slot."""
+    """Part of a reduction that passes through one slot."""
 
     out: Memory | None
     """Bytes that leave the device; None: nothing."""
     out_first: int = 0
-    """Where they lie in the slot."""
+    """Offset of these bytes in the slot."""
     back: Memory | None
-    """Where the sum goes on the device; None: nowhere."""
+    """Memory on the device that the sum is copied to; None: nowhere."""
     back_first: int = 0
-    """Where it lies in the slot."""
+    """Offset of the sum in the slot."""
     place: Callable[[int], Callable[[], int]]
     """With the address of its slot: what submits the reduction there, and returns its ticket."""
     decode: Action | None = None
@@ -54,7 +54,7 @@ class Piece:
 
 
 class Carrier(Protocol):
-    """Who carries parcels: CourierThreads, or a test's in virtual time."""
+    """Carrier of parcels: CourierThreads, or a test's in virtual time."""
 
     def put(self, parcel: Parcel) -> None:
         """The next parcel, in program order."""
@@ -176,7 +176,7 @@ class Coding:
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:
-    """One reduction."""
+    """One reduction, cut into pieces."""
 
     pieces: Iterable[Piece]
     timeout_s: float

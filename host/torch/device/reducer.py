@@ -48,9 +48,9 @@ log = logging.getLogger("fanin")
 SLOT_BYTES = 1 << 20
 """A piece's. The same on every rank: it says how tensors are cut."""
 SLOTS, MIN_SLOTS = 8, 2
-"""Of a group, and as many as there must be where pinned memory is scarce."""
+"""Slots of a group's ring, and the fewest that do where pinned memory is scarce."""
 LEASED_SLOTS = 4
-"""Of a group of new_group, of which a program may have dozens."""
+"""Slots of a ring of new_group's groups, of which a program may have dozens."""
 CODE_SLOT_BYTES, CODE_SLOTS = 64 << 10, 4
 CODE_BYTES = 2
 WORD_BYTES = WORD_BITS // 8
@@ -64,7 +64,7 @@ CODED = 0x400000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """What a group's reducer stands on."""
+    """Sessions, arithmetic and device that a group's reducer works with."""
 
     words: AnySession
     codes: Callable[[], AnySession] | None
@@ -73,12 +73,12 @@ class Means:
     """On the device; None: everything goes as it is."""
     make_device: Callable[[torch.device, Callable[[BaseException], None]], Any]
     divisor: float
-    """What averages are divided by; 0: the number of contributions."""
+    """Divisor of averages; 0: the number of contributions."""
     slots: int = SLOTS
 
 
 Carried = tuple[CourierThreads, Callable[[int, float], None]]
-"""Who carries a channel's pieces, and what waits so many seconds for a ticket."""
+"""Threads that carry a channel's pieces, and a function that waits so many seconds for a ticket."""
 
 
 class Line:
@@ -176,7 +176,7 @@ class DeviceReducer:
         work = HostWork(
             host, self._failures, request.name, self._completion, request.outputs, request.timeout_s, request.finish
         )
-        # What it is to do in the end, and to which tensors, is none of the courier's.
+        # The courier does not hold the action at the end, nor the tensors that it is for.
         bare = replace(request, outputs=[], finish=None)
         land = partial(land_within, self._means.words.wait, request.timeout_s)
         with self._lock:
@@ -205,7 +205,7 @@ class DeviceReducer:
 
     @property
     def arithmetic(self) -> Arithmetic[torch.Tensor] | None:
-        """What makes codes and words on the device; None: tensors go as they are, on every rank."""
+        """Arithmetic that makes codes and words on the device; None: tensors go as they are, on every rank."""
         return None if self._means.codes is None else self._means.arithmetic
 
     def describe(self) -> str:
@@ -428,7 +428,7 @@ class DeviceReducer:
 
 
 def _tag(request: Request, plan: Plan) -> int:
-    """What ranks must agree in: the collective, its lanes, its element type and how many there are."""
+    """Tag of everything that ranks must agree in: the collective, its lanes, its element type and count."""
     said = zlib.crc32(f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {request.source.numel()}".encode())
     return ((said & 0x3FFFFF | CODED) << 8 | request.reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
 
@@ -455,7 +455,7 @@ def _pinned(device: Any, slots: int, code_slots: int) -> tuple[torch.Tensor, int
 
 
 def overlap(start: int, count: int, keep_first: int, keep_count: int) -> tuple[int, int]:
-    """Which elements of a piece are kept: offset in the piece and how many."""
+    """Range of a piece's elements that is kept: its offset in the piece and its length."""
     first = max(start, keep_first)
     last = min(start + count, keep_first + keep_count)
     return (first - start, last - first) if last > first else (0, 0)

@@ -24,14 +24,14 @@ JUMP = 1 << 30
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A piece's place."""
+    """Place of one piece in the ring."""
 
     number: int
     """The piece's number, as the flags have it."""
     memory: Memory
     """The bytes of the slot, in pinned memory."""
     address: int
-    """Where they are, for an engine."""
+    """Address of these bytes, for an engine."""
     index: int
     free_after: Event | None
     """When the device has read what was here before; None for the first use."""
@@ -67,7 +67,7 @@ class Ring:
 
     @property
     def beyond(self) -> int:
-        """What `come` jumps to."""
+        """Value that `come` jumps to at a failure."""
         return (self._taken + JUMP) % FLAG_VALUES
 
     def before(self, pieces: int) -> int | None:

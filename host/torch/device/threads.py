@@ -83,7 +83,7 @@ class ThreadedDevice:
         return self._below.current()
 
     def record(self, stream: Stream) -> Event:
-        """As Device.record."""
+        """Record an event behind all that the stream was given so far."""
         point = Point()
         if not isinstance(stream, ThreadStream):
             point.below = self._below.record(stream)
@@ -100,7 +100,7 @@ class ThreadedDevice:
         return point
 
     def wait_event(self, stream: Stream, event: Event) -> None:
-        """As Device.wait_event."""
+        """Make all later work of the stream begin after the event."""
 
         def wait() -> None:
             event.reached.wait()
@@ -110,15 +110,15 @@ class ThreadedDevice:
         stream.put(wait)
 
     def copy(self, stream: Stream, target: Memory, source: Memory) -> None:
-        """As Device.copy."""
+        """Queue a copy between the device's memory and pinned memory of the host."""
         stream.put(lambda: self._below.copy(stream.below, target, source))
 
     def launch(self, stream: Stream, action: Action) -> None:
-        """As Device.launch."""
+        """Queue a call of the action, which queues kernels, with the stream as the current one."""
         stream.put(lambda: self._below.launch(stream.below, action))
 
     def wait_value(self, stream: Stream, flag: Flag, value: int) -> None:
-        """As Device.wait_value."""
+        """Make all later work of the stream begin once the flag has reached the value."""
 
         def wait() -> None:
             while not flags.wait(flag, value, LOOK_S) and not self._closed:
@@ -127,7 +127,7 @@ class ThreadedDevice:
         stream.put(wait)
 
     def write_value(self, stream: Stream, flag: Flag, value: int) -> None:
-        """As Device.write_value."""
+        """Let the stream set the flag once all its earlier work is done on the device."""
 
         def write() -> None:
             self._below.synchronize(stream.below)
@@ -136,7 +136,7 @@ class ThreadedDevice:
         stream.put(write)
 
     def raise_flag(self, flag: Flag, value: int) -> None:
-        """As Device.raise_flag."""
+        """Set the flag now, from a thread of the host."""
         flags.store(flag, value)
 
     def done(self, event: Event) -> bool:
@@ -153,15 +153,15 @@ class ThreadedDevice:
         return event.below is None or bool(self._below.join(event.below, timeout_s))
 
     def pinned(self, count_bytes: int) -> Memory:
-        """As the device below."""
+        """Allocate pinned memory by the device below."""
         return self._below.pinned(count_bytes)
 
     def allocate(self, stream: Stream, count_bytes: int) -> Memory:
-        """As the device below."""
+        """Allocate the device's memory by the device below."""
         return self._below.allocate(stream.below, count_bytes)
 
     def retire(self, stream: Stream, memory: Memory, beside: Memory) -> None:
-        """As the device below."""
+        """Queue the release of memory by the device below."""
         stream.put(lambda: self._below.retire(stream.below, memory, beside))
 
     def close(self) -> None:

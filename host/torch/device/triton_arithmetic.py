@@ -67,7 +67,7 @@ class TritonArithmetic:
         }
 
     def codes(self, plan: Plan, x: torch.Tensor, residual: torch.Tensor | None, codes: torch.Tensor) -> None:
-        """As `Arithmetic.codes`."""
+        """Write the scale codes of x * factor + residual (`Arithmetic.codes`)."""
         if not len(x):
             return
         launch = self.launches["codes"]
@@ -96,7 +96,7 @@ class TritonArithmetic:
         *,
         adds: bool = False,
     ) -> None:
-        """As `Arithmetic.quantize`."""
+        """Write the words under the agreed codes, and the loss (`Arithmetic.quantize`)."""
         if not len(x):
             return
         launch = self.launches["quantize"]
@@ -130,7 +130,7 @@ class TritonArithmetic:
         shifts: torch.Tensor | None = None,
         failed: torch.Tensor | None = None,
     ) -> None:
-        """As `Arithmetic.dequantize`."""
+        """Write the values that summed words stand for (`Arithmetic.dequantize`)."""
         if not len(out):
             return
         count = skip + len(out)
@@ -169,7 +169,7 @@ class TritonArithmetic:
         cut: torch.Tensor,
         squares: torch.Tensor,
     ) -> None:
-        """As `Arithmetic.rotate`."""
+        """Rotate and clip x, and write what was cut (`Arithmetic.rotate`)."""
         if not rotation.rows:
             return
         clips = math.isfinite(rotation.clip)
@@ -204,7 +204,7 @@ class TritonArithmetic:
         cut: torch.Tensor | None,
         squares: torch.Tensor | None,
     ) -> None:
-        """As `Arithmetic.rotate_back`."""
+        """Rotate a mean back, and settle the residual (`Arithmetic.rotate_back`)."""
         if not rotation.rows:
             return
         has_cut = cut is not None and squares is not None

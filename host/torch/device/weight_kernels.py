@@ -39,7 +39,7 @@ def store_float(ptr, v):
 
 @triton.jit
 def load_float(ptr):
-    """The same back."""
+    """Load four bytes, the lowest first, as a float32."""
     byte = tl.arange(0, 4)
     return tl.sum(tl.load(ptr + byte).to(tl.int32) << (8 * byte), axis=0).to(tl.float32, bitcast=True)
 

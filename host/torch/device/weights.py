@@ -32,7 +32,10 @@ class DeviceWeights:
     def encode(
         self, x: torch.Tensor, into: torch.Tensor, random: Randomness, step: int, rank: int, *, first: int = 0
     ) -> torch.Tensor:
-        """As `WeightCodec.encode`; squared norms of each bucket of x, float32, and of its error, shape (buckets, 2)."""
+        """Encode x (`WeightCodec.encode`).
+
+        Returns the squared norms of each bucket of x and of its error, float32, shape (buckets, 2).
+        """
         buckets = self._buckets(len(x))
         losses = torch.empty(buckets, 2, dtype=torch.float32, device=x.device)
         if buckets:
@@ -68,7 +71,7 @@ class DeviceWeights:
         )
 
     def decode_rows(self, encoded: torch.Tensor, into: torch.Tensor, *, first: int, count: int) -> None:
-        """As `WeightCodec.decode_rows`; `into` is float32, bfloat16 or float16."""
+        """Decode rows (`WeightCodec.decode_rows`) into float32, bfloat16 or float16."""
         if into.numel():
             with torch.cuda.device_of(into):
                 self._launch_decode(encoded, into, first, count)

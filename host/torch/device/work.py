@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class HostPart:
-    """What the host does for one reduction, and how that ended. Couriers hold this, and nothing of the device's."""
+    """The host's part of one reduction, and how that ended. Couriers hold this, and nothing of the device's."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -42,13 +42,13 @@ class HostPart:
 
 
 class Job:
-    """What the host and the device still have to do for one reduction."""
+    """A reduction's work that is still to be done by the host and the device."""
 
     def __init__(self, device: Any, name: str, timeout_s: float, held: object, *, on_host: bool = False) -> None:
         """`on_host`: it writes host memory as well, a residual, for which `wait` waits."""
         self.device, self.name, self.timeout_s, self.on_host = device, name, timeout_s, on_host
         self.held: object = held
-        """What must live until the device is through with it."""
+        """Tensors that must live until the device is through with them."""
         self.done: Event = None
         """Behind the result on the device."""
         self.host = HostPart()

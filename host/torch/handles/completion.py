@@ -129,7 +129,7 @@ class Completion:
             work.wait()
             return list(outputs)
 
-        # What a callback raises becomes the error of the future that `then` returns, for C++ waiters too;
+        # An exception of a callback becomes the error of the future that `then` returns, for C++ waiters too;
         # Future.set_exception is seen by Python waiters only.
         future = promise.then(deliver)
         if self._ordered:

@@ -7,7 +7,7 @@ import types
 import torch
 
 DISABLED = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": "collectives of fanin are not traced"}
-"""What torch.compiler.disable leaves on a function; the decorator itself would import dynamo, which takes seconds."""
+"""Attributes that torch.compiler.disable sets on a function; the decorator itself would import dynamo, for seconds."""
 
 
 def keep_out(module: types.ModuleType) -> None:
@@ -15,7 +15,8 @@ def keep_out(module: types.ModuleType) -> None:
 
     A frame of ours that runs is skipped by the strategy of its code. A call that dynamo meets while it traces a
     program's function, as of a handle's `wait`, is another matter: it would be inlined as far as something that cannot
-    be traced, of which a warning tells the program's user. What is marked as disabled breaks the graph at the call.
+    be traced, of which a warning tells the program's user. A function that is marked as disabled breaks the graph at
+    the call.
     """
     dynamo = torch._C._dynamo.eval_frame
     action = dynamo._FrameAction.SKIP

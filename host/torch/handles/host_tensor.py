@@ -106,7 +106,7 @@ def plain(tensor: torch.Tensor) -> bool:
 
 
 def lies_flat(tensor: torch.Tensor) -> bool:
-    """As `plain`, in the memory of any device."""
+    """Whether the tensor is dense and contiguous, without lazy bits, in the memory of any device."""
     return (
         tensor.layout is torch.strided
         and tensor.is_contiguous()

@@ -77,8 +77,8 @@ class Once:
     """Runs an action once, whichever thread comes first; the others return when it is done.
 
     Tensors that were made under torch.inference_mode() can be written under that alone. So the action runs under it
-    where this was made under it, and its tensors with it, or where one of `outputs` was. What it does to CUDA tensors
-    is queued on the first caller's stream, behind which the current streams of all later callers wait.
+    where this was made under it, and its tensors with it, or where one of `outputs` was. Its work on CUDA tensors is
+    queued on the first caller's stream, behind which the current streams of all later callers wait.
     """
 
     __slots__ = ("_action", "_devices", "_done", "_infers", "_lock")
@@ -370,7 +370,7 @@ class CombinedWork(FaninWork):
         self.orders_streams = all(work.orders_streams for work in works)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """As that of each."""
+        """Wait for every one of the works."""
         if self.orders_streams and timeout <= NO_TIMEOUT:
             return all(work.wait() for work in self._works)
         return super().wait(timeout)

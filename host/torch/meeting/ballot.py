@@ -1,8 +1,9 @@
 """The vote of a group's ranks on the end of its lease (host/session/leased.py), through the group's store.
 
 Per lease and count of reductions there are two keys: a counter of the ranks that were idle there, and a word that is
-set once. Whoever makes the counter full offers the word "ended", whoever wants to submit more offers "busy"; the first
-offer stays, and all of them read the same word. A store's `add` and `compare_set` are atomic, and that is all it takes.
+set once. The rank that makes the counter full offers the word "ended", and a rank that wants to submit more offers
+"busy"; the first offer stays, and all of them read the same word. A store's `add` and `compare_set` are atomic, and
+that is all it takes.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Rules
 * Rank 0 without any decides where sums are made (host/torch/meeting/placement.py). A group other than the world's
   uses the world's switches: those of the hosts that its ranks are on.
 * Otherwise the lowest rank of every host that is to have a shard starts a switch (started_switches.py).
-* Rank 0, and a rank that starts a shard, tells the others when it fails: they would wait for the store's timeout. So
-  does a rank that was given other options than rank 0, or cannot reach a switch: they would wait for it there.
+* Rank 0, and a rank that starts a shard, tells the others when it fails: they would wait for the store's timeout. A
+  rank that was given other options than rank 0, or cannot reach a switch, tells them too: they would wait for it there.
 * A job name is the group's name and a fresh random part, so that two runs never meet at a long-lived switch.
 * A job's secret is drawn by rank 0 and told with the switches, unless the ranks were given one (FANIN_SECRET).
 """
@@ -75,7 +75,7 @@ class _Told:
     missing: tuple[int, ...] = ()
     """The ranks that a JoinTimeoutError names."""
     shared: dict[str, Shown] = field(default_factory=dict)
-    """What rank 0 was given of the options that ranks share."""
+    """Rank 0's values of the options that ranks share."""
     switches: tuple[str, ...] = ()
     """Addresses that are there."""
     of_world: tuple[int, ...] = ()

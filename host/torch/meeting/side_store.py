@@ -42,13 +42,21 @@ class StoreSilentError(FaninError):
         self.ended = ended
 
 
+def apart(store: c10d.Store) -> c10d.Store:
+    """The same store over a connection of its own, or itself where torch cannot open one (before 2.9).
+
+    A connection that a thread waits in is locked for all others: this one is for questions that may wait long.
+    """
+    clone: Callable[[], c10d.Store] | None = getattr(store, "clone", None)
+    return store if clone is None else clone()
+
+
 class SideStore:
     """The connection. Any thread asks; keys have no prefix of the group's, so they are to name the job."""
 
     def __init__(self, store: c10d.Store) -> None:
         """`store`: without prefixes. Connects."""
-        clone: Callable[[], c10d.Store] = store.clone  # type: ignore[attr-defined]
-        self._of, self._store = store, clone()
+        self._of, self._store = store, apart(store)
         self._asking = threading.Lock()
         """Held by the thread of a question, which may be stuck in it."""
         self._ended: str | None = None
@@ -57,7 +65,7 @@ class SideStore:
         """Whether that question was given up: until it is answered after all, nobody waits for another."""
 
     def ask(self, question: Callable[[c10d.Store], Answer]) -> Answer:
-        """What `question` returns or raises, of a store whose calls it does not wait in.
+        """Ask the store by a thread of its own: returns what `question` returns, or raises what it raises.
 
         StoreSilentError where the store does not answer within ANSWER_TIMEOUT_S, or its connection is broken.
         """

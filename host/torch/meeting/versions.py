@@ -24,7 +24,7 @@ def own_versions() -> dict[str, object]:
 
 
 def tell_versions(store: c10d.Store, rank: int) -> None:
-    """Say this rank's."""
+    """Tell the other ranks this one's versions."""
     store.set(_key(rank), json.dumps(own_versions()))
 
 

@@ -67,7 +67,7 @@ def gather_accounts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Verdict:
-    """Rank 0's decision."""
+    """Rank 0's decision about the accounts."""
 
     ranks: tuple[int, ...]
     newcomers: int

@@ -26,7 +26,7 @@ from fanin.numerics.reduction import LANES
 def encoder_on_device(
     group: FaninProcessGroup, codec: Codec, gradients: torch.Tensor
 ) -> Callable[[Place], DeviceEncoder] | None:
-    """What makes encoders of buckets like `gradients`; None: the host encodes. Every rank asks at the same point."""
+    """Maker of encoders of buckets like `gradients`; None: the host encodes. Every rank asks at the same point."""
     plan = codec.device_plan(group.size())
     arithmetic = None if plan is None or plan.lanes not in LANES else group.arithmetic_on(gradients.device)
     if plan is None or arithmetic is None:
@@ -36,7 +36,7 @@ def encoder_on_device(
 
 
 def weights_on_device(group: FaninProcessGroup, codec: WeightCodec, device: torch.device) -> DeviceWeights | None:
-    """What encodes and decodes weights on that device; None: the host does. Every rank asks at the same point."""
+    """Codec of weights on that device; None: the host encodes and decodes. Every rank asks at the same point."""
     plan = codec.device_plan()
     if plan is None or group.arithmetic_on(device) is None:
         return None

@@ -43,15 +43,15 @@ class Coder(Protocol):
 
     @property
     def dtypes(self) -> tuple[torch.dtype, ...]:
-        """What it decodes to without a copy."""
+        """Types of the elements that it decodes to without a copy."""
 
     def encode(
         self, x: torch.Tensor, into: torch.Tensor, random: Randomness, step: int, rank: int, *, first: int = 0
     ) -> Loss | torch.Tensor:
-        """As `WeightCodec.encode`; or the squared norms of x and of the error in parts, shape (n, 2)."""
+        """Encode x (`WeightCodec.encode`). Returns its loss, or squared norms of x and the error, shape (parts, 2)."""
 
     def decode_rows(self, encoded: torch.Tensor, into: torch.Tensor, *, first: int, count: int) -> None:
-        """As `WeightCodec.decode_rows`, of any of `dtypes`."""
+        """Decode rows (`WeightCodec.decode_rows`) into elements of any of `dtypes`."""
 
 
 class HostCoder:
@@ -65,22 +65,22 @@ class HostCoder:
     def encode(
         self, x: torch.Tensor, into: torch.Tensor, random: Randomness, step: int, rank: int, *, first: int = 0
     ) -> Loss:
-        """As `Coder.encode`."""
+        """Encode x in the host's memory (`WeightCodec.encode`)."""
         return self._codec.encode(x.numpy(), into.numpy(), random, step, rank, first=first)
 
     def decode_rows(self, encoded: torch.Tensor, into: torch.Tensor, *, first: int, count: int) -> None:
-        """As `Coder.decode_rows`."""
+        """Decode rows in the host's memory (`WeightCodec.decode_rows`)."""
         self._codec.decode_rows(encoded.numpy(), into.numpy(), first=first, count=count)
 
 
 class Losses:
-    """What the pieces of a gather have lost; what lies on a device is read when it is asked for."""
+    """Loss of the pieces of a gather; the part on a device is read when it is asked for."""
 
     def __init__(self) -> None:
         self._read, self._there = Loss(), list[torch.Tensor]()
 
     def add(self, found: Loss | torch.Tensor) -> None:
-        """Count another piece."""
+        """Add another piece's loss."""
         if isinstance(found, Loss):
             self._read.add(found)
         else:
@@ -88,7 +88,7 @@ class Losses:
 
     @property
     def nmse(self) -> float:
-        """As Loss.nmse."""
+        """Normalized mean squared error of all pieces (Loss.nmse)."""
         for each in self._there:
             energy, lost = each.sum(dim=0, dtype=torch.float64).tolist()
             if energy - energy == lost - lost == 0:

@@ -78,7 +78,7 @@ class ShardGather(AllGather):
         """The same without codec."""
         self.gathers = 0
         self._on_device: tuple[Coder | None] | None = None
-        """What encodes and decodes where the weights lie, if anything does; asked for by the first gather."""
+        """Coder that works where the weights lie, if there is one; asked for by the first gather."""
         self.loss = Losses()
         """Loss of the last quantized gather."""
         self.encode_s = self.decode_s = self.waited_s = 0.0

@@ -192,7 +192,7 @@ class ShardReduce(ReduceScatter):
 
     @property
     def loss(self) -> Loss:
-        """What the last step's lanes cut off, of the sample."""
+        """Loss of the last step's lanes, in the sample."""
         return Loss() if self.sampled is None else Loss(*map(_finite, self.sampled))
 
 
@@ -216,7 +216,7 @@ def _squares(x: torch.Tensor, factor: float = 1.0, residual: torch.Tensor | None
 
 
 def _finite(squares: torch.Tensor) -> float:
-    """As a number; 0 if it is not finite."""
+    """Value of the squared norm as a number; 0 if it is not finite."""
     total = float(squares)
     return total if total - total == 0 else 0.0
 

@@ -20,7 +20,7 @@ from fanin.host.torch.handles.dynamo import keep_out
 from fanin.options import Options
 
 CONFIGURE_TIMEOUT = timedelta(seconds=60)
-"""torchft's own default."""
+"""Default timeout of torchft's own groups."""
 
 _Wrapper: Any = ProcessGroupWrapper
 

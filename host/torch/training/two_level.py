@@ -1,8 +1,8 @@
 """DDP's gradients over two levels: `model.register_comm_hook(TwoLevelState(inside="nccl", lanes=8), two_level_hook)`.
 
 A bucket is scattered over the ranks of a host, each rank's shard goes through lanes or a codec between hosts, and the
-shards are gathered inside again (host/torch/collectives/two_levels.py). What a shard's quantization cut off is the
-debt of the one rank that has the shard: 1/L of the residuals of one level, with L ranks on a host.
+shards are gathered inside again (host/torch/collectives/two_levels.py). The loss of a shard's quantization is kept as
+the residual of the one rank that has the shard: 1/L of the residuals of one level, with L ranks on a host.
 
 Rules
 -----
@@ -126,7 +126,7 @@ class TwoLevelState:
         return work.get_future().then(lambda reduced: reduced.value()[0])
 
     def _start(self, between: FaninProcessGroup | None, bucket: c10d.GradBucket, step: int) -> Starting:
-        """What starts the mean of the bucket's shard over hosts; nothing of all ranks on one host."""
+        """Function to start the mean of the bucket's shard over hosts; it does nothing with all ranks on one host."""
         gradients, index = bucket.buffer(), bucket.index()
         parameters = tuple(id(parameter) for parameter in bucket.parameters())
         if gradients.dtype not in (DTYPES if self.codec is None else CODEC_DTYPES):
@@ -179,7 +179,7 @@ class TwoLevelState:
         return lambda: None
 
     def _kept(self, index: int, parameters: tuple[int, ...], shard: torch.Tensor, make_owed: Callable[[], Any]) -> Any:
-        """What the bucket's shard owes; nothing at first, and again where DDP has put other parameters into it."""
+        """Residual of the bucket's shard; made at first, and anew where DDP has put other parameters into it."""
         known, owed = self._owed.get(index, ((), None))
         count = -1 if owed is None else owed.place.count if isinstance(owed, Bucket) else owed.numel()
         if known != parameters or count != shard.numel():

@@ -57,7 +57,7 @@ class CompiledProgram:
 
     name: str
     info: Path
-    """Path of bf-rt.json."""
+    """Path of the compiler's bf-rt.json."""
     pipelines: tuple[Pipeline, ...]
 
     def message(self) -> Any:

@@ -1,7 +1,7 @@
 """Counters of the pipeline, by the names that the software switch has for them.
 
-Each job has a row of every counter, and one of drops by reason; row 0 is what belongs to no job. What the controller
-itself sends and refuses no counter of the pipeline's knows of: that is added.
+Each job has a row of every counter, and one of drops by reason; row 0 is what belongs to no job. The pipeline does
+not count the packets that the controller itself sends and refuses: they are added here.
 """
 
 from __future__ import annotations

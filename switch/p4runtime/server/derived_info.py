@@ -24,10 +24,10 @@ from fanin.switch.p4.tables import MatchKind, Table
 
 ACTION, TABLE, VALUE_SET, CONTROLLER_HEADER, PROFILE = 0x01, 0x02, 0x03, 0x04, 0x11
 COUNTER, DIRECT_COUNTER, METER, DIRECT_METER, REGISTER, DIGEST = 0x12, 0x13, 0x14, 0x15, 0x16, 0x17
-"""P4Ids.Prefix of p4info.proto."""
+"""Prefixes of ids, from P4Ids.Prefix of p4info.proto."""
 ID_BITS = 24
 MAX_MEMBERS = 1024
-"""Of a value set, whose size the JSON does not have."""
+"""Most members of a value set, whose size the JSON does not have."""
 KINDS = {
     MatchKind.EXACT: p4info_pb2.MatchField.EXACT,
     MatchKind.VALID: p4info_pb2.MatchField.EXACT,
@@ -143,7 +143,7 @@ def _bits(count: int) -> Any:
 
 
 class _Names:
-    """Ids and aliases."""
+    """Chooses ids and aliases of the program's objects."""
 
     def __init__(self, tables: Iterable[Table], program: Program) -> None:
         whole = {each.name for each in tables} | set(program.actions) | set(program.counters) | set(program.meters)
@@ -154,7 +154,7 @@ class _Names:
         self._taken: set[int] = set()
 
     def of(self, prefix: int, names: Iterable[str]) -> dict[str, int]:
-        """Ids by name."""
+        """Ids of these objects, by name."""
         return {name: self.id(prefix, name) for name in names}
 
     def id(self, prefix: int, name: str) -> int:

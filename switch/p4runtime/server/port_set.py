@@ -61,7 +61,7 @@ class Capture:
         self._files[out].write(pcap_record(time.time(), data))
 
     def close(self) -> None:
-        """Close both files."""
+        """Close both files of the capture."""
         for file in self._files:
             file.close()
 

@@ -245,7 +245,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         return p4runtime_pb2.WriteResponse()
 
     def _written(self, update: Any, now: float) -> Any:
-        """What became of an update, as a p4.v1.Error; with the lock held."""
+        """Carry out an update, with the lock held; the outcome as a p4.v1.Error."""
         try:
             self.device.write(update, now)
         except StatusError as error:
