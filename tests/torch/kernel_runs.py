@@ -38,7 +38,6 @@ def interpret() -> dict[str, list[str]]:
     """Differences of the interpreted kernels from numpy, by case."""
     from fanin.host.torch.device import triton_arithmetic as module
 
-
     arithmetic = module.TritonArithmetic()
     cases: list[Case] = [*lane_cases(COUNT), *rotation_cases(COUNT)]
     found = {str(case): differences(arithmetic, "cpu", case) for case in cases}
