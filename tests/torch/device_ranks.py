@@ -364,7 +364,7 @@ def _farthest(model: torch.nn.Module, expected: list[torch.Tensor], mesh: Device
         assert isinstance(parameter, DTensor)
         chunks = whole.chunk(parts)
         own = chunks[place] if place < len(chunks) else whole[:0]
-        mine = parameter.detach().to_local().cpu()
+        mine = parameter.to_local().detach().cpu()
         expect(mine.shape == own.shape, f"a shard of {tuple(mine.shape)} for {tuple(own.shape)}")
         if own.numel():
             far = max(far, float((mine - own).abs().max()))
