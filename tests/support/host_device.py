@@ -153,7 +153,7 @@ def pretend() -> None:
 
 
 def _tried(_device: torch.device, plans: Iterable[Plan] = ()) -> TensorArithmetic:
-    """As triton_arithmetic, of tensors on the host."""
+    """Make the arithmetic after each plan has been tried, as `triton_arithmetic` does."""
     made = TensorArithmetic()
     differing = [plan for plan in plans if triton_arithmetic.lane_differences(made, torch.device("cpu"), plan)]
     assert not differing

@@ -172,7 +172,7 @@ def test_the_probe_of_a_plan_says_which_buffers_differ(element: Element, lanes: 
     assert lane_differences(TensorArithmetic(), torch.device("cpu"), plan) == []
 
     class Wrong(TensorArithmetic):
-        """Loses the last value."""
+        """An arithmetic that loses the last value."""
 
         def dequantize(self, plan: Plan, words: Any, codes: Any, out: Any, **named: Any) -> None:
             super().dequantize(plan, words, codes, out, **named)
