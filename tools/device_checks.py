@@ -56,7 +56,7 @@ CHECKS = (
     Check("hsdp", 4, 30, "FSDP2 over hosts and inside them, fanin between, gloo inside"),
     Check("codecs", 2, 30, "codec_hook on the device has the host's bits; what residual and rotation take"),
     Check("times", 2, 30, "25 MiB on two ranks", ("25",)),
-    Check("kernels", 1, 30, "kernels against numpy on the device, bit by bit, and their times"),
+    Check("kernels", 1, 60, "kernels against numpy on the device, bit by bit, and their times"),
     Check("times", 4, 30, "256 MiB on four ranks", ("256",)),
     Check("waits", 2, 30, "the same by threads, where wait blocks", ("block",)),
     Check("weights", 1, 30, "weights of all-gathers on the device have the host's bytes, and their times"),
@@ -139,7 +139,9 @@ def run(check: Check, limit_s: float, folder: Path) -> Outcome:
         except subprocess.TimeoutExpired:
             hung = True
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(signal.SIGABRT)  # faulthandler prints where its threads are
+                # faulthandler prints where its threads are. Not SIGABRT: LLVM catches it while Triton compiles, and
+                # the kernel under way then fails to compile, by the looks of it.
+                process.send_signal(signal.SIGUSR1)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(2)
     for process in ranks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -145,11 +145,19 @@ def pretend() -> None:
         Request: {"device": property(device)},
         agreement: {"has_device": lambda: True},
         cuda: {"make_device": made},
-        triton_arithmetic: {"triton_arithmetic": lambda _device: TensorArithmetic()},
+        triton_arithmetic: {"triton_arithmetic": _tried},
     }
     for owner, named in given.items():
         for name, value in named.items():
             setattr(owner, name, value)
+
+
+def _tried(_device: torch.device, plans: Iterable[Plan] = ()) -> TensorArithmetic:
+    """Make the arithmetic after each plan has been tried, as `triton_arithmetic` does."""
+    made = TensorArithmetic()
+    differing = [plan for plan in plans if triton_arithmetic.lane_differences(made, torch.device("cpu"), plan)]
+    assert not differing
+    return made
 
 
 def _array(tensor: torch.Tensor | None) -> Any:

@@ -36,13 +36,14 @@ FORBIDDEN = r"fma\.rn", r"div\.full", r"div\.approx", r"sqrt\.approx", r"rcp\.ap
 
 def interpret() -> dict[str, list[str]]:
     """Differences of the interpreted kernels from numpy, by case."""
-    from fanin.host.torch.device.triton_arithmetic import TritonArithmetic
+    from fanin.host.torch.device import triton_arithmetic as module
 
-    arithmetic = TritonArithmetic()
+    arithmetic = module.TritonArithmetic()
     cases: list[Case] = [*lane_cases(COUNT), *rotation_cases(COUNT)]
     found = {str(case): differences(arithmetic, "cpu", case) for case in cases}
     with np.errstate(all="ignore"):
-        return found | _golden(arithmetic) | _weights()
+        probed = {"the probe of a device": module.differences(arithmetic, torch.device("cpu"))}
+        return found | _golden(arithmetic) | _weights() | probed
 
 
 def _weights() -> dict[str, list[str]]:

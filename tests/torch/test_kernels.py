@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 import torch
 
+from fanin.errors import UnsupportedError
 from fanin.host.codecs.words import codec_for
-from fanin.host.torch.device.arithmetic import CODE_BIAS, plan_of
+from fanin.host.torch.device.arithmetic import CODE_BIAS, ELEMENTS, Plan, plan_of
 from fanin.host.torch.device.launcher import Launch, Launcher
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
-from fanin.numerics.reduction import EXACT, WIDE_SUMS, Element
+from fanin.host.torch.device.triton_arithmetic import lane_differences
+from fanin.numerics.reduction import EXACT, LANES, WIDE_SUMS, Element
 from fanin.protocol.job import JobSpec
+from tests.support.host_device import TensorArithmetic
 from tests.torch.kernel_runs import MOST_REGISTERS
 
 SPEC = JobSpec(
@@ -116,12 +119,16 @@ class JITFunction:
 
     arg_names = ("x", "count", "WIDE", "TILE")
 
-    def __init__(self) -> None:
+    def __init__(self, error: Exception | None = None) -> None:
+        """`error`: why it does not compile."""
         self.launched: list[tuple[Any, ...]] = []
         self.packed_metadata = None
+        self._error = error
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., JITFunction]:
         def launch(*arguments: Any, **named: Any) -> JITFunction:
+            if self._error is not None:
+                raise self._error
             found = "compiled" if arguments and not isinstance(arguments[0], torch.Tensor) else "by triton"
             assert named.get("enable_fp_fusion") is (None if found == "compiled" else False)
             self.launched.append((found, grid, *arguments[1:], *(() if named else arguments[:1])))
@@ -142,3 +149,33 @@ def test_a_launcher_keeps_a_kernel_for_each_kind_of_arguments() -> None:
         ("compiled", (5, 1, 1), 33, True, 128, x.data_ptr()),
     ]
     assert len(kernel.launched) == 7
+
+
+def test_a_kernel_that_does_not_compile_is_an_error_that_names_it_and_its_variant() -> None:
+    launcher = Launcher(JITFunction(RuntimeError("PassManager::run failed")))
+    with pytest.raises(UnsupportedError, match=r"'TILE': 128.*PassManager::run failed.*Remedy"):
+        launcher(Launch(128, 4), (5,), torch.zeros(64), 32, TILE=128, WIDE=True)
+
+
+def test_an_error_of_the_driver_is_not_taken_for_one_of_the_compiler() -> None:
+    launcher = Launcher(JITFunction(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")))
+    with pytest.raises(RuntimeError, match="illegal memory access") as raised:
+        launcher(Launch(128, 4), (5,), torch.zeros(64), 32, TILE=128, WIDE=True)
+    assert not isinstance(raised.value, UnsupportedError)
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("lanes", LANES)
+def test_the_probe_of_a_plan_says_which_buffers_differ(element: Element, lanes: int) -> None:
+    plan = plan_of(element, lanes, COUNT, SPEC, contributors=3, divisor=3.0)
+    assert plan is not None
+    assert lane_differences(TensorArithmetic(), torch.device("cpu"), plan) == []
+
+    class Wrong(TensorArithmetic):
+        """An arithmetic that loses the last value."""
+
+        def dequantize(self, plan: Plan, words: Any, codes: Any, out: Any, **named: Any) -> None:
+            super().dequantize(plan, words, codes, out, **named)
+            out[-1] = 77.0
+
+    assert lane_differences(Wrong(), torch.device("cpu"), plan) == ["values"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -19,11 +19,12 @@ from fanin.host.torch.device import agreement
 from fanin.host.torch.handles.failures import WATCH
 from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.side_store import apart, side_of
+from fanin.numerics.reduction import LANES
 from fanin.options import Options
 
 if TYPE_CHECKING:
     from fanin.host.torch.collectives.switch_reducer import SwitchReducer
-    from fanin.host.torch.device.arithmetic import Arithmetic
+    from fanin.host.torch.device.arithmetic import Arithmetic, Plan
     from fanin.host.torch.device.reducer import DeviceReducer
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
@@ -34,6 +35,8 @@ CODES = ".codes"
 """Behind the name of the group's job: that of the job of its scale codes."""
 CODE_WINDOW = 64
 """Packets of that job on their way: codes are a hundredth of the words."""
+LARGE = 1 << 20
+"""Elements of a sum that fills whole packets, as those that are worth a kernel do."""
 
 JoinJob = Callable[[str, Options, Callable[[], None]], JoinedSession]
 """Become a member of the group's job of that name, with these options; calls the third now and then, to end."""
@@ -75,7 +78,7 @@ class DeviceParts:
         # waits for its end.
         plain = options.on_worker_loss == "raise" and options.fallback == "raise"
         asked = options.device_wait if plain else "block"
-        arithmetic = self._arithmetic(store, device) if plain else None
+        arithmetic = self._arithmetic(store, switch, device) if plain else None
         means = Means(
             words=switch.session,
             codes=None if arithmetic is None else lambda: self._join_codes(switch.session, join, failed),
@@ -86,13 +89,15 @@ class DeviceParts:
         )
         return DeviceReducer(means, self._failures, self._completion)
 
-    def _arithmetic(self, store: c10d.Store, device: torch.device) -> Arithmetic[torch.Tensor] | None:
-        """The device's arithmetic if it works on every rank, else None."""
+    def _arithmetic(
+        self, store: c10d.Store, switch: SwitchReducer, device: torch.device
+    ) -> Arithmetic[torch.Tensor] | None:
+        """The device's arithmetic, with the kernels of the group's own lanes, if it works on every rank, else None."""
         from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
 
         arithmetic = None
         try:
-            arithmetic = triton_arithmetic(device)
+            arithmetic = triton_arithmetic(device, self._plans(switch))
         except UnsupportedError as error:
             log.warning("rank %d: %s", self._rank, error)
         agreement.tell(store, self._rank, agreement.NUMBERS, arithmetic is not None)
@@ -100,6 +105,19 @@ class DeviceParts:
         if arithmetic is not None and not everywhere:
             log.warning("rank %d: Triton does not work on another rank, so all quantize on their hosts", self._rank)
         return arithmetic if everywhere else None
+
+    def _plans(self, switch: SwitchReducer) -> Iterator[Plan]:
+        """The plans of large averages in the group's lanes."""
+        from fanin.host.torch.device.arithmetic import ELEMENTS, plan_of
+
+        if self._options.lanes_number in LANES:
+            for element in ELEMENTS:
+                plan = plan_of(
+                    element, self._options.lanes_number, LARGE, switch.session.spec, contributors=self._size,
+                    divisor=switch.divisor,
+                )  # fmt: skip
+                if plan is not None:
+                    yield plan
 
     def _join_codes(self, words: AnySession, join: JoinJob, failed: Callable[[FaninError], None]) -> AnySession:
         name = words.job_name + CODES

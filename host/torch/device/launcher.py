@@ -13,11 +13,15 @@ from typing import Any
 
 import torch
 
+from fanin.errors import UnsupportedError
+
 ALIGNED = 16
 """Alignment by which Triton compiles variants: arguments that are multiples of it are loaded as vectors."""
 INT_BITS = 31
 COMPILED = "JITFunction"
 """The class of a kernel that is compiled; under TRITON_INTERPRET=1 it is another one."""
+DRIVER_ERROR = "Triton Error [CUDA]"
+"""An error of the driver's, of a launch or of something before it, begins so."""
 
 
 _compiling = threading.Lock()
@@ -67,11 +71,27 @@ class Launcher:
                 compiled[first, second, third](*placed, *tail)
                 return
         with _compiling:
-            # Never with contraction: the kernels' bits depend on it.
-            made = self._kernel[grid](*arguments, **constants, num_warps=launch.warps, enable_fp_fusion=False)
+            made = self._first(launch, grid, arguments, constants)
         if key is not None and hasattr(made, "packed_metadata"):
             tail = [constants[name] for name in self._kernel.arg_names[len(arguments) :]]
             self._variants[key] = made, tail
+
+    def _first(
+        self, launch: Launch, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]
+    ) -> Any:
+        """Let Triton find or compile the variant, and launch it. UnsupportedError where it does not compile."""
+        try:
+            # Never with contraction: the kernels' bits depend on it.
+            return self._kernel[grid](*arguments, **constants, num_warps=launch.warps, enable_fp_fusion=False)
+        except Exception as error:
+            if not self._compiles or DRIVER_ERROR in str(error):
+                raise
+            name = getattr(self._kernel, "__name__", "of unknown name")
+            raise UnsupportedError(
+                f"Triton does not compile the kernel {name} for {constants}: {type(error).__name__}: {error}. Remedy: "
+                "the Triton that this torch was built for, or other lanes or another codec; without Triton, tensors "
+                "are quantized on their hosts"
+            ) from error
 
 
 def _kind(number: int | float) -> tuple[bool, ...] | None:

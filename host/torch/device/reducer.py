@@ -58,6 +58,8 @@ FLAGS, HEAD_BYTES = 5, 4096
 """Flags in pinned memory, and the page before the slots that they lie in."""
 CLOSE_TIMEOUT_S = 2.0
 """Longest that closing waits for each thread."""
+NOWHERE = 1
+"""In the place of addresses, until a piece has its slot: 0 is refused, as a tensor without memory."""
 CODED = 0x400000
 """In a signature: words that were made on a device, which no sum of integers meets."""
 
@@ -342,7 +344,7 @@ class DeviceReducer:
         for first in range(0, len(bytes_of), CODE_SLOT_BYTES):
             part = bytes_of[first : first + CODE_SLOT_BYTES]
             maximum = Reduction(
-                source=0, destination=0, count=len(part) // CODE_BYTES, element=Element.INT16, lanes=EXACT,
+                source=NOWHERE, destination=NOWHERE, count=len(part) // CODE_BYTES, element=Element.INT16, lanes=EXACT,
                 operator=Operator.MAX, tag=tag,
             )  # fmt: skip
             yield Piece(out=part, back=part, place=self._placer(self._codes, maximum, 0, 0))
@@ -363,7 +365,7 @@ class DeviceReducer:
             elements = min(piece_blocks * plan.block_elements, count - start)
             at, keep = overlap(start, elements, request.keep_first, request.kept_count)
             summed = Reduction(
-                source=0, destination=0, count=len(part), element=Element.INT32, tag=tag, keep_count=0
+                source=NOWHERE, destination=NOWHERE, count=len(part), element=Element.INT32, tag=tag, keep_count=0
             )  # fmt: skip
             back, decode, back_first = None, None, 0
             if kept is not None and keep:

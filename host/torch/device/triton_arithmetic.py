@@ -10,15 +10,17 @@ import functools
 import importlib
 import logging
 import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
 from fanin.errors import UnsupportedError
-from fanin.host.torch.device.arithmetic import Plan, Rotation
+from fanin.host.torch.device.arithmetic import Arithmetic, Plan, Rotation
 from fanin.host.torch.device.launcher import Launch, Launcher
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
+from fanin.numerics.fixed_point import Array, to_bfloat16
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element
 
@@ -228,20 +230,16 @@ class TritonArithmetic:
         )
 
 
-@functools.cache
-def triton_arithmetic(device: torch.device) -> TritonArithmetic:
-    """The arithmetic of that device, after it has given numpy's bits there.
+def triton_arithmetic(device: torch.device, plans: Iterable[Plan] = ()) -> TritonArithmetic:
+    """The arithmetic of that device, after it has given numpy's bits there, under each of the plans as well.
 
     Raises UnsupportedError, whose text says what is missing and what to do: no Triton, one that does not compile (it
     needs a C compiler), or one whose kernels give other bits.
     """
     try:
-        made = TritonArithmetic()
-        with torch.cuda.device(device):
-            differing = differences(made, device)
-            if not differing and not _launched_again(made, device):
-                log.warning("this Triton's kernels are launched by Triton alone, which takes longer")
-                Launcher.keeps = False
+        made, differing = _probed(device)
+        for plan in plans:
+            differing += tuple(f"{name} of {plan}" for name in _tried(device, plan))
     except Exception as error:
         raise UnsupportedError(
             f"Triton cannot be used on {device}: {type(error).__name__}: {error}. Tensors cross to the host whole and "
@@ -256,6 +254,25 @@ def triton_arithmetic(device: torch.device) -> TritonArithmetic:
     return made
 
 
+@functools.cache
+def _probed(device: torch.device) -> tuple[TritonArithmetic, tuple[str, ...]]:
+    """An arithmetic for the device, and which buffers it leaves with other bits than numpy."""
+    made = TritonArithmetic()
+    with torch.cuda.device(device):
+        differing = differences(made, device)
+        if not differing and not _launched_again(made, device):
+            log.warning("this Triton's kernels are launched by Triton alone, which takes longer")
+            Launcher.keeps = False
+    return made, tuple(differing)
+
+
+@functools.cache
+def _tried(device: torch.device, plan: Plan) -> tuple[str, ...]:
+    """The same of one plan's kernels, which are compiled for its lanes and element type."""
+    with torch.cuda.device(device):
+        return tuple(lane_differences(_probed(device)[0], device, plan))
+
+
 def _launched_again(arithmetic: TritonArithmetic, device: torch.device) -> bool:
     """Whether kernels that have been compiled give the same bits when they are launched as such."""
     try:
@@ -266,44 +283,105 @@ def _launched_again(arithmetic: TritonArithmetic, device: torch.device) -> bool:
 
 
 _PROBE_ELEMENTS = 1500
+_PROBE_PLAN = Plan(Element.FLOAT32, 8, 8, 42, 704, 2, 42, divisor=3.0, factor=0.3)
+
+Buffers = dict[str, Any]
+"""By name: numpy's arrays, or a device's tensors."""
 
 
-def differences(arithmetic: TritonArithmetic, device: torch.device) -> list[str]:
+def differences(arithmetic: Arithmetic[torch.Tensor], device: torch.device) -> list[str]:
     """The buffers that have other bits than numpy's functions give, of a small tensor; none of a sound arithmetic."""
-    plan = Plan(Element.FLOAT32, 8, 8, 42, 704, 2, 42, divisor=3.0, factor=0.3)
+    return lane_differences(arithmetic, device, _PROBE_PLAN) + _rotation_differences(arithmetic, device)
+
+
+def lane_differences(arithmetic: Arithmetic[torch.Tensor], device: torch.device, plan: Plan) -> list[str]:
+    """`differences` of a plan's codes, words and values, with a residual and without one."""
+    count = _PROBE_ELEMENTS
+    x = _probe_values()
+    if plan.element is not Element.FLOAT32:
+        x = to_bfloat16(x) if plan.element is Element.BFLOAT16 else x.astype(np.float16)
+    host: Buffers = {
+        "x": x,
+        "values": np.zeros_like(x),
+        "residual": _probe_owed(count),
+        "failed": np.zeros(1, np.int32),
+    }
+    for kind in ("", " with residual"):
+        host |= {
+            f"codes{kind}": np.zeros(plan.blocks(count), np.int16),
+            f"words{kind}": np.zeros(max(plan.words(count), plan.result_words(count)), np.int32),
+        }
+
+    def steps(own: Arithmetic[Any], b: Buffers) -> None:
+        for kind, residual in (("", None), (" with residual", b["residual"])):
+            own.codes(plan, b["x"], residual, b[f"codes{kind}"])
+            own.quantize(plan, b["x"], residual, b[f"codes{kind}"], b[f"words{kind}"][: plan.words(count)])
+        own.dequantize(plan, b["words"], b["codes"], b["values"], failed=b["failed"])
+
+    return _differing(arithmetic, device, host, steps)
+
+
+def _rotation_differences(arithmetic: Arithmetic[torch.Tensor], device: torch.device) -> list[str]:
     rotation = Rotation(_PROBE_ELEMENTS, 1024, 2.0)
+    x, padded = _probe_values(), rotation.padded
+    host: Buffers = {
+        "x": x,
+        "signs": np.arange(-(-_PROBE_ELEMENTS // 32), dtype=np.int32) * 12345,
+        "owed": _probe_owed(padded),
+    }
+    for kind in ("", " with residual"):
+        host |= {f"{name}{kind}": np.zeros(padded, np.float32) for name in ("sent", "cut")}
+        host |= {
+            f"squares{kind}": np.zeros(rotation.rows, np.float32),
+            f"mean{kind}": _probe_owed(padded),  # which may be written over
+            f"back{kind}": np.zeros_like(x),
+        }
+
+    def steps(own: Arithmetic[Any], b: Buffers) -> None:
+        for kind, owed in (("", None), (" with residual", b["owed"])):
+            sent, cut, squares, mean, back = (b[f"{each}{kind}"] for each in ("sent", "cut", "squares", "mean", "back"))
+            own.rotate(rotation, b["x"], b["signs"], owed, sent, cut, squares)
+            again = (None, None) if owed is None else (cut, squares)
+            own.rotate_back(rotation, mean, b["signs"], back, owed, *again)
+
+    return [name for name in _differing(arithmetic, device, host, steps) if not name.startswith("mean")]
+
+
+def _probe_values() -> Array:
+    """Elements, some of which are subnormal, and rows and blocks whose squares are."""
     x = (np.random.default_rng(1).standard_normal(_PROBE_ELEMENTS) * 1e-3).astype(np.float32)
     x[::97] *= np.float32(1e-40)
-    x[1024:] *= np.float32(1e-18)  # of rows and blocks: their squares are subnormal
-    owed = np.random.default_rng(2).standard_normal(_PROBE_ELEMENTS).astype(np.float32)
-    blocks, words, padded = plan.blocks(_PROBE_ELEMENTS), plan.words(_PROBE_ELEMENTS), rotation.padded
-    host: dict[str, Any] = {
-        "x": x,
-        "residual": owed,
-        "codes": np.zeros(blocks, np.int16),
-        "words": np.zeros(words, np.int32),
-        "values": np.zeros_like(x),
-        "signs": np.arange(-(-_PROBE_ELEMENTS // 32), dtype=np.int32) * 12345,
-        "sent": np.zeros(padded, np.float32),
-        "cut": np.zeros(padded, np.float32),
-        "squares": np.zeros(rotation.rows, np.float32),
-        "back": np.zeros_like(x),
-    }
-    own: dict[str, Any] = {name: torch.from_numpy(each.copy()).to(device) for name, each in host.items()}
-    sides: tuple[tuple[Any, dict[str, Any]], ...] = ((NumpyArithmetic(), host), (arithmetic, own))
-    for steps, b in sides:
-        steps.codes(plan, b["x"], b["residual"], b["codes"])
-        steps.quantize(plan, b["x"], b["residual"], b["codes"], b["words"])
-        steps.dequantize(plan, b["words"], b["codes"], b["values"])
-        steps.rotate(rotation, b["x"], b["signs"], None, b["sent"], b["cut"], b["squares"])
-    own["mean"], host["mean"] = own["sent"].clone(), host["sent"].copy()
-    for steps, b in sides:
-        steps.rotate_back(rotation, b["mean"], b["signs"], b["back"], None, None, None)
+    x[1024:] *= np.float32(1e-18)
+    return x
+
+
+def _probe_owed(count: int) -> Array:
+    return np.random.default_rng(2).standard_normal(count).astype(np.float32)
+
+
+def _differing(
+    arithmetic: Arithmetic[torch.Tensor],
+    device: torch.device,
+    host: Buffers,
+    steps: Callable[[Arithmetic[Any], Buffers], None],
+) -> list[str]:
+    """The buffers that `steps` leaves with other bits on the device than in numpy's hands."""
+    own = {name: _placed(each, device) for name, each in host.items()}
+    steps(arithmetic, own)
+    with np.errstate(all="ignore"):
+        steps(NumpyArithmetic(), host)
     return [
         name
         for name, ours in host.items()
-        if name != "mean" and not np.array_equal(ours.view(np.uint8), own[name].cpu().numpy().view(np.uint8))
+        if not np.array_equal(ours.view(np.uint8), own[name].view(torch.uint8).cpu().numpy())
     ]
+
+
+def _placed(array: Array, device: torch.device) -> torch.Tensor:
+    """A copy on the device; uint16 are the bits of bfloat16."""
+    sixteen = array.dtype == np.uint16
+    tensor = torch.from_numpy(array.view(np.int16).copy() if sixteen else array.copy())
+    return (tensor.view(torch.bfloat16) if sixteen else tensor).to(device)
 
 
 def _float32(value: float) -> float:
