@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json as json_module
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -51,3 +52,11 @@ def tune(
         print(json_module.dumps(dataclasses.asdict(answer), indent=2))
         return
     print(f"{answer.job}: quorum {answer.quorum}, staleness {answer.staleness} of at most {answer.max_staleness}")
+    if quorum is not None and answer.staleness == 0:
+        # A round V closes only if V - S < floor (switch/machine/slot_machine.py): with S = 0 it waits for all workers.
+        longer = f"give --staleness, at most {answer.max_staleness}"
+        print(
+            "note: the quorum has no effect while the staleness bound is 0, since a round waits for all workers then. "
+            f"Remedy: {longer if answer.max_staleness else 'start the job with max_staleness'}",
+            file=sys.stderr,
+        )

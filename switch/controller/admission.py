@@ -212,19 +212,6 @@ def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
             f"staleness {tune.staleness}; the job was admitted for at most {spec.largest_staleness}",
             f"choose 0..{spec.largest_staleness}, or start the job with a larger max_staleness",
         )
-    staleness = spec.staleness if tune.staleness is None else tune.staleness
-    if tune.quorum is not None and tune.quorum < spec.workers and staleness == 0:
-        # A round V closes only if V - S < floor (switch/machine/slot_machine.py): with S = 0 it waits for all workers.
-        longer = (
-            f"add --staleness 1 (at most {spec.largest_staleness})"
-            if spec.largest_staleness
-            else "start the job with max_staleness"
-        )
-        return refuse(
-            Refusal.QUORUM,
-            f"quorum {tune.quorum} of {spec.workers} has no effect at staleness 0, where a round waits for all workers",
-            longer,
-        )
     return None
 
 

@@ -132,7 +132,7 @@ def test_what_a_codec_calls_divisible_shards_sum_to_the_same_bits(element: Eleme
     assert (per_packet > 0) is codec_class(element, number).divisible
     inputs = arrays(element, 700, 2)
     whole = by_hand(spec, element, number, inputs)
-    asked = Reduction(source=0, destination=0, count=700, element=element, lanes=number)
+    asked = Reduction(source=4096, destination=8192, count=700, element=element, lanes=number)
     ends = [0]
     for _, part in deal(asked, per_packet, Spread.evenly(3), 1):
         ends.append(ends[-1] + part.count)

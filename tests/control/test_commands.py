@@ -181,6 +181,7 @@ def test_tune_says_what_a_job_has_for_people_and_for_programs(switch: SwitchProc
     for session in sessions:
         session.close()
     assert (tuned, status) == (0, 0), errors
+    assert "no effect while the staleness bound is 0" in errors
     assert json.loads(output) == {"job": "tuned", "quorum": 1, "staleness": 0, "max_staleness": 0}
 
 

@@ -393,8 +393,6 @@ def test_k_and_s_of_a_running_job_can_be_set_and_asked_for() -> None:
     [
         ({"quorum": 4}, Refusal.QUORUM, "1..3"),
         ({"quorum": 0}, Refusal.QUORUM, "1..3"),
-        ({"quorum": 2}, Refusal.QUORUM, "no effect at staleness 0"),
-        ({"quorum": 2}, Refusal.QUORUM, "--staleness 1 (at most 1)"),
         ({"staleness": 2}, Refusal.STALENESS, "at most 1"),
         ({"staleness": -1}, Refusal.STALENESS, "at most 1"),
         ({"job": "nobody's"}, Refusal.UNKNOWN_JOB, "nobody's"),

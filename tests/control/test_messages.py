@@ -94,7 +94,7 @@ MESSAGES = st.one_of(
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),
     st.builds(
         control.Regroup, job=TEXT, rank=NUMBER, nonce=TEXT, lost=RANKS, dead=RANKS, gone=RANKS, first=NUMBER,
-        last=NUMBER, done=RANKS, decided=st.none() | REGROUPED,
+        last=NUMBER, done=RANKS, shard=NUMBER, decided=st.none() | REGROUPED,
     ),
     REGROUPED,
     st.builds(control.Ask),

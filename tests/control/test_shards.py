@@ -31,7 +31,7 @@ from fanin.host.session.shards import ShardedSession, deal
 from fanin.numerics.reduction import COPIED, Element, Reduction, lanes_number, sum_in_place
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
-from tests.support.processes import DEADLINE_S
+from tests.support.processes import DEADLINE_S, until
 from tests.support.services import a_service, address_of
 from tests.support.sharded import join_all, tensors, together
 
@@ -270,6 +270,7 @@ def test_when_a_shard_is_lost_all_sessions_stop_and_what_was_done_stays_done() -
         dying.close()
         with pytest.raises(SwitchLostError, match=str(lost)):
             spread[0].wait(late, DEADLINE_S)
+        until(lambda: spread[1].failure is not None)  # what one session knows by its wait, another hears by its line
         with pytest.raises(SwitchLostError, match=str(lost)):
             submit(1, second[1])
         for rank in range(2):

@@ -12,7 +12,14 @@ import pytest
 from fanin import errors
 from fanin.errors import FaninError
 
-FACTS = {"address": "udp://10.0.0.1:4919", "ranks": (1, 2), "missing": (3,), "text": "what happened", "code": "busy"}
+FACTS = {
+    "address": "udp://10.0.0.1:4919",
+    "ranks": (1, 2),
+    "missing": (3,),
+    "text": "what happened",
+    "code": "busy",
+    "parameter": "0.weight",
+}
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FaninError)]
 
 

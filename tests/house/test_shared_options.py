@@ -26,6 +26,8 @@ SAMPLES: dict[str, tuple[Any, Any]] = {
     "flows": (1, 2),
     "on_worker_loss": ("raise", "continue"),
     "fallback": ("raise", "gloo"),
+    "inside": ("gloo", "nccl"),
+    "device_wait": ("auto", "block"),
     "ordered_futures": (False, True),
     "connect_timeout_s": (1.0, 2.0),
     "join_timeout_s": (1.0, 2.0),

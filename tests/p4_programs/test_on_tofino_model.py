@@ -32,10 +32,10 @@ from fanin.emulation.tofino_model import (
 )
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.protocol.job import JobSpec
+from tests.p4_programs.model_histories import Lawful, ModelSides
 from tests.p4_programs.recorded import Recorded
 from tests.p4_programs.stf import PacketTest
 from tests.p4_programs.subjects import write_job
-from tests.p4_programs.test_tofino_model import Lawful, ModelSides
 from tests.support.bench import make_spec
 
 CONFIGURATION = "tna-model-synchronous"

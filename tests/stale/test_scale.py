@@ -125,7 +125,7 @@ def test_every_round_gives_each_shard_whole_flows_of_slots(
     )
     packets = -(-(TALLY_BINS + elements) // layout.chunk_elements)
     assert len(layout.slots) == (len(shards) if packets >= MIN_PACKETS_PER_SHARD * len(shards) else 1)
-    everything = Reduction(source=0, destination=0, count=layout.padded, element=Element.FLOAT32, lanes=lanes)
+    everything = Reduction(source=4096, destination=8192, count=layout.padded, element=Element.FLOAT32, lanes=lanes)
     for turn in (1, 2):
         parts = dict(deal(everything, layout.chunk_elements, layout.spread, turn))
         chunks = [parts[shard].count // layout.chunk_elements for shard in range(len(parts))]

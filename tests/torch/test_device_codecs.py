@@ -19,8 +19,8 @@ from fanin.host.torch.training.shard_groups import Segment
 from fanin.options import Options
 from tests.support.buckets import Bucket
 from tests.support.host_device import TensorArithmetic, TensorWeights
+from tests.torch.device_groups import reducers_of
 from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
-from tests.torch.test_device_reducer import reducers_of
 
 SMALL = 700
 """Elements whose sum is exact."""
