@@ -45,11 +45,19 @@ TAKEN = {
     for name, each in vars(test_tree).items()
     if name.startswith("test_") and "kinds" in inspect.signature(each).parameters
 }
+NARROWED = TAKEN.pop("test_a_leaf_whose_long_packets_are_lost_tells_its_workers_and_its_controller")
 globals().update(TAKEN)
 
 
 def test_there_are_scenarios_to_take() -> None:
     assert len(TAKEN) >= 8
+
+
+@pytest.mark.parametrize("kinds", [("p4", "twin")], ids=["p4-twin"], indirect=True)
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_root_answers_a_leaf_that_asks_whether_long_packets_pass(kinds: dict[str, Any], direction: str) -> None:
+    """A leaf in a pipeline does not ask: its controller does not see which rounds wait (UplinkPresence.packets_due)."""
+    NARROWED(kinds, direction)
 
 
 def broadcast(tree: Tree, source: int, given: np.ndarray) -> list[np.ndarray]:

@@ -156,7 +156,7 @@ def test_a_leaf_whose_long_packets_are_lost_tells_its_workers_and_its_controller
 
 
 def test_a_leaf_that_waits_for_another_goes_on(kinds: dict[str, Any]) -> None:
-    tree = Tree(**kinds, words_per_packet=256)
+    tree = Tree(**kinds, words_per_packet=16)  # as many as a Tofino parses
     for worker in (0, 1):
         tree.submit(worker, np.ones(1000, np.int32))
     tree.run_for(4 * tree.root_spec.liveness_timeout_s)
