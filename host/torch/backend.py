@@ -16,13 +16,12 @@ from fanin.host.torch.collectives import (
     layers,
     process_group,
     reduce_collectives,
-    request,
     switch_reducer,
     two_levels,
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.gloo import inner
-from fanin.host.torch.handles import completion, registered, work
+from fanin.host.torch.handles import completion, registered, request, work
 from fanin.host.torch.handles.dynamo import keep_out
 from fanin.options import ENVIRONMENT_PREFIX, Options
 from fanin.variables import without_effect

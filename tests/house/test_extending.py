@@ -75,7 +75,8 @@ def test_a_codec(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
-    from fanin.host.torch.collectives import reduce_collectives, request
+    from fanin.host.torch.collectives import reduce_collectives
+    from fanin.host.torch.handles import request
     from fanin.options import Options
     from tests.support.services import a_service, address_of
     from tests.torch.groups import SIZE, groups_of, on_every_rank

@@ -12,12 +12,12 @@ from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.codecs.weight_codec import WeightPlan
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.device import agreement, cuda, triton_arithmetic
 from fanin.host.torch.device.arithmetic import Plan, Rotation
 from fanin.host.torch.device.device import Action, Event, Memory, Stream
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.host.torch.device.threads import ThreadedDevice
+from fanin.host.torch.handles.request import Request
 from fanin.host.torch.training import device_codecs
 
 

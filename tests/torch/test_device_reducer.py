@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -13,14 +11,13 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.device import agreement, reducer
-from fanin.host.torch.device.reducer import HEAD_BYTES, DeviceReducer, Means, _pinned
-from fanin.host.torch.device.threads import ThreadedDevice
+from fanin.host.torch.device.reducer import HEAD_BYTES, _pinned
+from fanin.host.torch.handles.request import Request
 from fanin.numerics.reduction import EXACT, Element, Operator
-from fanin.options import Options
-from tests.support.host_device import HostDevice, TensorArithmetic
-from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
+from tests.support.host_device import HostDevice
+from tests.torch.device_groups import reducers_of
+from tests.torch.groups import SIZE, groups_of, on_every_rank
 
 TIMEOUT_S = 60.0
 SLOT_BYTES = 64 << 10
@@ -37,40 +34,6 @@ ELEMENTS = {
     torch.float32: Element.FLOAT32, torch.bfloat16: Element.BFLOAT16, torch.float16: Element.FLOAT16,
     torch.int32: Element.INT32, torch.float64: Element.FLOAT64, torch.int64: Element.INT64,
 }  # fmt: skip
-
-
-@contextmanager
-def reducers_of(options: Options | None = None) -> Iterator[tuple[Groups, list[DeviceReducer]]]:
-    with groups_of(options) as groups:
-        made = [_reducer(group) for group in groups]
-        yield groups, made
-        for each in made:
-            each.drain()
-            each.close()
-
-
-def _reducer(group: Any) -> DeviceReducer:
-    resources = group._resources
-    parts = resources._device_parts
-    switch = resources._switch_reducer
-
-    def join(name: str, options: Options, interrupted: Callable[[], None]) -> Any:
-        from dataclasses import replace
-
-        meeting = replace(resources.meeting, job_name=name, holds_switch=False)
-        return resources._join_meeting(meeting, interrupted, options)
-
-    return DeviceReducer(
-        Means(
-            words=switch.session,
-            codes=lambda: parts._join_codes(switch.session, join, resources._failed),
-            arithmetic=TensorArithmetic(),
-            make_device=lambda _device, told: ThreadedDevice(HostDevice(), told),
-            divisor=switch.divisor,
-        ),
-        resources.failures,
-        resources.completion,
-    )
 
 
 def request(tensor: torch.Tensor, **fields: Any) -> Request:

@@ -16,12 +16,12 @@ from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError,
 from fanin.host.torch import backend
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives.fallback import Fallback, State
-from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.device.reducer import overlap
 from fanin.host.torch.handles import work
 from fanin.host.torch.handles.completion import CallbackPool, Completion
 from fanin.host.torch.handles.failures import Failures, Watch
 from fanin.host.torch.handles.host_tensor import movable, plain
+from fanin.host.torch.handles.request import Request, tag_of
 from fanin.host.torch.handles.work import CombinedWork, FaninWork
 from fanin.host.torch.meeting import incarnation
 from fanin.host.torch.meeting.incarnation import find_incarnation

@@ -28,9 +28,9 @@ import torch
 
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.handles.host_tensor import as_bytes, copy_back, flat, lies_flat
 from fanin.host.torch.handles.overlap import apart
+from fanin.host.torch.handles.request import Request, tag_of
 from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork, Tensors
 from fanin.numerics.reduction import COPIED, Element
 

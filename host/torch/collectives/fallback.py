@@ -40,12 +40,12 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
 from fanin.host.session.finished import Ends, FinishedEverywhere
-from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.gloo.gloo_devices import DEVICES
 from fanin.host.torch.handles.failures import Failures
 from fanin.host.torch.handles.host_tensor import copy_back, on_host
+from fanin.host.torch.handles.request import Request
 from fanin.host.torch.handles.work import GLOO_CLOCK_S, MIN_WAIT_S, FaninWork, LocalWork, Once
 from fanin.interruptions import interrupts
 from fanin.numerics.reduction import EXACT

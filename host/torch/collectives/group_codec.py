@@ -11,10 +11,10 @@ import torch
 from fanin.errors import ConfigurationError
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Encoder, Floats, Place, Stages, sums_of
-from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.routing import AVG, ELEMENTS, SUM
 from fanin.host.torch.device.encoder import DeviceEncoder
 from fanin.host.torch.handles.host_tensor import copy_back, lies_flat
+from fanin.host.torch.handles.request import Request
 from fanin.host.torch.handles.work import Tensors
 from fanin.numerics.reduction import LANES, Element
 

@@ -42,13 +42,13 @@ from fanin.host.session.shards import JoinedSession
 from fanin.host.session.surviving import SurvivingSession
 from fanin.host.torch.collectives.device_parts import DeviceParts
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
-from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
 from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import WATCH, Failures
+from fanin.host.torch.handles.request import Request
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.incarnation import find_incarnation, renewed_store

@@ -1,6 +1,6 @@
 """Every reducing collective: which route its tensors take, in what form they travel, and what comes back where.
 
-What the switch sums becomes a `Request` here (request.py), and leaves by `GroupResources.submit`.
+What the switch sums becomes a `Request` here (handles/request.py), and leaves by `GroupResources.submit`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from fanin.errors import UnsupportedError
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.collectives.request import Request, tag_of
 from fanin.host.torch.collectives.routing import (
     AVG,
     ELEMENTS,
@@ -31,6 +30,7 @@ from fanin.host.torch.collectives.routing import (
 from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.device.encoder import Contribution
 from fanin.host.torch.handles.host_tensor import copy_back, on_host, plain
+from fanin.host.torch.handles.request import Request, tag_of
 from fanin.host.torch.handles.work import FaninWork, LocalWork, Tensors
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import EXACT, LANES, Element, Operator, lanes_number, sum_in_place

@@ -13,8 +13,8 @@ import torch
 
 from fanin.errors import FaninError, UnsupportedError
 from fanin.host.session.leased import LeasedSession
-from fanin.host.torch.collectives.request import Request
 from fanin.host.torch.handles.host_tensor import copy_back, on_host
+from fanin.host.torch.handles.request import Request
 from fanin.host.torch.handles.work import FaninWork, LocalWork, SwitchWork, at_present
 from fanin.numerics.reduction import Brief
 

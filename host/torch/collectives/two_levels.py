@@ -26,7 +26,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections import Counter
 
     from fanin.host.torch.collectives.first_cause import FirstCause
-    from fanin.host.torch.collectives.process_group import FaninProcessGroup
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
     from fanin.host.torch.meeting.levels import Levels
@@ -53,6 +52,23 @@ Waiting = Callable[[], object]
 """Returns when the part holds its sum; raises when it never will."""
 Starting = Callable[[torch.Tensor], Waiting]
 """Starts the sum of this rank's part between hosts, in place."""
+
+
+class Between(Protocol):
+    """The process group between hosts, as far as sums of two levels need it: a FaninProcessGroup, which is made of
+    parts that know TwoLevels."""
+
+    def allreduce(self, tensors: Any, opts: Any = ..., timeout: timedelta | None = None) -> FaninWork:
+        """All-reduce the tensors in place."""
+
+    def abort(self, reason: FaninError | None = None) -> None:
+        """Drop out at once; whatever waits raises. `reason`: a failure elsewhere."""
+
+    def shutdown(self) -> None:
+        """Leave the job once its sums have ended."""
+
+    def counters(self) -> dict[str, int | float]:
+        """Counters of the group's own."""
 
 
 def waiting_for(work: FaninWork, timeout_s: float) -> Waiting:
@@ -67,7 +83,7 @@ class TwoLevels:
         self,
         levels: Levels,
         inside: Inside,
-        between: FaninProcessGroup | None,
+        between: Between | None,
         failures: Failures,
         completion: Completion,
         counters: Counter[str],

@@ -8,6 +8,7 @@ a dozen); here it is kept by the same kinds, and given addresses instead of tens
 from __future__ import annotations
 
 import threading
+import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,8 @@ ALIGNED = 16
 INT_BITS = 31
 COMPILED = "JITFunction"
 """The class of a kernel that is compiled; under TRITON_INTERPRET=1 it is another one."""
-DRIVER_ERROR = "Triton Error [CUDA]"
-"""An error of the driver's, of a launch or of something before it, begins so."""
+DRIVER_MODULE, LOADING = "triton.backends.nvidia.driver", "_init_handles"
+"""The module in which Triton calls the CUDA driver, and the function that loads a kernel."""
 
 
 _compiling = threading.Lock()
@@ -84,7 +85,7 @@ class Launcher:
             # Never with contraction: the kernels' bits depend on it.
             return self._kernel[grid](*arguments, **constants, num_warps=launch.warps, enable_fp_fusion=False)
         except Exception as error:
-            if not self._compiles or DRIVER_ERROR in str(error):
+            if not self._compiles or _of_driver(error):
                 raise
             name = getattr(self._kernel, "__name__", "of unknown name")
             raise UnsupportedError(
@@ -92,6 +93,15 @@ class Launcher:
                 "the Triton that this torch was built for, or other lanes or another codec; without Triton, tensors "
                 "are quantized on their hosts"
             ) from error
+
+
+def _of_driver(error: Exception) -> bool:
+    """Whether the CUDA driver failed and no compiler did. Triton raises RuntimeError for both, in different places."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if type(error) is not RuntimeError or not frames:
+        return False
+    last = frames[-1][0]
+    return last.f_globals.get("__name__") == DRIVER_MODULE or last.f_code.co_name == LOADING
 
 
 def _kind(number: int | float) -> tuple[bool, ...] | None:

@@ -39,9 +39,9 @@ from fanin.numerics.reduction import EXACT, LANES, Element, Operator, Reduction
 
 if TYPE_CHECKING:
     from fanin.host.session.leased import AnySession
-    from fanin.host.torch.collectives.request import Request
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
+    from fanin.host.torch.handles.request import Request
 
 log = logging.getLogger("fanin")
 

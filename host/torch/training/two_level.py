@@ -89,6 +89,9 @@ class TwoLevelState:
         self.group, self.lanes, self.error_feedback = found, lanes, error_feedback
         self.levels: TwoLevels | None = found.open_two_levels(inside)
         """Both levels; None: one level."""
+        between = None if self.levels is None else self.levels.between
+        assert between is None or isinstance(between, FaninProcessGroup)
+        self._between: FaninProcessGroup | None = between
         self._one_level: CodecState | LanesState | None = None
         if self.levels is None:
             self._one_level = (
@@ -96,8 +99,7 @@ class TwoLevelState:
                 if self.codec is None
                 else CodecState(self.codec, group=found)
             )
-        elif self.codec is not None and self.levels.between is not None:
-            between = self.levels.between
+        elif self.codec is not None and between is not None:
             self.codec.encoder(Place(between.rank(), between.size(), ()))  # refuses now, not in backward
         self.step = 0
         """Steps that are done; the same on every rank, since codecs draw random numbers by it."""
@@ -120,7 +122,7 @@ class TwoLevelState:
             return codec_hook(self._one_level, bucket)
         assert self.levels is not None
         gradients = bucket.buffer()
-        start = self._start(self.levels.between, bucket, self.step)
+        start = self._start(self._between, bucket, self.step)
         self.step += bucket.is_last()
         work = self.levels.reduce(gradients, [gradients], start, self.group.timeout_s, average=True)
         return work.get_future().then(lambda reduced: reduced.value()[0])
