@@ -16,7 +16,7 @@ import torch
 from fanin.errors import UnsupportedError
 from fanin.host.codecs.words import codec_for
 from fanin.host.torch.device.arithmetic import CODE_BIAS, ELEMENTS, Plan, plan_of
-from fanin.host.torch.device.launcher import Launch, Launcher
+from fanin.host.torch.device.launcher import DRIVER_MODULE, Launch, Launcher
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.host.torch.device.triton_arithmetic import lane_differences
 from fanin.numerics.reduction import EXACT, LANES, WIDE_SUMS, Element
@@ -119,16 +119,18 @@ class JITFunction:
 
     arg_names = ("x", "count", "WIDE", "TILE")
 
-    def __init__(self, error: Exception | None = None) -> None:
-        """`error`: why it does not compile."""
+    def __init__(self, error: Exception | None = None, module: str = __name__) -> None:
+        """`error`: raised by a launch, in a module of this name."""
         self.launched: list[tuple[Any, ...]] = []
         self.packed_metadata = None
         self._error = error
+        self._place: dict[str, Any] = {"__name__": module}
+        exec("def fail(error): raise error", self._place)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., JITFunction]:
         def launch(*arguments: Any, **named: Any) -> JITFunction:
             if self._error is not None:
-                raise self._error
+                self._place["fail"](self._error)
             found = "compiled" if arguments and not isinstance(arguments[0], torch.Tensor) else "by triton"
             assert named.get("enable_fp_fusion") is (None if found == "compiled" else False)
             self.launched.append((found, grid, *arguments[1:], *(() if named else arguments[:1])))
@@ -158,7 +160,8 @@ def test_a_kernel_that_does_not_compile_is_an_error_that_names_it_and_its_varian
 
 
 def test_an_error_of_the_driver_is_not_taken_for_one_of_the_compiler() -> None:
-    launcher = Launcher(JITFunction(RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")))
+    error = RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered")
+    launcher = Launcher(JITFunction(error, module=DRIVER_MODULE))
     with pytest.raises(RuntimeError, match="illegal memory access") as raised:
         launcher(Launch(128, 4), (5,), torch.zeros(64), 32, TILE=128, WIDE=True)
     assert not isinstance(raised.value, UnsupportedError)
