@@ -46,7 +46,7 @@ from fanin.host.torch.gloo.gloo_devices import DEVICES
 from fanin.host.torch.handles.failures import Failures
 from fanin.host.torch.handles.host_tensor import copy_back, on_host
 from fanin.host.torch.handles.request import Request
-from fanin.host.torch.handles.work import GLOO_CLOCK_S, MIN_WAIT_S, FaninWork, LocalWork, Once
+from fanin.host.torch.handles.work import MIN_WAIT_S, FaninWork, LocalWork, Once, used_up
 from fanin.interruptions import interrupts
 from fanin.numerics.reduction import EXACT
 
@@ -264,8 +264,7 @@ class Fallback:
             try:
                 operation.over_gloo.wait(timedelta(seconds=max(MIN_WAIT_S, deadline - time.monotonic())))
             except Exception as error:
-                late = time.monotonic() >= deadline - GLOO_CLOCK_S
-                self._failures.raise_of_gloo(error, name, timeout_s, late=late)
+                self._failures.raise_of_gloo(error, name, timeout_s, late=used_up(deadline))
             if operation.settle is not None:
                 operation.settle()
 

@@ -35,7 +35,7 @@ from fanin.errors import FaninError, WorkerLostError
 from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.lane import Lane
 from fanin.host.torch.collectives.routing import AVG, PREMUL_SUM, SUM, factor_of
-from fanin.host.torch.handles.work import GLOO_CLOCK_S, FaninWork, QueuedWork, Tensors, at_present
+from fanin.host.torch.handles.work import FaninWork, QueuedWork, Tensors, at_present, used_up
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -259,16 +259,13 @@ class _Sum:
             self._streams[1].record_event().synchronize()
 
     def _await_inside(self, work: Any) -> None:
-        """Wait for a collective of NCCL's or gloo's; raises CollectiveTimeoutError where it has used up its time.
-
-        Both raise RuntimeError for everything, so the clock tells a rank that has not come from one that is gone.
-        """
-        ends_s = time.monotonic() + self.timeout_s - GLOO_CLOCK_S
+        """Wait for a collective of NCCL's or gloo's; raises CollectiveTimeoutError where it has used up its time."""
+        ends_at = time.monotonic() + self.timeout_s
         try:
             work.wait()
         except RuntimeError as error:
             failures = self._owner.failures
-            if time.monotonic() < ends_s or failures.failure is not None:
+            if not used_up(ends_at) or failures.failure is not None:
                 raise
             raise failures.late("all_reduce", self.timeout_s) from error
 

@@ -68,6 +68,13 @@ class _Inherited(float):
         return made
 
 
+def used_up(ends_at: float) -> bool:
+    """Whether a collective of gloo's or NCCL's that raises now was given up: its time ends at `ends_at`, a
+    time.monotonic(). Both raise one type for everything, so only the clock tells that from a peer that is gone.
+    """
+    return time.monotonic() >= ends_at - GLOO_CLOCK_S
+
+
 def at_present(timeout_s: float) -> float:
     """A collective's timeout, for a wait that begins now."""
     return timeout_s.default.seconds if isinstance(timeout_s, _Inherited) else timeout_s
@@ -277,8 +284,7 @@ class GlooWork(FaninWork):
         try:
             self._inner.wait(timedelta(seconds=timeout_s))
         except Exception as error:
-            late = time.monotonic() >= ends_at - GLOO_CLOCK_S
-            self._failures.raise_of_gloo(error, self._name, timeout_s, late=late)
+            self._failures.raise_of_gloo(error, self._name, timeout_s, late=used_up(ends_at))
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """Chained to gloo's own future, so that gloo's collectives wait for nobody else's."""
@@ -319,7 +325,7 @@ class AnySourceWork(PeerWork):
         try:
             self._inner.wait(timedelta(seconds=self._timeout_s))
         except Exception as error:
-            self._raised, self._late = error, time.monotonic() >= self._gloo_ends_at - GLOO_CLOCK_S
+            self._raised, self._late = error, used_up(self._gloo_ends_at)
         self._arrived.set()
 
     def _transported(self) -> bool:
