@@ -31,9 +31,9 @@ from fanin.host.torch.device.cuda import FLAG_BYTES
 from fanin.host.torch.device.device import Stream
 from fanin.host.torch.device.pipeline import Channel, Coding, Exchange, Piece, Pipeline, Status, land_within
 from fanin.host.torch.device.ring import Ring
-from fanin.host.torch.device.work import DeviceWork, HostPart, HostWork, Job
+from fanin.host.torch.device.work import DeviceWork, Job
 from fanin.host.torch.handles.host_tensor import as_bytes
-from fanin.host.torch.handles.work import FaninWork, LocalWork
+from fanin.host.torch.handles.work import FaninWork, LocalWork, QueuedWork
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import EXACT, LANES, Element, Operator, Reduction
 
@@ -174,15 +174,14 @@ class DeviceReducer:
     def queue(self, request: Request, hand_over: Callable[[Request], int]) -> FaninWork:
         """A request on host memory, behind the pieces that wait."""
         self.raise_if_failed(request.name, request.timeout_s)
-        host = HostPart()
-        work = HostWork(
-            host, self._failures, request.name, self._completion, request.outputs, request.timeout_s, request.finish
+        work = QueuedWork(
+            self._failures, request.name, self._completion, request.outputs, request.timeout_s, request.finish
         )
         # The courier does not hold the action at the end, nor the tensors that it is for.
         bare = replace(request, outputs=[], finish=None)
         land = partial(land_within, self._means.words.wait, request.timeout_s)
         with self._lock:
-            self._word_threads.put(Parcel(start=partial(hand_over, bare), land=land, over=host.end))
+            self._word_threads.put(Parcel(start=partial(hand_over, bare), land=land, over=work.host.end))
         return work
 
     def raise_if_failed(self, name: str, timeout_s: float) -> None:

@@ -12,33 +12,17 @@ Rules
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from fanin.errors import CollectiveTimeoutError
 from fanin.host.torch.device.device import Event
-from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, Tensors, at_present
+from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, HostPart, Tensors, at_present
 
 if TYPE_CHECKING:
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
-
-
-class HostPart:
-    """The host's part of one reduction, and how that ended. Couriers hold this, and nothing of the device's."""
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self.over = threading.Event()
-        """Set when it is done, for better or worse."""
-
-    def end(self, error: BaseException | None) -> None:
-        """It is over; the first word counts."""
-        if not self.over.is_set():
-            self.error = error
-            self.over.set()
 
 
 class Job:
@@ -82,8 +66,7 @@ class DeviceWork(FaninWork):
     def _await(self, timeout_s: float) -> None:
         job = self._job
         if not job.host.over.wait(timeout_s):
-            late = CollectiveTimeoutError(f"no result after {timeout_s:g} s")
-            raise self._failures.explain(late, job.name, timeout_s)
+            raise self._failures.late(job.name, timeout_s)
         self._raise_if_failed(timeout_s)
         if not job.device.join(job.done, timeout_s):
             late = CollectiveTimeoutError(f"the result is here, and the device has not taken it in {timeout_s:g} s")
@@ -95,37 +78,6 @@ class DeviceWork(FaninWork):
         if error is not None:
             self._error = explained = self._failures.explain(error, self._job.name, timeout_s)
             raise explained from error
-
-    def when_transported(self, then: Callable[[], None]) -> None:
-        """A thread of the pool waits."""
-        self._after_a_wait(then)
-
-
-class HostWork(FaninWork):
-    """A reduction of host memory that waits behind pieces of a device's."""
-
-    def __init__(
-        self,
-        host: HostPart,
-        failures: Failures,
-        name: str,
-        completion: Completion,
-        outputs: Tensors,
-        timeout_s: float,
-        finish: Callable[[], None] | None,
-    ) -> None:
-        super().__init__(completion, outputs, timeout_s, finish)
-        self._host, self._failures, self._name = host, failures, name
-
-    def _transported(self) -> bool:
-        return self._host.over.is_set()
-
-    def _await(self, timeout_s: float) -> None:
-        if not self._host.over.wait(timeout_s):
-            late = CollectiveTimeoutError(f"no result after {timeout_s:g} s")
-            raise self._failures.explain(late, self._name, timeout_s)
-        if self._host.error is not None:
-            raise self._failures.explain(self._host.error, self._name, timeout_s) from self._host.error
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """A thread of the pool waits."""

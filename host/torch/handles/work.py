@@ -407,8 +407,26 @@ class CombinedWork(FaninWork):
         after(0)
 
 
+class HostPart:
+    """The part of one collective that a thread of ours carries out, and how that ended.
+
+    Threads may hold this in the place of the handle, which has the program's tensors.
+    """
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.over = threading.Event()
+        """Set when it is done, for better or worse."""
+
+    def end(self, error: BaseException | None) -> None:
+        """It is over; the first word counts."""
+        if not self.over.is_set():
+            self.error = error
+            self.over.set()
+
+
 class QueuedWork(FaninWork):
-    """A collective that a thread of ours carries out (two levels) and reports here."""
+    """A collective that a thread of ours carries out (two levels; host memory behind pieces of a device's)."""
 
     def __init__(
         self,
@@ -422,27 +440,25 @@ class QueuedWork(FaninWork):
         super().__init__(completion, outputs, timeout_s, finish)
         self._failures = failures
         self._name = name
-        self._over = threading.Event()
-        self._raised: BaseException | None = None
+        self.host = HostPart()
 
     @property
     def is_over(self) -> bool:
         """Whether the carrying thread is done with it."""
-        return self._over.is_set()
+        return self.host.over.is_set()
 
     def report(self, error: BaseException | None = None) -> None:
         """The carrying thread is done with it, with that error or well."""
-        self._raised = error
-        self._over.set()
+        self.host.end(error)
 
     def _transported(self) -> bool:
-        return self._over.is_set()
+        return self.is_over
 
     def _await(self, timeout_s: float) -> None:
-        if not self._over.wait(timeout_s):
+        if not self.host.over.wait(timeout_s):
             raise self._failures.late(self._name, timeout_s)
-        if self._raised is not None:
-            raise self._failures.explain(self._raised, self._name, timeout_s) from self._raised
+        if self.host.error is not None:
+            raise self._failures.explain(self.host.error, self._name, timeout_s) from self.host.error
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """A thread of the pool waits."""
