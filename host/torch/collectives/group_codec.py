@@ -11,7 +11,7 @@ import torch
 from fanin.errors import ConfigurationError
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Encoder, Floats, Place, Stages, sums_of
-from fanin.host.torch.collectives.routing import AVG, ELEMENTS, SUM
+from fanin.host.torch.collectives.routing import AVG, ELEMENTS, QUANTIZED, SUM
 from fanin.host.torch.device.encoder import DeviceEncoder
 from fanin.host.torch.handles.host_tensor import copy_back, lies_flat
 from fanin.host.torch.handles.request import Request
@@ -32,7 +32,6 @@ class GroupCodec:
     Steps are counted by calls, which are the same on every rank, so random numbers agree.
     """
 
-    DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
     MAX_ENCODERS = 64
     """Sizes whose signs are remembered; the one that was made first gives way."""
 
@@ -63,7 +62,7 @@ class GroupCodec:
     def takes(self, tensor: torch.Tensor, op: object) -> bool:
         """Whether a reduction goes through the codec."""
         return (
-            tensor.dtype in self.DTYPES
+            tensor.dtype in QUANTIZED
             and tensor.layout is torch.strided
             and tensor.numel() >= self._smallest
             # Not `in`, which compares the other way around: a RedOpType does not know a ReduceOp.

@@ -20,6 +20,7 @@ from fanin.host.torch.collectives.routing import (
     AVG,
     ELEMENTS,
     OPERATORS,
+    QUANTIZED,
     SUM,
     SUM_ROUTES,
     Path,
@@ -41,7 +42,6 @@ SPARSE_DTYPES = {
 } | {torch.float16: torch.float32, torch.int16: torch.int32}
 """Element types of sparse tensors, and those that gloo adds them in."""
 
-QUANTIZED_ON_DEVICES = (torch.float32, torch.bfloat16, torch.float16)
 _BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """The tensor that every barrier adds and nobody reads."""
 _SUM_TAG, _BARRIER_TAG = tag_of("all_reduce", average=False), tag_of("barrier", average=False)
@@ -199,7 +199,7 @@ class ReduceCollectives:
         """Device on which a residual of sums of that tensor must lie: the tensor's, if its words are made there."""
         number = self._lanes if lanes is None else _number(lanes)
         beside = (
-            tensor.dtype in QUANTIZED_ON_DEVICES and number in LANES and tensor.numel() > self._exact
+            tensor.dtype in QUANTIZED and number in LANES and tensor.numel() > self._exact
             and self._resources.arithmetic_on(tensor.device) is not None
         )  # fmt: skip
         return tensor.device if beside else torch.device("cpu")

@@ -41,6 +41,9 @@ ELEMENTS: dict[torch.dtype, Element] = {
 }
 """Element types that the switch adds."""
 
+QUANTIZED = (torch.float32, torch.float16, torch.bfloat16)
+"""Element types of weights and gradients that codecs take, and whose words a device can make."""
+
 EXACT_ELEMENTS = ELEMENTS | {torch.int64: Element.INT64}
 """Element types that it carries apart, for the ranks to reduce."""
 OPERATORS = {

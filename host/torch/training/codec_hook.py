@@ -30,6 +30,7 @@ from fanin.errors import CollectiveMismatchError, ConfigurationError, Unsupporte
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Codec, Place
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.collectives.routing import QUANTIZED
 from fanin.host.torch.handles.dynamo import keep_out
 from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.codec_buckets import Bucket, Row
@@ -40,9 +41,6 @@ from fanin.host.torch.training.device_codecs import average, encoder_on_device
 from fanin.numerics.reduction import EXACT
 
 log = logging.getLogger("fanin")
-
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-"""Gradients that a codec takes."""
 
 
 class CodecState:
@@ -242,7 +240,7 @@ class CodecState:
 
     def _bucket(self, index: int, gradients: torch.Tensor, parameters: list[torch.Tensor]) -> Bucket:
         """The bucket's encoder: the one that it had, while its parameters are the same."""
-        if gradients.dtype not in DTYPES:
+        if gradients.dtype not in QUANTIZED:
             raise UnsupportedError(
                 f"codecs are for float32, float16 and bfloat16 gradients, not {gradients.dtype}. Remedy: no codec for "
                 "this model, or lanes_hook"

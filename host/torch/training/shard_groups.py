@@ -27,9 +27,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.collectives.routing import QUANTIZED
 
-QUANTIZED = (torch.float32, torch.bfloat16, torch.float16)
-"""Element types of weights and gradients that codecs take."""
 MIN_DIMENSIONS = 2
 """Parameters of fewer dimensions travel exactly."""
 NO_BACKWARD = -1

@@ -30,11 +30,11 @@ from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.codecs.lanes import Lanes
 from fanin.host.codecs.weight_codec import Loss
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.collectives.routing import SUM_ROUTES, factor_of
+from fanin.host.torch.collectives.routing import QUANTIZED, SUM_ROUTES, factor_of
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.training.codec_sums import contributed_bytes
 from fanin.host.torch.training.shard_gather import ShardGather
-from fanin.host.torch.training.shard_groups import QUANTIZED, ShardGroup
+from fanin.host.torch.training.shard_groups import ShardGroup
 
 MAX_LATE = 2
 """Reductions that are under way while backward goes on: one that travels, and one that waits for its turn."""

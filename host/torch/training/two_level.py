@@ -29,11 +29,11 @@ from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Codec, Place
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.collectives.routing import QUANTIZED
 from fanin.host.torch.collectives.two_levels import DTYPES, Starting, TwoLevels, Waiting, waiting_for
 from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.codec_buckets import Bucket
 from fanin.host.torch.training.codec_flight import Flight
-from fanin.host.torch.training.codec_hook import DTYPES as CODEC_DTYPES
 from fanin.host.torch.training.codec_hook import CodecState, codec_hook
 from fanin.host.torch.training.device_codecs import average, encoder_on_device
 from fanin.host.torch.training.hooks import LanesState, lanes_hook
@@ -131,7 +131,7 @@ class TwoLevelState:
         """Function to start the mean of the bucket's shard over hosts; it does nothing with all ranks on one host."""
         gradients, index = bucket.buffer(), bucket.index()
         parameters = tuple(id(parameter) for parameter in bucket.parameters())
-        if gradients.dtype not in (DTYPES if self.codec is None else CODEC_DTYPES):
+        if gradients.dtype not in (DTYPES if self.codec is None else QUANTIZED):
             raise UnsupportedError(f"two_level_hook: gradients of {gradients.dtype}. Remedy: a model in floats")
 
         def start(shard: torch.Tensor) -> Waiting:
