@@ -219,9 +219,9 @@ def test_a_child_that_reports_something_else_is_an_error(monkeypatch: pytest.Mon
         (f"os.write({report}, b'hello\\n')", r"it reported b'hello"),
         (f"os.write({report}, b'[]\\n')", r"it reported b'\[\]"),
         ("sys.exit(3)", "it ended with status 3"),
-        (f"os.close({report}); time.sleep(1000)", "it closed its report and did not end"),
+        (f"os.close({report}); signal.pause()", "it closed its report and did not end"),
     ):
-        impostor.write_text(f"#!{python} -S\nimport os, sys, time\n{does}\n")
+        impostor.write_text(f"#!{python} -S\nimport os, signal, sys\n{does}\n")
         impostor.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(impostor))
         with pytest.raises(SwitchUnreachableError, match=error):

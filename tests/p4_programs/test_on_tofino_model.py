@@ -42,9 +42,9 @@ CONFIGURATION = "tna-model-synchronous"
 PACKETS = 60
 COMPILED = tuple(os.environ.get(name) for name in ("FANIN_TOFINO_CONF", "FANIN_TOFINO_P4INFO"))
 NEEDS_COMPILED = "needs FANIN_TOFINO_CONF and FANIN_TOFINO_P4INFO: what the compiler made of p4/tna"
-SILENT = "import time; time.sleep(600)"
+SILENT = "import signal; signal.pause()"
 SERVING = """
-import socket, sys, time
+import socket, sys
 server = socket.create_server(("127.0.0.1", {port}))
 print("bf_switchd: server started", flush=True)
 while True: server.accept()[0].close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from fanin.host.torch.device.reducer import DeviceReducer, Means
@@ -29,8 +30,6 @@ def _reducer(group: Any) -> DeviceReducer:
     switch = resources._switch_reducer
 
     def join(name: str, options: Options, interrupted: Callable[[], None]) -> Any:
-        from dataclasses import replace
-
         meeting = replace(resources.meeting, job_name=name, holds_switch=False)
         return resources._join_meeting(meeting, interrupted, options)
 

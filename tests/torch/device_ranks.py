@@ -499,8 +499,14 @@ def nccl(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     _nccl_over_sockets(rank)
     torch.cuda.set_device(DEVICE)
     dist.init_process_group("nccl", timeout=timedelta(seconds=20))
-    tensor = torch.ones(25 * MIB // 4, device=DEVICE)
-    took = []
+    _report_sums(report)
+    report("version", ".".join(map(str, torch.cuda.nccl.version())))
+    os._exit(0)
+
+
+def _report_sums(report: Report) -> None:
+    """Time sums of 25 MiB over the world; the first two warm up."""
+    tensor, took = torch.ones(25 * MIB // 4, device=DEVICE), []
     for _ in range(7):
         synchronize()
         begin = time.perf_counter()
@@ -508,8 +514,6 @@ def nccl(report: Report, rank: int, size: int, arguments: list[str]) -> None:
         synchronize()
         took.append(time.perf_counter() - begin)
     report("25 MiB, ms", median_ms(took[2:]))
-    report("version", ".".join(map(str, torch.cuda.nccl.version())))
-    os._exit(0)
 
 
 def _nccl_over_sockets(rank: int) -> None:
@@ -540,14 +544,7 @@ def two_levels(report: Report, rank: int, size: int, arguments: list[str]) -> No
     average = two_level_hook(state, _bucket(torch.nn.Parameter(gradients), gradients.to(DEVICE))).wait()
     report("the hook's average is on", str(average.device))
     report("residual", state.residual_norm())
-    tensor, took = torch.ones(25 * MIB // 4, device=DEVICE), []
-    for _ in range(7):
-        synchronize()
-        begin = time.perf_counter()
-        dist.all_reduce(tensor)
-        synchronize()
-        took.append(time.perf_counter() - begin)
-    report("25 MiB, ms", median_ms(took[2:]))
+    _report_sums(report)
     report("counters", {name: count for name, count in group.counters().items() if name.startswith("two_levels")})
     os._exit(0)
 
