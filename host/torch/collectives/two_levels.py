@@ -35,6 +35,7 @@ from fanin.errors import FaninError, WorkerLostError
 from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.lane import Lane
 from fanin.host.torch.collectives.routing import AVG, PREMUL_SUM, SUM, factor_of
+from fanin.host.torch.handles.host_tensor import writing_to
 from fanin.host.torch.handles.work import FaninWork, QueuedWork, Tensors, at_present, used_up
 
 if TYPE_CHECKING:
@@ -278,8 +279,7 @@ class _Sum:
     @contextlib.contextmanager
     def _on_stream(self, lane: int) -> Iterator[None]:
         """The lane's stream, behind what was made so far; without gradients."""
-        # Tensors that were made under inference_mode() can be written under that alone.
-        with torch.inference_mode() if self._flat.is_inference() else torch.no_grad():
+        with writing_to(self._flat):
             if self._streams is None or self._ready is None:
                 yield
                 return

@@ -26,6 +26,7 @@ from fanin.host.codecs.codec import DevicePlan, Part, Place, State
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.rotation import block_for
 from fanin.host.torch.device.arithmetic import Arithmetic, Rotation
+from fanin.host.torch.handles.host_tensor import writing_to
 from fanin.host.torch.handles.work import FaninWork
 
 SAMPLE_ELEMENTS, SAMPLED_OF = 1024, 16
@@ -183,7 +184,7 @@ class DeviceEncoder:
 
 
 def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
-    with torch.inference_mode() if target.is_inference() else torch.no_grad():
+    with writing_to(target):
         target.copy_(source)
 
 

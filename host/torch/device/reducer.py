@@ -32,7 +32,7 @@ from fanin.host.torch.device.device import Stream
 from fanin.host.torch.device.pipeline import Channel, Coding, Exchange, Piece, Pipeline, Status, land_within
 from fanin.host.torch.device.ring import Ring
 from fanin.host.torch.device.work import DeviceWork, Job
-from fanin.host.torch.handles.host_tensor import as_bytes
+from fanin.host.torch.handles.host_tensor import as_bytes, writing_to
 from fanin.host.torch.handles.work import FaninWork, LocalWork, QueuedWork
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import EXACT, LANES, Element, Operator, Reduction
@@ -307,7 +307,7 @@ class DeviceReducer:
         for output in outputs:
             if output.layout is torch.strided and output.dtype is not torch.bool:
                 real = torch.view_as_real(output.detach()) if output.is_complex() else output.detach()
-                with torch.inference_mode() if output.is_inference() else torch.no_grad():
+                with writing_to(output):
                     real.masked_fill_(failed, _nothing_like(real.dtype))
 
     # --- codes and words ---
@@ -391,7 +391,7 @@ class DeviceReducer:
         assert arithmetic is not None
 
         def decode() -> None:
-            with torch.inference_mode() if out.is_inference() else torch.no_grad():
+            with writing_to(out):
                 arithmetic.dequantize(plan, words.view(torch.int32), codes, out, skip=skip, failed=line.failed)
 
         return decode

@@ -164,9 +164,14 @@ def movable(tensor: torch.Tensor) -> HostTensor:
     return HostTensor(carried, lambda: copy_back(tensor, host))
 
 
+def writing_to(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
+    """In which a tensor of the program may be written: one that was made under inference_mode(), under that alone."""
+    return torch.inference_mode() if tensor.is_inference() else torch.no_grad()
+
+
 def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
     """Write values that arrived on the host into the user's tensor, which may have been made in inference mode."""
-    with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+    with writing_to(tensor):
         # Of memory that is not pinned the copy may read later, too, when that is somebody else's.
         tensor.detach().copy_(host, non_blocking=tensor.is_cuda and host.is_pinned())
 
