@@ -273,7 +273,7 @@ class _Sum:
     def spoil(self) -> None:
         """No values where a stream may read them without having asked whether the sum has failed."""
         if self._streams is not None:
-            with contextlib.suppress(RuntimeError), torch.cuda.stream(self._streams[1]), torch.no_grad():
+            with contextlib.suppress(RuntimeError), torch.cuda.stream(self._streams[1]), writing_to(self._flat):
                 self._flat.fill_(float("nan"))
 
     @contextlib.contextmanager
