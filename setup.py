@@ -13,12 +13,15 @@ from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
 from setuptools._distutils.ccompiler import new_compiler
 from setuptools._distutils.sysconfig import customize_compiler
+from setuptools.command.build_py import build_py
 
 NATIVE = os.environ.get("FANIN_BUILD_NATIVE", "1") != "0"  # 0: without the extension, the Python twin runs, slowly
 SANITIZER = os.environ.get("FANIN_SANITIZE", "")  # "address,undefined" or "thread": see docs/development.md
 COMPILING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
 """Commands that compile the extension; others, such as those that ask for metadata, need no compiler."""
 FLAGS = ["-O3", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-g1", "-MMD"]
+if os.environ.get("FANIN_WARNINGS") == "error":  # a developer's compiler, not a user's, which may warn of more
+    FLAGS.append("-Werror")
 LINK = ["-pthread"]
 if SANITIZER:
     FLAGS += [f"-fsanitize={SANITIZER}", "-fno-omit-frame-pointer", "-DFANIN_SANITIZED=1", "-O1"]
