@@ -61,6 +61,20 @@ def missing() -> str:
     return ""
 
 
+class BuildPython(build_py):
+    """Writes into a wheel which commit it was made from (fanin/build_commit.py)."""
+
+    def run(self) -> None:
+        super().run()
+        describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+        try:
+            commit = subprocess.run(describe, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):  # sources from an archive: `fanin --version` says nothing
+            return
+        if not self.editable_mode and Path(".git").exists():
+            Path(self.build_lib, "fanin", "commit.txt").write_text(commit, encoding="ascii")
+
+
 class BuildExtension(build_ext):
     """Keeps objects in build/ between builds, editable ones too, so that only what changed is compiled again."""
 
@@ -80,7 +94,7 @@ if NATIVE and COMPILING.intersection(sys.argv) and (lacking := missing()):
     # An error, before anything is copied and in one line: with the twin instead, fanin would work and be slow.
     raise SystemExit(f"fanin: the native engine cannot be built: {lacking}")
 setup(
-    cmdclass={"build_ext": BuildExtension},
+    cmdclass={"build_ext": BuildExtension, "build_py": BuildPython},
     ext_modules=[]
     if not NATIVE
     else [
