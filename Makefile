@@ -14,7 +14,7 @@ ARGS ?=
 WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && export CPATH="$$headers" &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-fast lint format types imports drift constants p4 wheel wheel-smoke sanitize \
+.PHONY: help demo demo-text test test-fast lint format tidy types imports drift constants p4 wheel wheel-smoke sanitize \
 	sanitize-address sanitize-thread fuzz fuzz-control simulate compose-check wheels bench ci clean
 
 help: ## This list
@@ -44,6 +44,9 @@ format: $(VENV)/dev.stamp ## Rewrite files as ruff wants them
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/clang-format -i $(NATIVE_SOURCES)
+
+tidy: $(VENV)/tools.stamp ## clang-tidy on native/ (skipped, by name, where it is not installed)
+	@$(WITH_HEADERS) tools/tidy.sh $(PY) $(ARGS)
 
 types: $(VENV)/dev.stamp ## mypy --strict
 	$(PY) tools/linked_tree.py
@@ -126,5 +129,5 @@ $(VENV)/demo.stamp: $(VENV)/tools.stamp $(INPUTS)
 
 $(VENV)/dev.stamp: $(VENV)/tools.stamp $(INPUTS)
 	@echo "installing fanin and what its tests need, compiling native/"
-	@$(WITH_HEADERS) $(PIP) --no-build-isolation --editable '.[dev]'
+	@$(WITH_HEADERS) FANIN_WARNINGS=error $(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@ $(VENV)/demo.stamp

@@ -13,12 +13,15 @@ from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
 from setuptools._distutils.ccompiler import new_compiler
 from setuptools._distutils.sysconfig import customize_compiler
+from setuptools.command.build_py import build_py
 
 NATIVE = os.environ.get("FANIN_BUILD_NATIVE", "1") != "0"  # 0: without the extension, the Python twin runs, slowly
 SANITIZER = os.environ.get("FANIN_SANITIZE", "")  # "address,undefined" or "thread": see docs/development.md
 COMPILING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
 """Commands that compile the extension; others, such as those that ask for metadata, need no compiler."""
 FLAGS = ["-O3", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-g1", "-MMD"]
+if os.environ.get("FANIN_WARNINGS") == "error":  # a developer's compiler, not a user's, which may warn of more
+    FLAGS.append("-Werror")
 LINK = ["-pthread"]
 if SANITIZER:
     FLAGS += [f"-fsanitize={SANITIZER}", "-fno-omit-frame-pointer", "-DFANIN_SANITIZED=1", "-O1"]
@@ -58,6 +61,20 @@ def missing() -> str:
     return ""
 
 
+class BuildPython(build_py):
+    """Writes into a wheel which commit it was made from (fanin/build_commit.py)."""
+
+    def run(self) -> None:
+        super().run()
+        describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+        try:
+            commit = subprocess.run(describe, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):  # sources from an archive: `fanin --version` says nothing
+            return
+        if not self.editable_mode and Path(".git").exists():
+            Path(self.build_lib, "fanin", "commit.txt").write_text(commit, encoding="ascii")
+
+
 class BuildExtension(build_ext):
     """Keeps objects in build/ between builds, editable ones too, so that only what changed is compiled again."""
 
@@ -77,7 +94,7 @@ if NATIVE and COMPILING.intersection(sys.argv) and (lacking := missing()):
     # An error, before anything is copied and in one line: with the twin instead, fanin would work and be slow.
     raise SystemExit(f"fanin: the native engine cannot be built: {lacking}")
 setup(
-    cmdclass={"build_ext": BuildExtension},
+    cmdclass={"build_ext": BuildExtension, "build_py": BuildPython},
     ext_modules=[]
     if not NATIVE
     else [

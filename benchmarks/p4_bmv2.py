@@ -60,7 +60,7 @@ def main() -> None:
 
 def run(program: str, rounds: int) -> tuple[float, float]:
     """Packets per second of wall-clock time, and of BMv2's processor time."""
-    artefacts = Artefacts.read(BUILD / f"{program}.json", BUILD / f"{program}.p4info.txtpb")
+    artefacts = Artefacts.read(BUILD / f"{program}.json.gz", BUILD / f"{program}.p4info.txtpb")
     with (
         tempfile.TemporaryDirectory() as folder,
         linked(range(1, len(HOSTS) + 1)) as links,

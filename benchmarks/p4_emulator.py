@@ -53,7 +53,7 @@ def main() -> None:
 
 def run(program: str, rounds: int, native: bool) -> tuple[float, list[tuple[int, bytes]]]:
     """Packets per second over that many rounds, and what has left."""
-    device = emulated_device(Artefacts.read(BUILD / f"{program}.json", BUILD / f"{program}.p4info.txtpb"), native)
+    device = emulated_device(Artefacts.read(BUILD / f"{program}.json.gz", BUILD / f"{program}.p4info.txtpb"), native)
     link = LocalLink(device, lambda port, data: None)
     switch, vocabulary = device.switch, Vocabulary(link.p4info())
     assert switch is not None

@@ -2,5 +2,5 @@
 
 from fanin.options import Options
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Options", "__version__"]

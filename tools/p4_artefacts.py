@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fanin.switch.p4.program_file import read_program, write_program
 from tools import tofino_resources
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,8 +44,8 @@ class Configuration:
 
     @property
     def artefacts(self) -> tuple[str, str]:
-        """BMv2 JSON or, for a Tofino, what the build takes of it, and P4Info; relative to p4/."""
-        kind = "json" if self.target == "bmv2" else "resources.md"
+        """Compressed BMv2 JSON or, for a Tofino, what the build takes of it, and P4Info; relative to p4/."""
+        kind = "json.gz" if self.target == "bmv2" else "resources.md"
         return f"build/{self.name}.{kind}", f"build/{self.name}.p4info.txtpb"
 
     @property
@@ -86,9 +87,14 @@ def sources(main: str) -> Iterator[Path]:
     yield from sorted(seen)
 
 
+def content(path: Path) -> bytes:
+    """The bytes of a file, decompressed: versions of zlib may compress differently."""
+    return read_program(path) if path.suffix == ".gz" else path.read_bytes()
+
+
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """SHA-256 of a file's content."""
+    return hashlib.sha256(content(path)).hexdigest()
 
 
 def record(configuration: Configuration, compiler: str) -> dict[str, Any]:
@@ -154,7 +160,10 @@ def compile_one(configuration: Configuration) -> None:
 def compile_for_bmv2(configuration: Configuration) -> None:
     """BMv2 JSON and P4Info; a warning is an error."""
     program, info = configuration.artefacts
-    run_compiler(configuration, "--Werror", "-o", program, "--p4runtime-files", info)
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder) / "program.json"
+        run_compiler(configuration, "--Werror", "-o", str(written), "--p4runtime-files", info)
+        write_program(P4 / program, written.read_bytes())
 
 
 def compile_for_tofino(configuration: Configuration) -> None:

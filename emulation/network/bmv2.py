@@ -45,7 +45,7 @@ def processes(fabric: Fabric, logs: Path) -> list[SwitchProcess]:
     topology, namespace = fabric.topology, fabric.switch_namespace()
     device = command(dict(fabric.free_ports), f"127.0.0.1:{GRPC_PORT}", CPU_PORT)
     flooded = ",".join(str(number) for number, _ in fabric.free_ports)
-    program = ["--program", str(BUILD / f"{PROGRAM}.json"), "--p4info", str(BUILD / f"{PROGRAM}.p4info.txtpb")]
+    program = ["--program", str(BUILD / f"{PROGRAM}.json.gz"), "--p4info", str(BUILD / f"{PROGRAM}.p4info.txtpb")]
     controller = running("fanin", "controller", "--p4runtime", f"127.0.0.1:{GRPC_PORT}", *program)
     controller += ["--device-id", str(DEVICE_ID), "--switch-address", f"{topology.data_address}:{DATA_PORT}"]
     controller += ["--switch-mac", SWITCH_MAC, "--flood", flooded]

@@ -10,6 +10,7 @@ import typer
 
 import fanin
 from fanin import open_files
+from fanin.build_commit import build_commit
 from fanin.cli import (
     advise,
     bench,
@@ -48,9 +49,10 @@ app.add_typer(p4.app, name="p4")
 
 
 def print_version(wanted: bool) -> None:
-    """Print the version for `fanin --version` and end."""
+    """Print the version and the commit for `fanin --version` and end."""
     if wanted:
-        print(fanin.__version__)
+        commit = build_commit()
+        print(f"fanin {fanin.__version__}" + (f", commit {commit}" if commit else ""))
         raise typer.Exit
 
 

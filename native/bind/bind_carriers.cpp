@@ -115,9 +115,11 @@ class CarrierRig final : private CarrierHost {
 
   bool down(const std::vector<std::uint32_t>& workers, const std::vector<std::string>& datagrams) {
     std::vector<iovec> train;
+    train.reserve(datagrams.size());
     for (const std::string& datagram : datagrams)
       train.push_back({const_cast<char*>(datagram.data()), datagram.size()});
     std::vector<Address> numbers;
+    numbers.reserve(workers.size());
     for (const std::uint32_t worker : workers) numbers.push_back(sources_.at(worker));
     return at_the_switch().carry(spec_.job, numbers, train) == numbers.size();
   }

@@ -46,6 +46,7 @@ std::span<const std::uint8_t> bytes_of(const py::buffer_info& info) {
 }  // namespace
 
 void bind_switch_machine(py::module_& module) {
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): pybind11 says so
   py::register_exception_translator([](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);

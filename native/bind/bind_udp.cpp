@@ -59,6 +59,7 @@ class BoundWorkerEngine {
       : owned_("engine", job_from_python(spec), worker, token, host, ports, connect_timeout_s,
                options_from(receive_buffer_bytes, offload), shared_memory, newcomer) {}
 
+  // NOLINTNEXTLINE(bugprone-exception-escape): only where memory has run out, and then nothing can be put right
   ~BoundWorkerEngine() { close(); }
 
   std::uint64_t submit(const py::object& reduction) {
@@ -273,6 +274,7 @@ void bind_engine(py::module_& module) {
 }  // namespace
 
 void bind_udp(py::module_& module) {
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): pybind11 says so
   py::register_exception_translator([](std::exception_ptr error) {
     try {
       if (error) std::rethrow_exception(error);

@@ -19,7 +19,7 @@ struct Packed {
       if (i >= n) return static_cast<std::uint32_t>(bound);  // what pads the last word holds q = 0
       Integer value;
       std::memcpy(&value, x + i * sizeof value, sizeof value);
-      const std::int32_t q = value;
+      const auto q = static_cast<std::int32_t>(value);
       return static_cast<std::uint32_t>((q < -bound ? -bound : q > bound ? bound : q) + bound);
     };
     const std::size_t lanes_per_word = 32 / bits, lanes = (n + lanes_per_word - 1) / lanes_per_word * lanes_per_word;

@@ -121,7 +121,8 @@ class Congestion {
   static constexpr double NEVER = std::numeric_limits<double>::infinity();
 
   static double initial(std::size_t packet_bytes, double pool) {
-    const double frames = std::max(INITIAL_WINDOW, static_cast<double>(INITIAL_WINDOW_BYTES / packet_bytes));
+    const std::size_t whole_packets = INITIAL_WINDOW_BYTES / packet_bytes;
+    const double frames = std::max(INITIAL_WINDOW, static_cast<double>(whole_packets));
     return frames > INITIAL_WINDOW ? frames : std::min(frames, std::max(FIRST_SHARE * pool, 2.0 * MIN_WINDOW));
   }
 

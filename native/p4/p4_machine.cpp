@@ -101,7 +101,7 @@ Machine::Packet Machine::parse(const Entering& entering, std::uint64_t now_us) {
   return packet;
 }
 
-void Machine::ingress(Entering entering, std::uint64_t now_us) {
+void Machine::ingress(const Entering& entering, std::uint64_t now_us) {
   Packet packet = parse(entering, now_us);
   std::uint64_t* const f = packet.frame.get();
   const Places& places = program_.places;
@@ -363,7 +363,7 @@ void Machine::run(std::uint64_t* const f, std::uint32_t start, std::span<const s
   Instruction i;
   // Every operation jumps to the next one's by itself: the processor predicts each of these jumps apart.
   static const void* const targets[] = {
-#define FANIN_P4_TARGET(name) &&name,
+#define FANIN_P4_TARGET(name) &&name,  // NOLINT(bugprone-macro-parentheses): a label cannot stand in them
       FANIN_P4_OPERATIONS(FANIN_P4_TARGET)
 #undef FANIN_P4_TARGET
   };

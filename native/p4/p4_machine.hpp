@@ -142,7 +142,7 @@ class Machine {
   Frame new_frame();
   void release(Frame frame);
   Packet parse(const Entering& entering, std::uint64_t now_us);
-  void ingress(Entering entering, std::uint64_t now_us);
+  void ingress(const Entering& entering, std::uint64_t now_us);
   void egress(Leaving leaving, std::uint64_t now_us, std::vector<Sent>& sent);
   void clone_ingress(const Entering& entering, const Packet& packet, std::uint64_t now_us);
   void clone_egress(const Packet& packet);

@@ -18,6 +18,7 @@ from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.job_shape import SwitchBuffers
 from fanin.switch.p4.document import MAX_DOCUMENT_BYTES
+from fanin.switch.p4.program_file import read_program
 from fanin.switch.p4runtime.controller.adoption import adopt
 from fanin.switch.p4runtime.controller.data_server import DeviceServer
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
@@ -65,7 +66,7 @@ class Artefacts:
         from fanin.switch.p4.v1model import DROP_PORT
         from fanin.switch.p4runtime.server.derived_info import derive
 
-        text = files.read(program, "the compiled program", MAX_DOCUMENT_BYTES)
+        text = read_program(program)
         if p4info is not None:
             try:
                 return cls(text, files.read(p4info, "--p4info", MAX_DOCUMENT_BYTES).decode())
@@ -82,14 +83,15 @@ class Artefacts:
         """From files; None for both: what the repository was built with. ConfigurationError when they are not there."""
         if (program is None) != (p4info is None):
             raise ConfigurationError("--program and --p4info belong together: give both or neither")
-        paths = program or BUILD / f"{PROGRAM}.json", p4info or BUILD / f"{PROGRAM}.p4info.txtpb"
+        paths = program or BUILD / f"{PROGRAM}.json.gz", p4info or BUILD / f"{PROGRAM}.p4info.txtpb"
         try:
-            return cls(paths[0].read_bytes(), paths[1].read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(
-                f"the compiled program cannot be read: {error}. Remedy: --program FILE.json --p4info FILE.txtpb, or "
-                "`make p4` in a checkout"
-            ) from None
+            return cls(read_program(paths[0]), files.read(paths[1], "--p4info", MAX_DOCUMENT_BYTES).decode())
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"--p4info {paths[1]} is no text: {error}. Remedy: its text form") from None
+        except ConfigurationError as error:
+            if program is not None:
+                raise
+            raise ConfigurationError(f"{error}; or run `make p4` in a checkout") from None
 
 
 def emulated_device(artefacts: Artefacts, native: bool | None = None) -> Device:

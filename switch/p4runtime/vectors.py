@@ -23,6 +23,7 @@ from fanin.errors import ConfigurationError
 from fanin.formats.frames import Endpoint, Frame, mac_of
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Packet
+from fanin.switch.p4.program_file import read_program
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.links import LocalLink
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
@@ -43,7 +44,7 @@ class _Noted(LocalLink):
     """A device in this process, and what is written to it."""
 
     def __init__(self, steps: list[dict[str, Any]]) -> None:
-        files = BUILD / f"{PROGRAM}.json", BUILD / f"{PROGRAM}.p4info.txtpb"
+        files = BUILD / f"{PROGRAM}.json.gz", BUILD / f"{PROGRAM}.p4info.txtpb"
         self.out: list[tuple[int, bytes]] = []
         self._steps = steps
         super().__init__(
@@ -165,7 +166,8 @@ def vectors() -> dict[str, Any]:
 
 def export(folder: Path) -> list[Path]:
     """Write the vectors, their program and the PTF test; ConfigurationError where that is not possible."""
-    names = {f"{PROGRAM}{end}": (BUILD / f"{PROGRAM}{end}").read_bytes() for end in (".json", ".p4info.txtpb")}
+    program, p4info = f"{PROGRAM}.json", f"{PROGRAM}.p4info.txtpb"
+    names = {program: read_program(BUILD / f"{program}.gz"), p4info: (BUILD / p4info).read_bytes()}
     names["vectors.json"] = json.dumps(vectors(), indent=1).encode()
     names["fanin_vectors.py"] = PTF_TEST.encode()
     try:

@@ -22,6 +22,7 @@ from fanin.errors import ConfigurationError, FaninError, ProgramError, Unsupport
 from fanin.faults import FaultSchedule
 from fanin.formats.frames import read_frame
 from fanin.options import SwitchAddress
+from fanin.switch.p4.program_file import read_program
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = [path.read_text(encoding="utf-8") for path in sorted(simulator_scenario.SCENARIO_FOLDER.glob("*.toml"))]
@@ -97,7 +98,7 @@ def test_a_frame(data: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def program() -> str:
-    return (ROOT / "p4/build/v1model-64.json").read_text(encoding="utf-8")
+    return read_program(ROOT / "p4/build/v1model-64.json.gz").decode()
 
 
 @given(data=st.data())

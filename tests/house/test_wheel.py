@@ -52,7 +52,9 @@ def test_types_the_extension_and_data_files_are_in_it(wheel: zipfile.ZipFile) ->
     names = wheel.namelist()
     assert {"fanin/py.typed", "fanin/_native.pyi", "fanin/benchmarks/mpi_allreduce.c"} <= set(names)
     assert "fanin/emulation/report/page.html" in names
-    artefacts = {f"fanin/p4/build/v1model-{words}.{kind}" for words in (64, 256) for kind in ("json", "p4info.txtpb")}
+    artefacts = {
+        f"fanin/p4/build/v1model-{words}.{kind}" for words in (64, 256) for kind in ("json.gz", "p4info.txtpb")
+    }
     assert artefacts <= set(names), "`fanin switch --target p4` runs what was compiled"
     assert len([name for name in names if name.startswith("fanin/_native") and name.endswith(".so")]) == 1
 

@@ -156,7 +156,7 @@ class RemoteDevice:
     def __init__(self, link: LoadableLink, wire: Wire) -> None:
         self.wire = wire
         self.link = link
-        files = BUILD / f"{CONFIGURATION}.json", BUILD / f"{CONFIGURATION}.p4info.txtpb"
+        files = BUILD / f"{CONFIGURATION}.json.gz", BUILD / f"{CONFIGURATION}.p4info.txtpb"
         self._artefacts = Artefacts.read(*files)
         self._numbers = itertools.count(FENCE)
         self._words: Vocabulary | None = None
@@ -248,7 +248,7 @@ def served() -> Iterator[RemoteDevice]:
     """`fanin switch --target p4 --p4runtime`."""
     files = [
         "--program",
-        str(BUILD / f"{CONFIGURATION}.json"),
+        str(BUILD / f"{CONFIGURATION}.json.gz"),
         "--p4info",
         str(BUILD / f"{CONFIGURATION}.p4info.txtpb"),
     ]

@@ -45,7 +45,7 @@ from tests.support.services import a_service, address_of
 WORDS = 8
 ONE_AND_TWO = "tna-model", "tna-model-pairs"
 """Programs by how often a result passes."""
-ARTEFACTS = BUILD / "tna-model.json", BUILD / "tna-model.p4info.txtpb"
+ARTEFACTS = BUILD / "tna-model.json.gz", BUILD / "tna-model.p4info.txtpb"
 CPU_PORT = 510
 PLANS = (
     PortPlan(name="1/0", number=None, speed="100G", fec="rs", negotiation="off"),
@@ -228,7 +228,7 @@ def test_values_that_do_not_fit_never_leave(server: BfrtServer, address: BfrtAdd
 
 
 def test_a_program_of_another_p4info_is_refused(server: BfrtServer, address: BfrtAddress) -> None:
-    other = Artefacts.read(BUILD / "v1model-64.json", BUILD / "v1model-64.p4info.txtpb")
+    other = Artefacts.read(BUILD / "v1model-64.json.gz", BUILD / "v1model-64.p4info.txtpb")
     client = BfrtClient(address)
     with contextlib.closing(client), pytest.raises(ProgramError, match="another program"):
         BfrtLink(client, client.bind(""), emulated_device(other).config.p4info, Loop(server))

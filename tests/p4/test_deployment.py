@@ -170,7 +170,7 @@ def test_the_guide_leads_from_nothing_to_a_job_on_bmv2(through_software: set[obj
 
 @NO_NAMESPACES
 def test_the_same_network_trains_through_the_emulated_program(through_software: set[object], tmp_path: Path) -> None:
-    program = "--target p4 --program p4/build/v1model-64.json --p4info p4/build/v1model-64.p4info.txtpb"
+    program = "--target p4 --program p4/build/v1model-64.json.gz --p4info p4/build/v1model-64.p4info.txtpb"
     lines = beside_a_bridge(program, LOSSY, tmp_path)
     say_rate("fanin switch --target p4", lines)
     assert replicas(lines) == through_software

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from fanin.cli.p4 import app
 from fanin.errors import ConfigurationError, ProgramError
 from fanin.switch.p4.program import load
+from fanin.switch.p4.program_file import read_program
 from fanin.switch.p4.v1model import DROP_PORT
 from fanin.switch.p4runtime.opening import BUILD, Artefacts
 from fanin.switch.p4runtime.server.derived_info import derive, hashed
@@ -43,7 +44,7 @@ def everything(info: Any) -> dict[tuple[str, str], tuple[int, str]]:
 
 @pytest.mark.parametrize("name", ["v1model-64", "tna-model-pairs"])
 def test_ids_and_aliases_are_those_that_the_compiler_gives(name: str) -> None:
-    compiled = load((BUILD / f"{name}.json").read_bytes(), drop_port=DROP_PORT)
+    compiled = load(read_program(BUILD / f"{name}.json.gz"), drop_port=DROP_PORT)
     derived = derive(compiled)
     theirs, ours = everything(read_p4info((BUILD / f"{name}.p4info.txtpb").read_text())), everything(derived)
     left_out = {each for each in theirs.keys() - ours.keys() if each[0] == "actions"}

@@ -149,7 +149,7 @@ def test_quorum_and_staleness_of_a_running_job_change_through_the_controller() -
 def test_a_controller_takes_as_many_words_as_the_program_parses_and_a_device_may_add_to_a_pass() -> None:
     programs = {"v1model-64": 64, "v1model-256": MAX_DEVICE_WORDS, "tna-model": 8, "tna-model-synchronous": 8}
     for name, words in programs.items():
-        files = (BUILD / f"{name}.json", BUILD / f"{name}.p4info.txtpb")
+        files = (BUILD / f"{name}.json.gz", BUILD / f"{name}.p4info.txtpb")
         with device_and_controller(Artefacts.read(*files)) as address:
             sessions = join_all(address, "job", 2, GIVEN)
             (job,) = ask(address, control.Ask(), timeout_s=LIVENESS_S, credentials=OPERATOR).jobs  # type: ignore[union-attr]

@@ -23,7 +23,14 @@ from tests.support.bench import make_spec
 
 NOWHERE = SwitchAddress("udp", "127.0.0.1", 1)
 SWITCH = [sys.executable, "-m", "fanin", "switch", "--bind", "127.0.0.1:0"]
-P4 = ["--target", "p4", "--program", str(BUILD / "v1model-64.json"), "--p4info", str(BUILD / "v1model-64.p4info.txtpb")]
+P4 = [
+    "--target",
+    "p4",
+    "--program",
+    str(BUILD / "v1model-64.json.gz"),
+    "--p4info",
+    str(BUILD / "v1model-64.p4info.txtpb"),
+]
 Change = Callable[[Sent], Sent]
 
 

@@ -156,7 +156,7 @@ def test_a_switch_without_a_program_waits_for_a_controller_to_load_one(tmp_path:
             messages.put(request)
             stream = stub.StreamChannel(iter(messages.get, None))
             assert next(iter(stream)).arbitration.status.code == 0
-            artefacts = Artefacts.read(BUILD / "v1model-64.json", BUILD / "v1model-64.p4info.txtpb")
+            artefacts = Artefacts.read(BUILD / "v1model-64.json.gz", BUILD / "v1model-64.p4info.txtpb")
             config = p4runtime_pb2.SetForwardingPipelineConfigRequest(device_id=4, action=3)
             config.election_id.low = 1
             config.config.p4info.CopyFrom(read_p4info(artefacts.p4info))

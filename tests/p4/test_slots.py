@@ -33,7 +33,7 @@ class Bench:
     """A job of three workers on the compiled program, and what was sent to it."""
 
     def __init__(self, *, staleness: int = 0) -> None:
-        files = BUILD / "v1model-256.json", BUILD / "v1model-256.p4info.txtpb"
+        files = BUILD / "v1model-256.json.gz", BUILD / "v1model-256.p4info.txtpb"
         self.device = emulated_device(Artefacts.read(*files))
         self.link = LocalLink(self.device, lambda port, data: None)
         words = Vocabulary(self.link.p4info())
@@ -107,7 +107,7 @@ def test_the_slots_of_a_job_that_is_gone_read_as_empty() -> None:
 
 
 def test_another_program_than_v1models_is_refused() -> None:
-    files = BUILD / "tna-model.json", BUILD / "tna-model.p4info.txtpb"
+    files = BUILD / "tna-model.json.gz", BUILD / "tna-model.p4info.txtpb"
     device = emulated_device(Artefacts.read(*files))
     with pytest.raises(ConfigurationError, match="reads p4/v1model only"):
         SlotReader(Bench(), LocalLink(device, lambda port, data: None).p4info())

@@ -88,7 +88,7 @@ class Switch:
     """The compiled program behind a port in this process; it answers PROBEs by itself."""
 
     def __init__(self, *, native: bool) -> None:
-        files = BUILD / "v1model-64.json", BUILD / "v1model-64.p4info.txtpb"
+        files = BUILD / "v1model-64.json.gz", BUILD / "v1model-64.p4info.txtpb"
         self.port = UdpPort("127.0.0.1", 0)
         self.device = emulated_device(Artefacts.read(*files), native)
         self.link = LocalLink(self.device, self.port.transmit)

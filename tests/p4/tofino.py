@@ -10,7 +10,7 @@ LEAF = "tna-model-pairs-synchronous-leaf"
 
 def artefacts(configuration: str) -> Artefacts:
     """The compiled program of that configuration."""
-    return Artefacts.read(BUILD / f"{configuration}.json", BUILD / f"{configuration}.p4info.txtpb")
+    return Artefacts.read(BUILD / f"{configuration}.json.gz", BUILD / f"{configuration}.p4info.txtpb")
 
 
 def tofino(configuration: str, parent: int = 0) -> P4Machine:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fanin.protocol.wire import Flag, Kind, Packet
 from fanin.switch.p4 import V1Switch
+from fanin.switch.p4.program_file import read_program
 from tests.p4_programs.subjects import BUILD, Emulated
 
 
@@ -34,7 +35,7 @@ class Between(Emulated):
     def __init__(self, configuration: str) -> None:
         super().__init__(configuration, native=False)
         self.switch: Recirculating = Recirculating.from_json(
-            (BUILD / f"{configuration}.json").read_bytes(), native=False
+            read_program(BUILD / f"{configuration}.json.gz"), native=False
         )  # type: ignore[assignment]
 
 

@@ -107,5 +107,5 @@ def running(configuration: str, folder: Path) -> Iterator[Bmv2]:
         launched(folder / "bmv2.log", links) as (address, _),
         Client(address, BUILD / f"{configuration}.p4info.txtpb") as client,
     ):
-        client.load(BUILD / f"{configuration}.json")
+        client.load(BUILD / f"{configuration}.json.gz")
         yield Bmv2(client, links.sockets)

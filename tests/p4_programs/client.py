@@ -18,6 +18,8 @@ from google.rpc import status_pb2
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
+from fanin.switch.p4.program_file import read_program
+
 DEVICE = 1
 ELECTION = p4runtime_pb2.Uint128(low=1)
 REPLY_TIMEOUT_S = 10.0
@@ -53,7 +55,7 @@ class Client:
         """SetForwardingPipelineConfig with a BMv2 JSON file."""
         config = p4runtime_pb2.ForwardingPipelineConfig(
             p4info=self.info,
-            p4_device_config=program.read_bytes(),
+            p4_device_config=read_program(program),
             cookie=p4runtime_pb2.ForwardingPipelineConfig.Cookie(),
         )
         verify_and_commit = p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT

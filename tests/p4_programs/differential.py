@@ -16,6 +16,7 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
 from fanin.errors import PacketError
+from fanin.switch.p4.program_file import read_program
 from fanin.switch.p4runtime.server.device import Actions, Device
 from fanin.switch.p4runtime.server.status import StatusError
 from tests.p4_programs.random_entries import PORTS, updates
@@ -44,7 +45,7 @@ class Sample:
 
     def document(self) -> dict[str, Any]:
         """The program as JSON."""
-        document: dict[str, Any] = json.loads(self.program.read_bytes())
+        document: dict[str, Any] = json.loads(read_program(self.program))
         return document
 
     def info(self) -> Any:
@@ -53,7 +54,7 @@ class Sample:
 
 
 OURS = [
-    Sample(name, BUILD / f"{name}.json", BUILD / f"{name}.p4info.txtpb")
+    Sample(name, BUILD / f"{name}.json.gz", BUILD / f"{name}.p4info.txtpb")
     for name in ("v1model-64", "v1model-256", "tna-model", "tna-model-synchronous", "tna-model-pairs")
 ]
 
@@ -103,7 +104,7 @@ class EmulatedSide:
     def __init__(self, sample: Sample, *, native: bool | None, seed: int) -> None:
         self._device = Device(CPU_PORT, Random(seed).randrange, native)
         config = p4runtime_pb2.ForwardingPipelineConfig(p4info=sample.info())
-        config.p4_device_config = sample.program.read_bytes()
+        config.p4_device_config = read_program(sample.program)
         try:
             self._device.set_pipeline(Actions.VERIFY_AND_COMMIT, config)
         except StatusError as error:

@@ -12,6 +12,7 @@ from p4.config.v1 import p4info_pb2
 from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.wire import SWITCH_WORKER
 from fanin.switch.p4 import V1Switch
+from fanin.switch.p4.program_file import read_program
 from fanin.switch.p4.replication import Replica
 from fanin.switch.p4.tables import Match
 from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place
@@ -64,7 +65,7 @@ class Emulated:
     most_words_added = 256
 
     def __init__(self, configuration: str, native: bool | None = None) -> None:
-        self.switch = V1Switch.from_json((BUILD / f"{configuration}.json").read_bytes(), native=native)
+        self.switch = V1Switch.from_json(read_program(BUILD / f"{configuration}.json.gz"), native=native)
         text = (BUILD / f"{configuration}.p4info.txtpb").read_text(encoding="utf-8")
         self._info = text_format.Parse(text, p4info_pb2.P4Info())
 

@@ -12,6 +12,7 @@ from random import Random
 import pytest
 
 from fanin.switch.p4 import V1Switch
+from fanin.switch.p4.program_file import read_program
 from tests.p4.bmv2 import action, call, data, extract, field, program, state, table
 from tests.p4_programs.differential import OURS, Sample, samples
 from tests.p4_programs.stf import PacketTest
@@ -62,5 +63,5 @@ def test_frames_come_out_as_a_packet_test_says(native: bool | None) -> None:
     "sample", [each for each in samples() if each not in OURS and stf_of(each).exists()], ids=lambda each: each.name
 )
 def test_a_program_of_others_passes_its_own_packet_test(sample: Sample, native: bool | None) -> None:
-    found = differences(sample.program.read_bytes(), stf_of(sample).read_text(encoding="utf-8"), native)
+    found = differences(read_program(sample.program), stf_of(sample).read_text(encoding="utf-8"), native)
     assert not found
