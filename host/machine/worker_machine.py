@@ -53,6 +53,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -60,6 +62,7 @@ from fanin.host.machine.catch_up import CatchUp, Step
 from fanin.host.machine.item_stream import ItemStream
 from fanin.host.machine.operation import Operation
 from fanin.host.machine.presence import Presence
+from fanin.host.machine.result_rows import Deed, Fact, deed_for
 from fanin.host.machine.scale_forecast import AGE_WORDS, NO_FORECAST, ScaleForecast
 from fanin.numerics.fixed_point import Codes
 from fanin.numerics.lanes import WORD_BITS, Words
@@ -467,71 +470,88 @@ class WorkerMachine:
         return lambda slot: bool((bits[slot // WORD_BITS] >> slot % WORD_BITS ^ self._stream.base(slot)) & 1)
 
     def _result(self, packet: Packet, now: float, *, marked: bool) -> Reason | None:
-        """A result, or an answer: the table of this file, line by line."""
+        """A result, or an answer: gather its facts, and carry out the deed of its row (result_rows.py)."""
         slot = packet.slot
         if self._catch_up is not None and self._catch_up.holds(slot):
             self._catch(self._catch_up, packet, now)
             return None
-        item, base = self._stream.current(slot), self._stream.base(slot)
-        if packet.base < base:  # RESULT and an ANSWER to a repetition have both arrived, or the network duplicated one
-            self._counters["duplicates"] += 1
-            self._counters["spurious"] += packet.kind is Kind.ANSWER
-            return None
-        # With a quorum below N rounds close without this worker, so a result may be of a base that it has not reached.
-        if packet.base > base or not self._recovery.was_sent(slot):
-            if packet.kind is Kind.RESULT:
-                self._hear(slot, packet.base)
-            return Reason.FUTURE
+        answered = packet.kind is Kind.ANSWER
+        match deed_for(self._facts(packet)):
+            case Deed.DUPLICATE:  # R-RESULT-1
+                self._counters["duplicates"] += 1
+                self._counters["spurious"] += answered
+            case Deed.HEAR:  # R-RESULT-2
+                if not answered:
+                    self._hear(slot, packet.base)
+                return Reason.FUTURE
+            case Deed.MISMATCH:  # R-RESULT-3
+                return Reason.MISMATCH
+            case Deed.FAIL_UNOWNED:  # R-RESULT-4
+                self._presence.refused(Reason.MISMATCH)
+                return Reason.MISMATCH
+            case Deed.NOTHING_NEW:  # R-RESULT-5, R-RESULT-6
+                self._counters["duplicates"] += 1
+            case Deed.ASK:  # R-RESULT-7
+                self._accepted.add(slot)
+                self._recovery.withdraw(slot)
+                self._stream.send_again(slot)
+            case Deed.LEAVE:  # R-RESULT-8
+                self._counters["unacknowledged"] += 1
+                self._closed[slot] = max(self._closed[slot], packet.base + 1)  # later ones may have come before it
+            case Deed.LENGTH:  # R-RESULT-9
+                return Reason.LENGTH
+            case Deed.FAIL_INCOMPLETE:  # R-RESULT-10
+                self._presence.missing(self._spec.full_mask & ~packet.bitmap)
+                return Reason.EVICTED
+            case Deed.STORE:  # R-RESULT-11
+                self._take(packet, now, answered=answered, marked=marked)
+        return None
+
+    def _facts(self, packet: Packet) -> Fact:
+        """Facts of a result or an answer for a slot that is in step."""
+        slot = packet.slot
+        if packet.base != self._stream.base(slot):
+            return Fact.EARLIER if packet.base < self._stream.base(slot) else Fact.AHEAD
+        if not self._recovery.was_sent(slot):
+            return Fact.AHEAD
+        item = self._stream.current(slot)
         operation = self._stream.operation(item)
         shape = len(packet.codes), len(packet.words)
-        keeps = operation.keeps(item)
-        enough = not keeps and shape == (operation.code_count, 0)  # without words
-        bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags  # may say nothing of what is summed
-        acknowledged = bool(packet.bitmap >> self._worker & 1)
-        # A round of passes alone has neither words nor a signature: the switch adds nothing of a pass.
-        of_passes_only = packet.contributors == 0 and shape == (0, 0) and not operation.code_count and not bare
-        if packet.signature != operation.signature and not (of_passes_only or bare):
-            return Reason.MISMATCH
-        if of_passes_only and operation.owned and acknowledged:
-            self._presence.refused(Reason.MISMATCH)  # somebody else was to contribute: another collective, or root
-            return Reason.MISMATCH
-        if bare and not (enough and acknowledged):
-            # Without this worker's bit it says where a newcomer stands (catch_up.py), asked before it was in step.
-            # Once accepted, what was sent again since, or the timer, brings the result.
-            if slot in self._accepted or not acknowledged:
-                self._counters["duplicates"] += 1
-                return None
-            self._accepted.add(slot)
-            self._recovery.withdraw(slot)
-            self._stream.send_again(slot)
-            return None
-        if packet.kind is Kind.RESULT and not acknowledged and slot not in self._accepted:
-            # Storing it would overwrite the source of an in-place reduction, which a retransmission may still need.
-            self._counters["unacknowledged"] += 1
-            self._closed[slot] = max(self._closed[slot], packet.base + 1)  # later ones may have come before it
-            return None
-        forecasts = self._stream.forecasts(item)
-        words = operation.result_word_count(item) + AGE_WORDS * forecasts
+        words = operation.result_word_count(item) + AGE_WORDS * self._stream.forecasts(item)
         lanes = packet.lanes and packet.lanes._replace(shift=0)
-        fits = shape == (operation.code_count, words) and lanes == (operation.lanes and operation.lanes.result)
-        if not (fits or enough or of_passes_only):
-            return Reason.LENGTH
-        if operation.owned and (missing := self._spec.full_mask & ~packet.bitmap):
-            self._presence.missing(missing)
-            return Reason.EVICTED
+        bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags
+        facts = {
+            Fact.OTHER: packet.signature != operation.signature,
+            # The switch adds nothing of a pass: a round of passes alone has neither words nor a signature.
+            Fact.PASSES_ALONE: packet.contributors == 0 and shape == (0, 0) and not operation.code_count and not bare,
+            Fact.OWNED: operation.owned,
+            Fact.ACKNOWLEDGED: packet.bitmap >> self._worker & 1,
+            Fact.BARE: bare,
+            Fact.ENOUGH: shape == (operation.code_count, 0) and not operation.keeps(item),
+            Fact.ACCEPTED: slot in self._accepted,
+            Fact.MULTICAST: packet.kind is Kind.RESULT,
+            Fact.FITS: shape == (operation.code_count, words) and lanes == (operation.lanes and operation.lanes.result),
+            Fact.INCOMPLETE: self._spec.full_mask & ~packet.bitmap,
+        }
+        return reduce(or_, (fact for fact, holds in facts.items() if holds), Fact(0))
+
+    def _take(self, packet: Packet, now: float, *, answered: bool, marked: bool) -> None:
+        """Take a result in: what it shows of the path, and then its words."""
+        slot, item = packet.slot, self._stream.current(packet.slot)
+        operation, forecasts = self._stream.operation(item), self._stream.forecasts(item)
         if marked:
             self._congestion.marked(self._recovery.order(slot), self._recovery.next_order)
         # With staleness a late contribution is answered as well; without, an ANSWER means that the RESULT was lost.
-        if packet.kind is Kind.ANSWER and self._spec.history == SYNCHRONOUS_HISTORY:
+        if answered and self._spec.history == SYNCHRONOUS_HISTORY:
             self._counters["losses"] += 1
             self._recovery.repetition_was(needed=True)
             self._congestion.lost(self._recovery.order_before(slot), self._recovery.next_order)
-        self._count_result(slot, now, answered=packet.kind is Kind.ANSWER)
+        self._count_result(slot, now, answered=answered)
+        # The round is over all the same: the words, quantized again with the agreed codes, go into the next one.
         if forecasts and not self._forecast_held(operation, packet):
             self._stream.repeat(item, np.array(packet.codes, np.uint16))
         else:
             self._store(operation, item, packet, by_forecast=forecasts)
-        return None
 
     def _catch(self, catch_up: CatchUp, packet: Packet, now: float) -> None:
         """A result, or an answer, for a slot that is not in step yet."""

@@ -20,6 +20,7 @@
 #include "wire/packet.hpp"
 #include "machine/presence.hpp"
 #include "machine/receipts.hpp"
+#include "machine/result_rows.hpp"
 #include "machine/scale_forecast.hpp"
 
 namespace fanin {
@@ -97,6 +98,8 @@ class WorkerMachine::State {
   void notice(const Parsed& packet, double now);
   void receipt(const Parsed& packet, double now, bool marked);
   void result(const Parsed& packet, double now, bool marked);
+  std::uint32_t facts(const Parsed& packet);
+  void take(const Parsed& packet, double now, bool marked);
   void caught(const Header& header, double now);
   void end_catch_up() {
     if (catch_up_ && catch_up_->done()) catch_up_.reset();
@@ -483,85 +486,93 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
   });
 }
 
+// Gathers the facts of a result or an answer, and carries out the deed of its row (result_rows.hpp).
 void WorkerMachine::State::result(const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const std::uint32_t slot = header.slot;
   if (catch_up_ && catch_up_->holds(slot)) return caught(header, now);
-  const std::uint64_t item = stream_.current(slot);
-  const std::uint64_t base = stream_.base(slot);
-  // The multicast of a round and the answer to a retransmission overtake each other; whichever is second comes here.
-  if (header.base < base) {
-    ++counters_.duplicates;
-    counters_.spurious += header.kind == Kind::answer;
-    return;
-  }
-  // With a quorum, rounds close that this worker has not contributed to: news, but no result that it could store.
-  if (header.base > base || !recovery_.was_sent(slot)) {
-    if (header.kind == Kind::result) hear(slot, header.base);
-    return drop(Reason::future);
-  }
-  Operation& operation = stream_.operation(slot);
-  const bool keeps = operation.keeps(item);
-  const bool enough = !keeps && header.code_count == operation.code_count && packet.word_count == 0;
-  const bool bare =
-      header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;  // may say nothing of what is summed
-  const bool acknowledged = (header.bitmap >> worker_ & 1) != 0;
-  const bool of_passes_only = packet.word_count == 0 && header.contributors == 0 && operation.code_count == 0 &&
-                              header.code_count == 0 && !bare;
-  if (header.signature != operation.signature && !of_passes_only && !bare) return drop(Reason::mismatch);
-  if (of_passes_only && operation.owned() && acknowledged) {
-    presence_.refused(Reason::mismatch);  // somebody else was to contribute: another collective, or root
-    return drop(Reason::mismatch);
-  }
-  if (bare && !(enough && acknowledged)) {
-    // Without this worker's bit it says where a newcomer stands (catch_up.hpp), asked before it was in step.
-    // Once accepted, what was sent again since, or the timer, brings the result.
-    if (accepted_[slot] != 0 || !acknowledged) {
+  switch (DEEDS[facts(packet)]) {
+    case Deed::duplicate:  // R-RESULT-1
+      ++counters_.duplicates;
+      counters_.spurious += header.kind == Kind::answer;
+      return;
+    case Deed::hear:  // R-RESULT-2
+      if (header.kind == Kind::result) hear(slot, header.base);
+      return drop(Reason::future);
+    case Deed::mismatch:  // R-RESULT-3
+      return drop(Reason::mismatch);
+    case Deed::fail_unowned:  // R-RESULT-4
+      presence_.refused(Reason::mismatch);
+      return drop(Reason::mismatch);
+    case Deed::nothing_new:  // R-RESULT-5, R-RESULT-6
       ++counters_.duplicates;
       return;
-    }
-    // The result is longer than what was sent, so the switch answered bare: a retransmission as long fetches it, at
-    // once.
-    accepted_[slot] = 1;
-    recovery_.withdraw(slot);
-    return stream_.send_again(slot);
+    case Deed::ask:  // R-RESULT-7
+      accepted_[slot] = 1;
+      recovery_.withdraw(slot);
+      return stream_.send_again(slot);
+    case Deed::leave:  // R-RESULT-8
+      ++counters_.unacknowledged;
+      closed_[slot] = std::max(closed_[slot], std::uint64_t{header.base} + 1);  // later ones may have come before it
+      return;
+    case Deed::length:  // R-RESULT-9
+      return drop(Reason::length);
+    case Deed::fail_incomplete:  // R-RESULT-10
+      presence_.missing(spec_.full_mask() & ~header.bitmap);
+      return drop(Reason::evicted);
+    case Deed::store:  // R-RESULT-11
+      return take(packet, now, marked);
   }
-  // The round closed without this worker's contribution, which may have been lost, or be on its way to a later round.
-  // If the result were stored now, an in-place reduction would have nothing to send again; the retransmission's answer
-  // tells.
-  if (header.kind == Kind::result && !acknowledged && accepted_[slot] == 0) {
-    ++counters_.unacknowledged;
-    closed_[slot] = std::max(closed_[slot], std::uint64_t{header.base} + 1);  // later ones may have come before it
-    return;
-  }
+}
+
+// Facts of a result or an answer for a slot that is in step: an index into DEEDS.
+std::uint32_t WorkerMachine::State::facts(const Parsed& packet) {
+  const Header& header = packet.header;
+  const std::uint32_t slot = header.slot;
+  if (const std::uint64_t base = stream_.base(slot); header.base != base)
+    return header.base < base ? fact::EARLIER : fact::AHEAD;
+  if (!recovery_.was_sent(slot)) return fact::AHEAD;
+  const std::uint64_t item = stream_.current(slot);
+  const Operation& operation = stream_.operation(slot);
+  const bool bare = header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;
+  const bool wordless = packet.word_count == 0, coded = header.code_count == operation.code_count;
+  const std::size_t words = operation.result_word_count(item) + (stream_.forecasts(slot) ? AGE_WORDS : 0);
+  // The switch adds nothing of a pass: a round of passes alone has neither words nor a signature.
+  const bool passes_alone = wordless && coded && header.code_count == 0 && header.contributors == 0 && !bare;
+  const auto where = [](bool holds, std::uint32_t bit) { return holds ? bit : 0U; };
+  return where(header.signature != operation.signature, fact::OTHER) | where(passes_alone, fact::PASSES_ALONE) |
+         where(operation.owned(), fact::OWNED) | where((header.bitmap >> worker_ & 1) != 0, fact::ACKNOWLEDGED) |
+         where(bare, fact::BARE) | where(wordless && coded && !operation.keeps(item), fact::ENOUGH) |
+         where(accepted_[slot] != 0, fact::ACCEPTED) | where(header.kind == Kind::result, fact::MULTICAST) |
+         where(coded && packet.word_count == words && without_shift(header.lanes) == lanes_of_result(operation.lanes()),
+               fact::FITS) |
+         where((spec_.full_mask() & ~header.bitmap) != 0, fact::INCOMPLETE);
+}
+
+// Takes a result in: what it shows of the path, and then its words.
+void WorkerMachine::State::take(const Parsed& packet, double now, bool marked) {
+  const Header& header = packet.header;
+  const std::uint32_t slot = header.slot;
+  const std::uint64_t item = stream_.current(slot);
+  Operation& operation = stream_.operation(slot);
   const bool forecasts = stream_.forecasts(slot);
-  const std::size_t words = operation.result_word_count(item);
-  const bool fits = header.code_count == operation.code_count && packet.word_count == words + forecasts * AGE_WORDS &&
-                    without_shift(header.lanes) == lanes_of_result(operation.lanes());
-  if (!fits && !enough && !of_passes_only) return drop(Reason::length);
-  if (const std::uint32_t missing = spec_.full_mask() & ~header.bitmap; operation.owned() && missing != 0) {
-    presence_.missing(missing);
-    return drop(Reason::evicted);
-  }
   if (marked) congestion_.marked(recovery_.order(slot), recovery_.next_order());
-  // Of one round at a time, an answer with the result shows that the round had closed: so the multicast of it was lost.
-  // With more history the answer may be about a round that others closed long ago.
+  // With staleness a late contribution is answered as well; without, an ANSWER means that the RESULT was lost.
   if (header.kind == Kind::answer && spec_.history() == SYNCHRONOUS_HISTORY) {
     ++counters_.losses;
     recovery_.repetition_was(true);
     congestion_.lost(recovery_.order_before(slot), recovery_.next_order());
   }
   count_result(slot, now, header.kind == Kind::answer);
-  // The round is over all the same: the words, quantized again with the codes that it has agreed on, go into the next
-  // one.
-  if (forecasts && !forecast_held(operation, packet, packet.words + words * WORD_BYTES))
+  // The round is over all the same: the words, quantized again with the agreed codes, go into the next one.
+  if (forecasts && !forecast_held(operation, packet, packet.words + operation.result_word_count(item) * WORD_BYTES))
     return stream_.repeat(slot, packet.codes);
   if (operation.carries_words(item)) {
     const std::uint64_t chunk = operation.words_chunk(item);
     const std::uint16_t* const agreed = forecasts ? operation.forecast.codes.data() : stream_.agreed_codes(item);
-    if (!keeps)
+    if (!operation.keeps(item))
       operation.store(chunk, agreed, nullptr, header.contributors);
-    else if (of_passes_only)
+    else if (packet.word_count == 0)  // of passes alone, or it would not fit
       operation.store_zeros(chunk);
     else
       operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes));
