@@ -1,8 +1,8 @@
 """The rules of the machines, the lines that obey them, and the tests that show it: `python -m tools.rules`.
 
 A rule has a number, R-SLOT-3, and stands once, in docs/slot-machine.md, docs/protocol.md or docs/control.md, as
-**R-SLOT-3, its title.** The line that obeys it names it in a comment, in Python and in C++; so does a comment in, or
-above, the test that shows it. The rules of the worker's result are rows of data (host/machine/result_rows.py), of
+**R-SLOT-3, its title.** A comment names it at the line that obeys it, in Python and in C++, and in or above the
+test that shows it. The rules of the worker's result are rows of data (host/machine/result_rows.py), of
 which docs/protocol.md and the native table are made.
 
 `python -m tools.rules` prints the index, docs/rules.md. `python -m tools.rules R-SLOT-3` prints the places of one rule.
@@ -113,22 +113,22 @@ def collect(root: Path = ROOT) -> Rules:
             rules.page[rule], rules.title[rule] = page, title
     for folder in CODE:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix == ".py":
-                _collect(rules.code, root, path, _python_functions(path.read_text(encoding="utf-8")))
-            elif path.suffix in {".hpp", ".cpp"}:
-                _collect(rules.code, root, path, {})
+            if path.suffix in {".py", ".hpp", ".cpp"}:
+                _collect(rules.code, root, path)
     for path in sorted((root / "tests").rglob("test_*.py")):
         if path.parent.name != "house":
-            _collect(rules.tests, root, path, _python_functions(path.read_text(encoding="utf-8")), tests=True)
+            _collect(rules.tests, root, path, tests=True)
     return rules
 
 
-def _collect(
-    found: dict[str, list[Place]], root: Path, path: Path, functions: dict[int, str], *, tests: bool = False
-) -> None:
+def _collect(found: dict[str, list[Place]], root: Path, path: Path, *, tests: bool = False) -> None:
     """Add the places of a file where a comment names a rule."""
     mark = "#" if path.suffix == ".py" else "//"
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    source = path.read_text(encoding="utf-8")
+    if not NUMBER.search(source):
+        return
+    functions = _python_functions(source) if path.suffix == ".py" else {}
+    for number, line in enumerate(source.splitlines(), 1):
         comment = line.partition(mark)[2]
         for match in NUMBER.finditer(comment):
             function = functions.get(number, "")
@@ -171,20 +171,27 @@ def index(rules: Rules) -> str:
         rows = [rule for rule in rules.ordered if group(rule) == name]
         if not rows:
             continue
-        page = rules.page[rows[0]].removeprefix("docs/")
-        lines += ["", f"## {title}", "", f"The rules stand in [{page}]({page}).", ""]
+        pages = [page.removeprefix("docs/") for page in dict.fromkeys(rules.page[rule] for rule in rows)]
+        stand = " and ".join(f"[{page}]({page})" for page in pages)
+        lines += ["", f"## {title}", "", f"The rules stand in {stand}.", ""]
         lines += ["| rule | title | lines | tests |", "|---|---|---|---|"]
         for rule in rows:
-            code = ", ".join(dict.fromkeys(_link(place) for place in rules.code.get(rule, [])))
-            tests = ", ".join(dict.fromkeys(_link(place) for place in rules.tests.get(rule, [])))
+            code, tests = _links(rules.code.get(rule, [])), _links(rules.tests.get(rule, []))
             lines.append(f"| {rule} | {rules.title[rule]} | {code} | {tests} |")
     return "\n".join(lines) + "\n"
 
 
-def _link(place: Place) -> str:
-    name = Path(place.path).name
-    function = f", `{place.function}`" if place.function else ""
-    return f"[{name}](../{place.path}){function}"
+def _links(places: list[Place]) -> str:
+    """The files of these places, each with the functions there."""
+    files: dict[str, list[str]] = {}
+    for place in places:
+        functions = files.setdefault(place.path, [])
+        if place.function and place.function not in functions:
+            functions.append(place.function)
+    return "; ".join(
+        f"[{Path(path).name}](../{path})" + "".join(f" `{function}`" for function in functions)
+        for path, functions in files.items()
+    )
 
 
 def result_rows() -> str:
@@ -261,23 +268,23 @@ def _cpp_row(number: int, row: Row) -> str:
     return f"    {{{has}, {lacks}, Deed::{row.deed.name.lower()}}},  // R-RESULT-{number}, {row.title}"
 
 
-def made() -> Iterator[tuple[str, str]]:
+def made(rules: Rules) -> Iterator[tuple[str, str]]:
     """Yield each file that is made, with its text."""
     yield RESULT_HEADER, result_header()
     yield RESULT_PAGE, result_page((ROOT / RESULT_PAGE).read_text(encoding="utf-8"))
-    yield INDEX, index(collect())
+    yield INDEX, index(rules)
 
 
 def main(arguments: list[str]) -> int:
     """Run the command; 1 if --check finds something."""
     if arguments == ["--write"]:
-        for path, text in made():
+        for path, text in made(collect()):
             (ROOT / path).write_text(text, encoding="utf-8")
         return 0
     rules = collect()
     if arguments == ["--check"]:
         found = rules.missing() + [
-            f"{path} is not as it is made" for path, text in made() if (ROOT / path).read_text() != text
+            f"{path} is not as it is made" for path, text in made(rules) if (ROOT / path).read_text() != text
         ]
         print("\n".join(found), end="\n" if found else "")
         return bool(found)

@@ -45,7 +45,7 @@ class Deed(enum.IntEnum):
     """Reaction to a packet."""
 
     DUPLICATE = 0
-    """Count it."""
+    """Count it as a duplicate, and an ANSWER as spurious."""
     HEAR = 1
     """Count it as FUTURE; a RESULT says that a round is over."""
     MISMATCH = 2
@@ -53,7 +53,7 @@ class Deed(enum.IntEnum):
     FAIL_UNOWNED = 3
     """Fail: somebody else was to contribute, and calls another collective, or another root."""
     NOTHING_NEW = 4
-    """Count it as a duplicate."""
+    """Count it as a duplicate; it was asked for in vain, or said before."""
     ASK = 5
     """Send the contribution again, as long as its result, at once."""
     LEAVE = 6

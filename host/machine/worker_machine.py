@@ -2,51 +2,16 @@
 
 It is the readable twin of native/machine/worker_machine.cpp.
 
-Rules of this file
-------------------
-* Five verbs, with the time passed in as seconds of one monotonic clock. Call `datagrams_to_send` once to start and
-  after every other verb; hand over what has arrived before `handle_timer`; take events until there are none.
-* A worker that comes into a running job (`newcomer`) first catches up (host/machine/catch_up.py); `Stands` says from
-  which base on its reductions can begin, and `begin` that they do.
-* Five parts, one concept each: presence.py (am I a member, is the switch there), item_stream.py (which item may go),
-  loss_recovery.py (which one must go again), operation.py (numbers and memory), scale_forecast.py (which scale is
-  likely). This file is packets and wiring.
-* HELLO and its WELCOME measure the path, items the path and the peers; the retransmission timer learns from both.
-* HELLOs of other lengths find out whether long packets still pass (fanin/protocol/path_watch.py).
-* Nothing but HELLO goes out before the switch's WELCOME, and nothing but BYE after `leave`.
-* Of an item's result (RESULT or ANSWER), in this order:
+Five verbs, with the time passed in as seconds of one monotonic clock. Call `datagrams_to_send` once to start and after
+every other verb; hand over what has arrived before `handle_timer`; take events until there are none.
 
-  | the packet                                              | what is done                                           |
-  |---------------------------------------------------------|--------------------------------------------------------|
-  | base is before the slot's current item                  | duplicate: counted                                     |
-  | base is after it, or the item was never sent            | heard of (RoundHeard), for a RESULT; FUTURE: counted   |
-  | another signature, unless nobody contributed            | MISMATCH: counted                                      |
-  | nobody contributed what has an owner                    | MISMATCH: the machine fails                            |
-  | somebody is not in a round of elements with owners      | the machine fails: they may be the owner               |
-  | bare ANSWER, unless it has all that is needed           | the contribution is known to be accepted; it is sent   |
-  |                                                         | again, once at once, to be answered with the result    |
-  | RESULT without this worker's bit, acceptance not known  | left for the ANSWER that a retransmission brings: until |
-  |                                                         | then the words may be needed again                     |
-  | other codes or words than the item has, and not none    | LENGTH: counted                                        |
-  | because nobody contributed                              |                                                        |
-  | codes and words that were quantized by forecast, wrong  | the words go out again, in the slot's next round       |
-  | else                                                    | stored, once; the slot goes on                         |
+The rules are R-WORKER in docs/protocol.md. This file is packets and wiring; each part is one concept: presence.py (am I
+a member, is the switch there: R-MEMBER), item_stream.py (which item may go), fanin/protocol/loss_recovery.py (which one
+must go again: R-RECOVERY), fanin/protocol/congestion.py (whether there is room: R-CONGESTION), result_rows.py (what a
+result brings: R-RESULT), operation.py (numbers and memory), scale_forecast.py (which scale is likely), catch_up.py (how
+a `newcomer` gets in step: `Stands` says from which base on its reductions can begin, and `begin` that they do).
 
-  A result with accumulators may be longer than the contribution, and is asked for in the same way as one that a worker
-  passed for: once the contribution is known to be accepted, it is sent again as zeros of the result's length.
-
-  A worker that keeps none of a round's words says so (BARE), and needs the codes alone of the result, which is bare
-  then or not, as the switch likes. A bare answer is enough for it, too, if it has those codes.
-
-  A worker that passes a base whose round it has heard of, or seen without its own bit, sets LATE. A pass that is
-  accepted is sent again with zero words, as long as the result: a switch answers with no more bytes than it received,
-  and treats this as a duplicate, so nothing is added.
-
-  So stored results were accepted before, and in-place reductions never lose what they may have to send again.
-* A packet from another source, of another job or generation, without the job's checksum or keyed tag, or of a kind that
-  only workers send, is counted under its reason and not acted upon.
-* A keyed tag holds for ever, so that in a job that has them no WELCOME is taken twice, and only it and results that are
-  waited for are signs of life.
+HELLO and its WELCOME measure the path, items the path and the peers; the retransmission timer learns from both.
 """
 
 from __future__ import annotations
@@ -248,18 +213,19 @@ class WorkerMachine:
         if self._presence.bye_due(now):
             datagrams.append(self._datagram(Kind.BYE, words=self._token))
             self._presence.bye_sent(now)
+        # R-MEMBER-15, before contributions: a newcomer's slots take none until they are in step.
         while self._catching_up() and (slot := self._catch_up.take()) is not None:  # type: ignore[union-attr]
             base = self._catch_up.base_to_pass(slot)  # type: ignore[union-attr]
             passed = self._datagram(Kind.CONTRIBUTION, flags=Flag.PASS, slot=slot, base=base, bitmap=self._order)
             datagrams.append(passed)
             if not self._recovery.sent(slot, now):
                 self._counters["retransmissions"] += 1
-        while self._presence.phase is Phase.MEMBER and self._sendable():
+        while self._presence.phase is Phase.MEMBER and self._sendable():  # R-MEMBER-1: HELLO alone before WELCOME
             round_trip_s = self._congestion.paced_round_trip(self._recovery.timer.smoothed_s)
             slot = self._stream.next()
             assert slot is not None
-            # Repetitions are not paced: peers wait for them, and they replace packets that have left the path. Nor are
-            # passes, which are next to nothing; what comes for them comes at the pace of whoever contributes.
+            # R-CONGESTION-13: repetitions are not paced, as peers wait for them, and they replace packets that have
+            # left the path. Nor are passes, which are next to nothing; what comes for them comes at others' pace.
             item = self._stream.current(slot)
             first = not self._recovery.was_sent(slot)
             paced = not (first and self._stream.operation(item).passes(item))
@@ -268,6 +234,7 @@ class WorkerMachine:
                 break
             self._stream.take()
             contribution = self._contribution(item)
+            # R-WORKER-9: what is missing goes again by itself, so that a loss costs one packet.
             longer = run.followed_by(contribution, self._spec.slots) if run and first and self._runs else None
             if longer:
                 datagrams.pop()
@@ -300,7 +267,7 @@ class WorkerMachine:
         """Do what is due; nothing, when it is early."""
         deadline = self._recovery.deadline()
         if self._presence.phase is Phase.MEMBER and deadline is not None and now >= deadline:
-            for slot in self._recovery.take_late(now):
+            for slot in self._recovery.take_due(now):
                 self._counters["gaps"] += 1
                 self._send_again(slot)
             expired = self._recovery.expire(now, self._stream.oldest_item % self._spec.slots)
@@ -310,7 +277,7 @@ class WorkerMachine:
                 self._congestion.expired(arrived, self._recovery.next_order)
                 self._send_again(slot)
         self._presence.handle_timer(now)
-        # Where nothing at all is answered, silence is the matter, and not the length.
+        # R-MEMBER-11: where nothing at all is answered, silence is the matter, and not the length.
         if self._presence.phase is Phase.MEMBER and self._path.too_narrow(now) and self._presence.answered:
             self._presence.path_narrowed(self._path.needed_bytes, self._path.passes_bytes)
         if self._waits_for_departed():
@@ -327,7 +294,7 @@ class WorkerMachine:
             self._counters[f"dropped_{reason.name.lower()}"] += 1
 
     def _receive(self, data: bytes | bytearray | memoryview, source: int, now: float) -> Reason | None:
-        if source != self._switch:
+        if source != self._switch:  # R-WORKER-4, from here on
             return Reason.STRANGER
         try:
             packet = parse(data)
@@ -379,11 +346,14 @@ class WorkerMachine:
 
     def _welcome(self, packet: Packet, size_bytes: int, now: float) -> Reason | None:
         connecting = self._presence.phase is Phase.CONNECTING
-        # Connecting, only a WELCOME of full length counts: a shorter one does not show that the path carries results.
+        # R-MEMBER-1: connecting, only a WELCOME of full length counts: a shorter one does not show that the path
+        # carries results.
         if len(packet.words) < 2 or (connecting and size_bytes != self._spec.packet_bytes):
             return Reason.LENGTH
         if self._spec.data_key:
-            if packet.slot < self._welcomes:  # repeated by somebody, or overtaken: its tag holds all the same
+            if (
+                packet.slot < self._welcomes
+            ):  # R-MEMBER-3: repeated by somebody, or overtaken: its tag holds all the same
                 return Reason.ANCIENT
             self._welcomes = packet.slot + 1
         self._runs = Flag.RUN in packet.flags
@@ -424,16 +394,16 @@ class WorkerMachine:
         self._recovery.timer.path_round_trip(round_trip_s)
 
     def _receipt(self, packet: Packet, now: float, *, marked: bool) -> None:
-        """The switch says which transmissions have arrived; of one that it answers, whether it was needless."""
+        """The switch says which transmissions have arrived; of one that it answers, whether it was spurious."""
         repeated = bool(packet.contributors & RECEIPT_REPEATED)
         by_rota = not repeated and measures(packet.slot)
         lost, round_trip_s = self._recovery.receipt(
-            packet.slot, packet.signature, packet.bitmap, now, measures=by_rota, needless=repeated
+            packet.slot, packet.signature, packet.bitmap, now, measures=by_rota, spurious=repeated
         )
         self._congestion.heard()
         if round_trip_s is not None:
             round_trip_s += packet.base * 1e-6  # of what is above a leaf
-            # The pace does not follow those that come by rota: see congestion.py.
+            # R-CONGESTION-12: the pace does not follow those that come by rota.
             if by_rota:
                 self._recovery.timer.path_round_trip(round_trip_s)
             else:
@@ -442,27 +412,24 @@ class WorkerMachine:
         echoed = bool(packet.contributors & RECEIPT_MARKED)
         self._counters["marks"] += echoed
         self._capable = True
-        if echoed or marked:
+        if echoed or marked:  # R-CONGESTION-10
             self._congestion.marked(self._recovery.sent_as(packet.signature), self._recovery.next_order)
         if repeated:
             self._counters["spurious"] += 1
             self._recovery.repetition_was(needed=False)
         self._counters["losses"] += len(lost)
-        for slot in lost:
+        for slot in lost:  # R-RECOVERY-1
             self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
             self._send_again(slot)
         closed = self._closed_rounds(packet.words)
-        if closed is not None:
+        if closed is not None:  # R-RECOVERY-2
             for slot in self._recovery.settle(packet.signature, closed, now):
                 self._counters["gaps"] += 1
                 self._send_again(slot)
 
     def _closed_rounds(self, parities: Words) -> Callable[[int], bool] | None:
-        """By slot of an outstanding item: whether its round had closed when the receipt was sent. None: not told.
-
-        Without staleness no round closes before this worker has had its say, so an outstanding item's round is the open
-        one or the one before that: a bit tells which.
-        """
+        """By slot of an outstanding item: whether its round had closed when the receipt was sent. None: not told."""
+        # R-RECEIPT-8: without staleness an item's round is the open one or the one before that: a bit tells which.
         told = len(parities) == -(-self._spec.slots // WORD_BITS) and self._spec.history == SYNCHRONOUS_HISTORY
         if not told or self._catch_up is not None:
             return None
@@ -541,13 +508,14 @@ class WorkerMachine:
         operation, forecasts = self._stream.operation(item), self._stream.forecasts(item)
         if marked:
             self._congestion.marked(self._recovery.order(slot), self._recovery.next_order)
-        # With staleness a late contribution is answered as well; without, an ANSWER means that the RESULT was lost.
+        # R-CONGESTION-7: without staleness, which has late contributions answered, an ANSWER means a lost RESULT.
         if answered and self._spec.history == SYNCHRONOUS_HISTORY:
             self._counters["losses"] += 1
             self._recovery.repetition_was(needed=True)
             self._congestion.lost(self._recovery.order_before(slot), self._recovery.next_order)
         self._count_result(slot, now, answered=answered)
-        # The round is over all the same: the words, quantized again with the agreed codes, go into the next one.
+        # R-WORKER-3: the round is over all the same: the words, quantized again with the agreed codes, go into the next
+        # one.
         if forecasts and not self._forecast_held(operation, packet):
             self._stream.repeat(item, np.array(packet.codes, np.uint16))
         else:
@@ -588,7 +556,7 @@ class WorkerMachine:
         self._closed[slot] = max(self._closed[slot], base + 1)
         if self._spec.history == SYNCHRONOUS_HISTORY:
             return
-        slots = self._spec.slots  # a pass is late in every slot, or it would close rounds that nobody contributed to
+        slots = self._spec.slots  # R-WORKER-5: a pass is late in every slot, or it would close empty rounds
         heard = min(max(over, self._stream.current(index) // slots) for index, over in enumerate(self._closed))
         if heard > self._heard:
             self._heard = heard
@@ -615,7 +583,7 @@ class WorkerMachine:
         slot = self._stream.next()
         if slot is None:
             return False
-        # The oldest item may always go: workers whose windows were full of different items would wait for each other.
+        # R-CONGESTION-3: workers whose windows were full of different items would wait for each other.
         oldest = self._stream.current(slot) == self._stream.oldest_item
         if oldest or self._recovery.was_sent(slot):
             return True
@@ -666,6 +634,7 @@ class WorkerMachine:
 
     def _path_questions(self, now: float) -> list[int]:
         """Lengths of the HELLOs to send behind a heartbeat, to find out whether packets as long as needed pass."""
+        # R-MEMBER-10
         if self._presence.phase is not Phase.MEMBER or not self._presence.answered:
             return []
         item = self._stream.oldest_item if self._stream.unfinished and self._catch_up is None else -1
@@ -685,7 +654,7 @@ class WorkerMachine:
     def _hello(self, size_bytes: int = 0) -> bytes:
         """A HELLO of `size_bytes`; by default as short as it may be, or while connecting as long as any packet."""
         words = self._token
-        if self._presence.phase is Phase.CONNECTING:  # as long as a result, to try the path both ways
+        if self._presence.phase is Phase.CONNECTING:  # R-MEMBER-1: as long as a result, to try the path both ways
             size_bytes = self._spec.packet_bytes
         if size_bytes:
             words = np.pad(words, (0, (size_bytes - HEADER_BYTES) // WORD_BYTES - len(words)))
@@ -701,14 +670,14 @@ class WorkerMachine:
         slot = item % self._spec.slots
         base = self._stream.base(slot)
         keeps, passes, lanes = operation.keeps(item), operation.passes(item), operation.lanes
-        flags = NO_FLAGS if keeps else Flag.BARE
+        flags = NO_FLAGS if keeps else Flag.BARE  # R-WORKER-8
         longer = operation.result_word_count(item) > len(words)
-        if keeps and (passes or longer) and slot in self._accepted:
+        if keeps and (passes or longer) and slot in self._accepted:  # R-WORKER-7
             words, lanes = np.zeros(operation.result_word_count(item), np.uint32), None
-        elif passes:
+        elif passes:  # R-WORKER-5
             flags |= Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
             lanes = None
-        # A stale round's pass is of whatever its worker has come to, which need not be what the others contribute.
+        # R-WORKER-6: a stale round's pass is of whatever its worker has come to, and not of what the others contribute.
         signature = 0 if flags & Flag.PASS and not self._spec.synchronous else operation.signature
         return self._packet(
             Kind.CONTRIBUTION,
@@ -728,7 +697,9 @@ class WorkerMachine:
 
     def _by_forecast(self, operation: Operation) -> tuple[Codes, Words]:
         """The codes of the only chunk, its words with the forecast's codes, and the forecast's age."""
-        if operation.forecast is None:  # taken once: repetitions must carry the same bits, whatever was learned since
+        if (
+            operation.forecast is None
+        ):  # R-WORKER-3, taken once: repetitions must carry the same bits, whatever was learned since
             operation.forecast = self._scales.of(operation.shape, operation.ticket)
         forecast = operation.forecast
         words = np.zeros(operation.word_count(operation.first_item), np.uint32)

@@ -1,5 +1,5 @@
-// Packets and wiring of the worker machine. The rules, and the table of what is done with a result, stand in
-// host/machine/worker_machine.py; the parts are presence, item_stream, loss_recovery, operation and scale_forecast.
+// Packets and wiring of the worker machine. The rules are R-WORKER in docs/protocol.md; the parts are named at the top
+// of host/machine/worker_machine.py, its twin.
 #include "machine/worker_machine.hpp"
 
 #include <algorithm>
@@ -227,7 +227,7 @@ void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Addre
   ++counters_.packets_in;
   counters_.bytes_in += datagram.size();
   counters_.marks += marked;
-  if (source != switch_) return drop(Reason::stranger);
+  if (source != switch_) return drop(Reason::stranger);  // R-WORKER-4, from here on
   const Parsed packet = parse(datagram);
   if (!packet.ok()) {
     if (packet.reason == Reason::version) presence_.other_version();
@@ -260,8 +260,8 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     if (!send_token(sink, header(Kind::bye), datagram_bytes(0, 2))) return;
     presence_.bye_sent(now);
   }
-  if (phase() != Phase::member) return;
-  // Before contributions: a newcomer's slots take none until they are in step.
+  if (phase() != Phase::member) return;  // R-MEMBER-1: HELLO alone before WELCOME
+  // R-MEMBER-15, before contributions: a newcomer's slots take none until they are in step.
   while (catch_up_) {
     const std::optional<std::uint32_t> slot = catch_up_->next();
     if (!slot) break;
@@ -273,7 +273,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
   std::uint32_t slot;
   while ((slot = stream_.next()) != ItemStream::NONE && sendable(slot)) {
     const bool first = !recovery_.was_sent(slot);
-    // A pass is next to nothing; what comes for it comes at the pace of whoever contributes.
+    // R-CONGESTION-13: a pass is next to nothing; what comes for it comes at the pace of whoever contributes.
     const bool paced = !(first && stream_.operation(slot).passes(stream_.current(slot)));
     if (first && paced && !congestion_.may_send(round_trip_s, now)) {
       ++counters_.paced;
@@ -289,7 +289,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
   congestion_.limited = slot != ItemStream::NONE;
 }
 
-// Lengths of the HELLOs to send behind a heartbeat, to find out whether packets as long as needed pass.
+// R-MEMBER-10: lengths of the HELLOs to send behind a heartbeat, to find out whether packets as long as needed pass.
 std::span<const std::size_t> WorkerMachine::State::path_questions(double now) {
   if (phase() != Phase::member || !presence_.answered()) return {};
   std::optional<std::uint64_t> item;
@@ -320,7 +320,7 @@ std::size_t WorkerMachine::State::longest_packet_bytes(std::uint32_t slot) {
 
 // A repetition needs no room in the window.
 bool WorkerMachine::State::sendable(std::uint32_t slot) const {
-  // The oldest item may always go: workers whose windows were full of different items would wait for each other.
+  // R-CONGESTION-3: workers whose windows were full of different items would wait for each other.
   const bool oldest = stream_.current(slot) == stream_.oldest_item();
   return oldest || recovery_.was_sent(slot) || congestion_.has_room(recovery_.in_flight(), recovery_.waiting());
 }
@@ -347,7 +347,7 @@ std::optional<double> WorkerMachine::State::next_timer() {
 void WorkerMachine::State::handle_timer(double now) {
   const std::optional<double> deadline = recovery_.deadline();
   if (phase() == Phase::member && deadline && now >= *deadline) {
-    recovery_.take_late(now, [this](std::uint32_t slot) {
+    recovery_.take_due(now, [this](std::uint32_t slot) {
       ++counters_.gaps;
       send_again(slot);
     });
@@ -358,7 +358,7 @@ void WorkerMachine::State::handle_timer(double now) {
     }
   }
   presence_.handle_timer(now);
-  // Where nothing at all is answered, silence is the matter, and not the length.
+  // R-MEMBER-11: where nothing at all is answered, silence is the matter, and not the length.
   if (phase() == Phase::member && path_.too_narrow(now) && presence_.answered())
     presence_.path_narrowed(path_.needed_bytes(), path_.passes_bytes());
   if (waits_for_departed()) presence_.peers_hold_up(moved_at_, now);
@@ -402,8 +402,10 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
 }
 
 void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, double now) {
+  // R-MEMBER-1: connecting, only a WELCOME of full length shows that the path carries results.
   if (packet.word_count < 2 || (phase() == Phase::connecting && bytes != packet_bytes_)) return drop(Reason::length);
-  // Its tag would hold for ever: a WELCOME that somebody repeats must not show a switch that is gone as alive.
+  // R-MEMBER-3, its tag would hold for ever: a WELCOME that somebody repeats must not show a switch that is gone as
+  // alive.
   if (keys_.tags() && packet.header.slot < welcomes_) return drop(Reason::ancient);
   welcomes_ = std::uint64_t{packet.header.slot} + 1;
   runs_ = (packet.header.flags & FLAG_RUN) != 0;
@@ -438,7 +440,7 @@ void WorkerMachine::State::notice(const Parsed& packet, double now) {
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
 }
 
-// The switch says which transmissions have arrived; of the one that it answers, whether it was needless.
+// The switch says which transmissions have arrived; of the one that it answers, whether it was spurious.
 void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const bool repeated = (header.contributors & RECEIPT_REPEATED) != 0;
@@ -450,7 +452,7 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
   congestion_.heard();
   if (round_trip_s) {
     *round_trip_s += header.base * 1e-6;  // of what is above a leaf
-    // The pace does not follow those that come by rota: see congestion.py.
+    // R-CONGESTION-12: the pace does not follow those that come by rota.
     if (by_rota)
       recovery_.timer.path_round_trip(*round_trip_s);
     else
@@ -466,13 +468,12 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
     recovery_.repetition_was(false);
   }
   counters_.losses += lost_.size();
-  for (const std::uint32_t slot : lost_) {
+  for (const std::uint32_t slot : lost_) {  // R-RECOVERY-1
     congestion_.lost(recovery_.order(slot), recovery_.next_order());
     send_again(slot);
   }
   lost_.clear();
-  // Without staleness no round closes before this worker has had its say, so an outstanding item's round is the open
-  // one or the one before that: a bit tells which.
+  // R-RECEIPT-8: without staleness an item's round is the open one or the one before that: a bit tells which.
   const bool told =
       packet.word_count == (std::size_t{spec_.slots} + WORD_BITS - 1) / WORD_BITS && spec_.max_staleness == 0;
   if (!told || catch_up_) return;
@@ -557,14 +558,14 @@ void WorkerMachine::State::take(const Parsed& packet, double now, bool marked) {
   Operation& operation = stream_.operation(slot);
   const bool forecasts = stream_.forecasts(slot);
   if (marked) congestion_.marked(recovery_.order(slot), recovery_.next_order());
-  // With staleness a late contribution is answered as well; without, an ANSWER means that the RESULT was lost.
+  // R-CONGESTION-7: without staleness, which has late contributions answered, an ANSWER means a lost RESULT.
   if (header.kind == Kind::answer && spec_.history() == SYNCHRONOUS_HISTORY) {
     ++counters_.losses;
     recovery_.repetition_was(true);
     congestion_.lost(recovery_.order_before(slot), recovery_.next_order());
   }
   count_result(slot, now, header.kind == Kind::answer);
-  // The round is over all the same: the words, quantized again with the agreed codes, go into the next one.
+  // R-WORKER-3: the round is over all the same: the words, quantized again with the agreed codes, go into the next one.
   if (forecasts && !forecast_held(operation, packet, packet.words + operation.result_word_count(item) * WORD_BYTES))
     return stream_.repeat(slot, packet.codes);
   if (operation.carries_words(item)) {
@@ -615,7 +616,7 @@ void WorkerMachine::State::send_again(std::uint32_t slot) {
 void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
   closed_[slot] = std::max(closed_[slot], base + 1);
   if (spec_.history() == SYNCHRONOUS_HISTORY) return;
-  std::uint64_t heard = closed_[slot];  // a pass is late in every slot, or it would close rounds without contributors
+  std::uint64_t heard = closed_[slot];  // R-WORKER-5: a pass is late in every slot, or it would close empty rounds
   for (std::uint32_t other = 0; other < spec_.slots && heard > heard_; ++other)
     heard = std::min(heard, std::max(closed_[other], stream_.current(other) / spec_.slots));
   if (heard <= heard_) return;
@@ -690,8 +691,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   Operation& operation = stream_.operation(slot);
   const std::uint64_t base = stream_.base(slot);
   const bool forecasts = stream_.forecasts(slot);
-  // A pass that is accepted is sent again as zeros of the result's length: see host/machine/worker_machine.py.
-  // So is what is shorter than its result.
+  // R-WORKER-7: what is accepted and shorter than its result is sent again as zeros of that length.
   const bool keeps = operation.keeps(item);
   const bool asks = keeps && accepted_[slot] != 0 &&
                     (operation.passes(item) || operation.result_word_count(item) > operation.word_count(item));
@@ -705,9 +705,10 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   contribution.slot = slot;
   contribution.bitmap = order();
   contribution.base = static_cast<std::uint32_t>(base);
-  if (!keeps) contribution.flags |= FLAG_BARE;
+  if (!keeps) contribution.flags |= FLAG_BARE;  // R-WORKER-8
+  // R-WORKER-5: a pass that is known to be late must not count.
   if (passes) contribution.flags |= static_cast<std::uint8_t>(closed_[slot] > base ? FLAG_PASS | FLAG_LATE : FLAG_PASS);
-  // A stale round's pass is of whatever its worker has come to, which need not be what the others contribute.
+  // R-WORKER-6: a stale round's pass is of whatever its worker has come to, and not of what the others contribute.
   contribution.signature = passes && !spec_.synchronous() ? 0 : operation.signature;
   contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
   if (!passes && !asks) contribution.lanes = operation.lanes();
@@ -744,7 +745,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   return true;
 }
 
-// Makes the pass part of the datagram before it, if they are a run.
+// R-WORKER-9: makes the pass part of the datagram before it, if they are a run.
 bool WorkerMachine::State::joins(WorkerSink& sink, const Header& pass) {
   if (!runs_ || !joinable_) return false;
   const std::span<std::uint8_t> datagram = sink.last();

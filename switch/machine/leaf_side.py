@@ -21,9 +21,7 @@ address, of the uplink's job, pass these rows:
     RESULT, ANSWER       not beyond the open round                           FUTURE
 
 What goes up is not sent as ECN-capable, since the parent may be a pipeline, which echoes no marks; those on what comes
-down count. When a complete round goes up, and what a RECEIPT is for, is in switch/machine/ascents.py.
-
-A leaf tells its workers BRANCH_LOST or BRANCH_LEFT, by NOTICE and, from then on, in `contributors` of every WELCOME.
+down count. The rules are R-LEAF: 1 to 5 in docs/slot-machine.md, the others, of ascents.py, in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -104,6 +102,8 @@ class LeafSide:
         assert job.uplink is not None
         base, sums = job.slot(slot).partial
         passes = sums.contributors == 0
+        # R-WORKER-7, of a leaf: a round of passes is shorter than its result, so it is asked for as zeros of that
+        # length.
         if long and passes and not job.slot(slot).all_bare:
             asking = Packet(
                 kind=Kind.CONTRIBUTION,
@@ -150,7 +150,7 @@ class LeafSide:
         if reason is not None:
             tally.dropped[reason] += 1
             return
-        if not presence.uplink.data_key or packet.kind is Kind.WELCOME:
+        if not presence.uplink.data_key or packet.kind is Kind.WELCOME:  # R-MEMBER-3: a tag holds for ever
             presence.heard(now)
         if packet.kind in (Kind.RESULT, Kind.ANSWER):
             self._descend(job, packet, presence, now, marked=isinstance(data, Marked))
@@ -202,20 +202,20 @@ class LeafSide:
                 return
         result = Round(packet.words, packet.codes, packet.signature, packet.contributors, 0, packet.lanes)
         closed = slot.descend(packet.base, result)
-        if closed is not None:
+        if closed is not None:  # R-LEAF-3
             presence.heard(now)
             job.ascents.came(packet.slot, now, answered=packet.kind is Kind.ANSWER, marked=marked)
             self._multicast(job, packet.slot, *closed)
-        elif packet.base < slot.open:
+        elif packet.base < slot.open:  # R-LEAF-4
             job.tally.duplicates += 1
-        else:
+        else:  # R-LEAF-5
             job.tally.dropped[Reason.FUTURE] += 1
 
     def _receipt(self, job: SwitchJob, packet: Packet, now: float) -> None:
         """The parent says which ascents have arrived and, with a bit for every slot, which rounds have closed."""
-        needless = bool(packet.contributors & RECEIPT_REPEATED)
-        job.ascents.receipt(packet.slot, packet.signature, packet.bitmap, now, needless=needless)
-        if len(packet.words) == len(job.parities):
+        spurious = bool(packet.contributors & RECEIPT_REPEATED)
+        job.ascents.receipt(packet.slot, packet.signature, packet.bitmap, now, spurious=spurious)
+        if len(packet.words) == len(job.parities):  # R-RECEIPT-8: a P4 parent gives none
             bits = packet.words.tolist()
             odd = [bool(bits[slot // WORD_BITS] >> slot % WORD_BITS & 1) for slot in range(job.spec.slots)]
             job.ascents.settle(packet.signature, odd.__getitem__, now)

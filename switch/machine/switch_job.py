@@ -97,7 +97,7 @@ class SwitchJob:
 
     def enter(self, worker: int) -> None:
         """A new process has an evicted worker's place: rounds wait for it from here on, and for no base before."""
-        for slot in self.slots.values():
+        for slot in self.slots.values():  # R-SLOT-14: slots that saw nothing yet are at base 0 in any case
             slot.enter(worker)
         self.membership.live |= 1 << worker
         self.expected &= ~(1 << worker)
@@ -145,6 +145,7 @@ class SwitchJob:
         fresh = now - self.spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * self.spec.heartbeat_s
         for worker, _ in self.watched():
             heard = self.heard[worker] + seconds
+            # R-MEMBER-8: once, or a switch that is stopped again and again would never miss who is gone.
             if self.heard[worker] != self._excused[worker]:
                 heard = max(heard, fresh)
             suspected = self.suspected[worker]

@@ -38,27 +38,11 @@ and a NOTICE is at most 8 bytes longer than the datagram. All other refused data
 In a job with keyed tags (fanin/protocol/packet_tag.py) what is sent is tagged, too, but for NOTICE(GENERATION), whose
 receiver has another key. STRANGER is told to nobody there: somebody who repeats a HELLO would be given a NOTICE that
 ends its worker. A tag holds for ever, so that only HELLO, BYE and contributions that count are signs of life, and no
-HELLO is one twice.
+HELLO is one twice. Nobody is answered with more bytes than came in, a NOTICE's 8 aside.
 
-Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long,
-and an ANSWER to a shorter one (a pass) is bare. A worker that asks for a bare result is sent the round's codes, and
-none of its words, in results and answers. A worker that passed and needs the result asks with a contribution of that
-length, which is a duplicate by then.
-
-Effects: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker left, is
-echoed, and the others are told; a contribution goes to its slot. A packet that passes the STRANGER check is a sign of
-life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
-NOTICE to all. Nobody is evicted for it: that is for the controller to decide. One that the controller suspects is lost
-SUSPICION_TIMEOUT_S later if it gives none meanwhile; what comes in the first SUSPICION_SETTLES_S is no sign of life.
-Time during which the switch itself was stopped is no silence (fanin/protocol/own_stops.py), and after it who has spoken
-before has time for HEARTBEATS_TO_SILENCE more.
-
-In a job that survives losses, the controller evicts who is lost or has left, and may open an evicted worker's place to
-a new process (`admit_worker`), which is live from its HELLO on. Every such change is counted, and told to all: WELCOME,
-and NOTICE on the switch's own account, carry the count (signature) and the members (bitmap).
-
-A job that was admitted with an uplink is one at a leaf: its rounds close at the parent
-(switch/machine/slot_machine.py), and what comes from the parent is for switch/machine/leaf_side.py.
+Effects: HELLO registers the source, BYE marks the worker left, a contribution goes to its slot (R-SLOT,
+slot_machine.py) and may bring a receipt (R-RECEIPT). Silence, suspicion and newcomers are R-MEMBER; all of them in
+docs/protocol.md. A job with an uplink is one at a leaf: what comes from the parent is for leaf_side.py.
 """
 
 from __future__ import annotations
@@ -158,7 +142,7 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
-        state.expected &= ~(1 << worker)  # nor may a newcomer still enter whom the controller has given up
+        state.expected &= ~(1 << worker)  # R-MEMBER-13: nor may a newcomer still enter whom the controller has given up
         if state.evicted(worker):
             return
         source = state.sources[worker]
@@ -168,7 +152,7 @@ class SwitchMachine:
         state.left &= state.membership.live
         if source is not None:
             self._tell(state, Reason.EVICTED, worker, (source,))
-        if state.spec.survives_loss:
+        if state.spec.survives_loss:  # R-MEMBER-12
             state.changes += 1
             self._tell(state, news, SWITCH_WORKER, state.audience)
         self._poke(state)
@@ -180,7 +164,7 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
-        if not stands(state.heard[worker], state.suspected[worker]):
+        if not stands(state.heard[worker], state.suspected[worker]):  # R-MEMBER-7: a second one does not put it off
             state.suspected[worker] = now
 
     def overdue(self, now: float) -> list[int]:
@@ -299,7 +283,7 @@ class SwitchMachine:
         self._turn(now)
         for _, job in sorted(self._jobs.items()):
             silent = [worker for worker, at in job.watched() if at <= now]
-            for worker in silent:
+            for worker in silent:  # R-MEMBER-6: lost, and not evicted, which is the controller's to decide
                 job.lost |= 1 << worker
                 self._events.append(WorkerSilent(job.spec.job, worker, now - job.heard[worker]))
             if silent:
@@ -318,7 +302,7 @@ class SwitchMachine:
 
     def _turn(self, now: float) -> None:
         stopped_s = self._stops.turn(now)
-        if stopped_s:
+        if stopped_s:  # R-MEMBER-8
             for job in self._jobs.values():
                 job.was_stopped(stopped_s, now)
 
@@ -332,18 +316,18 @@ class SwitchMachine:
         worker = packet.worker
         joined = packet.kind is Kind.HELLO and job.sources[worker] is None
         enters = joined and bool(job.expected >> worker & 1)
-        if joined:
+        if joined:  # R-MEMBER-2: from here on another address is a stranger
             job.sources[worker] = source
             job.arrivals[worker] = Arrivals()
             job.marked &= ~(1 << worker)
             self._events.append(WorkerJoined(job.spec.job, worker))
-        if enters:
+        if enters:  # R-MEMBER-13: live from its HELLO on
             job.enter(worker)
             self._tell(job, Reason.WORKER_JOINED, SWITCH_WORKER, job.audience)
         # A tagged contribution is a sign of life only where it counts (_contribute): anybody can replay an old one.
         if not job.tagged or packet.kind is not Kind.CONTRIBUTION:
             job.heard[worker] = now
-        if packet.kind is Kind.HELLO:
+        if packet.kind is Kind.HELLO:  # R-MEMBER-3
             job.hellos[worker] = packet.slot + 1  # a replay of this HELLO is ANCIENT from here on
             # Only where all contribute to every round, in order: bitmaps are alike then, and no pass has to be answered
             # at once.
@@ -352,7 +336,7 @@ class SwitchMachine:
             self._welcome(job, packet, source)
             if job.uplink is not None and job.registered == job.spec.full_mask:
                 job.uplink.start(now)
-        elif packet.kind is Kind.BYE:
+        elif packet.kind is Kind.BYE:  # R-MEMBER-4
             self._part(job, worker, data, source)
             if job.uplink is not None and job.left | job.lost == job.spec.full_mask:
                 job.uplink.leave(now)
@@ -378,6 +362,7 @@ class SwitchMachine:
                 return Reason.TOKEN
         if job.evicted(worker):
             return Reason.EVICTED
+        # R-MEMBER-2: the token alone is not enough, since anybody may have read it.
         strange = job.sources[worker] != source
         if strange and (packet.kind is Kind.CONTRIBUTION or job.sources[worker] is not None):
             return Reason.STRANGER
@@ -421,7 +406,7 @@ class SwitchMachine:
         if packet.slot >= spec.slots:
             tally.dropped[Reason.SLOT_RANGE] += 1
             return
-        if passes and packet.base == MAX_BASE:
+        if passes and packet.base == MAX_BASE:  # R-MEMBER-14
             self._tell_where(job, packet, source)
             return
         holds = max(packet.contributors, 1) if spec.branches else 1
@@ -445,15 +430,17 @@ class SwitchMachine:
                 if outcome.verdict is Verdict.MISMATCH:  # and so are those behind it: they have the same signature
                     return
                 continue
+            # R-LEAF-2: the worker's timer serves the leaf too.
             if outcome.ascends and not repeated:
                 job.ascents.complete(each.slot, each.base)
             ascends = outcome.ascends and (not repeated or job.ascents.asked(each.slot, now))
-            if each.bitmap:
+            if each.bitmap:  # R-RECEIPT-9
                 arrivals = job.arrivals[each.worker]
                 uncovers = arrivals.take(each.bitmap)
-                # An answer acknowledges as well, and so will what the parent sends down: no receipt beside those.
-                # Neither tells of marks, though, and who comes last at its leaf every time would never hear of them.
+                # R-RECEIPT-2, R-RECEIPT-3, R-RECEIPT-4 and R-RECEIPT-6, in this order.
                 due = (uncovers or arrivals.incomplete or repeated or measures(each.bitmap)) and not ascends
+                # R-RECEIPT-7: an answer acknowledges as well, and so will what the parent sends down. R-RECEIPT-5:
+                # neither tells of marks, and who comes last at its leaf every time would never hear of them.
                 if outcome.answer is None and (due or job.marked >> each.worker & 1):
                     owed = each, repeated
             if owed is not None and index + 1 == packet.run:
@@ -478,6 +465,7 @@ class SwitchMachine:
         job.tally.rounds += 1
         job.parities[slot // WORD_BITS] ^= np.uint32(1 << slot % WORD_BITS)
         whole = _result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result)
+        # R-SLOT-16: whole to those that keep words, bare to the others.
         keepers, others = job.audience_but(result.bare if len(whole.words) else 0)
         self._send(job.tally, job.keys.finish(whole.to_bytes()), keepers)
         if others:
@@ -520,6 +508,7 @@ class SwitchMachine:
         job.tally.receipts += 1
         arrivals = job.arrivals[packet.worker]
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
+        # R-RECEIPT-8: with staleness a bit would not tell which round is the worker's.
         tells = job.spec.largest_staleness == 0 and wire.datagram_bytes(0, len(job.parities)) <= asked_bytes
         receipt = packet.reply(
             Kind.RECEIPT,
@@ -528,7 +517,7 @@ class SwitchMachine:
             contributors=repeated * RECEIPT_REPEATED + (job.marked >> packet.worker & 1) * RECEIPT_MARKED,
             words=job.parities.copy() if tells else np.zeros(0, np.uint32),
         )
-        above_us = job.ascents.round_trip_us
+        above_us = job.ascents.round_trip_us  # R-LEAF-9
         receipt = dataclasses.replace(receipt, slot=packet.bitmap, base=above_us)
         job.marked &= ~(1 << packet.worker)
         self._send(job.tally, job.keys.finish(receipt.to_bytes()), (source,))

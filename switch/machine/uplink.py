@@ -28,7 +28,6 @@ A leaf is one worker of the job at its parent. What it contributes there needs n
 * Silence counts while the leaf itself was running (fanin/protocol/own_stops.py).
 * Connecting, HELLO is as long as the longest packet. The parent's silence ends nothing then: a worker's does, and its
   leaf's liveness timeout. The rest is in fanin/protocol/keepalive.py.
-* Each kind of news is told to the workers once; the worse one stays.
 """
 
 from __future__ import annotations
@@ -121,10 +120,10 @@ class UplinkPresence(Keepalive):
         """Take in that time has passed; return the notice to the leaf's workers, if any."""
         if self._left_unconfirmed(now):
             self.phase = Phase.LEFT
-        elif self._silent_s(now) is not None:
+        elif self._silent_s(now) is not None:  # R-MEMBER-9
             self.phase = Phase.FAILED
             return self._once(Reason.BRANCH_LOST)
-        elif self.phase is Phase.MEMBER and self._path.too_narrow(now) and self.answered:
+        elif self.phase is Phase.MEMBER and self._path.too_narrow(now) and self.answered:  # R-MEMBER-11
             self.phase = Phase.FAILED
             self.narrowed = self._path.needed_bytes, self._path.passes_bytes
             return self._once(Reason.BRANCH_LOST)
@@ -138,12 +137,12 @@ class UplinkPresence(Keepalive):
     def _branches_gone(self, lost: int, left: int) -> Reason | None:
         if not self.joined:
             return None
-        if lost:
+        if lost:  # R-LEAF-10: no branch can do without the others, as trees are synchronous
             return self._refused()
         return Reason.BRANCH_LEFT if left else None
 
     def _refused(self) -> Reason | None:
-        if self.phase in (Phase.LEAVING, Phase.LEFT, Phase.FAILED):
+        if self.phase in (Phase.LEAVING, Phase.LEFT, Phase.FAILED):  # the echo of BYE was lost
             self.phase = Phase.LEFT
             return None
         self.phase = Phase.FAILED
@@ -154,6 +153,7 @@ class UplinkPresence(Keepalive):
             self.phase = Phase.LEFT
 
     def _once(self, news: Reason | None) -> Reason | None:
+        # R-LEAF-10: once by NOTICE, and then in every WELCOME, so that a lost NOTICE costs one heartbeat.
         if news is None or self.news in (news, Reason.BRANCH_LOST):
             return None
         self.news = news
