@@ -87,7 +87,7 @@ class LossRecovery:
         self.withdraw(slot)
         self._on_time[slot] = None
         known = self._transmissions.get(slot)
-        if known is None:
+        if known is None:  # R-RECOVERY-11: only such a transmission measures and shows gaps
             self._transmissions[slot] = Transmission(order, now, order)
             return True
         known.order_before, known.order, known.sent_at, known.count = known.order, order, now, known.count + 1
@@ -148,7 +148,7 @@ class LossRecovery:
             # R-RECOVERY-8: results have been lost. R-RECOVERY-15: without receipts nothing else would ever say so.
             elif answered or (not self._has_receipts and self.next_order > NO_RECEIPTS_AFTER):
                 self._resend_oldest_if_timed_out(now)
-                if self.timer.tells_rounds and self._resend_at:
+                if self.timer.tells_rounds and self._resend_at:  # R-RECOVERY-8
                     self._resend_at[next(iter(self._resend_at))] = now
             elif self.timer.tells_rounds and not transmission.spurious:  # R-RECOVERY-10
                 self._resend_more_contributions(now)
@@ -163,6 +163,7 @@ class LossRecovery:
         threshold = THIN_REORDER_THRESHOLD if self._thin else REORDER_THRESHOLD
         overdue = []
         for other in self._on_time:
+            # They are in order: none behind it is overdue either.
             if self._transmissions[other].order + threshold > transmission.order:
                 break
             overdue.append(other)
@@ -177,6 +178,7 @@ class LossRecovery:
     def _resend_more_results(self, now: float) -> None:
         """R-RECOVERY-9: send more of a burst of lost results again, overdue ones and those that have timed out."""
         self._resends += NEXT_RESENT
+        # Lost results leave nothing overdue: what has timed out joins.
         while len(self._resend_at) < self._resends and (late := self._oldest_if_timed_out(now)) is not None:
             self.withdraw(late)
             self._resend_at[late] = now
@@ -187,6 +189,7 @@ class LossRecovery:
         self._resends += NEXT_RESENT
         for slot in [*islice(self._resend_at, self._resends)]:
             transmission = self._transmissions[slot]
+            # Receipts tell of it, or a peer is late.
             if transmission.arrived or transmission.order + TRACKED >= self._highest:
                 break
             self._resend_at[slot] = now
@@ -216,7 +219,7 @@ class LossRecovery:
         """The slots whose results have been overdue for long enough: their items are to be sent again."""
         late = []
         for slot, until in self._resend_at.items():
-            if until > now:
+            if until > now:  # they are in the order of their times
                 break
             late.append(slot)
         for slot in late:
@@ -259,7 +262,7 @@ class LossRecovery:
         for slot in (*self._resend_at, *self._on_time):
             transmission = self._transmissions[slot]
             behind = top - transmission.order
-            if transmission.order == answered:
+            if transmission.order == answered:  # it was sent so long ago, whatever became of the others
                 round_trip_s = now - transmission.sent_at
                 transmission.spurious = spurious
             if behind == 0:
@@ -267,10 +270,10 @@ class LossRecovery:
             # Below 0 it was sent after the highest that has arrived: the receipt says nothing of it.
             if behind == 0 or (0 < behind <= TRACKED and received >> (behind - 1) & 1):
                 transmission.arrived = True
-                if not measures and slot in self._on_time and not transmission.off_path:
+                if not measures and slot in self._on_time and not transmission.off_path:  # R-CONGESTION-2
                     transmission.off_path = True
                     self._off_path += 1
-            elif 0 < behind <= TRACKED:
+            elif 0 < behind <= TRACKED:  # missing, or only overtaken: see below
                 missing.append(slot)
             # R-RECOVERY-4: the burst that lost all of the 32 may have begun before them.
             elif behind > TRACKED and not received and slot in self._on_time and not transmission.arrived:
@@ -343,7 +346,7 @@ class LossRecovery:
         if oldest is None:
             return None
         transmission = self._transmissions[oldest]
-        if self._expires_at(oldest) > now:
+        if self._expires_at(oldest) > now:  # a result since has restarted it
             return None
         # R-RECOVERY-12: not the lowest if it was sent so recently that its result cannot be overdue.
         due = now - self.timer.overdue_s(0.0)

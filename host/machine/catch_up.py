@@ -78,7 +78,7 @@ class CatchUp:
 
     def again(self, slot: int) -> None:
         """Queue what the slot sent last once more."""
-        if slot not in self._queued:
+        if slot not in self._queued:  # a repetition while it waits adds nothing
             self._queued.add(slot)
             self._queue.append(slot)
 
@@ -98,7 +98,7 @@ class CatchUp:
                 return Step.IGNORED
             self._base[slot] = packet.base
             self._unknown -= 1
-            if self._unknown == 0:
+            if self._unknown == 0:  # R-MEMBER-15: the farthest slot decides, since no base can be made up for
                 self.first_base = max(stands for stands in self._base.values() if stands is not None)
             self._ask_one_more()
             return Step.MOVED

@@ -86,6 +86,7 @@ class ItemStream:
         """Take in an operation, whose first item is `end_item`; OverflowError when the bases of this job run out."""
         assert operation.first_item == self.end_item
         repeats = max(self._repeats) + len(self._operations) + 1
+        # A base is 32 bits on the wire, and one is reserved.
         if (self.end_item + operation.items) // self.slots + repeats > MAX_BASE:
             raise OverflowError(f"a slot counts {MAX_BASE} rounds, and this job has used them up: join a new one")
         if not operation.chunks:  # it has no item here; one in `_operations` would never be finished
@@ -133,12 +134,12 @@ class ItemStream:
         # Both queues are cleaned up only here: a result may come while its slot is queued, and removing it from the
         # middle would cost more than skipping it when it is first.
         while self._again:
-            if self._state[self._again[0]] is SlotState.AGAIN:
+            if self._state[self._again[0]] is SlotState.AGAIN:  # else its result came while it waited here
                 return self._again[0]
             self._is_in_again[self._again.popleft()] = False
         while self._queue:
             slot = self._queue[0] % self.slots
-            if self._state[slot] is SlotState.QUEUED:
+            if self._state[slot] is SlotState.QUEUED:  # likewise
                 return slot
             self._pop()
         return None
@@ -173,12 +174,12 @@ class ItemStream:
         self._current[slot] = item + self.slots
         self._state[slot] = SlotState.IDLE
         self._agreed.pop(item, None)
-        if operation.codes_chunk(item) is not None:
+        if operation.codes_chunk(item) is not None:  # R-WORKER-2: from here on the words may go
             self._agreed[item + operation.lead] = brought
             self._offer(item + operation.lead)
         self._offer(item + self.slots)
         self._advance()
-        if operation.words_chunk(item) is None:
+        if operation.words_chunk(item) is None:  # the chunk is half done
             return None
         operation.unfinished_chunks -= 1
         # Operations finish out of order where slots do; `operation` still has to find the items of those before.
@@ -189,7 +190,7 @@ class ItemStream:
     def _advance(self) -> None:
         """Move the window up to the oldest unfinished item, and offer what comes into it."""
         limit = self.oldest_item + self.window
-        while self._current[self.oldest_item % self.slots] > self.oldest_item:
+        while self._current[self.oldest_item % self.slots] > self.oldest_item:  # slots finish out of order
             self.oldest_item += 1
         for item in range(limit, min(self.oldest_item + self.window, self.end_item)):
             self._offer(item)
@@ -210,6 +211,6 @@ class ItemStream:
 
     def _enqueue(self, slot: int) -> None:
         self._state[slot] = SlotState.QUEUED
-        if not self._is_in_queue[slot]:
+        if not self._is_in_queue[slot]:  # the heap has room for each slot once
             self._is_in_queue[slot] = True
             heapq.heappush(self._queue, self._current[slot])

@@ -90,7 +90,7 @@ class Presence(Keepalive):
 
     def peers_gone(self, lost: int, left: int, now: float) -> None:
         """WELCOME or NOTICE names peers that are lost or have left."""
-        if not self.joined or self._survives_loss:
+        if not self.joined or self._survives_loss:  # there the controller evicts it, and rounds close
             return
         if left and not self._left:  # R-MEMBER-5: the first of them starts the grace; every WELCOME repeats the mask
             self._left_at = now
@@ -100,7 +100,7 @@ class Presence(Keepalive):
 
     def missing(self, workers: int) -> None:
         """A round that needed all workers has closed without these: the controller has taken them out of the job."""
-        if self.joined:
+        if self.joined:  # R-RESULT-10
             self._fail(WorkersGone(workers, self._left))
 
     def members_are(self, change: int, members: int, base: int) -> None:
@@ -120,7 +120,7 @@ class Presence(Keepalive):
         """WELCOME or NOTICE: in a tree, a branch is lost, or its workers have left."""
         if reason is Reason.BRANCH_LOST:  # R-LEAF-10: final
             self.refused(reason)
-        elif not self._branch_left:
+        elif not self._branch_left:  # R-MEMBER-5, of a branch: the first word starts the grace
             self._branch_left = True
             self._left_at = now
 

@@ -127,9 +127,9 @@ class WorkerMachine:
         Raises ConfigurationError for what would be computed wrongly, OverflowError when a slot has used up its bases,
         RuntimeError when the machine has failed or is leaving.
         """
-        if not self._presence.joined:
+        if not self._presence.joined:  # nothing would ever be written to its memory
             raise RuntimeError("this worker has failed or left: it takes no more reductions")
-        if self._catch_up is not None and not self._begun:
+        if self._catch_up is not None and not self._begun:  # its first base is not known yet
             raise RuntimeError("this worker came into a running job: reductions begin after `begin`")
         operation = Operation(
             self._tickets + 1,
@@ -156,7 +156,7 @@ class WorkerMachine:
         assert self._catch_up is not None
         self._begun = True
         self._stream.begin(base)
-        for slot in self._catch_up.begin(base):
+        for slot in self._catch_up.begin(base):  # R-MEMBER-15: these stand there already
             self._stream.release(slot)
         self._end_catch_up()
 
@@ -207,10 +207,10 @@ class WorkerMachine:
             questions = self._path_questions(now)
             datagrams.append(self._hello())
             self._presence.hello_sent(now)
-            for size_bytes in questions:
+            for size_bytes in questions:  # R-MEMBER-10: as questions of the path they are judged by nobody's silence
                 datagrams.append(self._hello(size_bytes))
                 self._presence.probe_sent()
-        if self._presence.bye_due(now):
+        if self._presence.bye_due(now):  # R-MEMBER-4
             datagrams.append(self._datagram(Kind.BYE, words=self._token))
             self._presence.bye_sent(now)
         # R-MEMBER-15, before contributions: a newcomer's slots take none until they are in step.
@@ -229,19 +229,19 @@ class WorkerMachine:
             item = self._stream.current(slot)
             first = not self._recovery.was_sent(slot)
             paced = not (first and self._stream.operation(item).passes(item))
-            if first and paced and not self._congestion.may_send(round_trip_s, now):
+            if first and paced and not self._congestion.may_send(round_trip_s, now):  # R-CONGESTION-12
                 self._counters["paced"] += 1
                 break
             self._stream.take()
             contribution = self._contribution(item)
             # R-WORKER-9: what is missing goes again by itself, so that a loss costs one packet.
             longer = run.followed_by(contribution, self._spec.slots) if run and first and self._runs else None
-            if longer:
+            if longer:  # R-WORKER-9: the datagram before it becomes one item longer
                 datagrams.pop()
             run = longer or (contribution if first and Flag.PASS in contribution.flags else None)
             datagram = self._keys.finish((longer or contribution).to_bytes())
             datagrams.append(Capable(datagram) if self._capable else datagram)
-            if paced:
+            if paced:  # R-CONGESTION-13: repetitions count, too
                 self._congestion.sent(round_trip_s, now)
             if self._recovery.idle:  # waiting begins here: the pause before it counts against no departed peer
                 self._moved_at = now
@@ -259,7 +259,7 @@ class WorkerMachine:
             deadlines.append(self._recovery.deadline())
             if self._sendable():  # and the pace did not allow it
                 deadlines.append(self._congestion.held_until)
-            if self._waits_for_departed():
+            if self._waits_for_departed():  # R-MEMBER-5
                 deadlines.append(self._presence.left_deadline(self._moved_at))
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -267,11 +267,11 @@ class WorkerMachine:
         """Do what is due; nothing, when it is early."""
         deadline = self._recovery.deadline()
         if self._presence.phase is Phase.MEMBER and deadline is not None and now >= deadline:
-            for slot in self._recovery.take_due(now):
+            for slot in self._recovery.take_due(now):  # R-RECOVERY-6
                 self._counters["gaps"] += 1
                 self._send_again(slot)
             expired = self._recovery.expire(now, self._stream.oldest_item % self._spec.slots)
-            if expired is not None:
+            if expired is not None:  # R-RECOVERY-12
                 slot, arrived = expired
                 self._counters["timeouts"] += 1
                 self._congestion.expired(arrived, self._recovery.next_order)
@@ -305,13 +305,13 @@ class WorkerMachine:
         # The job's checksum is required, not only checked where present: damage may also clear the flag.
         if self._spec.checksum and not packet.flags & Flag.CHECKSUM:
             return Reason.CHECKSUM
-        if packet.job != self._spec.job:
+        if packet.job != self._spec.job:  # another job of the same switch, from the same address
             return Reason.UNKNOWN_JOB
         if packet.generation != self._spec.generation:  # a packet of an earlier job that had the same index
             return Reason.GENERATION
-        if packet.worker not in (self._worker, SWITCH_WORKER):
+        if packet.worker not in (self._worker, SWITCH_WORKER):  # another worker behind the same address
             return Reason.WORKER_RANGE
-        if not self._keys.holds(data):
+        if not self._keys.holds(data):  # before anything is believed
             return Reason.TAG
         match packet.kind:
             case Kind.RESULT | Kind.ANSWER:
@@ -326,7 +326,7 @@ class WorkerMachine:
                 return None
             case Kind.RECEIPT:
                 self._hear_switch(now)
-                if self._presence.phase is Phase.MEMBER:
+                if self._presence.phase is Phase.MEMBER:  # before that nothing was sent that could have arrived
                     self._receipt(packet, now, marked=isinstance(data, Marked))
                 return None
             case Kind.WELCOME:
@@ -341,7 +341,7 @@ class WorkerMachine:
 
     def _hear_switch(self, now: float) -> None:
         """The switch lives; unless somebody may be repeating what it once said: a keyed tag holds for ever."""
-        if not self._spec.data_key:
+        if not self._spec.data_key:  # R-MEMBER-3
             self._presence.heard(now)
 
     def _welcome(self, packet: Packet, size_bytes: int, now: float) -> Reason | None:
@@ -351,9 +351,8 @@ class WorkerMachine:
         if len(packet.words) < 2 or (connecting and size_bytes != self._spec.packet_bytes):
             return Reason.LENGTH
         if self._spec.data_key:
-            if (
-                packet.slot < self._welcomes
-            ):  # R-MEMBER-3: repeated by somebody, or overtaken: its tag holds all the same
+            # R-MEMBER-3: repeated by somebody, or overtaken: its tag holds all the same.
+            if packet.slot < self._welcomes:
                 return Reason.ANCIENT
             self._welcomes = packet.slot + 1
         self._runs = Flag.RUN in packet.flags
@@ -361,9 +360,10 @@ class WorkerMachine:
         self._presence.heard(now)
         round_trip_s = self._presence.welcome(packet.slot, int(packet.words[0]), int(packet.words[1]), now)
         self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
+        # Every WELCOME repeats what a NOTICE may have lost.
         if packet.contributors in (Reason.BRANCH_LOST, Reason.BRANCH_LEFT):
             self._presence.branch(Reason(packet.contributors), now)
-        if round_trip_s is not None:
+        if round_trip_s is not None:  # else it answers an earlier HELLO, and nobody knows how long that took
             self._recovery.timer.sample(round_trip_s, idle=True)
             self._path_round_trip(round_trip_s, now)
         return None
@@ -373,7 +373,7 @@ class WorkerMachine:
             reason = Reason(packet.contributors)
         except ValueError:
             return Reason.KIND
-        if reason is Reason.VERSION:
+        if reason is Reason.VERSION:  # the rest of its header may mean something else
             self._presence.other_version()
             return Reason.VERSION
         if reason is Reason.BRANCH_LEFT:
@@ -414,7 +414,7 @@ class WorkerMachine:
         self._capable = True
         if echoed or marked:  # R-CONGESTION-10
             self._congestion.marked(self._recovery.sent_as(packet.signature), self._recovery.next_order)
-        if repeated:
+        if repeated:  # R-RECOVERY-6
             self._counters["spurious"] += 1
             self._recovery.repetition_was(needed=False)
         self._counters["losses"] += len(lost)
@@ -431,7 +431,7 @@ class WorkerMachine:
         """By slot of an outstanding item: whether its round had closed when the receipt was sent. None: not told."""
         # R-RECEIPT-8: without staleness an item's round is the open one or the one before that: a bit tells which.
         told = len(parities) == -(-self._spec.slots // WORD_BITS) and self._spec.history == SYNCHRONOUS_HISTORY
-        if not told or self._catch_up is not None:
+        if not told or self._catch_up is not None:  # a newcomer's slots stand at other bases
             return None
         bits = parities.tolist()
         return lambda slot: bool((bits[slot // WORD_BITS] >> slot % WORD_BITS ^ self._stream.base(slot)) & 1)
@@ -477,7 +477,7 @@ class WorkerMachine:
     def _facts(self, packet: Packet) -> Fact:
         """Facts of a result or an answer for a slot that is in step."""
         slot = packet.slot
-        if packet.base != self._stream.base(slot):
+        if packet.base != self._stream.base(slot):  # of another base no other fact is known
             return Fact.EARLIER if packet.base < self._stream.base(slot) else Fact.AHEAD
         if not self._recovery.was_sent(slot):
             return Fact.AHEAD
@@ -506,7 +506,7 @@ class WorkerMachine:
         """Take a result in: what it shows of the path, and then its words."""
         slot, item = packet.slot, self._stream.current(packet.slot)
         operation, forecasts = self._stream.operation(item), self._stream.forecasts(item)
-        if marked:
+        if marked:  # R-CONGESTION-10
             self._congestion.marked(self._recovery.order(slot), self._recovery.next_order)
         # R-CONGESTION-7: without staleness, which has late contributions answered, an ANSWER means a lost RESULT.
         if answered and self._spec.history == SYNCHRONOUS_HISTORY:
@@ -534,7 +534,7 @@ class WorkerMachine:
             self._finished(slot, now, answered=packet.kind is Kind.ANSWER)
             if not catch_up.holds(slot):
                 self._stream.release(slot)
-        if not knew and catch_up.first_base is not None:
+        if not knew and catch_up.first_base is not None:  # R-MEMBER-14: now every slot is known
             self._events.append(Stands(catch_up.first_base))
         self._end_catch_up()
 
@@ -554,11 +554,11 @@ class WorkerMachine:
     def _hear(self, slot: int, base: int) -> None:
         """A round was closed for which nothing was sent yet: news where that can happen, in jobs with staleness."""
         self._closed[slot] = max(self._closed[slot], base + 1)
-        if self._spec.history == SYNCHRONOUS_HISTORY:
+        if self._spec.history == SYNCHRONOUS_HISTORY:  # no round closes without this worker there
             return
         slots = self._spec.slots  # R-WORKER-5: a pass is late in every slot, or it would close empty rounds
         heard = min(max(over, self._stream.current(index) // slots) for index, over in enumerate(self._closed))
-        if heard > self._heard:
+        if heard > self._heard:  # told once, and of the newest
             self._heard = heard
             self._events.append(RoundHeard(heard - 1))
 
@@ -602,7 +602,7 @@ class WorkerMachine:
         """Write a result where it belongs, and let the slot go on. By forecast, it brought its own words' codes."""
         brought = np.array(packet.codes, np.uint16)
         words_chunk = operation.words_chunk(item)
-        if words_chunk is not None:
+        if words_chunk is not None:  # an item with codes only brings no words
             count = operation.result_word_count(item)
             # No words: a round of passes alone, whose sum is zero.
             words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
@@ -656,7 +656,7 @@ class WorkerMachine:
         words = self._token
         if self._presence.phase is Phase.CONNECTING:  # R-MEMBER-1: as long as a result, to try the path both ways
             size_bytes = self._spec.packet_bytes
-        if size_bytes:
+        if size_bytes:  # padded, since the switch answers in the same length
             words = np.pad(words, (0, (size_bytes - HEADER_BYTES) // WORD_BYTES - len(words)))
         sequence = self._presence.hello_sequence
         return self._datagram(Kind.HELLO, slot=sequence, bitmap=HELLO_RUNS, words=words)
@@ -697,12 +697,11 @@ class WorkerMachine:
 
     def _by_forecast(self, operation: Operation) -> tuple[Codes, Words]:
         """The codes of the only chunk, its words with the forecast's codes, and the forecast's age."""
-        if (
-            operation.forecast is None
-        ):  # R-WORKER-3, taken once: repetitions must carry the same bits, whatever was learned since
+        # R-WORKER-3, taken once: repetitions must carry the same bits, whatever was learned since.
+        if operation.forecast is None:
             operation.forecast = self._scales.of(operation.shape, operation.ticket)
         forecast = operation.forecast
         words = np.zeros(operation.word_count(operation.first_item), np.uint32)
-        if forecast is not NO_FORECAST:
+        if forecast is not NO_FORECAST:  # the first of a shape sends zeros, which count as a miss
             words = operation.quantized(0, forecast.codes)
         return operation.own_codes(0), np.append(words, forecast.age_words())

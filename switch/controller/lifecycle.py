@@ -67,6 +67,7 @@ class Lifecycle:
                 # R-JOB-2: ranks of one job that disagree all fail. A running job must not: the refused one is a
                 # stranger.
                 verdict = self._refusals.remember(join, caller.key, refused, now)
+                # One that is told which rank, and why, ends the wait of all.
                 if verdict is not None and job is not None:
                     self._move(job, Happening.REFUSED, now, verdict)
             return
@@ -83,7 +84,7 @@ class Lifecycle:
 
     def _complete(self, job: Job, now: float) -> bool:
         """If nobody is missing any more in a job that forms, place or refuse it. A leaf does so when it is told to."""
-        if not job.way.decides:
+        if not job.way.decides:  # the parent does, which knows the ranks at other leaves
             return False
         succeeds = job.first.succeeds
         if succeeds is not None and (before := self.table.open.get((succeeds.job, job.key))) is not None:
@@ -117,9 +118,9 @@ class Lifecycle:
         refused = refused or judge_tags(join, open_job=caller.is_open)
         if refused is not None:
             return refused
-        if job is None:
+        if job is None:  # quotas: who can only ask must not use up what others need
             return self.resources.judge_new_job(caller.source) or self.resources.judge_new_rank(caller.source)
-        if job.way is not way:
+        if job.way is not way:  # a job has one shape, and trees have another
             how = "through leaves of this switch" if job.way.tree else "to this switch directly"
             text = f"other ranks of job {join.job!r} came {how}"
             return refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
@@ -159,7 +160,7 @@ class Lifecycle:
         who = f"leaf switch {member.contact.address}, with {in_words(ranks)},"
         refused = refuse(Refusal.MEMBER_LOST, f"job {job.name!r}: {who} was restarted", "start the job again", ranks)
         self._refuse(job.way, contact, member.join, refused)
-        if job.state is State.STARTING:
+        if job.state is State.STARTING:  # its workers cannot reach the data path through the new process
             self.gone(job, ranks, "was restarted", now, who=who)
 
     def _shared(self, job: Job, contact: Contact) -> Contact:
@@ -177,7 +178,7 @@ class Lifecycle:
         assert job.spec is not None
         # R-JOB-5: what the data plane knows already frees the name now.
         _, lost, left = job.way.plane(job).server.members(job.spec.job)
-        for worker in bits(lost & ~job.lost):
+        for worker in bits(lost & ~job.lost):  # R-JOB-5
             self.handle_event(WorkerSilent(job.spec.job, worker, job.spec.liveness_timeout_s), now)
         for worker in bits(left & ~job.left):
             self.handle_event(WorkerLeft(job.spec.job, worker), now)
@@ -186,9 +187,9 @@ class Lifecycle:
 
     def tell(self, job: Job, rank: int) -> None:
         """How far the job is, for one of its ranks."""
-        if job.spec is None:
+        if job.spec is None:  # who waits is told for whom
             reply = job.way.said(job.name, rank, control.Waiting(job=job.name, missing=job.missing))
-        elif job.state is State.STARTING or rank in job.arriving:
+        elif job.state is State.STARTING or rank in job.arriving:  # told again, since a reply may be lost
             reply = job.way.admitted(job, job.spec, rank)
         else:
             reply = job.way.said(job.name, rank, job.way.started(job))
@@ -213,7 +214,7 @@ class Lifecycle:
             elif told is Told.REFUSAL:
                 assert refused is not None
                 self._refuse(job.way, member.contact, member.join, refused)
-        if job.state is State.ENDED and before is not State.ENDED:
+        if job.state is State.ENDED and before is not State.ENDED:  # once, and it can be explained from then on
             self.table.end(job, now)
         if job.state is State.FORGOTTEN and job.spec is not None:  # one that was never placed holds no memory
             job.way.plane(job).server.remove(job.spec.job)
@@ -272,7 +273,7 @@ class Lifecycle:
     def _make_room(self, needed_bytes: int, now: float) -> None:
         """Remove ended jobs, then, oldest first, those that hold memory without having reached the data path."""
         placed = list(self.table.placed.values())
-        for ended in [job for job in placed if job.state is State.ENDED]:
+        for ended in [job for job in placed if job.state is State.ENDED]:  # R-JOB-6
             self._move(ended, Happening.DUE, now)
         idle = [
             job for job in placed if job.state is State.STARTING and not job.registered and now >= job.placed_s + HOLD_S
@@ -318,20 +319,20 @@ class Lifecycle:
     def handle_event(self, event: SwitchEvent, now: float) -> None:
         """The data plane reports on a worker. (A leaf's way to its parent is for the leaf's controller.)"""
         job = self.table.placed.get(event.job)
-        if job is None or isinstance(event, BranchNarrowed):
+        if job is None or isinstance(event, BranchNarrowed):  # events lag behind a job that was removed
             return
         bit, ranks = 1 << event.worker, job.workers[event.worker]
         if isinstance(event, WorkerJoined):
             job.registered |= bit
             if job.way.decides and job.state is State.RUNNING:  # a newcomer: the others already run, only it is told
                 self.tell(job, ranks[0])
-            elif job.way.decides and job.state is State.STARTING:
+            elif job.way.decides and job.state is State.STARTING:  # R-JOB-4: perhaps it was the last one
                 self._begin(job, now)
             return
         # R-JOB-9: a rank that gave up also falls silent: the silence is no second failure, and must not replace the
         # cause.
         lost = isinstance(event, WorkerSilent) and not job.departed & bit
-        if lost and not job.lost:
+        if lost and not job.lost:  # R-JOB-9: a loss says more than a departure before it
             job.epitaph = ""
         how = "left"
         if isinstance(event, WorkerSilent):
@@ -345,7 +346,7 @@ class Lifecycle:
     def leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
         """A rank has left, or given up, or is lost to its leaf. One that leaves in order is gone with its worker."""
         job = self.table.job_of(leave, caller.key)
-        if job is None or job.state is State.ENDED:
+        if job is None or job.state is State.ENDED:  # said twice, or by one that was given up
             return
         if job.state is State.FORMING:  # nobody waits for it on the data plane yet
             self.drop(job, leave.rank, now)
@@ -360,7 +361,7 @@ class Lifecycle:
             # R-JOB-9: in a job that is ending it gives up because another is missed.
             missed = bool(leave.reason) and job.state is not State.ENDING
             who = f"rank {leave.rank} ({member.join.process})"
-            if leave.own:
+            if leave.own:  # R-JOB-9: it failed by itself, so that it is the cause
                 job.gave_up = f"{who} {how}"
                 # It may live on, and wait for nothing: the others are to miss it as one that has died.
                 departing = job.departed & ~(job.lost | job.left)
@@ -385,7 +386,7 @@ class Lifecycle:
         """
         for member in (job.members[rank] for rank in ranks if rank in job.members):
             member.gone, member.lost = member.gone or how, member.lost or lost
-        if not said:
+        if not said:  # who has said it at the leaf is known to the leaf
             job.way.gone(job, ranks, how, lost)
         # R-JOB-7; of a successor also while it starts: R-JOB-11.
         spared = job.survives_loss and (
@@ -408,7 +409,7 @@ class Lifecycle:
                 job, sum(1 << worker for worker in {job.worker_of(rank) for rank in ranks} if worker is not None)
             )
         self._move(job, Happening.SPARED if spared else Happening.GONE, now)
-        if job.state is not State.ENDED and job.departed == job.full:
+        if job.state is not State.ENDED and job.departed == job.full:  # R-JOB-7: until none is left
             self._move(job, Happening.EMPTY, now)
         elif job.state is State.STARTING:
             self._begin(job, now)
@@ -421,7 +422,7 @@ class Lifecycle:
     def drop(self, job: Job, rank: int, now: float) -> None:
         """A rank no longer waits, and the job goes on forming without it."""
         del job.members[rank]
-        if not job.members:
+        if not job.members:  # nobody is there who could be told
             self._move(job, Happening.DESERTED, now)
         elif rank == job.first.rank:  # the others must agree with one that is there
             job.first = next(iter(job.members.values())).join
@@ -465,7 +466,7 @@ class Lifecycle:
         lapsed = job.lapsed(now)
         for rank in lapsed:  # R-JOB-3: it may have died, and another process may come for its place
             self.drop(job, rank, now)
-        if lapsed and job.state is State.FORMING:
+        if lapsed and job.state is State.FORMING:  # R-JOB-11: it may have been the last that a successor waited for
             self._complete(job, now)
         if job.state is State.FORMING and now >= job.deadline_s:  # before the first of its ranks loses patience
             missing = job.missing

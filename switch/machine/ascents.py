@@ -65,7 +65,7 @@ class Ascents:
 
     def acknowledged(self, slot: int) -> None:
         """The parent has what went up, and may not answer with more bytes than that: it is asked again, at once."""
-        if slot in self._under_way:
+        if slot in self._under_way:  # one that has not gone up yet is as long as it will be
             self._again[slot] = True
 
     def take(self, now: float) -> tuple[int, int, bool] | None:
@@ -88,6 +88,7 @@ class Ascents:
     def _first(self) -> int | None:
         """The lowest round that waits, if the window has room for it."""
         slot = min(self._waiting, key=lambda each: (self._waiting[each], each), default=None)
+        # R-CONGESTION-2: the window is the leaf's own.
         if slot is None or self._congestion.has_room(self._recovery.in_flight, self._recovery.waiting):
             return slot
         # R-LEAF-7: leaves whose windows were full of different rounds would wait for each other.
@@ -109,10 +110,10 @@ class Ascents:
         """The result of the slot's open round has come: to all leaves, or `answered` because this one asked again."""
         self._again.pop(slot, None)
         self._waiting.pop(slot, None)
-        if self._under_way.pop(slot, None) is None:
+        if self._under_way.pop(slot, None) is None:  # it waited for its turn: nothing was sent that could be timed
             return
         order = self._recovery.order(slot)
-        if marked:
+        if marked:  # R-CONGESTION-10
             self._congestion.marked(order, self._recovery.next_order)
         if answered:  # the parent closed the round before, so its result was lost on the way down
             self._recovery.repetition_was(needed=True)
@@ -140,7 +141,7 @@ class Ascents:
             self._recovery.timer.path_round_trip(round_trip_s)
             if not by_rota:  # R-CONGESTION-12
                 self._congestion.path_round_trip(round_trip_s, now)
-        if spurious:
+        if spurious:  # R-RECOVERY-6
             self._recovery.repetition_was(needed=False)
         for slot in lost:  # R-LEAF-6
             self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
@@ -148,6 +149,7 @@ class Ascents:
 
     def settle(self, highest: int, odd: Callable[[int], bool], now: float) -> None:
         """A receipt also says of each slot whether the parent has closed an odd number of its rounds."""
+        # R-RECOVERY-2: the parent's result was lost on its way down.
         for slot in self._recovery.settle(highest, lambda slot: odd(slot) != bool(self._under_way[slot] & 1), now):
             self._again.setdefault(slot, False)
 

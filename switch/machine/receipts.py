@@ -30,11 +30,11 @@ class Arrivals:
     def take(self, order: int) -> bool:
         """A transmission has arrived; whether it uncovers a hole that the worker has not been told of."""
         ahead = (order - self.highest) & ORDER_MASK
-        if ahead == 0:
+        if ahead == 0:  # a datagram that the network has doubled
             return False
         if ahead > ORDER_MASK // 2:  # R-RECEIPT-1: it was overtaken; one that is older than TRACKED is not told of
             behind = ORDER_MASK + 1 - ahead
-            if behind <= TRACKED:
+            if behind <= TRACKED:  # an older one is not told of
                 self.received |= 1 << (behind - 1)
             return False
         self.received = (self.received << ahead | 1 << (ahead - 1)) & ORDER_MASK if ahead <= TRACKED else 0

@@ -150,7 +150,7 @@ class Round(NamedTuple):
         """This round with `given` added."""
         lanes = given.lanes and given.lanes._replace(shift=0)
         sums = accumulated(given.words, given.lanes, accumulator_bytes) if given.lanes else None
-        if self.contributors == 0:
+        if self.contributors == 0:  # the first one gives the round its shape
             return Round(given.words, given.codes, given.signature, given.contributors, 0, lanes, sums)
         # R-SLOT-9: words wrap around, so sums do not depend on the order of arrival.
         codes = tuple(max(pair) for pair in zip(self.codes, given.codes, strict=True))
@@ -162,7 +162,7 @@ class Round(NamedTuple):
         """The round in the form that is sent, down as its result or up as a contribution: wide sums in lanes of `down`
         bits.
         """
-        if self.lanes is None or self.sums is None:
+        if self.lanes is None or self.sums is None:  # words, or narrowed already
             return self
         words, shift = narrowed(self.sums, self.lanes.down)
         return self._replace(words=words, lanes=self.lanes.result._replace(shift=shift), sums=None)
@@ -237,6 +237,7 @@ class Slot:
         if self.count == 0:  # R-SLOT-9: the ring still holds the round of H numbers before
             self.sums[at] = EMPTY
             self.bare = self.signature = 0
+        # A pass may have spoken before the first contribution.
         if given is not None or (self.signature == 0 and self.sums[at].contributors == 0):
             self.signature = signature
         if manner.bare and not stale:  # R-SLOT-16: of a late contribution the answer, sent below, is bare or not

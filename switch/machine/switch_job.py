@@ -74,7 +74,7 @@ class SwitchJob:
 
     def slot(self, index: int) -> Slot:
         """The slot with that index, which must be below spec.slots."""
-        if index not in self.slots:
+        if index not in self.slots:  # a slot that has seen nothing is all zero, so it is made when it is needed
             self.slots[index] = Slot(self.membership)
         return self.slots[index]
 
@@ -134,7 +134,7 @@ class SwitchJob:
         """Workers whose silence would be news, each with the time at which they count as lost."""
         mask = self.registered & ~self.lost & ~self.left
         for worker in range(self.spec.workers):
-            if mask >> worker & 1:
+            if mask >> worker & 1:  # whoever never came, is lost or has left is not missed
                 yield worker, silent_at(self.heard[worker], self.suspected[worker], self.spec.liveness_timeout_s)
 
     def was_stopped(self, seconds: float, now: float) -> None:
@@ -154,5 +154,5 @@ class SwitchJob:
                 # It goes on standing: the time that the worker has to speak up is the switch's own.
                 self.suspected[worker] = max(suspected + seconds, heard)
             self.heard[worker] = self._excused[worker] = heard
-        if self.uplink is not None:
+        if self.uplink is not None:  # nor could the parent be heard meanwhile
             self.uplink.was_stopped(seconds)

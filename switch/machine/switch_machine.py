@@ -114,7 +114,7 @@ class SwitchMachine:
 
     def admit(self, spec: JobSpec) -> None:
         """Take a job in. AdmissionError when its index is taken or its pool does not fit in the memory that is left."""
-        if spec.job in self._jobs:
+        if spec.job in self._jobs:  # the index is in every packet: two jobs with one would be one
             raise AdmissionError(f"job index {spec.job} is taken at this switch; the controller must choose another")
         free = self._memory_bytes - sum(job.spec.pool_bytes for job in self._jobs.values())
         if spec.pool_bytes > free:
@@ -150,7 +150,7 @@ class SwitchMachine:
         state.membership.live &= ~(1 << worker)
         state.lost &= state.membership.live
         state.left &= state.membership.live
-        if source is not None:
+        if source is not None:  # one that never came has no address to tell
             self._tell(state, Reason.EVICTED, worker, (source,))
         if state.spec.survives_loss:  # R-MEMBER-12
             state.changes += 1
@@ -188,6 +188,7 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
+        # R-MEMBER-13: a live worker's place is no one else's.
         if not state.spec.survives_loss or not state.evicted(worker):
             raise ValueError(f"worker {worker} of job {job} has not been evicted, or nobody may come in its place")
         state.expect(worker, token)
@@ -195,7 +196,7 @@ class SwitchMachine:
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Change K; rounds that hold that many arrivals already, and that the staleness bound lets go, close."""
         state = self._jobs[job]
-        if not 1 <= quorum <= state.spec.workers:
+        if not 1 <= quorum <= state.spec.workers:  # with 0 rounds would close empty, without end
             raise ValueError(f"quorum = {quorum}; must be in 1..{state.spec.workers} (workers)")
         state.membership.quorum = quorum
         self._poke(state)
@@ -203,7 +204,7 @@ class SwitchMachine:
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
         """Change S, up to the job's largest; rounds that the bound alone held up close."""
         state = self._jobs[job]
-        if not 0 <= staleness <= state.spec.largest_staleness:
+        if not 0 <= staleness <= state.spec.largest_staleness:  # rings and lanes were sized for M
             raise ValueError(
                 f"staleness = {staleness}; must be in 0..{state.spec.largest_staleness} (the job's max_staleness)"
             )
@@ -242,16 +243,17 @@ class SwitchMachine:
         except WireError as error:
             _count_in(self._past, data)
             self._past.dropped[error.reason] += 1
+            # Other damage is answered to nobody.
             if error.reason is Reason.VERSION and _read(data, wire.OFFSET_KIND, 1) in (*FROM_WORKERS, Kind.PROBE):
                 self._refuse_version(data, source)
             return
-        if (part := self._leaf.find(source, packet)) is not None:
+        if (part := self._leaf.find(source, packet)) is not None:  # from the parent, whose indices are its own
             self._leaf.receive(part, packet, data, now)
             return
         job = self._jobs.get(packet.job) if packet.kind in FROM_WORKERS else None
         tally = self._past if job is None else job.tally
         _count_in(tally, data)
-        if packet.kind is Kind.PROBE:
+        if packet.kind is Kind.PROBE:  # of no job, and as long as it came
             self._send(tally, dataclasses.replace(packet, kind=Kind.ECHO).to_bytes(), (source,))
         elif packet.kind not in FROM_WORKERS:
             tally.dropped[Reason.KIND] += 1
@@ -271,7 +273,7 @@ class SwitchMachine:
         """When `handle_timer` must be called: for the next worker that would count as lost, and often enough to notice
         stops of its own. None: nobody to watch."""
         times = [at for job in self._jobs.values() for _, at in job.watched()]
-        if times and self._stops.due_at is not None:
+        if times and self._stops.due_at is not None:  # R-MEMBER-8: a stop shows in turns that are late
             times.append(self._stops.due_at)
         for job in self._jobs.values():
             if job.uplink is not None:
@@ -286,10 +288,10 @@ class SwitchMachine:
             for worker in silent:  # R-MEMBER-6: lost, and not evicted, which is the controller's to decide
                 job.lost |= 1 << worker
                 self._events.append(WorkerSilent(job.spec.job, worker, now - job.heard[worker]))
-            if silent:
+            if silent:  # one NOTICE for all of them
                 self._tell(job, Reason.WORKER_LOST, SWITCH_WORKER, job.audience)
             if job.uplink is not None:
-                if silent:
+                if silent:  # the parent must not wait for a leaf that cannot contribute
                     job.uplink.leave(now)
                 news = job.uplink.handle_timer(now)
                 if news is not None and job.uplink.narrowed is not None:
@@ -334,11 +336,12 @@ class SwitchMachine:
             runs = job.spec.synchronous and bool(packet.bitmap & HELLO_RUNS)
             job.takes_runs = job.takes_runs & ~(1 << worker) | runs << worker
             self._welcome(job, packet, source)
+            # A leaf joins when its workers are there.
             if job.uplink is not None and job.registered == job.spec.full_mask:
                 job.uplink.start(now)
         elif packet.kind is Kind.BYE:  # R-MEMBER-4
             self._part(job, worker, data, source)
-            if job.uplink is not None and job.left | job.lost == job.spec.full_mask:
+            if job.uplink is not None and job.left | job.lost == job.spec.full_mask:  # and leaves when they are gone
                 job.uplink.leave(now)
         else:
             job.marked |= isinstance(data, Marked) << worker
@@ -347,25 +350,27 @@ class SwitchMachine:
     def _objection(self, job: SwitchJob, packet: Packet, data: bytes, source: int) -> Reason | None:
         """The rows of the table from CHECKSUM to STRANGER."""
         spec, worker = job.spec, packet.worker
+        # The job's checksum is required, since damage may also clear the flag.
         if spec.checksum and not packet.flags & Flag.CHECKSUM:
             return Reason.CHECKSUM
-        if packet.generation != spec.generation:
+        if packet.generation != spec.generation:  # of an earlier job that had this index
             return Reason.GENERATION
-        if worker >= spec.workers:
+        if worker >= spec.workers:  # before any table of workers is looked into
             return Reason.WORKER_RANGE
-        if not job.keys.holds(data, worker):
+        if not job.keys.holds(data, worker):  # before anything is believed
             return Reason.TAG
         if packet.kind is not Kind.CONTRIBUTION:
             if packet.codes or len(packet.words) < 2 or len(data) > spec.packet_bytes:
                 return Reason.LENGTH
             if int(packet.words[0]) << 32 | int(packet.words[1]) != job.tokens[worker]:
                 return Reason.TOKEN
-        if job.evicted(worker):
+        if job.evicted(worker):  # R-MEMBER-13: until a new process has its place
             return Reason.EVICTED
         # R-MEMBER-2: the token alone is not enough, since anybody may have read it.
         strange = job.sources[worker] != source
         if strange and (packet.kind is Kind.CONTRIBUTION or job.sources[worker] is not None):
             return Reason.STRANGER
+        # R-MEMBER-3: a tag holds for ever, so somebody may be repeating an old one.
         if job.tagged and packet.kind is Kind.HELLO and packet.slot < job.hellos[worker]:
             return Reason.ANCIENT
         return None
@@ -377,13 +382,13 @@ class SwitchMachine:
         welcome = hello.reply(
             Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
         )
-        if job.takes_runs >> hello.worker & 1:
+        if job.takes_runs >> hello.worker & 1:  # who has not asked for runs does not know that flag
             welcome = dataclasses.replace(welcome, flags=welcome.flags | Flag.RUN)
         self._send(job.tally, job.keys.finish(welcome.to_bytes()), (source,))
 
     def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
         self._send(job.tally, job.keys.finish(bytes(bye)), (source,))
-        if not job.left >> worker & 1:
+        if not job.left >> worker & 1:  # R-MEMBER-4: a BYE that comes again is echoed, and is no news
             job.left |= 1 << worker & job.membership.live
             self._events.append(WorkerLeft(job.spec.job, worker))
             # Nobody misses who was expected, and gives up before it has come in.
@@ -395,7 +400,7 @@ class SwitchMachine:
         passes = Flag.PASS in packet.flags
         fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
         late = Flag.LATE in packet.flags
-        if packet.lanes is not None:
+        if packet.lanes is not None:  # a shift is a leaf's: workers' lanes stand for themselves
             fits &= spec.accumulators and (spec.branches or not packet.lanes.shift)
             fits &= packet.lanes.result_words(len(packet.words)) <= spec.words_per_packet
         fits &= packet.run == 1 or spec.synchronous
@@ -403,7 +408,7 @@ class SwitchMachine:
         if not fits or (passes and (packet.codes or len(packet.words))) or (late and not passes):
             tally.dropped[Reason.LENGTH] += 1
             return
-        if packet.slot >= spec.slots:
+        if packet.slot >= spec.slots:  # no such registers
             tally.dropped[Reason.SLOT_RANGE] += 1
             return
         if passes and packet.base == MAX_BASE:  # R-MEMBER-14
@@ -423,7 +428,7 @@ class SwitchMachine:
                 tally.contributions += not passes
                 tally.passes += passes
                 job.heard[each.worker] = now
-            elif repeated:
+            elif repeated:  # it was there: nothing is added twice
                 tally.duplicates += 1
             else:
                 self._refuse(tally, job, REFUSALS[outcome.verdict], each, source)
@@ -443,12 +448,12 @@ class SwitchMachine:
                 # neither tells of marks, and who comes last at its leaf every time would never hear of them.
                 if outcome.answer is None and (due or job.marked >> each.worker & 1):
                     owed = each, repeated
-            if owed is not None and index + 1 == packet.run:
+            if owed is not None and index + 1 == packet.run:  # before the result, which it must not wait behind
                 self._receipt(job, *owed, source)
             if outcome.closed is not None:
                 job.last_arrivals[each.worker] += 1
                 self._multicast(job, each.slot, *outcome.closed)
-            if outcome.answer is not None and packet.run == 1:
+            if outcome.answer is not None and packet.run == 1:  # R-SLOT-3, R-SLOT-12
                 self._answer(job, each, outcome.answer, source)
 
     def _poke(self, job: SwitchJob) -> None:
@@ -456,7 +461,7 @@ class SwitchMachine:
             closed = slot.poke()
             if closed is not None:
                 self._multicast(job, index, *closed)
-            if slot.complete:
+            if slot.complete:  # R-LEAF-1: an eviction may complete a leaf's round
                 job.ascents.complete(index, slot.open)
 
     # --- what is sent ---
@@ -470,7 +475,7 @@ class SwitchMachine:
         self._send(job.tally, job.keys.finish(whole.to_bytes()), keepers)
         if others:
             bare = _bare(_result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result.without_words()))
-            if job.runs(result.bare):
+            if job.runs(result.bare):  # all that are sent it must know runs, as they get one datagram
                 self._send_in_run(job, bare, others)
             else:
                 self._send(job.tally, job.keys.finish(bare.to_bytes()), others)
@@ -481,7 +486,7 @@ class SwitchMachine:
             place, before = self._run
             data, destinations = self._queue[place]
             longer = before.followed_by(bare, job.spec.slots) if destinations == others else None
-            if longer is not None:
+            if longer is not None:  # the datagram in the queue becomes one item longer
                 run = job.keys.finish(longer.to_bytes())
                 self._queue[place], self._run = (Capable(run), others), (place, longer)
                 self._queue_bytes += len(run) - len(data)
@@ -494,7 +499,7 @@ class SwitchMachine:
         job.tally.answers += 1
         full = _result(job.spec, Kind.ANSWER, packet.worker, packet.slot, answer.base, answer.result)
         full = dataclasses.replace(full, bitmap=answer.bitmap)
-        if Flag.BARE in packet.flags and len(full.words):
+        if Flag.BARE in packet.flags and len(full.words):  # R-SLOT-16: the asker keeps no words
             full = _bare(dataclasses.replace(full, words=wire.no_words(), lanes=None))
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
         if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # or who forges the source amplifies
@@ -581,6 +586,7 @@ class SwitchMachine:
         """Whether it will be sent."""
         if not destinations:
             return False
+        # A driver that does not send must not make memory grow.
         if len(self._queue) >= SWITCH_QUEUE_DATAGRAMS or self._queue_bytes + len(data) > SWITCH_QUEUE_BYTES:
             tally.unsent += len(destinations)
             return False

@@ -62,7 +62,7 @@ class UplinkPresence(Keepalive):
 
     def start(self, now: float) -> None:
         """All of the leaf's workers are registered."""
-        if self.phase is Phase.WAITING:
+        if self.phase is Phase.WAITING:  # not before all are here: a worker that never comes must not start the clock
             self.phase = Phase.CONNECTING
             super().start(now)
 
@@ -73,17 +73,17 @@ class UplinkPresence(Keepalive):
         known here.
         """
         shortest = wire.datagram_bytes(0, 2)
-        if self.hello_due(now):
+        if self.hello_due(now):  # R-MEMBER-3
             asks = self.phase is Phase.MEMBER and self.answered
             questions = self._path.beat(item, needed_bytes, now) if asks else []
             length = self._spec.packet_bytes if self.phase is Phase.CONNECTING else shortest
             self.heartbeat = self.hello_sequence
             yield self._packet(Kind.HELLO, self._token(length), self.hello_sequence)
             self.hello_sent(now)
-            for length in questions:
+            for length in questions:  # R-MEMBER-10
                 yield self._packet(Kind.HELLO, self._token(length), self.hello_sequence)
                 self.probe_sent()
-        if self.bye_due(now):
+        if self.bye_due(now):  # R-MEMBER-4
             yield self._packet(Kind.BYE, self._token(shortest), 0)
             self.bye_sent(now)
 
@@ -97,7 +97,7 @@ class UplinkPresence(Keepalive):
         """Why WELCOME, NOTICE or BYE, of `length` bytes, is dropped: rows LENGTH and VERSION of leaf_side.py."""
         connecting = self.phase is Phase.CONNECTING
         narrow = packet.kind is Kind.WELCOME and connecting and length != self._spec.packet_bytes
-        if len(packet.words) < 2 or narrow:
+        if len(packet.words) < 2 or narrow:  # R-MEMBER-1: it shows nothing of long packets
             return Reason.LENGTH
         other_version = packet.kind is Kind.NOTICE and packet.contributors == Reason.VERSION
         return Reason.VERSION if other_version and (self._spec.checksum or not connecting) else None
@@ -110,7 +110,7 @@ class UplinkPresence(Keepalive):
         if packet.kind is Kind.WELCOME:
             self._path.welcome(wire.datagram_bytes(0, len(packet.words)))
             self._welcomed(now)
-        elif packet.contributors == Reason.MISMATCH:
+        elif packet.contributors == Reason.MISMATCH:  # the workers fail by it, and the leaf goes on
             return Reason.MISMATCH
         elif packet.contributors not in (Reason.WORKER_LOST, Reason.WORKER_LEFT):
             return self._once(self._refused())
@@ -135,7 +135,7 @@ class UplinkPresence(Keepalive):
         self._leave_by += seconds
 
     def _branches_gone(self, lost: int, left: int) -> Reason | None:
-        if not self.joined:
+        if not self.joined:  # what comes while it leaves is no news
             return None
         if lost:  # R-LEAF-10: no branch can do without the others, as trees are synchronous
             return self._refused()
