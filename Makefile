@@ -56,10 +56,11 @@ imports: $(VENV)/dev.stamp ## Who may import whom (contracts in pyproject.toml)
 	$(PY) tools/linked_tree.py
 	cd build/tree && $(CURDIR)/$(VENV)/bin/lint-imports --no-logo
 
-constants: $(VENV)/dev.stamp ## Regenerate what native code and P4 share with fanin/protocol/wire.py
+constants: $(VENV)/dev.stamp ## Regenerate what native code and P4 share with Python, and docs/rules.md
 	$(PY) -m fanin.constants native/wire/wire_constants.hpp
 	$(PY) -m fanin.constants p4/shared/constants.p4
 	$(PY) -m tools.p4_words > p4/tna/words.p4
+	$(PY) -m tools.rules --write
 
 p4: ## Compile the P4 programs into p4/build (needs p4c on PATH)
 	$(PYTHON) -m tools.p4_artefacts build
@@ -68,6 +69,7 @@ drift: $(VENV)/dev.stamp ## Generated constants and compiled P4 are current, and
 	$(PY) -m fanin.constants | diff native/wire/wire_constants.hpp -
 	$(PY) -m tools.p4_words | diff p4/tna/words.p4 -
 	$(PY) -m tests.house.systems | diff docs/systems.md -
+	$(PY) -m tools.rules --check
 	$(PY) -m tools.p4_artefacts check
 	$(PY) tools/linked_tree.py
 	cd build/tree && $(CURDIR)/$(PY) -m mypy.stubtest --allowlist $(CURDIR)/tools/stubtest-allowlist.txt fanin._native

@@ -1,14 +1,8 @@
 """The messages between a member of a job and its switch that show that both live: HELLO, heartbeats, silence, BYE.
 
 A worker is a member at its switch (host/machine/presence.py), a leaf at its parent (switch/machine/uplink.py). Each
-has the table of its phases; what both do is here. Twin of native/machine/keepalive.hpp.
-
-Rules
------
-* Connecting, HELLO goes out every HELLO_RETRY_S; a member says it once per heartbeat, busy or idle.
-* Silence counts from the last packet that was heard, and only if HEARTBEATS_TO_SILENCE HELLOs went unanswered: a
-  process that was stopped must not take its own sleep for silence.
-* Leaving, BYE goes out every BYE_RETRY_S, for LEAVE_TIMEOUT_S at most. A member that has left or failed sends nothing.
+has the table of its phases; what both do is here. Twin of native/machine/keepalive.hpp. The rules are
+R-MEMBER-1, 3, 4 and 9 in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -69,6 +63,7 @@ class Keepalive:
 
     def hello_sent(self, now: float) -> None:
         """HELLO number `hello_sequence` was sent."""
+        # R-MEMBER-3; R-MEMBER-1 while connecting.
         self._say_at = now + (HELLO_RETRY_S if self.phase is Phase.CONNECTING else self._heartbeat_s)
         self._unanswered += 1
         self.hello_sequence = (self.hello_sequence + 1) & 0xFFFFFFFF
@@ -92,7 +87,7 @@ class Keepalive:
 
     def leave(self, now: float) -> None:
         """Begin to leave; the first BYE is due at once."""
-        if self.joined:
+        if self.joined:  # R-MEMBER-4
             self.phase = Phase.LEAVING
             self._say_at = now
             self._leave_by = now + LEAVE_TIMEOUT_S
@@ -106,7 +101,7 @@ class Keepalive:
 
     def _welcomed(self, now: float) -> bool:
         """WELCOME came. Whether that is news: it makes this a member."""
-        if self.phase is not Phase.CONNECTING:
+        if self.phase is not Phase.CONNECTING:  # R-MEMBER-3: the answer to a heartbeat
             return False
         self.phase = Phase.MEMBER
         self._silence_limit_s = self._liveness_timeout_s
@@ -131,7 +126,7 @@ class Keepalive:
 
     def _silent_s(self, now: float) -> float | None:
         """For how long the switch has been silent, if that is too long."""
-        # A process that was stopped wakes up with the limit long past, and its answers unread: only HELLOs that it has
-        # sent since then, and that stay unanswered, show silence.
+        # R-MEMBER-9: a process that was stopped wakes up with the limit long past, and its answers unread: only HELLOs
+        # that it has sent since then, and that stay unanswered, show silence.
         watched = self.joined and self._started and self._unanswered >= HEARTBEATS_TO_SILENCE
         return now - self._heard_at if watched and now >= self._heard_at + self._silence_limit_s else None

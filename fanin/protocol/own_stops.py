@@ -37,4 +37,5 @@ class OwnStops:
         if tick_s is None or (due_at is not None and now < due_at):
             return 0.0
         self.due_at = now + tick_s
+        # R-MEMBER-8: nothing could be heard since the turn that was due.
         return now - due_at if due_at is not None and now - due_at >= tick_s else 0.0

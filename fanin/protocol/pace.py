@@ -1,4 +1,4 @@
-"""Numbers of the congestion window and the pace (fanin/protocol/congestion.py has the rules); C++ shares them."""
+"""Numbers of the congestion window and the pace (R-CONGESTION in docs/protocol.md); C++ shares them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QUEUED_PACKETS = 3.0
 """Packets of this flow in queues below which a loss counts as chance (beta of TCP Veno)."""
 WINDOWS_WAITING = 1.5
 """Windows that may wait for their results, whatever of that is no longer in flight."""
-DOUBTS_PER_WINDOW = 3
+OVERDUE_PER_WINDOW = 3
 """The window does not grow while more than one in so many of its packets is overdue."""
 SHORTEST_FOR_S = 10.0
 """How long a shortest round trip counts at least, and half of how long at most: paths change."""

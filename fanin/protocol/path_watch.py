@@ -6,17 +6,7 @@ heartbeats pass, so that everybody lives, and no data does. A packet layer finds
 loss means nothing else (RFC 8899, sections 3 and 4.3); here these are HELLOs, since a switch answers each in its
 length.
 
-Rules
------
-* A member asks when it waits: at each heartbeat at which the oldest item is the one of the heartbeat before. It sends a
-  HELLO as long as the packets of that item, behind the heartbeat's own. An answer in that length ends the matter.
-* From the second question on, a shorter HELLO goes along, whose length halves what is not known yet between the longest
-  that passed and the shortest that did not: it finds what the path takes (RFC 8899, section 5.3.2, has other steps).
-* They go out in the order of their lengths. A shorter packet behind a longer one may become part of its train (GSO);
-  trains pass virtual links whole, whatever the MTU there, so the question would be answered while no result passes.
-* After the liveness timeout without an answer to a long one, and more than HEARTBEATS_TO_SILENCE of them, while short
-  ones were answered, the path is too narrow. Where nothing is answered it is not the length: that is silence, which
-  fanin/protocol/keepalive.py judges, and no question counts meanwhile.
+The rules are R-MEMBER-10 and R-MEMBER-11 in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -54,6 +44,7 @@ class PathWatch:
         `item`: the oldest unfinished one, in packets of `needed_bytes`; -1: nothing is waited for.
         """
         waited, self._item = self._item, item
+        # R-MEMBER-10: the item is another one, so something moves; or a heartbeat is as long, and shows as much.
         if item < 0 or item != waited or needed_bytes <= HEARTBEAT_BYTES:
             self._rest()
             return []
@@ -61,9 +52,10 @@ class PathWatch:
             self._rest()
             self.needed_bytes = self._fails_bytes = needed_bytes
         self._unanswered += 1
-        if self._unanswered == 1:
+        if self._unanswered == 1:  # one that is lost says little, and may be chance
             self._since_s = now
             return [needed_bytes]
+        # Shorter ones first: behind a longer one it may become part of its train, which virtual links pass whole.
         return [*self._shorter(), needed_bytes]
 
     def welcome(self, size_bytes: int) -> None:
@@ -80,10 +72,11 @@ class PathWatch:
 
     def too_narrow(self, now: float) -> bool:
         """Whether they have been lost for too long."""
+        # R-MEMBER-11
         return self.suspects and now >= self._since_s + self._limit_s
 
     def _shorter(self) -> list[int]:
-        if self._tried_bytes > self.passes_bytes:
+        if self._tried_bytes > self.passes_bytes:  # unanswered until now: too long as well
             self._fails_bytes = self._tried_bytes
         middle = (self.passes_bytes + self._fails_bytes) // 2 // WORD_BYTES * WORD_BYTES
         self._tried_bytes = middle if middle > self.passes_bytes else 0

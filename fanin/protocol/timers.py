@@ -45,24 +45,24 @@ REORDER_SHARE = 1 / 4
 """Share of a round trip: a packet that was sent that much earlier than one that has arrived is lost (RFC 8985, section
 6.2).
 """
-PATIENCE_SHARE = 1 / 4
+OVERDUE_SHARE = 1 / 4
 """Share of a round trip by which a result may be later than one round trip before its item is sent again. If a peer's
 contribution was lost, its repetition takes one round trip.
 """
-MORE_PATIENCE, LESS_PATIENCE, MAX_PATIENCE = 0.5, 0.25, 3.0
+MORE_WAIT, LESS_WAIT, MAX_WAIT = 0.5, 0.25, 3.0
 """Round trips by which a needless repetition prolongs that wait, by which a needed one shortens it, and the most that
 it comes to (RFC 8985, section 6.2, adapts its reordering window by the same evidence)."""
 TRACKED = 32
 """Orders before the highest one that a receipt tells apart."""
 ANSWERS_IN_A_ROW = 3
 """Answers to repetitions, with no other result in between, after which it was a burst of results that was lost."""
-NEXT_ASKED = 2
-"""Number of items of a burst that are asked for at once when one more has turned out to be missing, as in slow start.
+NEXT_RESENT = 2
+"""Number of items of a burst that are sent again at once when one more has turned out to be missing, as in slow start.
 """
 LINEAR_TIMEOUTS = 6
-"""Timeouts in a row that are not doubled where so few fly. One packet per timeout is no load, but doubling makes one
-loss at the end of a transfer cost more than all before it. Linux TCP has this rule and this number for thin streams
-(Documentation/networking/tcp-thin.rst; TCP_THIN_LINEAR_RETRIES). After that many it is a peer that is late."""
+"""Timeouts in a row that are not doubled where so few are outstanding. One packet per timeout is no load, but doubling
+makes one loss at the end of a transfer cost more than all before it. Linux TCP has this rule and this number for thin
+streams (Documentation/networking/tcp-thin.rst; TCP_THIN_LINEAR_RETRIES). After that many it is a peer that is late."""
 
 
 def measures(order: int) -> bool:
@@ -82,7 +82,7 @@ class RetransmissionTimer:
     """How many times the timeout has been doubled since the last progress."""
     begun: bool = False
     """Whether anything has come for a contribution, or none for a whole timeout."""
-    told: bool = False
+    tells_rounds: bool = False
     """Whether receipts say which rounds are over."""
 
     def sample(self, round_trip_s: float, *, idle: bool = False) -> None:
@@ -91,7 +91,7 @@ class RetransmissionTimer:
         `idle`: of HELLO, which says nothing of the queues that contributions make.
         """
         self.begun = self.begun or not idle
-        if self.smoothed_s == 0.0:
+        if self.smoothed_s == 0.0:  # RFC 6298, section 2.2
             self.smoothed_s, self.variation_s = round_trip_s, round_trip_s / 2
         else:
             self.variation_s += BETA * (abs(self.smoothed_s - round_trip_s) - self.variation_s)
@@ -103,7 +103,7 @@ class RetransmissionTimer:
 
     def expired(self) -> None:
         """Double the timeout (RFC 6298, section 5.5)."""
-        if self.timeout_s() < MAX_TIMEOUT_S:
+        if self.timeout_s() < MAX_TIMEOUT_S:  # R-RECOVERY-12: a bound on the doubling keeps it from overflowing
             self.backoff += 1
 
     def progressed(self) -> None:
@@ -111,38 +111,31 @@ class RetransmissionTimer:
         self.backoff = 0
         self.begun = True
 
-    def patience_s(self, more: float) -> float:
-        """How long a result may be overdue, because a peer may be sending again, before the item is sent again.
-
-        A peer's repetition takes a round trip of the path; round trips that peers have a part in would drive each
-        other's patience up. `more`: round trips on top. Where receipts say which rounds are over, waiting for one is
-        seldom in vain: as long as a timeout of the path.
-        """
+    def overdue_s(self, more: float) -> float:
+        """How long a result may be overdue before its item is sent again: R-RECOVERY-6. `more`: round trips on top."""
         if self.smoothed_s == 0.0:
             return self.timeout_s()
-        if self.told:
+        if self.tells_rounds:  # waiting for a receipt is seldom in vain: as long as a timeout of the path
             return min((PATHS_PER_TIMEOUT + more) * max(self.path_s, self.smoothed_s), MAX_TIMEOUT_S)
-        wait_s = self.smoothed_s + max(self.smoothed_s * PATIENCE_SHARE, 2 * self.variation_s)
+        wait_s = self.smoothed_s + max(self.smoothed_s * OVERDUE_SHARE, 2 * self.variation_s)
         trip_s = self.smoothed_s
+        # R-RECOVERY-6: round trips that peers have a part in would drive each other's waits up.
         if self.path_s > 0.0:
-            wait_s = min(wait_s, self.path_s + self.path_s * PATIENCE_SHARE)
+            wait_s = min(wait_s, self.path_s + self.path_s * OVERDUE_SHARE)
             trip_s = min(trip_s, self.path_s)
         return min(wait_s + more * trip_s, MAX_TIMEOUT_S)
 
     def timeout_s(self, *, thin: bool = False) -> float:
-        """How long to wait for a result before the contribution is sent again. `thin`: hardly anything else flies.
-
-        Where receipts say which rounds are over, what is sent again is a question that costs one packet. So nobody's
-        lateness is waited for: not its variation, nor, where nothing else would show a loss, any of it. Timeouts that
-        grew with the repairs of peers made the end of a reduction over shards take longer than all before it.
-        """
+        """How long to wait for a result before the contribution is sent again: R-RECOVERY-13. `thin`: R-RECOVERY-14."""
         if self.smoothed_s == 0.0:
             timeout_s = INITIAL_TIMEOUT_S
-        elif self.told and self.path_s > 0.0:
+        # R-RECOVERY-13: timeouts that grew with the repairs of peers made the end of a reduction over shards longer
+        # than all before it.
+        elif self.tells_rounds and self.path_s > 0.0:
             timeout_s = 0.0 if thin else self.smoothed_s
         else:
             timeout_s = self.smoothed_s + max(GRANULARITY_S, VARIATION_FACTOR * self.variation_s)
         timeout_s = max(timeout_s, PATHS_PER_TIMEOUT * self.path_s)
-        if not self.begun:
+        if not self.begun:  # HELLO has measured the path without the queues that first windows make
             timeout_s = max(timeout_s, FIRST_TIMEOUT_S)
         return min(max(timeout_s, MIN_TIMEOUT_S) * 2.0**self.backoff, MAX_TIMEOUT_S)

@@ -84,10 +84,10 @@ class Whole:
 
     def may_go_on(self, workers: int, left: Sequence[int], dead: Collection[int]) -> bool:
         """Whether so many workers may go on at the shards that are `left`: see the head of this file."""
-        if workers == self.workers:
+        if workers == self.workers:  # nobody is left who could go on in another part
             return True
         living = [number for number in self.shards if number not in dead]
-        if 2 * len(left) == len(living):
+        if 2 * len(left) == len(living):  # of two halves one must be chosen, alike by all
             return min(living) in left
         return 2 * len(left) > len(living)
 
@@ -139,12 +139,13 @@ class Agreement:
         self.lost.add(shard)
         if dead:
             self.dead.add(shard)
+        # The next one is asked, and told what this one had decided.
         if shard == self.asked and self.stage in {Stage.ASKING, Stage.AGREED}:
             self._ask_next(now)
 
     def receive(self, shard: int, reply: Reply, now: float) -> None:
         """Take in a shard's answer. An answer of one that is not asked any more does not count."""
-        if shard != self.asked or self.stage is Stage.STRANDED:
+        if shard != self.asked or self.stage is Stage.STRANDED:  # R-JOB-12: one shard decides at a time
             return
         self._silent_at = float("inf")
         if self.stage is Stage.AGREED:
@@ -153,12 +154,13 @@ class Agreement:
         match reply:
             case Waiting():
                 self.waiting = reply.missing
-            case Refused():
+            case Refused():  # the others have gone on, and wait for nobody
                 self.refused = reply
                 self._strand(Why.REFUSED)
             case Regrouped() if reply.job == self._job:
                 self.lost.update(reply.lost)
                 left = [number for number in self._shards if number not in reply.lost]
+                # The other part of a network may go on at the same time.
                 if self._whole.may_go_on(len(reply.ranks), left, reply.dead):
                     self.stage, self.agreed, self._ask_at = Stage.AGREED, reply, float("inf")
                 else:
@@ -193,9 +195,9 @@ class Agreement:
         """Do what is due."""
         if self.stage is Stage.SETTLING and now >= self._settled_at:
             self._ask_next(now)
-        elif self.stage is Stage.ASKING and now >= self._ends_at:
+        elif self.stage is Stage.ASKING and now >= self._ends_at:  # the others have not lost what this rank has
             self._strand(Why.ALONE)
-        elif now >= self._silent_at and self.asked is not None:
+        elif now >= self._silent_at and self.asked is not None:  # R-JOB-12: it may die when it has told some ranks
             self.lose(self.asked, now)
 
     def _ask_next(self, now: float) -> None:

@@ -1,21 +1,15 @@
 """How a worker that came into a running job gets in step with the others, slot by slot.
 
-Rules of this file
-------------------
-* Slots of a job may stand at different bases. The newcomer asks for each (a pass of base MAX_BASE, which the switch
-  answers with a bare ANSWER that acknowledges nothing); once it knows all, it can be told at which base, the same for
-  every slot, its reductions begin. Up to there it passes, so that nobody waits for it.
-* A slot is in one of these states; any other packet is dropped and counted.
+The rules are R-MEMBER-14 and R-MEMBER-15 in docs/protocol.md. A slot is in
+one of these states; any other packet is dropped and counted.
 
-  | state    | what happens                                           | becomes                                       |
-  |----------|--------------------------------------------------------|-----------------------------------------------|
-  | asking   | bare ANSWER without this worker's bit                  | standing at that base                         |
-  | standing | `begin`                                                | passing, or done when it stands there already |
-  | passing  | RESULT or ANSWER (which may be bare) of its base, and  | passing for the next base, or done            |
-  |          | this worker's pass is in it (own bit)                  |                                               |
-  | done     | (the slot belongs to item_stream.py from here on)      |                                               |
-
-* At most ASKING_AT_ONCE slots ask at a time: the answers must fit into a socket's buffer.
+| state    | what happens                                           | becomes                                       |
+|----------|--------------------------------------------------------|-----------------------------------------------|
+| asking   | bare ANSWER without this worker's bit                  | standing at that base                         |
+| standing | `begin`                                                | passing, or done when it stands there already |
+| passing  | RESULT or ANSWER (which may be bare) of its base, and  | passing for the next base, or done            |
+|          | this worker's pass is in it (own bit)                  |                                               |
+| done     | (the slot belongs to item_stream.py from here on)      |                                               |
 """
 
 from __future__ import annotations
@@ -50,7 +44,7 @@ class CatchUp:
         self._begin: int | None = None
         self._queue: deque[int] = deque()
         self._queued: set[int] = set()
-        for _ in range(ASKING_AT_ONCE):
+        for _ in range(ASKING_AT_ONCE):  # R-MEMBER-14: the answers must fit into a socket's buffer
             self._ask_one_more()
 
     def holds(self, slot: int) -> bool:
@@ -84,7 +78,7 @@ class CatchUp:
 
     def again(self, slot: int) -> None:
         """Queue what the slot sent last once more."""
-        if slot not in self._queued:
+        if slot not in self._queued:  # a repetition while it waits adds nothing
             self._queued.add(slot)
             self._queue.append(slot)
 
@@ -98,16 +92,18 @@ class CatchUp:
         slot, base = packet.slot, self._base[packet.slot]
         bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags
         if base is None:
-            # A result is the others', and an answer with this worker's bit is for a predecessor in this place.
+            # R-MEMBER-14: a result is the others', and an answer with this worker's bit is for a predecessor in this
+            # place.
             if not bare or own:
                 return Step.IGNORED
             self._base[slot] = packet.base
             self._unknown -= 1
-            if self._unknown == 0:
+            if self._unknown == 0:  # R-MEMBER-15: the farthest slot decides, since no base can be made up for
                 self.first_base = max(stands for stands in self._base.values() if stands is not None)
             self._ask_one_more()
             return Step.MOVED
-        # Without the bit the round has closed without this pass, which is not accepted yet: its ANSWER will say so.
+        # R-MEMBER-15: without the bit the round has closed without this pass, which is not accepted yet: its ANSWER
+        # will say so.
         if packet.base != base or self._begin is None or not own:
             return Step.IGNORED
         self._base[slot] = base + 1
@@ -117,7 +113,7 @@ class CatchUp:
 
     def _arrive(self, slot: int) -> bool:
         """Whether the slot stands where the reductions begin; if not, its next pass is queued."""
-        if self._base[slot] == self._begin:
+        if self._base[slot] == self._begin:  # R-MEMBER-15: the same in every slot
             return True
         self.again(slot)
         return False

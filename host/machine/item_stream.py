@@ -1,10 +1,9 @@
 """The assignment of items of operations to slots, and the moment when each may be sent.
 
-Rules of this file
-------------------
+The rules are R-WORKER-1 to R-WORKER-3 in docs/protocol.md.
+
 * The operations of a flow, in the order in which they were submitted, make one stream of items
-  (host/machine/operation.py). Every worker submits the same operations, so item g is the same thing everywhere: base g
-  div P of slot g mod P.
+  (host/machine/operation.py): item g is base g div P of slot g mod P.
 * A slot has one item at a time, its `current` one, and goes on to the next, P later, when that one is finished:
   its result has come, and this worker's contribution is known to be in one.
 * A current item is in one of three states:
@@ -13,14 +12,11 @@ Rules of this file
   |--------|-------------------------------|--------------------------------------------------------------|
   | idle   | not submitted, or it may not  | queued, when the item exists, is less than `window` items     |
   |        | be sent yet                   | ahead of the oldest unfinished one, and has its agreed codes  |
-  | queued | to be sent                    | flying, when `take` hands it out, the lowest number first     |
-  | flying | sent; the result may come     | again, by `send_again`; the next item, idle, by `finish`      |
-  | again  | to be sent again              | flying, when `take` hands it out, before what is queued; the  |
+  | queued | to be sent                    | sent,   when `take` hands it out, the lowest number first     |
+  | sent   | sent; the result may come     | again, by `send_again`; the next item, idle, by `finish`      |
+  | again  | to be sent again              | sent,   when `take` hands it out, before what is queued; the  |
   |        |                               | next item, idle, by `finish`                                  |
 
-* An item whose forecast of scale codes was wrong (host/machine/scale_forecast.py) takes another round of its slot,
-  `repeat`; from there on the slot's bases are one ahead of its items. All workers see the same results, so they agree
-  on that.
 * Agreed codes arrive with the result of the item that carried a chunk's codes, and are kept, under the number of the
   item that carries its words, until that one is finished. The window bounds how many there are.
 """
@@ -45,7 +41,7 @@ class SlotState(enum.Enum):
 
     IDLE = enum.auto()
     QUEUED = enum.auto()
-    FLYING = enum.auto()
+    SENT = enum.auto()
     AGAIN = enum.auto()
 
 
@@ -90,6 +86,7 @@ class ItemStream:
         """Take in an operation, whose first item is `end_item`; OverflowError when the bases of this job run out."""
         assert operation.first_item == self.end_item
         repeats = max(self._repeats) + len(self._operations) + 1
+        # A base is 32 bits on the wire, and one is reserved.
         if (self.end_item + operation.items) // self.slots + repeats > MAX_BASE:
             raise OverflowError(f"a slot counts {MAX_BASE} rounds, and this job has used them up: join a new one")
         if not operation.chunks:  # it has no item here; one in `_operations` would never be finished
@@ -128,6 +125,7 @@ class ItemStream:
         """The forecast was wrong: the item goes out again, into the slot's next round, with these codes."""
         slot = item % self.slots
         self._agreed[item] = agreed
+        # R-WORKER-3: all workers see the same result, so they agree that the slot's bases are one ahead from here on.
         self._repeats[slot] += 1
         self._enqueue(slot)
 
@@ -136,12 +134,12 @@ class ItemStream:
         # Both queues are cleaned up only here: a result may come while its slot is queued, and removing it from the
         # middle would cost more than skipping it when it is first.
         while self._again:
-            if self._state[self._again[0]] is SlotState.AGAIN:
+            if self._state[self._again[0]] is SlotState.AGAIN:  # else its result came while it waited here
                 return self._again[0]
             self._is_in_again[self._again.popleft()] = False
         while self._queue:
             slot = self._queue[0] % self.slots
-            if self._state[slot] is SlotState.QUEUED:
+            if self._state[slot] is SlotState.QUEUED:  # likewise
                 return slot
             self._pop()
         return None
@@ -150,7 +148,7 @@ class ItemStream:
         self._is_in_queue[heapq.heappop(self._queue) % self.slots] = False
 
     def take(self) -> int | None:
-        """The next item to send, which is flying from now on; None when there is none."""
+        """The next item to send, which is sent from now on; None when there is none."""
         slot = self.next()
         if slot is None:
             return None
@@ -158,12 +156,12 @@ class ItemStream:
             self._is_in_again[self._again.popleft()] = False
         else:
             self._pop()
-        self._state[slot] = SlotState.FLYING
+        self._state[slot] = SlotState.SENT
         return self._current[slot]
 
     def send_again(self, slot: int) -> None:
         """Queue the slot's current item, which was sent before, once more."""
-        assert self._state[slot] in (SlotState.FLYING, SlotState.AGAIN)
+        assert self._state[slot] in (SlotState.SENT, SlotState.AGAIN)
         self._state[slot] = SlotState.AGAIN
         if not self._is_in_again[slot]:  # it may be there from before, when a result came while it waited
             self._is_in_again[slot] = True
@@ -176,12 +174,12 @@ class ItemStream:
         self._current[slot] = item + self.slots
         self._state[slot] = SlotState.IDLE
         self._agreed.pop(item, None)
-        if operation.codes_chunk(item) is not None:
+        if operation.codes_chunk(item) is not None:  # R-WORKER-2: from here on the words may go
             self._agreed[item + operation.lead] = brought
             self._offer(item + operation.lead)
         self._offer(item + self.slots)
         self._advance()
-        if operation.words_chunk(item) is None:
+        if operation.words_chunk(item) is None:  # the chunk is half done
             return None
         operation.unfinished_chunks -= 1
         # Operations finish out of order where slots do; `operation` still has to find the items of those before.
@@ -192,7 +190,7 @@ class ItemStream:
     def _advance(self) -> None:
         """Move the window up to the oldest unfinished item, and offer what comes into it."""
         limit = self.oldest_item + self.window
-        while self._current[self.oldest_item % self.slots] > self.oldest_item:
+        while self._current[self.oldest_item % self.slots] > self.oldest_item:  # slots finish out of order
             self.oldest_item += 1
         for item in range(limit, min(self.oldest_item + self.window, self.end_item)):
             self._offer(item)
@@ -200,17 +198,19 @@ class ItemStream:
     def _offer(self, item: int) -> None:
         """Queue an item if it may be sent."""
         slot = item % self.slots
+        # R-WORKER-1: a slot has one item at a time.
         if self._current[slot] != item or self._state[slot] is not SlotState.IDLE or slot in self._held:
             return
+        # R-WORKER-1: nor may a slot run away from the oldest unfinished item, whose codes are kept that long.
         if item >= self.end_item or item >= self.oldest_item + self.window:
             return
         operation = self.operation(item)
         if operation.lead and operation.words_chunk(item) is not None and item not in self._agreed:
-            return  # its codes travel in an earlier item, whose `finish` offers this one
+            return  # R-WORKER-2: its codes travel in an earlier item, whose `finish` offers this one
         self._enqueue(slot)
 
     def _enqueue(self, slot: int) -> None:
         self._state[slot] = SlotState.QUEUED
-        if not self._is_in_queue[slot]:
+        if not self._is_in_queue[slot]:  # the heap has room for each slot once
             self._is_in_queue[slot] = True
             heapq.heappush(self._queue, self._current[slot])

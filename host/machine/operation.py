@@ -70,20 +70,21 @@ def memory(address: int, count: int, dtype: type[np.generic]) -> npt.NDArray[Any
 def check(reduction: Reduction, codec: WordCodec, spec: JobSpec) -> None:
     """Raise ConfigurationError for a reduction that would be computed wrongly."""
     element, size = reduction.element, reduction.element.bytes
-    if reduction.own_count >= 0 and not spec.synchronous:
+    if reduction.own_count >= 0 and not spec.synchronous:  # a round that closed without the owner would bring zeros
         raise ConfigurationError(
             "gathers and broadcasts need rounds that wait for all workers: an owner may be missing"
         )
-    if codec.scaled and spec.largest_staleness and not reduction.scale_code:
+    if codec.scaled and spec.largest_staleness and not reduction.scale_code:  # words of two scales do not add up
         raise ConfigurationError("floating point through a job with staleness > 0: rounds would mix scales")
     if reduction.passes and element.floating and not reduction.scale_code:
         raise ConfigurationError("a pass has no part in agreeing on scale codes: give it a scale_code")
-    if not element.floating and (reduction.divisor != 1.0 or reduction.factor != 1.0):
+    if not element.floating and (reduction.divisor != 1.0 or reduction.factor != 1.0):  # integers would be rounded
         raise ConfigurationError(f"{element.name} is summed exactly: divide or multiply it outside")
     given = reduction.count if reduction.own_count < 0 else reduction.own_count
     in_place = reduction.source + (reduction.keep_first - reduction.own_first) * size
     ends_before = reduction.destination + reduction.kept * size <= reduction.source
     starts_after = reduction.destination >= reduction.source + given * size
+    # A chunk that is sent again would be read after it was written.
     if reduction.kept and given and not (ends_before or starts_after or reduction.destination == in_place):
         raise ConfigurationError("destination overlaps source other than in place: reduce into separate memory")
 
@@ -160,7 +161,7 @@ class Operation:
     def word_count(self, item: int) -> int:
         """Words in the packet of the item."""
         chunk = self.words_chunk(item)
-        if chunk is None:
+        if chunk is None:  # codes travel alone
             return 0
         return self.codec.word_count(self._packet(chunk))
 
@@ -172,7 +173,7 @@ class Operation:
     def passes(self, item: int) -> bool:
         """Whether this worker contributes nothing to the item."""
         chunk = self.words_chunk(item)
-        if not self.owned or chunk is None:
+        if not self.owned or chunk is None:  # without owners the reduction passes as a whole
             return self.reduction.passes
         first, last = self._own(*self._elements(chunk))
         return first == last
@@ -223,7 +224,7 @@ class Operation:
         asked, packet = self.reduction, self._packet(chunk)
         if asked.counts:
             memory(asked.counts + 4 * packet, 1, np.uint32)[:] = contributors
-        if self.owned:
+        if self.owned:  # own bytes never travel back, so they are copied here
             self._keep_own(*self._elements(chunk))
         collected = None if words is None else self.codec.collect(packet, words)
         if collected is None and (words is not None or not asked.residual or self.codec.in_one_flow):
@@ -279,10 +280,10 @@ class Operation:
 
     def _codes(self, chunk: int, agreed: Codes) -> Codes:
         """The scale codes of a chunk's blocks: those agreed on (none where not scaled), or the one that was given."""
-        if not self.codec.scaled:
+        if not self.codec.scaled:  # integers need none
             return _NO_CODES
         blocks = -(-self.codec.span(self._packet(chunk))[1] // self.codec.block_elements)
-        if self.reduction.scale_code:
+        if self.reduction.scale_code:  # of a stale round, whose scale is its epoch's
             return np.full(blocks, self.reduction.scale_code, np.uint16)
         return agreed[:blocks]
 

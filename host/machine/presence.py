@@ -1,6 +1,6 @@
 """A worker's membership in its job: HELLO, heartbeats, whether the switch and the peers are there, BYE.
 
-Rules of this file, as a table; a phase that is not named ignores what happens.
+The table has the rules R-MEMBER of docs/protocol.md, phase by phase; a phase that is not named ignores what happens.
 
 | phase      | what happens                                             | becomes | reports                   |
 |------------|----------------------------------------------------------|---------|---------------------------|
@@ -22,9 +22,7 @@ Rules of this file, as a table; a phase that is not named ignores what happens.
 | leaving    | BYE, or NOTICE that this worker is not known (any more)  | left    | Departed                  |
 | leaving    | LEAVE_TIMEOUT_S pass                                     | left    | Departed(confirmed=False) |
 
-* Connecting, HELLO is as long as the longest packet of the job; so a path that does not carry such packets shows at
-  once. When HELLO and BYE go out, and what counts as silence, is in fanin/protocol/keepalive.py.
-* Any legal packet of the job is a sign of life; with keyed tags, one that cannot be a repetition.
+When HELLO and BYE go out, and what counts as silence, is in fanin/protocol/keepalive.py.
 """
 
 from __future__ import annotations
@@ -74,17 +72,17 @@ class Presence(Keepalive):
 
     def handle_timer(self, now: float) -> None:
         """Notice silence, and that leaving has taken long enough."""
-        if self._left_unconfirmed(now):
+        if self._left_unconfirmed(now):  # R-MEMBER-4
             self.phase = Phase.LEFT
             self._events.append(Departed(confirmed=False))
-        elif (silent_s := self._silent_s(now)) is not None:
+        elif (silent_s := self._silent_s(now)) is not None:  # R-MEMBER-9
             self._fail(SwitchSilent(silent_s))
 
     # --- what is heard ---
 
     def welcome(self, sequence: int, lost: int, left: int, now: float) -> float | None:
         """WELCOME came. Returns the round trip in seconds if it answers the last heartbeat."""
-        if self._welcomed(now):
+        if self._welcomed(now):  # R-MEMBER-1
             self._events.append(Ready())
         self.peers_gone(lost, left, now)
         # An answer to an earlier HELLO would measure the time since the later one.
@@ -92,22 +90,23 @@ class Presence(Keepalive):
 
     def peers_gone(self, lost: int, left: int, now: float) -> None:
         """WELCOME or NOTICE names peers that are lost or have left."""
-        if not self.joined or self._survives_loss:
+        if not self.joined or self._survives_loss:  # there the controller evicts it, and rounds close
             return
-        if left and not self._left:  # the first of them starts the grace; every WELCOME repeats the mask
+        if left and not self._left:  # R-MEMBER-5: the first of them starts the grace; every WELCOME repeats the mask
             self._left_at = now
         self._left = left
-        if lost:
+        if lost:  # R-MEMBER-6: no round closes without it
             self._fail(WorkersGone(lost, left))
 
     def missing(self, workers: int) -> None:
         """A round that needed all workers has closed without these: the controller has taken them out of the job."""
-        if self.joined:
+        if self.joined:  # R-RESULT-10
             self._fail(WorkersGone(workers, self._left))
 
     def members_are(self, change: int, members: int, base: int) -> None:
         """WELCOME or NOTICE says who the members are after `change` changes."""
-        # Only a higher count is news: packets overtake each other, and WELCOME repeats what a NOTICE has said.
+        # R-MEMBER-12, only a higher count is news: packets overtake each other, and WELCOME repeats what a NOTICE has
+        # said.
         if self.joined and self._survives_loss and change > self._change:
             gone, come = self._members & ~members, members & ~self._members
             self._change, self._members = change, members
@@ -119,9 +118,9 @@ class Presence(Keepalive):
 
     def branch(self, reason: Reason, now: float) -> None:
         """WELCOME or NOTICE: in a tree, a branch is lost, or its workers have left."""
-        if reason is Reason.BRANCH_LOST:
+        if reason is Reason.BRANCH_LOST:  # R-LEAF-10: final
             self.refused(reason)
-        elif not self._branch_left:
+        elif not self._branch_left:  # R-MEMBER-5, of a branch: the first word starts the grace
             self._branch_left = True
             self._left_at = now
 
@@ -155,7 +154,7 @@ class Presence(Keepalive):
     def peers_hold_up(self, moved_at: float, now: float) -> None:
         """Reductions wait, and LEFT_MIN_TIMEOUTS retransmissions in a row brought nothing: for whom?"""
         deadline = self.left_deadline(moved_at)
-        if deadline is not None and now >= deadline:
+        if deadline is not None and now >= deadline:  # R-MEMBER-5
             self._fail(WorkersGone(0, self._left) if self._left else PacketRefused(Reason.BRANCH_LEFT))
 
     def _fail(self, event: WorkerEvent) -> None:

@@ -1,7 +1,7 @@
 """Scale codes foreseen from an earlier reduction, which save a small one its first round trip.
 
-Rules of this file
-------------------
+R-WORKER-3 in docs/protocol.md:
+
 * A reduction that fits into one packet sends its words along with its codes, quantized with the codes that were agreed
   on for the last reduction of the same shape: the forecast. If the codes that come back are exactly those, then the
   words that come back are to the bit what a second round would bring, and it is saved. If not, they are dropped, and
@@ -49,6 +49,7 @@ class Forecast:
     def holds(self, agreed: Codes, age_sums: Words, contributors: int) -> bool:
         """Whether every contributor forecast from the same reduction as this worker, and rightly."""
         same = age_sums.tolist() == [contributors * self.age, contributors * self.age**2]
+        # R-WORKER-3: ages that sum to c a and c a^2 vary by nothing, so all workers took the codes of one ticket.
         return self.age > 0 and same and np.array_equal(agreed, self.codes)
 
 

@@ -2,57 +2,24 @@
 
 It is the readable twin of native/machine/worker_machine.cpp.
 
-Rules of this file
-------------------
-* Five verbs, with the time passed in as seconds of one monotonic clock. Call `datagrams_to_send` once to start and
-  after every other verb; hand over what has arrived before `handle_timer`; take events until there are none.
-* A worker that comes into a running job (`newcomer`) first catches up (host/machine/catch_up.py); `Stands` says from
-  which base on its reductions can begin, and `begin` that they do.
-* Five parts, one concept each: presence.py (am I a member, is the switch there), item_stream.py (which item may go),
-  loss_recovery.py (which one must go again), operation.py (numbers and memory), scale_forecast.py (which scale is
-  likely). This file is packets and wiring.
-* HELLO and its WELCOME measure the path, items the path and the peers; the retransmission timer learns from both.
-* HELLOs of other lengths find out whether long packets still pass (fanin/protocol/path_watch.py).
-* Nothing but HELLO goes out before the switch's WELCOME, and nothing but BYE after `leave`.
-* Of an item's result (RESULT or ANSWER), in this order:
+Five verbs, with the time passed in as seconds of one monotonic clock. Call `datagrams_to_send` once to start and after
+every other verb; hand over what has arrived before `handle_timer`; take events until there are none.
 
-  | the packet                                              | what is done                                           |
-  |---------------------------------------------------------|--------------------------------------------------------|
-  | base is before the slot's current item                  | duplicate: counted                                     |
-  | base is after it, or the item was never sent            | heard of (RoundHeard), for a RESULT; FUTURE: counted   |
-  | another signature, unless nobody contributed            | MISMATCH: counted                                      |
-  | nobody contributed what has an owner                    | MISMATCH: the machine fails                            |
-  | somebody is not in a round of elements with owners      | the machine fails: they may be the owner               |
-  | bare ANSWER, unless it has all that is needed           | the contribution is known to be accepted; it is sent   |
-  |                                                         | again, once at once, to be answered with the result    |
-  | RESULT without this worker's bit, acceptance not known  | left for the ANSWER that a retransmission brings: until |
-  |                                                         | then the words may be needed again                     |
-  | other codes or words than the item has, and not none    | LENGTH: counted                                        |
-  | because nobody contributed                              |                                                        |
-  | codes and words that were quantized by forecast, wrong  | the words go out again, in the slot's next round       |
-  | else                                                    | stored, once; the slot goes on                         |
+The rules are R-WORKER in docs/protocol.md. This file is packets and wiring; each part is one concept: presence.py (am I
+a member, is the switch there: R-MEMBER), item_stream.py (which item may go), fanin/protocol/loss_recovery.py (which one
+must go again: R-RECOVERY), fanin/protocol/congestion.py (whether there is room: R-CONGESTION), result_rows.py (what a
+result brings: R-RESULT), operation.py (numbers and memory), scale_forecast.py (which scale is likely), catch_up.py (how
+a `newcomer` gets in step: `Stands` says from which base on its reductions can begin, and `begin` that they do).
 
-  A result with accumulators may be longer than the contribution, and is asked for in the same way as one that a worker
-  passed for: once the contribution is known to be accepted, it is sent again as zeros of the result's length.
-
-  A worker that keeps none of a round's words says so (BARE), and needs the codes alone of the result, which is bare
-  then or not, as the switch likes. A bare answer is enough for it, too, if it has those codes.
-
-  A worker that passes a base whose round it has heard of, or seen without its own bit, sets LATE. A pass that is
-  accepted is sent again with zero words, as long as the result: a switch answers with no more bytes than it received,
-  and treats this as a duplicate, so nothing is added.
-
-  So stored results were accepted before, and in-place reductions never lose what they may have to send again.
-* A packet from another source, of another job or generation, without the job's checksum or keyed tag, or of a kind that
-  only workers send, is counted under its reason and not acted upon.
-* A keyed tag holds for ever, so that in a job that has them no WELCOME is taken twice, and only it and results that are
-  waited for are signs of life.
+HELLO and its WELCOME measure the path, items the path and the peers; the retransmission timer learns from both.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 
 import numpy as np
 
@@ -60,6 +27,7 @@ from fanin.host.machine.catch_up import CatchUp, Step
 from fanin.host.machine.item_stream import ItemStream
 from fanin.host.machine.operation import Operation
 from fanin.host.machine.presence import Presence
+from fanin.host.machine.result_rows import Deed, Fact, deed_for
 from fanin.host.machine.scale_forecast import AGE_WORDS, NO_FORECAST, ScaleForecast
 from fanin.numerics.fixed_point import Codes
 from fanin.numerics.lanes import WORD_BITS, Words
@@ -159,9 +127,9 @@ class WorkerMachine:
         Raises ConfigurationError for what would be computed wrongly, OverflowError when a slot has used up its bases,
         RuntimeError when the machine has failed or is leaving.
         """
-        if not self._presence.joined:
+        if not self._presence.joined:  # nothing would ever be written to its memory
             raise RuntimeError("this worker has failed or left: it takes no more reductions")
-        if self._catch_up is not None and not self._begun:
+        if self._catch_up is not None and not self._begun:  # its first base is not known yet
             raise RuntimeError("this worker came into a running job: reductions begin after `begin`")
         operation = Operation(
             self._tickets + 1,
@@ -188,7 +156,7 @@ class WorkerMachine:
         assert self._catch_up is not None
         self._begun = True
         self._stream.begin(base)
-        for slot in self._catch_up.begin(base):
+        for slot in self._catch_up.begin(base):  # R-MEMBER-15: these stand there already
             self._stream.release(slot)
         self._end_catch_up()
 
@@ -239,39 +207,41 @@ class WorkerMachine:
             questions = self._path_questions(now)
             datagrams.append(self._hello())
             self._presence.hello_sent(now)
-            for size_bytes in questions:
+            for size_bytes in questions:  # R-MEMBER-10: as questions of the path they are judged by nobody's silence
                 datagrams.append(self._hello(size_bytes))
                 self._presence.probe_sent()
-        if self._presence.bye_due(now):
+        if self._presence.bye_due(now):  # R-MEMBER-4
             datagrams.append(self._datagram(Kind.BYE, words=self._token))
             self._presence.bye_sent(now)
+        # R-MEMBER-15, before contributions: a newcomer's slots take none until they are in step.
         while self._catching_up() and (slot := self._catch_up.take()) is not None:  # type: ignore[union-attr]
             base = self._catch_up.base_to_pass(slot)  # type: ignore[union-attr]
             passed = self._datagram(Kind.CONTRIBUTION, flags=Flag.PASS, slot=slot, base=base, bitmap=self._order)
             datagrams.append(passed)
             if not self._recovery.sent(slot, now):
                 self._counters["retransmissions"] += 1
-        while self._presence.phase is Phase.MEMBER and self._sendable():
+        while self._presence.phase is Phase.MEMBER and self._sendable():  # R-MEMBER-1: HELLO alone before WELCOME
             round_trip_s = self._congestion.paced_round_trip(self._recovery.timer.smoothed_s)
             slot = self._stream.next()
             assert slot is not None
-            # Repetitions are not paced: peers wait for them, and they replace packets that have left the path. Nor are
-            # passes, which are next to nothing; what comes for them comes at the pace of whoever contributes.
+            # R-CONGESTION-13: repetitions are not paced, as peers wait for them, and they replace packets that have
+            # left the path. Nor are passes, which are next to nothing; what comes for them comes at others' pace.
             item = self._stream.current(slot)
             first = not self._recovery.was_sent(slot)
             paced = not (first and self._stream.operation(item).passes(item))
-            if first and paced and not self._congestion.may_send(round_trip_s, now):
+            if first and paced and not self._congestion.may_send(round_trip_s, now):  # R-CONGESTION-12
                 self._counters["paced"] += 1
                 break
             self._stream.take()
             contribution = self._contribution(item)
+            # R-WORKER-9: what is missing goes again by itself, so that a loss costs one packet.
             longer = run.followed_by(contribution, self._spec.slots) if run and first and self._runs else None
-            if longer:
+            if longer:  # R-WORKER-9: the datagram before it becomes one item longer
                 datagrams.pop()
             run = longer or (contribution if first and Flag.PASS in contribution.flags else None)
             datagram = self._keys.finish((longer or contribution).to_bytes())
             datagrams.append(Capable(datagram) if self._capable else datagram)
-            if paced:
+            if paced:  # R-CONGESTION-13: repetitions count, too
                 self._congestion.sent(round_trip_s, now)
             if self._recovery.idle:  # waiting begins here: the pause before it counts against no departed peer
                 self._moved_at = now
@@ -289,7 +259,7 @@ class WorkerMachine:
             deadlines.append(self._recovery.deadline())
             if self._sendable():  # and the pace did not allow it
                 deadlines.append(self._congestion.held_until)
-            if self._waits_for_departed():
+            if self._waits_for_departed():  # R-MEMBER-5
                 deadlines.append(self._presence.left_deadline(self._moved_at))
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -297,17 +267,17 @@ class WorkerMachine:
         """Do what is due; nothing, when it is early."""
         deadline = self._recovery.deadline()
         if self._presence.phase is Phase.MEMBER and deadline is not None and now >= deadline:
-            for slot in self._recovery.take_late(now):
+            for slot in self._recovery.take_due(now):  # R-RECOVERY-6
                 self._counters["gaps"] += 1
                 self._send_again(slot)
             expired = self._recovery.expire(now, self._stream.oldest_item % self._spec.slots)
-            if expired is not None:
+            if expired is not None:  # R-RECOVERY-12
                 slot, arrived = expired
                 self._counters["timeouts"] += 1
                 self._congestion.expired(arrived, self._recovery.next_order)
                 self._send_again(slot)
         self._presence.handle_timer(now)
-        # Where nothing at all is answered, silence is the matter, and not the length.
+        # R-MEMBER-11: where nothing at all is answered, silence is the matter, and not the length.
         if self._presence.phase is Phase.MEMBER and self._path.too_narrow(now) and self._presence.answered:
             self._presence.path_narrowed(self._path.needed_bytes, self._path.passes_bytes)
         if self._waits_for_departed():
@@ -324,7 +294,7 @@ class WorkerMachine:
             self._counters[f"dropped_{reason.name.lower()}"] += 1
 
     def _receive(self, data: bytes | bytearray | memoryview, source: int, now: float) -> Reason | None:
-        if source != self._switch:
+        if source != self._switch:  # R-WORKER-4, from here on
             return Reason.STRANGER
         try:
             packet = parse(data)
@@ -335,13 +305,13 @@ class WorkerMachine:
         # The job's checksum is required, not only checked where present: damage may also clear the flag.
         if self._spec.checksum and not packet.flags & Flag.CHECKSUM:
             return Reason.CHECKSUM
-        if packet.job != self._spec.job:
+        if packet.job != self._spec.job:  # another job of the same switch, from the same address
             return Reason.UNKNOWN_JOB
         if packet.generation != self._spec.generation:  # a packet of an earlier job that had the same index
             return Reason.GENERATION
-        if packet.worker not in (self._worker, SWITCH_WORKER):
+        if packet.worker not in (self._worker, SWITCH_WORKER):  # another worker behind the same address
             return Reason.WORKER_RANGE
-        if not self._keys.holds(data):
+        if not self._keys.holds(data):  # before anything is believed
             return Reason.TAG
         match packet.kind:
             case Kind.RESULT | Kind.ANSWER:
@@ -356,7 +326,7 @@ class WorkerMachine:
                 return None
             case Kind.RECEIPT:
                 self._hear_switch(now)
-                if self._presence.phase is Phase.MEMBER:
+                if self._presence.phase is Phase.MEMBER:  # before that nothing was sent that could have arrived
                     self._receipt(packet, now, marked=isinstance(data, Marked))
                 return None
             case Kind.WELCOME:
@@ -371,16 +341,18 @@ class WorkerMachine:
 
     def _hear_switch(self, now: float) -> None:
         """The switch lives; unless somebody may be repeating what it once said: a keyed tag holds for ever."""
-        if not self._spec.data_key:
+        if not self._spec.data_key:  # R-MEMBER-3
             self._presence.heard(now)
 
     def _welcome(self, packet: Packet, size_bytes: int, now: float) -> Reason | None:
         connecting = self._presence.phase is Phase.CONNECTING
-        # Connecting, only a WELCOME of full length counts: a shorter one does not show that the path carries results.
+        # R-MEMBER-1: connecting, only a WELCOME of full length counts: a shorter one does not show that the path
+        # carries results.
         if len(packet.words) < 2 or (connecting and size_bytes != self._spec.packet_bytes):
             return Reason.LENGTH
         if self._spec.data_key:
-            if packet.slot < self._welcomes:  # repeated by somebody, or overtaken: its tag holds all the same
+            # R-MEMBER-3: repeated by somebody, or overtaken: its tag holds all the same.
+            if packet.slot < self._welcomes:
                 return Reason.ANCIENT
             self._welcomes = packet.slot + 1
         self._runs = Flag.RUN in packet.flags
@@ -388,9 +360,10 @@ class WorkerMachine:
         self._presence.heard(now)
         round_trip_s = self._presence.welcome(packet.slot, int(packet.words[0]), int(packet.words[1]), now)
         self._presence.members_are(packet.signature, packet.bitmap, self._stream.oldest_item // self._spec.slots)
+        # Every WELCOME repeats what a NOTICE may have lost.
         if packet.contributors in (Reason.BRANCH_LOST, Reason.BRANCH_LEFT):
             self._presence.branch(Reason(packet.contributors), now)
-        if round_trip_s is not None:
+        if round_trip_s is not None:  # else it answers an earlier HELLO, and nobody knows how long that took
             self._recovery.timer.sample(round_trip_s, idle=True)
             self._path_round_trip(round_trip_s, now)
         return None
@@ -400,7 +373,7 @@ class WorkerMachine:
             reason = Reason(packet.contributors)
         except ValueError:
             return Reason.KIND
-        if reason is Reason.VERSION:
+        if reason is Reason.VERSION:  # the rest of its header may mean something else
             self._presence.other_version()
             return Reason.VERSION
         if reason is Reason.BRANCH_LEFT:
@@ -421,16 +394,16 @@ class WorkerMachine:
         self._recovery.timer.path_round_trip(round_trip_s)
 
     def _receipt(self, packet: Packet, now: float, *, marked: bool) -> None:
-        """The switch says which transmissions have arrived; of one that it answers, whether it was needless."""
+        """The switch says which transmissions have arrived; of one that it answers, whether it was spurious."""
         repeated = bool(packet.contributors & RECEIPT_REPEATED)
         by_rota = not repeated and measures(packet.slot)
         lost, round_trip_s = self._recovery.receipt(
-            packet.slot, packet.signature, packet.bitmap, now, measures=by_rota, needless=repeated
+            packet.slot, packet.signature, packet.bitmap, now, measures=by_rota, spurious=repeated
         )
         self._congestion.heard()
         if round_trip_s is not None:
             round_trip_s += packet.base * 1e-6  # of what is above a leaf
-            # The pace does not follow those that come by rota: see congestion.py.
+            # R-CONGESTION-12: the pace does not follow those that come by rota.
             if by_rota:
                 self._recovery.timer.path_round_trip(round_trip_s)
             else:
@@ -439,99 +412,114 @@ class WorkerMachine:
         echoed = bool(packet.contributors & RECEIPT_MARKED)
         self._counters["marks"] += echoed
         self._capable = True
-        if echoed or marked:
+        if echoed or marked:  # R-CONGESTION-10
             self._congestion.marked(self._recovery.sent_as(packet.signature), self._recovery.next_order)
-        if repeated:
+        if repeated:  # R-RECOVERY-6
             self._counters["spurious"] += 1
             self._recovery.repetition_was(needed=False)
         self._counters["losses"] += len(lost)
-        for slot in lost:
+        for slot in lost:  # R-RECOVERY-1
             self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
             self._send_again(slot)
         closed = self._closed_rounds(packet.words)
-        if closed is not None:
+        if closed is not None:  # R-RECOVERY-2
             for slot in self._recovery.settle(packet.signature, closed, now):
                 self._counters["gaps"] += 1
                 self._send_again(slot)
 
     def _closed_rounds(self, parities: Words) -> Callable[[int], bool] | None:
-        """By slot of an outstanding item: whether its round had closed when the receipt was sent. None: not told.
-
-        Without staleness no round closes before this worker has had its say, so an outstanding item's round is the open
-        one or the one before that: a bit tells which.
-        """
+        """By slot of an outstanding item: whether its round had closed when the receipt was sent. None: not told."""
+        # R-RECEIPT-8: without staleness an item's round is the open one or the one before that: a bit tells which.
         told = len(parities) == -(-self._spec.slots // WORD_BITS) and self._spec.history == SYNCHRONOUS_HISTORY
-        if not told or self._catch_up is not None:
+        if not told or self._catch_up is not None:  # a newcomer's slots stand at other bases
             return None
         bits = parities.tolist()
         return lambda slot: bool((bits[slot // WORD_BITS] >> slot % WORD_BITS ^ self._stream.base(slot)) & 1)
 
     def _result(self, packet: Packet, now: float, *, marked: bool) -> Reason | None:
-        """A result, or an answer: the table of this file, line by line."""
+        """A result, or an answer: gather its facts, and carry out the deed of its row (result_rows.py)."""
         slot = packet.slot
         if self._catch_up is not None and self._catch_up.holds(slot):
             self._catch(self._catch_up, packet, now)
             return None
-        item, base = self._stream.current(slot), self._stream.base(slot)
-        if packet.base < base:  # RESULT and an ANSWER to a repetition have both arrived, or the network duplicated one
-            self._counters["duplicates"] += 1
-            self._counters["spurious"] += packet.kind is Kind.ANSWER
-            return None
-        # With a quorum below N rounds close without this worker, so a result may be of a base that it has not reached.
-        if packet.base > base or not self._recovery.was_sent(slot):
-            if packet.kind is Kind.RESULT:
-                self._hear(slot, packet.base)
-            return Reason.FUTURE
+        answered = packet.kind is Kind.ANSWER
+        match deed_for(self._facts(packet)):
+            case Deed.DUPLICATE:  # R-RESULT-1
+                self._counters["duplicates"] += 1
+                self._counters["spurious"] += answered
+            case Deed.HEAR:  # R-RESULT-2
+                if not answered:
+                    self._hear(slot, packet.base)
+                return Reason.FUTURE
+            case Deed.MISMATCH:  # R-RESULT-3
+                return Reason.MISMATCH
+            case Deed.FAIL_UNOWNED:  # R-RESULT-4
+                self._presence.refused(Reason.MISMATCH)
+                return Reason.MISMATCH
+            case Deed.NOTHING_NEW:  # R-RESULT-5, R-RESULT-6
+                self._counters["duplicates"] += 1
+            case Deed.ASK:  # R-RESULT-7
+                self._accepted.add(slot)
+                self._recovery.withdraw(slot)
+                self._stream.send_again(slot)
+            case Deed.LEAVE:  # R-RESULT-8
+                self._counters["unacknowledged"] += 1
+                self._closed[slot] = max(self._closed[slot], packet.base + 1)  # later ones may have come before it
+            case Deed.LENGTH:  # R-RESULT-9
+                return Reason.LENGTH
+            case Deed.FAIL_INCOMPLETE:  # R-RESULT-10
+                self._presence.missing(self._spec.full_mask & ~packet.bitmap)
+                return Reason.EVICTED
+            case Deed.STORE:  # R-RESULT-11
+                self._take(packet, now, answered=answered, marked=marked)
+        return None
+
+    def _facts(self, packet: Packet) -> Fact:
+        """Facts of a result or an answer for a slot that is in step."""
+        slot = packet.slot
+        if packet.base != self._stream.base(slot):  # of another base no other fact is known
+            return Fact.EARLIER if packet.base < self._stream.base(slot) else Fact.AHEAD
+        if not self._recovery.was_sent(slot):
+            return Fact.AHEAD
+        item = self._stream.current(slot)
         operation = self._stream.operation(item)
         shape = len(packet.codes), len(packet.words)
-        keeps = operation.keeps(item)
-        enough = not keeps and shape == (operation.code_count, 0)  # without words
-        bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags  # may say nothing of what is summed
-        acknowledged = bool(packet.bitmap >> self._worker & 1)
-        # A round of passes alone has neither words nor a signature: the switch adds nothing of a pass.
-        of_passes_only = packet.contributors == 0 and shape == (0, 0) and not operation.code_count and not bare
-        if packet.signature != operation.signature and not (of_passes_only or bare):
-            return Reason.MISMATCH
-        if of_passes_only and operation.owned and acknowledged:
-            self._presence.refused(Reason.MISMATCH)  # somebody else was to contribute: another collective, or root
-            return Reason.MISMATCH
-        if bare and not (enough and acknowledged):
-            # Without this worker's bit it says where a newcomer stands (catch_up.py), asked before it was in step.
-            # Once accepted, what was sent again since, or the timer, brings the result.
-            if slot in self._accepted or not acknowledged:
-                self._counters["duplicates"] += 1
-                return None
-            self._accepted.add(slot)
-            self._recovery.withdraw(slot)
-            self._stream.send_again(slot)
-            return None
-        if packet.kind is Kind.RESULT and not acknowledged and slot not in self._accepted:
-            # Storing it would overwrite the source of an in-place reduction, which a retransmission may still need.
-            self._counters["unacknowledged"] += 1
-            self._closed[slot] = max(self._closed[slot], packet.base + 1)  # later ones may have come before it
-            return None
-        forecasts = self._stream.forecasts(item)
-        words = operation.result_word_count(item) + AGE_WORDS * forecasts
+        words = operation.result_word_count(item) + AGE_WORDS * self._stream.forecasts(item)
         lanes = packet.lanes and packet.lanes._replace(shift=0)
-        fits = shape == (operation.code_count, words) and lanes == (operation.lanes and operation.lanes.result)
-        if not (fits or enough or of_passes_only):
-            return Reason.LENGTH
-        if operation.owned and (missing := self._spec.full_mask & ~packet.bitmap):
-            self._presence.missing(missing)
-            return Reason.EVICTED
-        if marked:
+        bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags
+        facts = {
+            Fact.OTHER: packet.signature != operation.signature,
+            # The switch adds nothing of a pass: a round of passes alone has neither words nor a signature.
+            Fact.PASSES_ALONE: packet.contributors == 0 and shape == (0, 0) and not operation.code_count and not bare,
+            Fact.OWNED: operation.owned,
+            Fact.ACKNOWLEDGED: packet.bitmap >> self._worker & 1,
+            Fact.BARE: bare,
+            Fact.ENOUGH: shape == (operation.code_count, 0) and not operation.keeps(item),
+            Fact.ACCEPTED: slot in self._accepted,
+            Fact.MULTICAST: packet.kind is Kind.RESULT,
+            Fact.FITS: shape == (operation.code_count, words) and lanes == (operation.lanes and operation.lanes.result),
+            Fact.INCOMPLETE: self._spec.full_mask & ~packet.bitmap,
+        }
+        return reduce(or_, (fact for fact, holds in facts.items() if holds), Fact(0))
+
+    def _take(self, packet: Packet, now: float, *, answered: bool, marked: bool) -> None:
+        """Take a result in: what it shows of the path, and then its words."""
+        slot, item = packet.slot, self._stream.current(packet.slot)
+        operation, forecasts = self._stream.operation(item), self._stream.forecasts(item)
+        if marked:  # R-CONGESTION-10
             self._congestion.marked(self._recovery.order(slot), self._recovery.next_order)
-        # With staleness a late contribution is answered as well; without, an ANSWER means that the RESULT was lost.
-        if packet.kind is Kind.ANSWER and self._spec.history == SYNCHRONOUS_HISTORY:
+        # R-CONGESTION-7: without staleness, which has late contributions answered, an ANSWER means a lost RESULT.
+        if answered and self._spec.history == SYNCHRONOUS_HISTORY:
             self._counters["losses"] += 1
             self._recovery.repetition_was(needed=True)
             self._congestion.lost(self._recovery.order_before(slot), self._recovery.next_order)
-        self._count_result(slot, now, answered=packet.kind is Kind.ANSWER)
+        self._count_result(slot, now, answered=answered)
+        # R-WORKER-3: the round is over all the same: the words, quantized again with the agreed codes, go into the next
+        # one.
         if forecasts and not self._forecast_held(operation, packet):
             self._stream.repeat(item, np.array(packet.codes, np.uint16))
         else:
             self._store(operation, item, packet, by_forecast=forecasts)
-        return None
 
     def _catch(self, catch_up: CatchUp, packet: Packet, now: float) -> None:
         """A result, or an answer, for a slot that is not in step yet."""
@@ -546,7 +534,7 @@ class WorkerMachine:
             self._finished(slot, now, answered=packet.kind is Kind.ANSWER)
             if not catch_up.holds(slot):
                 self._stream.release(slot)
-        if not knew and catch_up.first_base is not None:
+        if not knew and catch_up.first_base is not None:  # R-MEMBER-14: now every slot is known
             self._events.append(Stands(catch_up.first_base))
         self._end_catch_up()
 
@@ -566,11 +554,11 @@ class WorkerMachine:
     def _hear(self, slot: int, base: int) -> None:
         """A round was closed for which nothing was sent yet: news where that can happen, in jobs with staleness."""
         self._closed[slot] = max(self._closed[slot], base + 1)
-        if self._spec.history == SYNCHRONOUS_HISTORY:
+        if self._spec.history == SYNCHRONOUS_HISTORY:  # no round closes without this worker there
             return
-        slots = self._spec.slots  # a pass is late in every slot, or it would close rounds that nobody contributed to
+        slots = self._spec.slots  # R-WORKER-5: a pass is late in every slot, or it would close empty rounds
         heard = min(max(over, self._stream.current(index) // slots) for index, over in enumerate(self._closed))
-        if heard > self._heard:
+        if heard > self._heard:  # told once, and of the newest
             self._heard = heard
             self._events.append(RoundHeard(heard - 1))
 
@@ -595,7 +583,7 @@ class WorkerMachine:
         slot = self._stream.next()
         if slot is None:
             return False
-        # The oldest item may always go: workers whose windows were full of different items would wait for each other.
+        # R-CONGESTION-3: workers whose windows were full of different items would wait for each other.
         oldest = self._stream.current(slot) == self._stream.oldest_item
         if oldest or self._recovery.was_sent(slot):
             return True
@@ -614,7 +602,7 @@ class WorkerMachine:
         """Write a result where it belongs, and let the slot go on. By forecast, it brought its own words' codes."""
         brought = np.array(packet.codes, np.uint16)
         words_chunk = operation.words_chunk(item)
-        if words_chunk is not None:
+        if words_chunk is not None:  # an item with codes only brings no words
             count = operation.result_word_count(item)
             # No words: a round of passes alone, whose sum is zero.
             words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
@@ -646,6 +634,7 @@ class WorkerMachine:
 
     def _path_questions(self, now: float) -> list[int]:
         """Lengths of the HELLOs to send behind a heartbeat, to find out whether packets as long as needed pass."""
+        # R-MEMBER-10
         if self._presence.phase is not Phase.MEMBER or not self._presence.answered:
             return []
         item = self._stream.oldest_item if self._stream.unfinished and self._catch_up is None else -1
@@ -665,9 +654,9 @@ class WorkerMachine:
     def _hello(self, size_bytes: int = 0) -> bytes:
         """A HELLO of `size_bytes`; by default as short as it may be, or while connecting as long as any packet."""
         words = self._token
-        if self._presence.phase is Phase.CONNECTING:  # as long as a result, to try the path both ways
+        if self._presence.phase is Phase.CONNECTING:  # R-MEMBER-1: as long as a result, to try the path both ways
             size_bytes = self._spec.packet_bytes
-        if size_bytes:
+        if size_bytes:  # padded, since the switch answers in the same length
             words = np.pad(words, (0, (size_bytes - HEADER_BYTES) // WORD_BYTES - len(words)))
         sequence = self._presence.hello_sequence
         return self._datagram(Kind.HELLO, slot=sequence, bitmap=HELLO_RUNS, words=words)
@@ -681,14 +670,14 @@ class WorkerMachine:
         slot = item % self._spec.slots
         base = self._stream.base(slot)
         keeps, passes, lanes = operation.keeps(item), operation.passes(item), operation.lanes
-        flags = NO_FLAGS if keeps else Flag.BARE
+        flags = NO_FLAGS if keeps else Flag.BARE  # R-WORKER-8
         longer = operation.result_word_count(item) > len(words)
-        if keeps and (passes or longer) and slot in self._accepted:
+        if keeps and (passes or longer) and slot in self._accepted:  # R-WORKER-7
             words, lanes = np.zeros(operation.result_word_count(item), np.uint32), None
-        elif passes:
+        elif passes:  # R-WORKER-5
             flags |= Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
             lanes = None
-        # A stale round's pass is of whatever its worker has come to, which need not be what the others contribute.
+        # R-WORKER-6: a stale round's pass is of whatever its worker has come to, and not of what the others contribute.
         signature = 0 if flags & Flag.PASS and not self._spec.synchronous else operation.signature
         return self._packet(
             Kind.CONTRIBUTION,
@@ -708,10 +697,11 @@ class WorkerMachine:
 
     def _by_forecast(self, operation: Operation) -> tuple[Codes, Words]:
         """The codes of the only chunk, its words with the forecast's codes, and the forecast's age."""
-        if operation.forecast is None:  # taken once: repetitions must carry the same bits, whatever was learned since
+        # R-WORKER-3, taken once: repetitions must carry the same bits, whatever was learned since.
+        if operation.forecast is None:
             operation.forecast = self._scales.of(operation.shape, operation.ticket)
         forecast = operation.forecast
         words = np.zeros(operation.word_count(operation.first_item), np.uint32)
-        if forecast is not NO_FORECAST:
+        if forecast is not NO_FORECAST:  # the first of a shape sends zeros, which count as a miss
             words = operation.quantized(0, forecast.codes)
         return operation.own_codes(0), np.append(words, forecast.age_words())

@@ -1,5 +1,5 @@
-// Transmissions of a leaf to its parent: their times, and their round trips. The rules stand in
-// switch/machine/ascents.py.
+// Transmissions of a leaf to its parent: their times, and their round trips. R-LEAF-6 to R-LEAF-9 in docs/protocol.md;
+// twin of switch/machine/ascents.py.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +41,7 @@ class Ascents {
     std::ranges::push_heap(waiting_, std::greater<>{});
   }
 
-  // A worker repeats what it gave to the slot's open round, which is complete: whether that goes up again.
+  // A worker repeats what it gave to the slot's open round, which is complete: whether that goes up again (R-LEAF-8).
   bool asked(std::uint32_t slot, double now) {
     const Round& round = rounds_of_[slot];
     if (round.place != Place::under_way || std::ranges::find(again_, slot, &Again::slot) != again_.end()) return false;
@@ -68,7 +68,7 @@ class Ascents {
   std::optional<Ascent> take(double now) {
     const double round_trip_s = congestion_.paced_round_trip(recovery_.timer.smoothed_s);
     Ascent next = {};
-    if (!again_.empty()) {
+    if (!again_.empty()) {  // R-CONGESTION-3, R-CONGESTION-13: it replaces what has left the path
       next = {.slot = again_.front().slot, .order = 0, .full = again_.front().full};
       again_.erase(again_.begin());
     } else if (const std::optional<std::uint32_t> first = this->first();
@@ -81,6 +81,7 @@ class Ascents {
       congestion_.limited = !waiting_.empty();
       return std::nullopt;
     }
+    // R-LEAF-6; 0 asks for no receipts (R-CONGESTION-1).
     next.order = congestion_.shares() ? static_cast<std::uint32_t>(recovery_.next_order()) : 0;
     congestion_.sent(round_trip_s, now);
     Round& round = rounds_of_[next.slot];
@@ -113,26 +114,26 @@ class Ascents {
     if (const std::optional<double> round_trip_s = recovery_.finished(slot, now, answered))
       congestion_.round_trip(*round_trip_s, now);
     congestion_.result(order, recovery_.next_order(), recovery_.overdue());
-    if (!round.once) return;
+    if (!round.once) return;  // R-RECOVERY-11
     shortest_s_ = std::min(shortest_s_, now - round.sent_at);
-    if (++rounds_ < RECEIPT_EVERY) return;
+    if (++rounds_ < RECEIPT_EVERY) return;  // R-LEAF-9: the shortest of several is the path's, without late peers
     before_s_ = shortest_s_;
     shortest_s_ = NEVER;
     rounds_ = 0;
   }
 
-  // The parent says what has arrived: as at a worker, LossRecovery::receipt. `needless`: `told` was a repetition.
-  void receipt(std::uint32_t told, std::uint32_t highest, std::uint32_t received, double now, bool needless) {
-    const bool by_rota = !needless && measures(told);
-    const std::optional<double> round_trip_s = recovery_.receipt(told, highest, received, now, by_rota, needless,
+  // The parent says what has arrived: as at a worker, LossRecovery::receipt. `spurious`: `answers` is a repetition.
+  void receipt(std::uint32_t answers, std::uint32_t highest, std::uint32_t received, double now, bool spurious) {
+    const bool by_rota = !spurious && measures(answers);
+    const std::optional<double> round_trip_s = recovery_.receipt(answers, highest, received, now, by_rota, spurious,
                                                                  [this](std::uint32_t slot) { lost_.push_back(slot); });
     congestion_.heard();
     if (round_trip_s) {
       recovery_.timer.path_round_trip(*round_trip_s);
       if (!by_rota) congestion_.path_round_trip(*round_trip_s, now);
     }
-    if (needless) recovery_.repetition_was(false);
-    for (const std::uint32_t slot : lost_) {
+    if (spurious) recovery_.repetition_was(false);
+    for (const std::uint32_t slot : lost_) {  // R-LEAF-6
       congestion_.lost(recovery_.order(slot), recovery_.next_order());
       again(slot);
     }
@@ -201,6 +202,7 @@ class Ascents {
     if (waiting_.empty()) return std::nullopt;
     const auto slot = static_cast<std::uint32_t>(waiting_.front() % rounds_of_.size());
     if (congestion_.has_room(recovery_.in_flight(), recovery_.waiting())) return slot;
+    // R-LEAF-7: leaves whose windows were full of different rounds would wait for each other.
     for (std::uint32_t other = 0; other < rounds_of_.size(); ++other)
       if (rounds_of_[other].place == Place::under_way && item(other) < waiting_.front()) return std::nullopt;
     return slot;

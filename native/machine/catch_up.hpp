@@ -1,5 +1,5 @@
-// How a worker that came into a running job gets in step with the others, slot by slot. The rules, and the table of
-// states, stand in host/machine/catch_up.py.
+// How a worker that came into a running job gets in step with the others, slot by slot. R-MEMBER-14 and
+// R-MEMBER-15 in docs/protocol.md; the table of states stands in host/machine/catch_up.py.
 #pragma once
 
 #include <algorithm>
@@ -60,6 +60,7 @@ class CatchUp {
     Slot& slot = slots_[header.slot];
     const bool bare = header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;
     if (slot.state == State::asking) {
+      // R-MEMBER-14: a result is the others', and an answer with this worker's bit is for a predecessor in this place.
       if (!bare || own) return Step::ignored;
       slot.state = State::standing;
       slot.base = header.base;
@@ -68,6 +69,7 @@ class CatchUp {
       ask_one_more();
       return Step::moved;
     }
+    // R-MEMBER-15: without the bit the round has closed without this pass, which is not accepted yet.
     if (header.base != slot.base || slot.state != State::passing || !own) return Step::ignored;
     ++slot.base;
     arrive(header.slot);

@@ -1,5 +1,5 @@
-// How many contributions of a flow may be under way, and how fast they go out. The rules stand in
-// fanin/protocol/congestion.py; operation by operation, so that both machines keep the same windows and times.
+// How many contributions of a flow may be in flight, and how fast they go out: R-CONGESTION in docs/protocol.md.
+// fanin/protocol/congestion.py, operation by operation, so that both machines keep the same windows and times.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Congestion {
   // The longest round trip of the path, fading.
   double path_s() const { return path_s_; }
   std::uint64_t cuts() const { return cuts_; }
-  // Whether one more item may go out while so many are in flight, and so many wait for their results.
+  // R-CONGESTION-2: whether one more item may go out while so many are in flight, and so many wait for their results.
   bool has_room(std::uint32_t in_flight, std::uint32_t waiting) const {
     return in_flight < static_cast<std::uint32_t>(window_) &&
            waiting < static_cast<std::uint32_t>(WINDOWS_WAITING * window_);
@@ -36,7 +36,7 @@ class Congestion {
 
   // A round trip was measured, with or without the lateness of peers.
   void round_trip(double round_trip_s, double now) {
-    if (now - shortest_since_ >= SHORTEST_FOR_S) {
+    if (now - shortest_since_ >= SHORTEST_FOR_S) {  // R-CONGESTION-9: paths change
       shortest_before_s_ = shortest_s_;
       shortest_s_ = round_trip_s;
       shortest_since_ = now;
@@ -57,13 +57,14 @@ class Congestion {
   // A result came for that transmission; how many others are overdue.
   void result(std::uint64_t order, std::uint64_t next_order, std::uint32_t overdue) {
     silent_ = 0;
-    if (order >= window_ends_) {
+    if (order >= window_ends_) {  // R-CONGESTION-9: sent after the window began, so a window of packets is over
       recent_before_s_ = recent_s_;
       recent_s_ = NEVER;
       window_ends_ = next_order;
     }
-    if (DOUBTS_PER_WINDOW * overdue > window_ || order < recover_ || !limited) return;
-    if (window_ < threshold_)
+    // R-CONGESTION-6: what was not used is not validated (RFC 7661), and what was sent before a cut says nothing of it.
+    if (OVERDUE_PER_WINDOW * overdue > window_ || order < recover_ || !limited) return;
+    if (window_ < threshold_)  // R-CONGESTION-5: slow start
       window_ = std::min(window_ + 1.0, pool_);
     else
       window_ = std::min(window_ + GROWTH / window_, pool_);
@@ -71,8 +72,11 @@ class Congestion {
 
   // That transmission, or its result, was lost.
   void lost(std::uint64_t order, std::uint64_t next_order) {
+    // R-CONGESTION-8, at most one cut per round trip: what was sent before the last cut met the queue that this cut
+    // answers. R-CONGESTION-9: lost with empty queues, it was lost by chance.
     if (!shares_ || order < recover_ || !queues()) return;
     recover_ = next_order;
+    // R-CONGESTION-7: less than what does not wait in queues would leave the link idle.
     const double unqueued = shortest_s() / std::min(recent_s_, recent_before_s_);
     threshold_ = window_ = std::max(window_ * std::max(DECREASE, unqueued), std::min(MIN_WINDOW, pool_));
     ++cuts_;
@@ -80,16 +84,18 @@ class Congestion {
 
   // That transmission, or what came for it, met congestion.
   void marked(std::uint64_t order, std::uint64_t next_order) {
-    if (!shares_ || order < recover_) return;
+    if (!shares_ || order < recover_) return;  // R-CONGESTION-8
     recover_ = next_order;
+    // R-CONGESTION-10: a queue is full, and nothing was lost yet.
     threshold_ = window_ = std::max(window_ * DECREASE_MARKED, std::min(MIN_WINDOW, pool_));
     ++cuts_;
   }
 
   // The timer expired; whether the switch is known to have what it had been waiting for.
   void expired(bool arrived, std::uint64_t next_order) {
+    // R-CONGESTION-11: fewer may be a peer's lateness.
     if (arrived || !shares_ || ++silent_ < SILENT_TIMEOUTS) return;
-    if (silent_ == SILENT_TIMEOUTS) {
+    if (silent_ == SILENT_TIMEOUTS) {  // once: each later timer would halve the threshold again
       threshold_ = std::max(window_ / 2.0, std::min(MIN_WINDOW, pool_));
       ++cuts_;
     }
@@ -97,7 +103,7 @@ class Congestion {
     window_ = std::min(MIN_WINDOW, pool_);
   }
 
-  // The round trip in which a window goes out.
+  // R-CONGESTION-12: the round trip in which a window goes out. A peer that was late must not slow down what follows.
   double paced_round_trip(double smoothed_s) const { return shares_ ? std::min(smoothed_s, path_s_) : 0.0; }
 
   // Whether the pace allows a packet now; what is sent is told to `sent`. Otherwise see `held_until`.
@@ -113,6 +119,7 @@ class Congestion {
     if (round_trip_s < MIN_PACED_ROUND_TRIP_S) return;
     const double gain = window_ < threshold_ ? PACING_GAIN_SLOW_START : PACING_GAIN;
     const double interval_s = round_trip_s / (gain * window_);
+    // R-CONGESTION-13: the repair of a long outage sends many while the window is short.
     drained_at_ = std::min(std::max(drained_at_, now) + interval_s, now + round_trip_s);
     if (drained_at_ - now >= std::max(BURST_S, BURST_PACKETS * interval_s)) held_until_ = drained_at_;
   }
@@ -120,6 +127,7 @@ class Congestion {
  private:
   static constexpr double NEVER = std::numeric_limits<double>::infinity();
 
+  // R-CONGESTION-4: ten small packets are no load; of a job with many shards all first windows meet in one link.
   static double initial(std::size_t packet_bytes, double pool) {
     const std::size_t whole_packets = INITIAL_WINDOW_BYTES / packet_bytes;
     const double frames = std::max(INITIAL_WINDOW, static_cast<double>(whole_packets));
@@ -129,13 +137,14 @@ class Congestion {
   // The round trip of the path without queues, as far as it is known.
   double shortest_s() const { return std::min({shortest_s_, shortest_before_s_, LONGEST_UNQUEUED_S}); }
 
-  // Whether this flow's packets wait in queues, as far as round trips tell.
+  // R-CONGESTION-9: whether this flow's packets wait in queues. Of a full queue every packet of a window has a long
+  // round trip, of a late peer only some.
   bool queues() const {
     const double recent_s = std::min(recent_s_, recent_before_s_);
     return recent_s < NEVER && window_ * (recent_s - shortest_s()) > QUEUED_PACKETS * recent_s;
   }
 
-  bool shares_;  // the path may have links that others use
+  bool shares_;  // the path may have links that others use: R-CONGESTION-1
   double pool_;
   double window_;
   double threshold_;           // slow start up to here

@@ -26,7 +26,7 @@ void ItemStream::append(const Operation& operation) {
   const std::uint64_t repeats = most_repeats_ + operations_.size() + 1;
   if (operation.end_item() / slots_.size() + repeats > MAX_BASE)
     throw std::overflow_error("a slot counts 2^32 - 1 rounds, and this job has used them up: join a new one");
-  if (operation.chunks == 0) return;
+  if (operation.chunks == 0) return;  // it has no item here; one in operations_ would never be finished
   const std::uint64_t number = operations_.end_number();
   operations_.push_back(operation);
   end_item_ = operation.end_item();
@@ -59,7 +59,7 @@ void ItemStream::take() {
   } else {
     pop();
   }
-  slot.state = State::flying;
+  slot.state = State::sent;
 }
 
 void ItemStream::send_again(std::uint32_t index) {
@@ -92,6 +92,7 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
 
 void ItemStream::repeat(std::uint32_t slot, const std::uint8_t* codes_be) {
   learn_codes(current(slot), operation(slot).code_count, codes_be);
+  // R-WORKER-3: all workers see the same result, so they agree that the slot's bases are one ahead from here on.
   most_repeats_ = std::max(most_repeats_, ++slots_[slot].repeats);
   ++slots_[slot].base;
   enqueue(slot);
@@ -126,11 +127,13 @@ std::uint64_t ItemStream::find(std::uint64_t item, std::uint64_t hint) const {
 }
 
 void ItemStream::offer(std::uint64_t item, std::uint32_t index, std::uint64_t hint) {
+  // R-WORKER-1: no slot may run away from the oldest unfinished item, whose codes are kept that long.
   if (item >= end_item_ || item >= window_end()) return;
   Slot& slot = slots_[index];
   if (slot.item != item || slot.state != State::idle || slot.held) return;
   const std::uint64_t number = find(item, hint);
   const Operation& operation = operations_[number];
+  // R-WORKER-2: its codes travel in an earlier item, whose `finish` offers this one.
   if (operation.lead != 0 && operation.carries_words(item) && !knows_codes(item)) return;
   slot.operation = number;
   enqueue(index);

@@ -1,5 +1,5 @@
-// Which item of which operation goes into which slot, and when it may be sent. The rules and the table of states stand
-// in host/machine/item_stream.py.
+// Which item of which operation goes into which slot, and when it may be sent. R-WORKER-1 to 3 in docs/protocol.md;
+// the table of states stands in host/machine/item_stream.py.
 #pragma once
 
 #include <cstdint>
@@ -63,7 +63,7 @@ class ItemStream {
   std::size_t buffer_bytes() const;
 
  private:
-  enum class State : std::uint8_t { idle, queued, flying, again };
+  enum class State : std::uint8_t { idle, queued, sent, again };
   struct Slot {
     std::uint64_t item;
     std::uint64_t operation = 0;  // its number in operations_; valid unless idle

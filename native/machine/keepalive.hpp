@@ -1,6 +1,6 @@
 // Messages between a member of a job and its switch that show that both live: HELLO, heartbeats, silence, BYE. A worker
-// is one at its switch (presence.hpp), a leaf at its parent (uplink.hpp). The rules stand in
-// fanin/protocol/keepalive.py.
+// is one at its switch (presence.hpp), a leaf at its parent (uplink.hpp). R-MEMBER in
+// docs/protocol.md; twin of fanin/protocol/keepalive.py.
 #pragma once
 
 #include <algorithm>
@@ -76,9 +76,10 @@ class Keepalive {
     say_at_ = now + heartbeat_s_;
     return true;
   }
+  // R-MEMBER-4: whether leaving has taken long enough.
   bool left_unconfirmed(double now) const { return phase_ == Phase::leaving && now >= leave_by_; }
-  // For how long the switch has been silent, if that is too long. Only unanswered HELLOs make it so: a process that was
-  // stopped must not take its own sleep for silence.
+  // R-MEMBER-9: for how long the switch has been silent, if that is too long. Only unanswered HELLOs make it so: a
+  // process that was stopped must not take its own sleep for silence.
   std::optional<double> silent_s(double now) const {
     const bool watched = joined() && started_ && unanswered_ >= HEARTBEATS_TO_SILENCE;
     if (!watched || now < heard_at_ + silence_limit_s_) return std::nullopt;

@@ -1,4 +1,4 @@
-// Notices that the process itself was stopped, from its turns alone. The rules stand in fanin/protocol/own_stops.py.
+// Notices that the process itself was stopped, from its turns alone. R-MEMBER-8 in docs/protocol.md.
 #pragma once
 
 #include <limits>
@@ -27,6 +27,7 @@ class OwnStops {
     const double due_at = due_at_;
     if (tick_s_ == std::numeric_limits<double>::infinity()) return 0.0;
     due_at_ = now + tick_s_;
+    // R-MEMBER-8: nothing could be heard since the turn that was due.
     return due_at != NEVER_SET && now - due_at >= tick_s_ ? now - due_at : 0.0;
   }
 

@@ -1,4 +1,5 @@
-// Watches whether long packets still pass where short ones do. The rules stand in fanin/protocol/path_watch.py.
+// Watches whether long packets still pass where short ones do. R-MEMBER-10 and R-MEMBER-11 in
+// docs/protocol.md; twin of fanin/protocol/path_watch.py.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +23,7 @@ class PathWatch {
   // oldest unfinished one, in packets of `needed_bytes`; none: nothing is waited for.
   std::span<const std::size_t> beat(std::optional<std::uint64_t> item, std::size_t needed_bytes, double now) {
     const std::optional<std::uint64_t> waited = std::exchange(item_, item);
+    // R-MEMBER-10: the item is another one, so something moves; or a heartbeat is as long, and shows as much.
     if (!item || item != waited || needed_bytes <= HEARTBEAT_BYTES) {
       rest();
       return {};
@@ -35,6 +37,7 @@ class PathWatch {
       since_s_ = now;
     else if (const std::size_t shorter = next_shorter(); shorter != 0)
       lengths_[count++] = shorter;
+    // Last: a shorter one behind it may become part of its train, which virtual links pass whole.
     lengths_[count++] = needed_bytes;
     return std::span(lengths_).first(count);
   }
@@ -48,6 +51,7 @@ class PathWatch {
   }
 
   bool suspects() const { return unanswered_ > HEARTBEATS_TO_SILENCE; }
+  // R-MEMBER-11
   bool too_narrow(double now) const { return suspects() && now >= since_s_ + limit_s_; }
   std::size_t needed_bytes() const { return needed_bytes_; }
   std::size_t passes_bytes() const { return passes_bytes_; }

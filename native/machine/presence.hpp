@@ -1,5 +1,5 @@
-// A worker's membership in its job: keepalive.hpp, and what it hears of its peers. The rules and the table of phases
-// stand in host/machine/presence.py.
+// A worker's membership in its job: keepalive.hpp, and what it hears of its peers. R-MEMBER in docs/protocol.md;
+// the table of phases stands in host/machine/presence.py.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Which transmissions of a worker have arrived, and when the worker is told. The rules stand in
+// Which transmissions of a worker have arrived, and when the worker is told: R-RECEIPT in docs/protocol.md. Twin of
 // switch/machine/receipts.py.
 #pragma once
 
@@ -19,14 +19,14 @@ class Arrivals {
   std::uint32_t highest() const { return highest_; }
   std::uint32_t received() const { return received_; }
 
-  // Whether one of those that are told apart has not come, and is a hole.
+  // R-RECEIPT-3: whether one of those that are told apart has not come, and is a hole.
   bool incomplete() const { return (received_ | ((std::uint32_t{1} << (REORDER_THRESHOLD - 1)) - 1)) != ORDER_MASK; }
 
   // A transmission has arrived; whether it uncovers a hole that the worker has not been told of.
   bool take(std::uint32_t order) {
     const std::uint32_t ahead = order - highest_;
     if (ahead == 0) return false;
-    if (ahead > ORDER_MASK / 2) {
+    if (ahead > ORDER_MASK / 2) {  // R-RECEIPT-1: it was overtaken; one that is older than TRACKED is not told of
       const std::uint32_t behind = 0 - ahead;
       if (behind <= TRACKED) received_ |= std::uint32_t{1} << (behind - 1);
       return false;
@@ -35,6 +35,7 @@ class Arrivals {
                     ? static_cast<std::uint32_t>(std::uint64_t{received_} << ahead) | std::uint32_t{1} << (ahead - 1)
                     : 0;
     highest_ = order;
+    // R-RECEIPT-2: only holes that this one uncovers, so that each is told of once by this rule.
     const auto newly_due =
         static_cast<std::uint32_t>(((std::uint64_t{1} << std::min(ahead, TRACKED)) - 1) << (REORDER_THRESHOLD - 1));
     return (received_ & newly_due) != newly_due;

@@ -12,9 +12,9 @@ namespace fanin {
 class RetransmissionTimer {
  public:
   double smoothed_s = 0.0;
-  double path_s = 0.0;  // the longest round trip that no peer has a part in, fading; 0: not known
-  bool begun = false;   // something has come for a contribution, or nothing for a whole timeout
-  bool told = false;    // receipts say which rounds are over
+  double path_s = 0.0;        // the longest round trip that no peer has a part in, fading; 0: not known
+  bool begun = false;         // something has come for a contribution, or nothing for a whole timeout
+  bool tells_rounds = false;  // receipts say which rounds are over
 
   // `idle`: of HELLO, which says nothing of the queues that contributions make.
   void sample(double round_trip_s, bool idle = false) {
@@ -33,7 +33,7 @@ class RetransmissionTimer {
   }
 
   void expired() {
-    if (timeout_s() < MAX_TIMEOUT_S) ++backoff_;
+    if (timeout_s() < MAX_TIMEOUT_S) ++backoff_;  // R-RECOVERY-12
   }
 
   void progressed() {
@@ -41,24 +41,25 @@ class RetransmissionTimer {
     begun = true;
   }
 
-  double patience_s(double more) const {
+  double overdue_s(double more) const {
     if (smoothed_s == 0.0) return timeout_s();
-    if (told) return std::min((PATHS_PER_TIMEOUT + more) * std::max(path_s, smoothed_s), MAX_TIMEOUT_S);
-    double wait_s = smoothed_s + std::max(smoothed_s * PATIENCE_SHARE, 2 * variation_s_);
+    // Waiting for a receipt is seldom in vain: as long as a timeout of the path.
+    if (tells_rounds) return std::min((PATHS_PER_TIMEOUT + more) * std::max(path_s, smoothed_s), MAX_TIMEOUT_S);
+    double wait_s = smoothed_s + std::max(smoothed_s * OVERDUE_SHARE, 2 * variation_s_);
     double trip_s = smoothed_s;
-    if (path_s > 0.0) {
-      wait_s = std::min(wait_s, path_s + path_s * PATIENCE_SHARE);
+    if (path_s > 0.0) {  // R-RECOVERY-6: round trips that peers have a part in would drive each other's waits up
+      wait_s = std::min(wait_s, path_s + path_s * OVERDUE_SHARE);
       trip_s = std::min(trip_s, path_s);
     }
     return std::min(wait_s + more * trip_s, MAX_TIMEOUT_S);
   }
 
-  // `thin`: hardly anything else flies.
+  // R-RECOVERY-13. `thin`: R-RECOVERY-14.
   double timeout_s(bool thin = false) const {
     double timeout_s = smoothed_s + std::max(GRANULARITY_S, double{VARIATION_FACTOR} * variation_s_);
     if (smoothed_s == 0.0)
       timeout_s = INITIAL_TIMEOUT_S;
-    else if (told && path_s > 0.0)
+    else if (tells_rounds && path_s > 0.0)  // else they would grow with the repairs of peers
       timeout_s = thin ? 0.0 : smoothed_s;
     timeout_s = std::max(timeout_s, PATHS_PER_TIMEOUT * path_s);
     if (!begun) timeout_s = std::max(timeout_s, FIRST_TIMEOUT_S);

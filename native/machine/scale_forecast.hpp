@@ -1,4 +1,5 @@
-// Scale codes foreseen from an earlier reduction. The rules stand in host/machine/scale_forecast.py.
+// Scale codes foreseen from an earlier reduction. R-WORKER-3 in docs/protocol.md; twin of
+// host/machine/scale_forecast.py.
 #pragma once
 
 #include <algorithm>
@@ -34,6 +35,7 @@ struct Forecast {
   }
   // `agreed` and `age_sums` are as they came, in wire order.
   bool holds(std::span<const std::uint8_t> agreed, const std::uint8_t* age_sums, std::uint64_t contributors) const {
+    // R-WORKER-3: ages that sum to c a and c a^2 vary by nothing, so all workers took the codes of one ticket.
     if (age == 0 || load_be32(age_sums) != contributors * age) return false;
     if (load_be32(age_sums + WORD_BYTES) != contributors * age * age) return false;
     for (std::size_t i = 0; i < agreed.size() / CODE_BYTES; ++i)

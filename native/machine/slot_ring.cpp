@@ -161,41 +161,49 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
                                  const Contribution* given, SwitchQueue& queue, const Manner& manner) {
   Slot& state = slot_at(slot);
   const std::uint32_t open = state.open;
+  // R-SLOT-1: nobody who waits for results can have sent it.
   if (base > open || base == MAX_BASE) return {.verdict = Verdict::future};
   const std::uint32_t stale = open - base;
+  // R-SLOT-2: its sender has long had result `base`, and the entry may belong to a later one.
   if (stale >= history_) return {.verdict = Verdict::ancient};
   Arrived& arrived = state.arrived()[place(base)];
   const std::uint32_t bit = std::uint32_t{1} << worker;
   const std::uint32_t before = arrived.tag == base ? arrived.bitmap : 0;
+  // R-SLOT-3, before the bound below: a worker whose result was lost must get it, however far the others are.
   if ((before & bit) != 0)
     return {.verdict = Verdict::duplicate, .answered = stale > 0, .ascends = stale == 0 && complete(slot)};
+  // R-SLOT-4: only a worker that left out a base gets here.
   if (stale > history_ - 2) return {.verdict = Verdict::ancient};
   const Entry entry = entry_at(slot, open);
   Facts& facts = entry.facts;
+  // R-SLOT-5: words of another shape or collective must not meet in a sum; a pass may tell the collective, too.
   if (given != nullptr && state.count != 0 && facts.contributors != 0 && !takes(facts, *given))
     return {.verdict = Verdict::mismatch};
   if (state.count != 0 && manner.signature != 0 && facts.signature != 0 && manner.signature != facts.signature)
     return {.verdict = Verdict::mismatch};
 
+  // R-SLOT-6 and R-SLOT-7: an older base in this entry is one whose result every worker has had.
   arrived = {.tag = base, .bitmap = before | bit};
-  if ((arrived.bitmap & live_) == live_) ++state.floor;
-  if (state.count == 0) {
+  if ((arrived.bitmap & live_) == live_) ++state.floor;  // R-SLOT-8
+  if (state.count == 0) {                                // R-SLOT-9: the ring still holds the round of H numbers before
     if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
     facts = {};
     state.bare = 0;
   }
   if (facts.contributors == 0 && facts.signature == 0) facts.signature = manner.signature;
-  if (manner.bare && stale == 0) state.bare |= bit;
+  if (manner.bare && stale == 0) state.bare |= bit;  // R-SLOT-16: a late contribution's answer is bare or not by itself
+  // R-SLOT-10: late passes of workers that compute would otherwise close empty rounds without end.
   const std::uint32_t count = state.count + (manner.late && given == nullptr ? 0 : 1);
   const bool closes = due(state, count);
   if (given != nullptr) add(slot, entry, *given, closes);
   if (closes) finish_sums(slot, entry);
   set_count(state, count);
-  if (closes && uplink_) {
+  if (closes && uplink_) {  // R-LEAF-1
     make_contribution(slot, state, entry);
     return {.answered = stale > 0, .ascends = true, .number = open};
   }
   if (closes) close(slot, state, entry);
+  // R-SLOT-12: no later multicast acknowledges a late contribution.
   return {.closed = closes, .answered = stale > 0, .number = open};
 }
 
@@ -240,6 +248,7 @@ void SlotRing::finish_sums(std::uint32_t slot, const Entry& entry) {
   Facts& facts = entry.facts;
   if (!waiting_.empty()) add_waiting(slot, entry, nullptr, true);
   if (facts.lanes == 0) return;  // they are
+  // R-SLOT-17: what is sent and answered from here on is the narrowed sum.
   const std::size_t given_bytes = std::size_t{facts.given_words} * WORD_BYTES;
   const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, facts.most, entry.words);
   facts.lanes = lanes_of_result(facts.lanes, shift);
@@ -270,6 +279,7 @@ void SlotRing::close(std::uint32_t slot, Slot& state, const Entry& entry) {
 
 std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   Slot& state = slot_at(slot);
+  // R-SLOT-13: floor first, since the change may have completed several bases at once.
   while (true) {
     const Arrived& arrived = state.arrived()[place(state.floor)];
     // Without any live worker a base that nobody has contributed lacks nobody, but is none that counts.
@@ -323,7 +333,9 @@ std::span<std::uint8_t> SlotRing::ascending(std::uint32_t slot, std::uint32_t or
 
 bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribution& given, SwitchQueue& queue) {
   Slot& state = slot_at(slot);
-  if (number != state.open || !complete(slot)) return false;
+  if (number != state.open || !complete(slot))
+    return false;  // R-LEAF-4, R-LEAF-5: it came before, or is not waited for
+  // R-LEAF-3: the parent's result takes the place of this leaf's part of the sum.
   const Entry entry = entry_at(slot, number);
   Facts& facts = entry.facts;
   if (facts.queue_mark != 0) queue.copy_out(facts.queue_mark);
@@ -346,7 +358,7 @@ bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribut
 
 void SlotRing::enter(std::uint32_t slot, std::uint32_t worker) {
   Slot& state = slot_at(slot);
-  for (std::uint32_t base = state.floor; base < state.open; ++base) {
+  for (std::uint32_t base = state.floor; base < state.open; ++base) {  // R-SLOT-14: as if it had passed each of them
     Arrived& arrived = state.arrived()[place(base)];
     arrived = {.tag = base, .bitmap = (arrived.tag == base ? arrived.bitmap : 0) | std::uint32_t{1} << worker};
   }
@@ -356,7 +368,7 @@ std::uint32_t SlotRing::stands(std::uint32_t slot, std::uint32_t worker) const {
   const Slot& state = slot_at(slot);
   for (std::uint32_t base = state.floor; base < state.open; ++base) {
     const Arrived& arrived = state.arrived()[place(base)];
-    if (arrived.tag != base || (arrived.bitmap >> worker & 1) == 0) return base;
+    if (arrived.tag != base || (arrived.bitmap >> worker & 1) == 0) return base;  // R-SLOT-15
   }
   return state.open;
 }

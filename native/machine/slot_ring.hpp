@@ -1,5 +1,5 @@
-// All slots of one job: the slot machine of switch/machine/slot_machine.py (see its table), over memory laid out for
-// speed.
+// All slots of one job: the slot machine of switch/machine/slot_machine.py (docs/slot-machine.md, R-SLOT), over memory
+// laid out for speed.
 //
 // A slot's registers are one record; with S = 0 that is half a cache line:
 //
@@ -202,6 +202,7 @@ class SlotRing {
     return facts_[std::size_t{slot} * history_ + place(number)];
   }
   std::uint8_t* words_of(std::size_t index) const { return images_.get() + index * image_bytes_ + head_bytes_; }
+  // R-SLOT-11: with a base of S rounds ago missing, its contribution would land more than S rounds late.
   bool due(const Slot& slot, std::uint32_t count) const {
     return count >= arrivals_to_close_ && slot.open < std::uint64_t{slot.floor} + staleness_;
   }

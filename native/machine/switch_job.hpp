@@ -41,7 +41,7 @@ struct SwitchJob {
     return suspected[worker] && heard[worker] <= *suspected[worker] + SUSPICION_SETTLES_S;
   }
   double silent_at(std::uint32_t worker) const {
-    const double at = heard[worker] + spec.liveness_timeout_s;
+    const double at = heard[worker] + spec.liveness_timeout_s;  // R-MEMBER-6, or sooner: R-MEMBER-7
     return suspicion_stands(worker) ? std::min(at, *suspected[worker] + SUSPICION_TIMEOUT_S) : at;
   }
   double heartbeat_s() const { return std::min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS); }
@@ -52,6 +52,7 @@ struct SwitchJob {
     for (std::uint32_t worker = 0; worker < spec.workers; ++worker) {
       if (!watched(worker)) continue;
       double later = heard[worker] + seconds;
+      // R-MEMBER-8: once, or a switch that is stopped again and again would never miss who is gone.
       if (heard[worker] != excused[worker]) later = std::max(later, fresh);
       // A suspicion that stands goes on standing: the time that the worker has to speak up is the switch's own.
       if (suspicion_stands(worker)) suspected[worker] = std::max(*suspected[worker] + seconds, later);
@@ -96,11 +97,11 @@ struct SwitchJob {
 
   // A new process has an evicted worker's place: rounds wait for it from here on, and for no base before.
   void enter(std::uint32_t worker) {
-    for (std::uint32_t slot = 0; slot < spec.slots; ++slot) ring.enter(slot, worker);
+    for (std::uint32_t slot = 0; slot < spec.slots; ++slot) ring.enter(slot, worker);  // R-SLOT-14
     ring.set_live(ring.live() | std::uint32_t{1} << worker);
     expected &= ~(std::uint32_t{1} << worker);
     suspected[worker].reset();
-    ++changes;
+    ++changes;  // R-MEMBER-12, R-MEMBER-13: live from its HELLO on
   }
 
   JobSpec spec;  // its tokens are those in force: a new process in a place has a new one
@@ -152,6 +153,7 @@ inline Reason objection(const SwitchJob& job, const Parsed& packet, std::span<co
     if (token_of(packet) != spec.tokens[worker]) return Reason::token;
   }
   if (job.evicted(worker)) return Reason::evicted;
+  // R-MEMBER-2: the token alone is not enough, since anybody may have read it.
   if (job.has(job.registered, worker) ? job.sources[worker] != source : header.kind == Kind::contribution)
     return Reason::stranger;
   if (job.keys.tags() && header.kind == Kind::hello && header.slot < job.hellos[worker]) return Reason::ancient;

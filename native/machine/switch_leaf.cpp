@@ -1,5 +1,5 @@
-// A leaf's side of a tree: its rounds go up as contributions, and the parent's results come down. Rules:
-// switch/machine/leaf_side.py.
+// A leaf's side of a tree: its rounds go up as contributions, and the parent's results come down. R-LEAF,
+// in docs/slot-machine.md and docs/protocol.md; twin of switch/machine/leaf_side.py.
 #include <algorithm>
 
 #include "machine/switch_machine_state.hpp"
@@ -11,6 +11,7 @@ void SwitchMachine::State::ascend(SwitchJob& job, const Ascent& ascent) {
   const Uplink& uplink = job.uplink->uplink();
   const std::uint32_t number = job.ring.open(ascent.slot);
   const std::span<const std::uint8_t> known = job.ring.result(ascent.slot, number);
+  // R-WORKER-7, of a leaf: a round of passes is shorter than its result, so it is asked for as zeros of that length.
   if (ascent.full && (known[OFFSET_FLAGS] & FLAG_PASS) != 0 && (known[OFFSET_FLAGS] & FLAG_BARE) == 0) {
     const std::size_t bytes = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
     if (!takes(job.tally, bytes, 1)) return;
@@ -134,7 +135,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
     }
   }();
   if (objection != Reason{}) return job.tally.drop(objection);
-  if (!job.parent_keys.tags() || header.kind == Kind::welcome) presence.heard(now);
+  if (!job.parent_keys.tags() || header.kind == Kind::welcome) presence.heard(now);  // a tag holds for ever
   const auto gone = [&] {
     return presence.branches_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES));
   };
@@ -171,12 +172,12 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
                                .word_count = static_cast<std::uint32_t>(packet.word_count),
                                .contributors = header.contributors,
                                .lanes = header.lanes};
-  if (job.ring.descend(header.slot, header.base, result, queue)) {
+  if (job.ring.descend(header.slot, header.base, result, queue)) {  // R-LEAF-3
     job.uplink->heard(now);
     job.ascents->came(header.slot, now, header.kind == Kind::answer, marked);
     return multicast(job, header.slot, header.base);
   }
-  if (header.base < job.ring.open(header.slot))
+  if (header.base < job.ring.open(header.slot))  // R-LEAF-4; else R-LEAF-5
     ++job.tally.duplicates;
   else
     job.tally.drop(Reason::future);

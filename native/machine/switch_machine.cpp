@@ -105,14 +105,14 @@ void SwitchMachine::State::look_at_own_watch() {
 void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
   SwitchJob& job = state_->job_at(index);
   if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
-  job.expected &= ~(std::uint32_t{1} << worker);
+  job.expected &= ~(std::uint32_t{1} << worker);  // R-MEMBER-13: nor may a newcomer still enter that was given up
   if (job.evicted(worker)) return;
   const bool known = job.has(job.registered, worker);
   const Reason news = job.has(job.left, worker) ? Reason::worker_left : Reason::worker_lost;
   job.ring.set_live(job.ring.live() & ~(std::uint32_t{1} << worker));
   job.update_audience();
   if (known) state_->tell(job, Reason::evicted, static_cast<std::uint8_t>(worker), {&job.sources[worker], 1});
-  if (job.spec.survives_loss) {
+  if (job.spec.survives_loss) {  // R-MEMBER-12
     ++job.changes;
     state_->tell(job, news, SWITCH_WORKER, job.audience());
   }
@@ -122,7 +122,7 @@ void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
 void SwitchMachine::suspect(std::uint16_t index, std::uint32_t worker, double now) {
   SwitchJob& job = state_->job_at(index);
   if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
-  if (!job.suspicion_stands(worker)) job.suspected[worker] = now;
+  if (!job.suspicion_stands(worker)) job.suspected[worker] = now;  // R-MEMBER-7: a second one does not put it off
 }
 
 std::vector<Address> SwitchMachine::overdue(double now) const {
@@ -293,7 +293,7 @@ void SwitchMachine::handle_timer(double now) {
     const std::uint32_t lost_before = job->lost;
     for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker) {
       if (!job->watched(worker) || job->silent_at(worker) > now) continue;
-      job->lost |= std::uint32_t{1} << worker;
+      job->lost |= std::uint32_t{1} << worker;  // R-MEMBER-6: and not evicted, which is the controller's to decide
       state_->events.push_back({.kind = SwitchEvent::Kind::worker_silent,
                                 .job = job->spec.job,
                                 .worker = static_cast<std::uint8_t>(worker),
@@ -328,21 +328,22 @@ void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::sp
   const Reason reason = objection(job, packet, datagram, source, computed);
   if (reason != Reason{}) return refuse(job.tally, &job, reason, packet.header, source);
   const std::uint32_t worker = packet.header.worker;
+  // A tagged contribution is a sign of life only where it counts (contribute): anybody can replay an old one.
   if (!job.keys.tags() || packet.header.kind != Kind::contribution) job.heard[worker] = now;
   if (packet.header.kind == Kind::contribution) {
     job.marked |= std::uint32_t{marked} << worker;
     contribute(job, packet, source, now);
-  } else if (packet.header.kind == Kind::bye) {
+  } else if (packet.header.kind == Kind::bye) {  // R-MEMBER-4
     part(job, worker, datagram, source);
     if (job.uplink && (job.left | job.lost) == job.spec.full_mask()) job.uplink->leave(now);
   } else {
-    if (!job.has(job.registered, worker)) register_source(job, worker, source);
+    if (!job.has(job.registered, worker)) register_source(job, worker, source);  // R-MEMBER-2
     job.hellos[worker] = std::uint64_t{packet.header.slot} + 1;
     // Only where all contribute to every round, in order: bitmaps are alike then, and no pass has to be answered at
     // once.
     const bool runs = job.spec.synchronous() && (packet.header.bitmap & HELLO_RUNS) != 0;
     job.takes_runs = (job.takes_runs & ~(std::uint32_t{1} << worker)) | std::uint32_t{runs} << worker;
-    welcome(job, packet, source);
+    welcome(job, packet, source);  // R-MEMBER-3
     if (job.uplink && job.registered == job.spec.full_mask()) job.uplink->start(now);
   }
 }
@@ -354,7 +355,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   const bool late = (header.flags & FLAG_LATE) != 0;
   if (!fits(job.spec, packet)) return job.tally.drop(Reason::length);
   if (header.slot >= job.spec.slots) return job.tally.drop(Reason::slot_range);
-  if (passes && header.base == MAX_BASE) return tell_where(job, header, source);
+  if (passes && header.base == MAX_BASE) return tell_where(job, header, source);  // R-MEMBER-14
   const Contribution given = {.signature = header.signature,
                               .codes = packet.codes,
                               .code_count = header.code_count,
@@ -392,15 +393,16 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
         return refuse(job.tally, &job, Reason::mismatch, each, source);
     }
     const bool again = outcome.verdict == Verdict::duplicate;
+    // R-LEAF-2: the worker's timer serves the leaf too.
     if (outcome.ascends && !again) job.ascents->complete(each.slot, each.base);
     const bool ascends = outcome.ascends && (!again || job.ascents->asked(each.slot, now));
-    // The transmission's order. A result or an answer says as much as a receipt, and most of what comes in order says
-    // nothing new: so a receipt goes out for a gap, for what was sent in vain, and now and then to measure the path.
-    if (each.bitmap != 0) {
+    if (each.bitmap != 0) {  // R-RECEIPT-9
       Arrivals& arrivals = job.arrivals[each.worker];
       const bool uncovers = arrivals.take(each.bitmap);
-      // Neither tells of marks, though, and who comes last at its leaf every time would never hear of them.
+      // R-RECEIPT-2, R-RECEIPT-3, R-RECEIPT-4 and R-RECEIPT-6, in this order.
       const bool due = (uncovers || arrivals.incomplete() || again || measures(each.bitmap)) && !ascends;
+      // R-RECEIPT-7: an answer acknowledges as well, and so will what the parent sends down. R-RECEIPT-5: neither tells
+      // of marks, and who comes last at its leaf every time would never hear of them.
       const bool met_congestion = job.has(job.marked, each.worker);
       if (!outcome.answered && (due || met_congestion)) {
         owed = each;

@@ -164,12 +164,13 @@ void SwitchMachine::State::receipt(SwitchJob& job, const Header& header, std::si
                                    Address source) {
   ++job.tally.receipts;
   std::size_t bytes = datagram_bytes(0, job.parities.size());
+  // R-RECEIPT-8: with staleness a bit would not tell which round is the worker's.
   if (job.spec.max_staleness != 0 || bytes > asked_bytes) bytes = HEADER_BYTES;
   if (!takes(job.tally, bytes, 1)) return;
   const Arrivals& arrivals = job.arrivals[header.worker];
   Header told = reply_to(header, Kind::receipt);
   told.slot = header.bitmap;
-  told.base = job.ascents ? job.ascents->round_trip_us() : 0;
+  told.base = job.ascents ? job.ascents->round_trip_us() : 0;  // R-LEAF-9
   told.signature = arrivals.highest();
   told.bitmap = arrivals.received();
   told.contributors = static_cast<std::uint16_t>((repeated ? RECEIPT_REPEATED : 0) |

@@ -1,5 +1,5 @@
-// How a leaf is present at its parent, in one job: keepalive.hpp, and what its workers are to be told. The rules, and
-// the table of phases, stand in switch/machine/uplink.py.
+// How a leaf is present at its parent, in one job: keepalive.hpp, and what its workers are to be told. The
+// table of phases stands in switch/machine/uplink.py.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,7 @@ class UplinkPresence : public Keepalive {
   // worse one stays.
   Reason handle_timer(double now) {
     if (left_unconfirmed(now)) phase_ = Phase::left;
+    // R-MEMBER-11; where nothing at all is answered, silence is the matter, and not the length (R-MEMBER-9).
     narrowed_ = !silent_s(now) && phase_ == Phase::member && path.too_narrow(now) && answered();
     if (!silent_s(now) && !narrowed_) return Reason{};
     phase_ = Phase::failed;
@@ -40,7 +41,7 @@ class UplinkPresence : public Keepalive {
   bool narrowed() const { return narrowed_; }
   Reason branches_gone(std::uint32_t lost, std::uint32_t left) {
     if (!joined()) return Reason{};
-    if (lost != 0) return refused();
+    if (lost != 0) return refused();  // R-LEAF-10: no branch can do without the others, as trees are synchronous
     return left != 0 ? once(Reason::branch_left) : Reason{};
   }
   Reason refused() {
@@ -62,6 +63,7 @@ class UplinkPresence : public Keepalive {
 
  private:
   Reason once(Reason news) {
+    // R-LEAF-10: once by NOTICE, and then in every WELCOME, so that a lost NOTICE costs one heartbeat.
     if (news_ == news || news_ == Reason::branch_lost) return Reason{};
     return news_ = news;
   }

@@ -1,5 +1,5 @@
-// Packets and wiring of the worker machine. The rules, and the table of what is done with a result, stand in
-// host/machine/worker_machine.py; the parts are presence, item_stream, loss_recovery, operation and scale_forecast.
+// Packets and wiring of the worker machine. The rules are R-WORKER in docs/protocol.md; the parts are named at the top
+// of host/machine/worker_machine.py, its twin.
 #include "machine/worker_machine.hpp"
 
 #include <algorithm>
@@ -20,6 +20,7 @@
 #include "wire/packet.hpp"
 #include "machine/presence.hpp"
 #include "machine/receipts.hpp"
+#include "machine/result_rows.hpp"
 #include "machine/scale_forecast.hpp"
 
 namespace fanin {
@@ -97,6 +98,8 @@ class WorkerMachine::State {
   void notice(const Parsed& packet, double now);
   void receipt(const Parsed& packet, double now, bool marked);
   void result(const Parsed& packet, double now, bool marked);
+  std::uint32_t facts(const Parsed& packet);
+  void take(const Parsed& packet, double now, bool marked);
   void caught(const Header& header, double now);
   void end_catch_up() {
     if (catch_up_ && catch_up_->done()) catch_up_.reset();
@@ -224,7 +227,7 @@ void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Addre
   ++counters_.packets_in;
   counters_.bytes_in += datagram.size();
   counters_.marks += marked;
-  if (source != switch_) return drop(Reason::stranger);
+  if (source != switch_) return drop(Reason::stranger);  // R-WORKER-4, from here on
   const Parsed packet = parse(datagram);
   if (!packet.ok()) {
     if (packet.reason == Reason::version) presence_.other_version();
@@ -257,8 +260,8 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     if (!send_token(sink, header(Kind::bye), datagram_bytes(0, 2))) return;
     presence_.bye_sent(now);
   }
-  if (phase() != Phase::member) return;
-  // Before contributions: a newcomer's slots take none until they are in step.
+  if (phase() != Phase::member) return;  // R-MEMBER-1: HELLO alone before WELCOME
+  // R-MEMBER-15, before contributions: a newcomer's slots take none until they are in step.
   while (catch_up_) {
     const std::optional<std::uint32_t> slot = catch_up_->next();
     if (!slot) break;
@@ -270,7 +273,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
   std::uint32_t slot;
   while ((slot = stream_.next()) != ItemStream::NONE && sendable(slot)) {
     const bool first = !recovery_.was_sent(slot);
-    // A pass is next to nothing; what comes for it comes at the pace of whoever contributes.
+    // R-CONGESTION-13: a pass is next to nothing; what comes for it comes at the pace of whoever contributes.
     const bool paced = !(first && stream_.operation(slot).passes(stream_.current(slot)));
     if (first && paced && !congestion_.may_send(round_trip_s, now)) {
       ++counters_.paced;
@@ -286,7 +289,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
   congestion_.limited = slot != ItemStream::NONE;
 }
 
-// Lengths of the HELLOs to send behind a heartbeat, to find out whether packets as long as needed pass.
+// R-MEMBER-10: lengths of the HELLOs to send behind a heartbeat, to find out whether packets as long as needed pass.
 std::span<const std::size_t> WorkerMachine::State::path_questions(double now) {
   if (phase() != Phase::member || !presence_.answered()) return {};
   std::optional<std::uint64_t> item;
@@ -317,7 +320,7 @@ std::size_t WorkerMachine::State::longest_packet_bytes(std::uint32_t slot) {
 
 // A repetition needs no room in the window.
 bool WorkerMachine::State::sendable(std::uint32_t slot) const {
-  // The oldest item may always go: workers whose windows were full of different items would wait for each other.
+  // R-CONGESTION-3: workers whose windows were full of different items would wait for each other.
   const bool oldest = stream_.current(slot) == stream_.oldest_item();
   return oldest || recovery_.was_sent(slot) || congestion_.has_room(recovery_.in_flight(), recovery_.waiting());
 }
@@ -344,7 +347,7 @@ std::optional<double> WorkerMachine::State::next_timer() {
 void WorkerMachine::State::handle_timer(double now) {
   const std::optional<double> deadline = recovery_.deadline();
   if (phase() == Phase::member && deadline && now >= *deadline) {
-    recovery_.take_late(now, [this](std::uint32_t slot) {
+    recovery_.take_due(now, [this](std::uint32_t slot) {
       ++counters_.gaps;
       send_again(slot);
     });
@@ -355,7 +358,7 @@ void WorkerMachine::State::handle_timer(double now) {
     }
   }
   presence_.handle_timer(now);
-  // Where nothing at all is answered, silence is the matter, and not the length.
+  // R-MEMBER-11: where nothing at all is answered, silence is the matter, and not the length.
   if (phase() == Phase::member && path_.too_narrow(now) && presence_.answered())
     presence_.path_narrowed(path_.needed_bytes(), path_.passes_bytes());
   if (waits_for_departed()) presence_.peers_hold_up(moved_at_, now);
@@ -399,8 +402,10 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
 }
 
 void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, double now) {
+  // R-MEMBER-1: connecting, only a WELCOME of full length shows that the path carries results.
   if (packet.word_count < 2 || (phase() == Phase::connecting && bytes != packet_bytes_)) return drop(Reason::length);
-  // Its tag would hold for ever: a WELCOME that somebody repeats must not show a switch that is gone as alive.
+  // R-MEMBER-3, its tag would hold for ever: a WELCOME that somebody repeats must not show a switch that is gone as
+  // alive.
   if (keys_.tags() && packet.header.slot < welcomes_) return drop(Reason::ancient);
   welcomes_ = std::uint64_t{packet.header.slot} + 1;
   runs_ = (packet.header.flags & FLAG_RUN) != 0;
@@ -435,7 +440,7 @@ void WorkerMachine::State::notice(const Parsed& packet, double now) {
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
 }
 
-// The switch says which transmissions have arrived; of the one that it answers, whether it was needless.
+// The switch says which transmissions have arrived; of the one that it answers, whether it was spurious.
 void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const bool repeated = (header.contributors & RECEIPT_REPEATED) != 0;
@@ -447,7 +452,7 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
   congestion_.heard();
   if (round_trip_s) {
     *round_trip_s += header.base * 1e-6;  // of what is above a leaf
-    // The pace does not follow those that come by rota: see congestion.py.
+    // R-CONGESTION-12: the pace does not follow those that come by rota.
     if (by_rota)
       recovery_.timer.path_round_trip(*round_trip_s);
     else
@@ -463,13 +468,12 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
     recovery_.repetition_was(false);
   }
   counters_.losses += lost_.size();
-  for (const std::uint32_t slot : lost_) {
+  for (const std::uint32_t slot : lost_) {  // R-RECOVERY-1
     congestion_.lost(recovery_.order(slot), recovery_.next_order());
     send_again(slot);
   }
   lost_.clear();
-  // Without staleness no round closes before this worker has had its say, so an outstanding item's round is the open
-  // one or the one before that: a bit tells which.
+  // R-RECEIPT-8: without staleness an item's round is the open one or the one before that: a bit tells which.
   const bool told =
       packet.word_count == (std::size_t{spec_.slots} + WORD_BITS - 1) / WORD_BITS && spec_.max_staleness == 0;
   if (!told || catch_up_) return;
@@ -483,85 +487,93 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
   });
 }
 
+// Gathers the facts of a result or an answer, and carries out the deed of its row (result_rows.hpp).
 void WorkerMachine::State::result(const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const std::uint32_t slot = header.slot;
   if (catch_up_ && catch_up_->holds(slot)) return caught(header, now);
-  const std::uint64_t item = stream_.current(slot);
-  const std::uint64_t base = stream_.base(slot);
-  // The multicast of a round and the answer to a retransmission overtake each other; whichever is second comes here.
-  if (header.base < base) {
-    ++counters_.duplicates;
-    counters_.spurious += header.kind == Kind::answer;
-    return;
-  }
-  // With a quorum, rounds close that this worker has not contributed to: news, but no result that it could store.
-  if (header.base > base || !recovery_.was_sent(slot)) {
-    if (header.kind == Kind::result) hear(slot, header.base);
-    return drop(Reason::future);
-  }
-  Operation& operation = stream_.operation(slot);
-  const bool keeps = operation.keeps(item);
-  const bool enough = !keeps && header.code_count == operation.code_count && packet.word_count == 0;
-  const bool bare =
-      header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;  // may say nothing of what is summed
-  const bool acknowledged = (header.bitmap >> worker_ & 1) != 0;
-  const bool of_passes_only = packet.word_count == 0 && header.contributors == 0 && operation.code_count == 0 &&
-                              header.code_count == 0 && !bare;
-  if (header.signature != operation.signature && !of_passes_only && !bare) return drop(Reason::mismatch);
-  if (of_passes_only && operation.owned() && acknowledged) {
-    presence_.refused(Reason::mismatch);  // somebody else was to contribute: another collective, or root
-    return drop(Reason::mismatch);
-  }
-  if (bare && !(enough && acknowledged)) {
-    // Without this worker's bit it says where a newcomer stands (catch_up.hpp), asked before it was in step.
-    // Once accepted, what was sent again since, or the timer, brings the result.
-    if (accepted_[slot] != 0 || !acknowledged) {
+  switch (DEEDS[facts(packet)]) {
+    case Deed::duplicate:  // R-RESULT-1
+      ++counters_.duplicates;
+      counters_.spurious += header.kind == Kind::answer;
+      return;
+    case Deed::hear:  // R-RESULT-2
+      if (header.kind == Kind::result) hear(slot, header.base);
+      return drop(Reason::future);
+    case Deed::mismatch:  // R-RESULT-3
+      return drop(Reason::mismatch);
+    case Deed::fail_unowned:  // R-RESULT-4
+      presence_.refused(Reason::mismatch);
+      return drop(Reason::mismatch);
+    case Deed::nothing_new:  // R-RESULT-5, R-RESULT-6
       ++counters_.duplicates;
       return;
-    }
-    // The result is longer than what was sent, so the switch answered bare: a retransmission as long fetches it, at
-    // once.
-    accepted_[slot] = 1;
-    recovery_.withdraw(slot);
-    return stream_.send_again(slot);
+    case Deed::ask:  // R-RESULT-7
+      accepted_[slot] = 1;
+      recovery_.withdraw(slot);
+      return stream_.send_again(slot);
+    case Deed::leave:  // R-RESULT-8
+      ++counters_.unacknowledged;
+      closed_[slot] = std::max(closed_[slot], std::uint64_t{header.base} + 1);  // later ones may have come before it
+      return;
+    case Deed::length:  // R-RESULT-9
+      return drop(Reason::length);
+    case Deed::fail_incomplete:  // R-RESULT-10
+      presence_.missing(spec_.full_mask() & ~header.bitmap);
+      return drop(Reason::evicted);
+    case Deed::store:  // R-RESULT-11
+      return take(packet, now, marked);
   }
-  // The round closed without this worker's contribution, which may have been lost, or be on its way to a later round.
-  // If the result were stored now, an in-place reduction would have nothing to send again; the retransmission's answer
-  // tells.
-  if (header.kind == Kind::result && !acknowledged && accepted_[slot] == 0) {
-    ++counters_.unacknowledged;
-    closed_[slot] = std::max(closed_[slot], std::uint64_t{header.base} + 1);  // later ones may have come before it
-    return;
-  }
+}
+
+// Facts of a result or an answer for a slot that is in step: an index into DEEDS.
+std::uint32_t WorkerMachine::State::facts(const Parsed& packet) {
+  const Header& header = packet.header;
+  const std::uint32_t slot = header.slot;
+  if (const std::uint64_t base = stream_.base(slot); header.base != base)
+    return header.base < base ? fact::EARLIER : fact::AHEAD;
+  if (!recovery_.was_sent(slot)) return fact::AHEAD;
+  const std::uint64_t item = stream_.current(slot);
+  const Operation& operation = stream_.operation(slot);
+  const bool bare = header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;
+  const bool wordless = packet.word_count == 0, coded = header.code_count == operation.code_count;
+  const std::size_t words = operation.result_word_count(item) + (stream_.forecasts(slot) ? AGE_WORDS : 0);
+  // The switch adds nothing of a pass: a round of passes alone has neither words nor a signature.
+  const bool passes_alone = wordless && coded && header.code_count == 0 && header.contributors == 0 && !bare;
+  const auto where = [](bool holds, std::uint32_t bit) { return holds ? bit : 0U; };
+  return where(header.signature != operation.signature, fact::OTHER) | where(passes_alone, fact::PASSES_ALONE) |
+         where(operation.owned(), fact::OWNED) | where((header.bitmap >> worker_ & 1) != 0, fact::ACKNOWLEDGED) |
+         where(bare, fact::BARE) | where(wordless && coded && !operation.keeps(item), fact::ENOUGH) |
+         where(accepted_[slot] != 0, fact::ACCEPTED) | where(header.kind == Kind::result, fact::MULTICAST) |
+         where(coded && packet.word_count == words && without_shift(header.lanes) == lanes_of_result(operation.lanes()),
+               fact::FITS) |
+         where((spec_.full_mask() & ~header.bitmap) != 0, fact::INCOMPLETE);
+}
+
+// Takes a result in: what it shows of the path, and then its words.
+void WorkerMachine::State::take(const Parsed& packet, double now, bool marked) {
+  const Header& header = packet.header;
+  const std::uint32_t slot = header.slot;
+  const std::uint64_t item = stream_.current(slot);
+  Operation& operation = stream_.operation(slot);
   const bool forecasts = stream_.forecasts(slot);
-  const std::size_t words = operation.result_word_count(item);
-  const bool fits = header.code_count == operation.code_count && packet.word_count == words + forecasts * AGE_WORDS &&
-                    without_shift(header.lanes) == lanes_of_result(operation.lanes());
-  if (!fits && !enough && !of_passes_only) return drop(Reason::length);
-  if (const std::uint32_t missing = spec_.full_mask() & ~header.bitmap; operation.owned() && missing != 0) {
-    presence_.missing(missing);
-    return drop(Reason::evicted);
-  }
   if (marked) congestion_.marked(recovery_.order(slot), recovery_.next_order());
-  // Of one round at a time, an answer with the result shows that the round had closed: so the multicast of it was lost.
-  // With more history the answer may be about a round that others closed long ago.
+  // R-CONGESTION-7: without staleness, which has late contributions answered, an ANSWER means a lost RESULT.
   if (header.kind == Kind::answer && spec_.history() == SYNCHRONOUS_HISTORY) {
     ++counters_.losses;
     recovery_.repetition_was(true);
     congestion_.lost(recovery_.order_before(slot), recovery_.next_order());
   }
   count_result(slot, now, header.kind == Kind::answer);
-  // The round is over all the same: the words, quantized again with the codes that it has agreed on, go into the next
-  // one.
-  if (forecasts && !forecast_held(operation, packet, packet.words + words * WORD_BYTES))
+  // R-WORKER-3: the round is over all the same: the words, quantized again with the agreed codes, go into the next one.
+  if (forecasts && !forecast_held(operation, packet, packet.words + operation.result_word_count(item) * WORD_BYTES))
     return stream_.repeat(slot, packet.codes);
   if (operation.carries_words(item)) {
     const std::uint64_t chunk = operation.words_chunk(item);
     const std::uint16_t* const agreed = forecasts ? operation.forecast.codes.data() : stream_.agreed_codes(item);
-    if (!keeps)
+    if (!operation.keeps(item))
       operation.store(chunk, agreed, nullptr, header.contributors);
-    else if (of_passes_only)
+    else if (packet.word_count == 0)  // of passes alone, or it would not fit
       operation.store_zeros(chunk);
     else
       operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes));
@@ -604,7 +616,7 @@ void WorkerMachine::State::send_again(std::uint32_t slot) {
 void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
   closed_[slot] = std::max(closed_[slot], base + 1);
   if (spec_.history() == SYNCHRONOUS_HISTORY) return;
-  std::uint64_t heard = closed_[slot];  // a pass is late in every slot, or it would close rounds without contributors
+  std::uint64_t heard = closed_[slot];  // R-WORKER-5: a pass is late in every slot, or it would close empty rounds
   for (std::uint32_t other = 0; other < spec_.slots && heard > heard_; ++other)
     heard = std::min(heard, std::max(closed_[other], stream_.current(other) / spec_.slots));
   if (heard <= heard_) return;
@@ -679,8 +691,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   Operation& operation = stream_.operation(slot);
   const std::uint64_t base = stream_.base(slot);
   const bool forecasts = stream_.forecasts(slot);
-  // A pass that is accepted is sent again as zeros of the result's length: see host/machine/worker_machine.py.
-  // So is what is shorter than its result.
+  // R-WORKER-7: what is accepted and shorter than its result is sent again as zeros of that length.
   const bool keeps = operation.keeps(item);
   const bool asks = keeps && accepted_[slot] != 0 &&
                     (operation.passes(item) || operation.result_word_count(item) > operation.word_count(item));
@@ -694,9 +705,10 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   contribution.slot = slot;
   contribution.bitmap = order();
   contribution.base = static_cast<std::uint32_t>(base);
-  if (!keeps) contribution.flags |= FLAG_BARE;
+  if (!keeps) contribution.flags |= FLAG_BARE;  // R-WORKER-8
+  // R-WORKER-5: a pass that is known to be late must not count.
   if (passes) contribution.flags |= static_cast<std::uint8_t>(closed_[slot] > base ? FLAG_PASS | FLAG_LATE : FLAG_PASS);
-  // A stale round's pass is of whatever its worker has come to, which need not be what the others contribute.
+  // R-WORKER-6: a stale round's pass is of whatever its worker has come to, and not of what the others contribute.
   contribution.signature = passes && !spec_.synchronous() ? 0 : operation.signature;
   contribution.code_count = static_cast<std::uint8_t>(operation.code_count);
   if (!passes && !asks) contribution.lanes = operation.lanes();
@@ -733,7 +745,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   return true;
 }
 
-// Makes the pass part of the datagram before it, if they are a run.
+// R-WORKER-9: makes the pass part of the datagram before it, if they are a run.
 bool WorkerMachine::State::joins(WorkerSink& sink, const Header& pass) {
   if (!runs_ || !joinable_) return false;
   const std::span<std::uint8_t> datagram = sink.last();

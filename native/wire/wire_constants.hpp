@@ -83,13 +83,13 @@ inline constexpr std::uint32_t THIN_REORDER_THRESHOLD = 1;
 inline constexpr std::uint32_t RECEIPT_EVERY = 16;
 inline constexpr std::uint32_t NO_RECEIPTS_AFTER = 64;
 inline constexpr double REORDER_SHARE = 0.25;
-inline constexpr double PATIENCE_SHARE = 0.25;
-inline constexpr double MORE_PATIENCE = 0.5;
-inline constexpr double LESS_PATIENCE = 0.25;
-inline constexpr double MAX_PATIENCE = 3.0;
+inline constexpr double OVERDUE_SHARE = 0.25;
+inline constexpr double MORE_WAIT = 0.5;
+inline constexpr double LESS_WAIT = 0.25;
+inline constexpr double MAX_WAIT = 3.0;
 inline constexpr std::uint32_t TRACKED = 32;
 inline constexpr std::uint32_t ANSWERS_IN_A_ROW = 3;
-inline constexpr std::uint32_t NEXT_ASKED = 2;
+inline constexpr std::uint32_t NEXT_RESENT = 2;
 inline constexpr std::uint32_t LINEAR_TIMEOUTS = 6;
 
 // fanin.protocol.pace
@@ -103,7 +103,7 @@ inline constexpr double GROWTH = 0.5294117647058825;
 inline constexpr double DECREASE_MARKED = 0.85;
 inline constexpr double QUEUED_PACKETS = 3.0;
 inline constexpr double WINDOWS_WAITING = 1.5;
-inline constexpr std::uint32_t DOUBTS_PER_WINDOW = 3;
+inline constexpr std::uint32_t OVERDUE_PER_WINDOW = 3;
 inline constexpr double SHORTEST_FOR_S = 10.0;
 inline constexpr std::uint32_t SILENT_TIMEOUTS = 3;
 inline constexpr double PACING_GAIN_SLOW_START = 2.0;

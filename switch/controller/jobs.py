@@ -134,6 +134,7 @@ class Member:
 
     def hung_up(self, now: float) -> None:
         """Its connection is closed: unless it asks again over another one, it does not wait for long."""
+        # R-JOB-3: sooner than silence alone, and late enough for a rank that has only lost its connection.
         self.renewed_s = min(self.renewed_s, now + SUSPICION_TIMEOUT_S - JOIN_LEASE_S)
 
     @property
@@ -237,6 +238,7 @@ class Job:
 
     def place_is_free(self, rank: int) -> bool:
         """Whether a new process may come in as `rank` while the job runs."""
+        # R-JOB-8
         return self.state is State.RUNNING and self.survives_loss and self.is_without(rank)
 
     @property
@@ -249,7 +251,7 @@ class Job:
     @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that have not asked yet, or, once all have, whose worker is not on the data path yet."""
-        if self.spec is None:
+        if self.spec is None:  # R-JOB-11: whom the job before has lost is not waited for
             here = self.excused.union(self.members)
             return tuple(rank for rank in range(self.first.size) if rank not in here)
         return self.ranks_at(self.full & ~self.registered & ~self.departed)
@@ -260,6 +262,7 @@ class Job:
 
     def was_stopped(self, seconds: float) -> None:
         """The controller itself was stopped for so long: nobody could renew a Join meanwhile."""
+        # R-MEMBER-8
         self.deadline_s += seconds
         for member in self.members.values():
             member.renewed_s += seconds

@@ -1,19 +1,9 @@
 """The life of every job at a switch, whatever way its ranks come: formed, put on the data plane, watched, taken off it.
 
-Rules
------
-* `LIFE` (jobs.py) says what follows from what, and what the ranks are told. `_move` is the only place that
-  changes a job's state, enters it under its title and takes it off the data plane.
-* The job's `way` holds all differences between ranks that come themselves, through a leaf, and to this switch as a
-  leaf.
-* Every rank of a job that does not start is told why, and every refusal is counted under its code.
-* A job that another one goes on as (regroup.py) is its successor here and at the other shards, whose ranks have agreed
-  to meet in it. It starts without those that die on the way, as it would go on without them if it ran: while it forms,
-  without those that the job before has lost here; while it starts, without those that fall silent or give up. Nobody
-  comes in later.
-* Memory that is needed is first taken from jobs that have ended, then from those that keep others waiting for their
-  data path.
-* Time, randomness and the data plane are passed in; messages wait in the outbox. No socket, no clock.
+The rules are R-JOB in docs/control.md. `LIFE` (jobs.py) says what follows from what, and what the ranks are told;
+`_move` is the only place that changes a job's state, enters it under its title and takes it off the data plane. The
+job's `way` holds all differences between ranks that come themselves, through a leaf, and to this switch as a leaf.
+Every refusal is counted under its code. Time, randomness and the data plane are passed in; messages wait in the outbox.
 """
 
 from __future__ import annotations
@@ -74,8 +64,10 @@ class Lifecycle:
         if refused is not None:
             self._refuse(way, contact, join, refused)
             if job is None or job.state is State.FORMING:
-                # Ranks of one job that disagree all fail. A running job must not: the refused one is a stranger to it.
+                # R-JOB-2: ranks of one job that disagree all fail. A running job must not: the refused one is a
+                # stranger.
                 verdict = self._refusals.remember(join, caller.key, refused, now)
+                # One that is told which rank, and why, ends the wait of all.
                 if verdict is not None and job is not None:
                     self._move(job, Happening.REFUSED, now, verdict)
             return
@@ -83,7 +75,7 @@ class Lifecycle:
             job = self.open(way, join, now, caller)
         arrives = job.state is State.RUNNING
         job.members[join.rank] = Member(join, now, self._shared(job, contact), now)
-        if arrives:
+        if arrives:  # R-JOB-8
             self._open_place(job, join.rank)
         else:
             job.deadline_s = min(job.deadline_s, now + patience_s(join))
@@ -92,13 +84,13 @@ class Lifecycle:
 
     def _complete(self, job: Job, now: float) -> bool:
         """If nobody is missing any more in a job that forms, place or refuse it. A leaf does so when it is told to."""
-        if not job.way.decides:
+        if not job.way.decides:  # the parent does, which knows the ranks at other leaves
             return False
         succeeds = job.first.succeeds
         if succeeds is not None and (before := self.table.open.get((succeeds.job, job.key))) is not None:
-            lost = before.lost_ranks
+            lost = before.lost_ranks  # R-JOB-11: nobody waits for these, in the successor as in the job itself
             job.excused = frozenset(rank for rank, place in enumerate(succeeds.ranks) if place in lost)
-        if job.missing:
+        if job.missing:  # R-JOB-4
             return False
         self.place(job, now)
         return True
@@ -121,13 +113,14 @@ class Lifecycle:
 
     def _judge(self, way: Way, join: Join, job: Job | None, now: float, caller: Caller) -> Refused | None:
         """Why the rank may not join `job`, the one of that title (None: a new one); None when it may."""
+        # R-JOB-2: what one rank was refused for, the others that ask for the same job are told for a while.
         refused = self._refusals.judge(join, caller.key, now) or way.judge(join)
         refused = refused or judge_tags(join, open_job=caller.is_open)
         if refused is not None:
             return refused
-        if job is None:
+        if job is None:  # quotas: who can only ask must not use up what others need
             return self.resources.judge_new_job(caller.source) or self.resources.judge_new_rank(caller.source)
-        if job.way is not way:
+        if job.way is not way:  # a job has one shape, and trees have another
             how = "through leaves of this switch" if job.way.tree else "to this switch directly"
             text = f"other ranks of job {join.job!r} came {how}"
             return refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
@@ -137,7 +130,7 @@ class Lifecycle:
 
     @staticmethod
     def _judge_successor(join: Join, job: Job) -> Refused | None:
-        if job.first.succeeds is None or not job.is_without(join.rank):
+        if job.first.succeeds is None or not job.is_without(join.rank):  # R-JOB-11: it comes too late
             return None
         text = f"job {join.job!r} goes on without rank {join.rank}"
         return refuse(Refusal.MEMBER_LOST, text, "see the output of the other ranks", (join.rank,))
@@ -145,10 +138,10 @@ class Lifecycle:
     def _judge_place(self, join: Join, job: Job) -> Refused | None:
         if (refused := self._judge_successor(join, job)) is not None:
             return refused
-        if job.place_is_free(join.rank):
+        if job.place_is_free(join.rank):  # R-JOB-8
             assert job.spec is not None
             return judge_newcomer(join, job.spec)
-        if (holder := job.members.get(join.rank)) is None:
+        if (holder := job.members.get(join.rank)) is None:  # it lapsed, or nobody has asked for it yet
             return None
         running = job.state is not State.FORMING
         free_after_s = self.resources.limits.liveness_timeout_s if running else JOIN_LEASE_S
@@ -159,7 +152,7 @@ class Lifecycle:
         member.renewed_s = now
         if job.state is State.FORMING:  # afterwards its worker is fixed, and with it the leaf that it must come through
             member.contact = self._shared(job, contact)
-        if member.contact.leaf == contact.leaf:
+        if member.contact.leaf == contact.leaf:  # the process of the leaf is the same one
             member.contact.peer, member.contact.address = contact.peer, contact.address
             self.tell(job, member.join.rank)
             return
@@ -167,7 +160,7 @@ class Lifecycle:
         who = f"leaf switch {member.contact.address}, with {in_words(ranks)},"
         refused = refuse(Refusal.MEMBER_LOST, f"job {job.name!r}: {who} was restarted", "start the job again", ranks)
         self._refuse(job.way, contact, member.join, refused)
-        if job.state is State.STARTING:
+        if job.state is State.STARTING:  # its workers cannot reach the data path through the new process
             self.gone(job, ranks, "was restarted", now, who=who)
 
     def _shared(self, job: Job, contact: Contact) -> Contact:
@@ -183,8 +176,9 @@ class Lifecycle:
         if job is None or job.state is not State.RUNNING:
             return
         assert job.spec is not None
+        # R-JOB-5: what the data plane knows already frees the name now.
         _, lost, left = job.way.plane(job).server.members(job.spec.job)
-        for worker in bits(lost & ~job.lost):
+        for worker in bits(lost & ~job.lost):  # R-JOB-5
             self.handle_event(WorkerSilent(job.spec.job, worker, job.spec.liveness_timeout_s), now)
         for worker in bits(left & ~job.left):
             self.handle_event(WorkerLeft(job.spec.job, worker), now)
@@ -193,9 +187,9 @@ class Lifecycle:
 
     def tell(self, job: Job, rank: int) -> None:
         """How far the job is, for one of its ranks."""
-        if job.spec is None:
+        if job.spec is None:  # who waits is told for whom
             reply = job.way.said(job.name, rank, control.Waiting(job=job.name, missing=job.missing))
-        elif job.state is State.STARTING or rank in job.arriving:
+        elif job.state is State.STARTING or rank in job.arriving:  # told again, since a reply may be lost
             reply = job.way.admitted(job, job.spec, rank)
         else:
             reply = job.way.said(job.name, rank, job.way.started(job))
@@ -208,19 +202,21 @@ class Lifecycle:
     def _move(self, job: Job, happening: Happening, now: float, refused: Refused | None = None) -> None:
         """Do what the table says. `refused`: the words, where the ranks are to be told why not."""
         before = job.state
+        # R-JOB-1: a trigger that the state does not have is a KeyError, and no transition.
         job.state, told = LIFE[before][happening]
-        # The title is free for a successor at once; the memory is held until the job is forgotten or it is needed.
+        # R-JOB-5: the title is free for a successor at once; the memory is held until the job is forgotten or it is
+        # needed.
         if job.state not in OPEN and self.table.open.get(job.title) is job:
             del self.table.open[job.title]
-        for rank, member in job.members.items():
+        for rank, member in job.members.items():  # R-JOB-2, R-JOB-4: each is told, itself or through its leaf
             if told is Told.STANDING and not member.gone:
                 self.tell(job, rank)
             elif told is Told.REFUSAL:
                 assert refused is not None
                 self._refuse(job.way, member.contact, member.join, refused)
-        if job.state is State.ENDED and before is not State.ENDED:
+        if job.state is State.ENDED and before is not State.ENDED:  # once, and it can be explained from then on
             self.table.end(job, now)
-        if job.state is State.FORGOTTEN and job.spec is not None:
+        if job.state is State.FORGOTTEN and job.spec is not None:  # one that was never placed holds no memory
             job.way.plane(job).server.remove(job.spec.job)
             del self.table.placed[job.spec.job]
 
@@ -234,9 +230,10 @@ class Lifecycle:
             if refused is None:
                 workers, spec, server = way.workers(job), way.spec(job), way.plane(job).server
                 memory_bytes = spec.pool_bytes * len(server.ports)
-                # A job that only waits to be forgotten must not refuse a complete one, nor count in its quota.
+                # R-JOB-6: a job that only waits to be forgotten must not refuse a complete one, nor count in its quota.
                 if self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None:
                     self._make_room(memory_bytes, now)
+                # Without accumulators and rings rather than not at all: sums are as right, and take longer.
                 if way.decides and (
                     not self.resources.may_have_accumulators(job.source)
                     or self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None
@@ -268,7 +265,7 @@ class Lifecycle:
     def _judge_only_successor(self, job: Job) -> Refused | None:
         succeeds = job.first.succeeds
         other = None if succeeds is None else self.table.successor_of(succeeds.job, job.key)
-        if succeeds is None or other is None:
+        if succeeds is None or other is None:  # R-JOB-11: two parts of a network must not both go on
             return None
         text = f"job {succeeds.job!r} has gone on as {other.name!r}, without {in_words(job.members)}"
         return refuse(Refusal.MEMBER_LOST, text, "see the output of the other ranks", tuple(job.members))
@@ -276,13 +273,13 @@ class Lifecycle:
     def _make_room(self, needed_bytes: int, now: float) -> None:
         """Remove ended jobs, then, oldest first, those that hold memory without having reached the data path."""
         placed = list(self.table.placed.values())
-        for ended in [job for job in placed if job.state is State.ENDED]:
+        for ended in [job for job in placed if job.state is State.ENDED]:  # R-JOB-6
             self._move(ended, Happening.DUE, now)
         idle = [
             job for job in placed if job.state is State.STARTING and not job.registered and now >= job.placed_s + HOLD_S
         ]
         for job in sorted(idle, key=lambda each: each.placed_s):
-            if needed_bytes <= self.resources.free_bytes:
+            if needed_bytes <= self.resources.free_bytes:  # R-JOB-6: no more of them than are in the way
                 return
             what = f"did not reach the data path within {HOLD_S:g} s, and another job needs the memory"
             self.gone(job, job.missing[:1], what, now)
@@ -304,7 +301,7 @@ class Lifecycle:
 
     def _begin(self, job: Job, now: float) -> None:
         """If all workers that are left are on the data path, the job begins, without the others."""
-        if job.registered | job.departed == job.full:
+        if job.registered | job.departed == job.full:  # R-JOB-11
             # Not before: a worker that registers later would hear that all of those that have not yet are gone.
             self._evict(job, job.departed)
             self.ready(job, now)
@@ -316,25 +313,26 @@ class Lifecycle:
 
     def ready(self, job: Job, now: float) -> None:
         """Every worker, here and elsewhere, is on the data path."""
-        if job.state is State.STARTING:
+        if job.state is State.STARTING:  # R-JOB-4
             self._move(job, Happening.READY, now)
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
         """The data plane reports on a worker. (A leaf's way to its parent is for the leaf's controller.)"""
         job = self.table.placed.get(event.job)
-        if job is None or isinstance(event, BranchNarrowed):
+        if job is None or isinstance(event, BranchNarrowed):  # events lag behind a job that was removed
             return
         bit, ranks = 1 << event.worker, job.workers[event.worker]
         if isinstance(event, WorkerJoined):
             job.registered |= bit
             if job.way.decides and job.state is State.RUNNING:  # a newcomer: the others already run, only it is told
                 self.tell(job, ranks[0])
-            elif job.way.decides and job.state is State.STARTING:
+            elif job.way.decides and job.state is State.STARTING:  # R-JOB-4: perhaps it was the last one
                 self._begin(job, now)
             return
-        # A rank that gave up also falls silent: the silence is no second failure, and must not replace the cause.
+        # R-JOB-9: a rank that gave up also falls silent: the silence is no second failure, and must not replace the
+        # cause.
         lost = isinstance(event, WorkerSilent) and not job.departed & bit
-        if lost and not job.lost:
+        if lost and not job.lost:  # R-JOB-9: a loss says more than a departure before it
             job.epitaph = ""
         how = "left"
         if isinstance(event, WorkerSilent):
@@ -348,9 +346,9 @@ class Lifecycle:
     def leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
         """A rank has left, or given up, or is lost to its leaf. One that leaves in order is gone with its worker."""
         job = self.table.job_of(leave, caller.key)
-        if job is None or job.state is State.ENDED:
+        if job is None or job.state is State.ENDED:  # said twice, or by one that was given up
             return
-        if job.state is State.FORMING:
+        if job.state is State.FORMING:  # nobody waits for it on the data plane yet
             self.drop(job, leave.rank, now)
             if job.state is State.FORMING:
                 self._complete(job, now)
@@ -360,9 +358,10 @@ class Lifecycle:
         member.gone = how
         worker = job.worker_of(leave.rank)
         if leave.reason or job.state is State.STARTING or (worker is not None and job.departed >> worker & 1):
+            # R-JOB-9: in a job that is ending it gives up because another is missed.
             missed = bool(leave.reason) and job.state is not State.ENDING
             who = f"rank {leave.rank} ({member.join.process})"
-            if leave.own:
+            if leave.own:  # R-JOB-9: it failed by itself, so that it is the cause
                 job.gave_up = f"{who} {how}"
                 # It may live on, and wait for nothing: the others are to miss it as one that has died.
                 departing = job.departed & ~(job.lost | job.left)
@@ -387,12 +386,13 @@ class Lifecycle:
         """
         for member in (job.members[rank] for rank in ranks if rank in job.members):
             member.gone, member.lost = member.gone or how, member.lost or lost
-        if not said:
+        if not said:  # who has said it at the leaf is known to the leaf
             job.way.gone(job, ranks, how, lost)
+        # R-JOB-7; of a successor also while it starts: R-JOB-11.
         spared = job.survives_loss and (
             job.state is State.RUNNING or (job.state is State.STARTING and job.first.succeeds is not None)
         )
-        if job.state is State.STARTING and not spared:
+        if job.state is State.STARTING and not spared:  # R-JOB-4
             if len(ranks) == 1 and ranks[0] in job.members:
                 who = f"rank {ranks[0]} ({job.members[ranks[0]].join.process})"
             job.epitaph = f"{who or in_words(ranks)} {how}"
@@ -400,19 +400,20 @@ class Lifecycle:
             remedy = "see that rank's own error; then start the job again"
             self._move(job, Happening.GONE, now, refuse(Refusal.MEMBER_LOST, reason, remedy, ranks))
             return
-        # A job that goes on is described by its latest loss; one that ends keeps its first, which is the cause.
+        # R-JOB-9: a job that goes on is described by its latest loss; one that ends keeps its first, which is the
+        # cause.
         if spared or not job.epitaph:
             job.epitaph = f"{who or in_words(ranks)} {how}"
-        if spared and job.state is State.RUNNING:
+        if spared and job.state is State.RUNNING:  # R-JOB-7
             self._evict(
                 job, sum(1 << worker for worker in {job.worker_of(rank) for rank in ranks} if worker is not None)
             )
         self._move(job, Happening.SPARED if spared else Happening.GONE, now)
-        if job.state is not State.ENDED and job.departed == job.full:
+        if job.state is not State.ENDED and job.departed == job.full:  # R-JOB-7: until none is left
             self._move(job, Happening.EMPTY, now)
         elif job.state is State.STARTING:
             self._begin(job, now)
-        if spared:  # its successor need not wait any longer either
+        if spared:  # R-JOB-11: its successor need not wait any longer either
             for other in list(self.table.open.values()):
                 succeeds = other.first.succeeds
                 if other.state is State.FORMING and succeeds is not None and (succeeds.job, other.key) == job.title:
@@ -421,9 +422,9 @@ class Lifecycle:
     def drop(self, job: Job, rank: int, now: float) -> None:
         """A rank no longer waits, and the job goes on forming without it."""
         del job.members[rank]
-        if not job.members:
+        if not job.members:  # nobody is there who could be told
             self._move(job, Happening.DESERTED, now)
-        elif rank == job.first.rank:
+        elif rank == job.first.rank:  # the others must agree with one that is there
             job.first = next(iter(job.members.values())).join
 
     def hung_up(self, peer: bytes, now: float) -> None:
@@ -432,9 +433,9 @@ class Lifecycle:
             if job.state is State.ENDED:
                 continue
             behind = {rank for rank, member in job.members.items() if member.contact.peer == peer}
-            for rank in behind:
+            for rank in behind:  # R-JOB-3
                 job.members[rank].hung_up(now)
-            for worker, ranks in enumerate(job.workers):
+            for worker, ranks in enumerate(job.workers):  # R-JOB-10
                 if job.spec is not None and behind.intersection(ranks) and not job.departed >> worker & 1:
                     job.way.plane(job).server.suspect(job.spec.job, worker)
 
@@ -454,7 +455,7 @@ class Lifecycle:
             elif job.state is State.STARTING:
                 self._check_start(job, now)
             else:
-                for rank in job.arriving:  # a newcomer that is silent: its place is free again
+                for rank in job.arriving:  # R-JOB-8: a newcomer that is silent, whose place is free again
                     if now >= job.members[rank].lapses_s:
                         job.lost |= 1 << (job.worker_of(rank) or 0)
                         self.gone(job, (rank,), "did not reach the data path", now, lost=True)
@@ -463,11 +464,11 @@ class Lifecycle:
 
     def _check_forming(self, job: Job, now: float) -> None:
         lapsed = job.lapsed(now)
-        for rank in lapsed:
+        for rank in lapsed:  # R-JOB-3: it may have died, and another process may come for its place
             self.drop(job, rank, now)
-        if lapsed and job.state is State.FORMING:
+        if lapsed and job.state is State.FORMING:  # R-JOB-11: it may have been the last that a successor waited for
             self._complete(job, now)
-        if job.state is State.FORMING and now >= job.deadline_s:
+        if job.state is State.FORMING and now >= job.deadline_s:  # before the first of its ranks loses patience
             missing = job.missing
             reason = f"job {job.name!r}: {in_words(missing)} of {job.first.size} did not join in time"
             remedy = f"see why {in_words(missing)} did not start, or give FANIN_JOIN_TIMEOUT_S more than now"
@@ -477,7 +478,7 @@ class Lifecycle:
         """Whether a job that is starting has waited too long, for a process or for its data path."""
         if lapsed := tuple(sorted(job.lapsed(now))):
             self.gone(job, lapsed, "died or stopped while the job was starting", now, lost=True)
-        elif now >= job.deadline_s:
+        elif now >= job.deadline_s:  # R-JOB-4
             who = "" if job.missing else "a rank at another switch"
             self.gone(job, job.missing, "did not reach the data path in time", now, who=who)
 

@@ -1,22 +1,9 @@
 """How a job over several shards goes on when some are lost: one of the others finds out who is left, and how far.
 
-Rules
------
-* Every rank that has lost a shard says so (Regroup) to the first shard that it has not lost, again and again. Here its
-  word is kept until every rank that is neither lost nor has left has said it; then it is decided, once.
-* A rank that any of them knows to be missed at some shard is left out: there are results without it there.
-* A shard that any of them has lost is left out. A rank that none of the words came from is left out, since the data
-  plane has lost it; if it asks later, it is refused.
-* A reduction that all ranks have done is over. One that some have done keeps their result, which the lowest of them
-  gives to the others. One that nobody has done is summed anew, over the ranks that are left.
-* A rank may know already what was decided, from a shard that is lost since: then that is it.
-* The ranks then join another job, the successor, at each of the remaining shards, and leave this one. A rank that dies
-  on the way is not waited for there (lifecycle.py): at each shard the successor begins without those that this job
-  has lost there meanwhile, as a job goes on that runs.
-* The shard that decides is part of the successor's name. It may die when it has told one rank, and that rank as well:
-  what the next shard decides is another job, of which nobody is a member yet. Of two successors of a job, the first
-  that all of its ranks have joined at a switch is the only one there: two parts of a network that may go on both, by
-  the rule in host/machine/agreement.py, have a switch in common.
+R-JOB-11 and R-JOB-12 in docs/control.md; its section *Jobs that continue without a shard* has the messages, and what
+happens when the shard that decides dies. Of two successors of a job, the first that all of its ranks have joined at a
+switch is the only one there: two parts of a network that may go on both, by the rule in host/machine/agreement.py, have
+a switch in common.
 """
 
 from __future__ import annotations
@@ -40,25 +27,29 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
     jobs.catch_up((request.job, caller.key), now)
     job = jobs.table.job_of(request, caller.key)
     worker = None if job is None else job.worker_of(request.rank)
+    # The data plane has lost it: there are results without it.
     if job is None or worker is None or job.state is not State.RUNNING or job.departed >> worker & 1:
         text = f"job {request.job!r} goes on without rank {request.rank}, or has ended"
         jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, text, _REMEDY, (request.rank,)))
         return
-    if job.way.tree or not job.survives_loss:
+    if job.way.tree or not job.survives_loss:  # R-JOB-7: any other job ends
         text = f"job {request.job!r} ends with the first rank or shard that it loses"
         jobs.outbox.refuse(peer, refuse(Refusal.DISAGREEMENT, text, "give every rank on_worker_loss='continue'"))
         return
+    # R-JOB-12: a shard that is lost since has told this rank, and the decision stays.
     if job.regrouped is None and request.decided is not None and request.decided.job == job.name:
         job.regrouped = request.decided
+    # R-JOB-11: the job has been succeeded, as another shard decided.
     if job.regrouped is None and jobs.table.successor_of(job.name, job.key) is not None:
         _refuse_late(jobs, peer, request)
         return
     if job.regrouped is None:
         job.regrouping[request.rank] = request
+        # R-JOB-12: whoever is missed at any shard is left out, since there are results without it.
         missed = {rank for each in job.regrouping.values() for rank in each.gone}
         living = tuple(rank for rank in job.ranks_at(job.full & ~job.departed) if rank not in missed)
         missing = tuple(rank for rank in living if rank not in job.regrouping)
-        if missing:
+        if missing:  # R-JOB-12: decided once, when all have said what they know
             jobs.outbox.send(peer, control.Waiting(job=job.name, missing=missing))
             return
         decided = decide(job.name, request.shard, {rank: job.regrouping[rank] for rank in living}) if living else None
@@ -84,12 +75,13 @@ def decide(job: str, shard: int, said: Mapping[int, Regroup]) -> Regrouped | Non
     """How the job goes on, as that shard sees it, with the ranks that have said something; None where they are too far
     apart."""
     first, last = min(each.first for each in said.values()), max(each.last for each in said.values())
-    if last - first >= MAX_OPEN_REDUCTIONS:
+    if last - first >= MAX_OPEN_REDUCTIONS:  # a bound on the reply; no honest ranks are as far apart
         return None
     again: list[int] = []
     holders: list[int] = []
     for ticket in range(first, last + 1):
         done = [rank for rank, each in sorted(said.items()) if _has_done(each, ticket)]
+        # The lowest that has the result gives it to the others; without one it is summed anew.
         if len(done) < len(said):
             again.append(ticket)
             holders.append(done[0] if done else control.NOBODY)

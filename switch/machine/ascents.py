@@ -1,19 +1,7 @@
 """Transmissions of a leaf to its parent: their times, and their round trips. Twin of native/machine/ascents.hpp.
 
-Rules of this file
-------------------
-* The link to the parent may be one that others use. So what goes up has a congestion window and is paced
-  (fanin/protocol/congestion.py), has orders, and what the parent's receipts say is lost goes up again at once
-  (fanin/protocol/loss_recovery.py), as at a worker. Complete rounds wait at the leaf for their turn: one per slot at
-  most, since a slot has one open round.
-* Nothing else goes up again of the leaf's own accord: it has no retransmission timer. Its workers have, and it passes
-  on what they repeat. It has several workers, none of which knows when the sum of all went up; so what waits for its
-  turn, or went up less than a round trip ago, does not go up again.
-* That round trip is the shortest of the last RECEIPT_EVERY rounds that went up once, or of those before them: what is
-  shared by all of them is the path, queues included, and what is not are late peers. Before the first: MIN_TIMEOUT_S.
-* Receipts tell the workers of it: their path is longer than what a receipt of the leaf alone measures.
-* Of the rounds that wait the lowest goes first, and if no lower one is under way it needs no room in the window: leaves
-  whose windows were full of different rounds would wait for each other.
+The rules are R-LEAF-6 to R-LEAF-9 in docs/protocol.md: a leaf has a congestion window and loss recovery as a worker
+has, but no timer. One complete round per slot waits for its turn at most, since a slot has one open round.
 """
 
 from __future__ import annotations
@@ -59,13 +47,14 @@ class Ascents:
 
     def complete(self, slot: int, number: int) -> None:
         """The slot's open round, `number`, is complete; or, if it was already, is to go up again."""
-        if slot in self._under_way:
+        if slot in self._under_way:  # it was poked: an eviction has completed it once more
             self._again.setdefault(slot, False)
         else:
             self._waiting[slot] = number
 
     def asked(self, slot: int, now: float) -> bool:
         """A worker repeats what it gave to the slot's open round, which is complete: whether that goes up again."""
+        # R-LEAF-8: what waits for its turn goes up soon, and what went up a moment ago may still be answered.
         if slot not in self._under_way or slot in self._again:
             return False
         shortest_s = min(self._shortest_s, self._before_s)
@@ -76,20 +65,21 @@ class Ascents:
 
     def acknowledged(self, slot: int) -> None:
         """The parent has what went up, and may not answer with more bytes than that: it is asked again, at once."""
-        if slot in self._under_way:
+        if slot in self._under_way:  # one that has not gone up yet is as long as it will be
             self._again[slot] = True
 
     def take(self, now: float) -> tuple[int, int, bool] | None:
         """The next slot whose round goes up now, its packet's order, and whether that is to be as long as a result."""
         round_trip_s = self._congestion.paced_round_trip(self._recovery.timer.smoothed_s)
         slot, long = next(iter(self._again), None), False
-        if slot is not None:  # it needs no room, nor is it paced: it replaces what has left the path
+        if slot is not None:  # R-CONGESTION-3, R-CONGESTION-13: it replaces what has left the path
             long = self._again.pop(slot)
         elif (slot := self._first()) is None or not self._congestion.may_send(round_trip_s, now):
             self._congestion.limited = bool(self._waiting)
             return None
         else:
             self._under_way[slot] = self._waiting.pop(slot)
+        # R-LEAF-6; 0 asks for no receipts (R-CONGESTION-1).
         order = self._recovery.next_order & ORDER_MASK if self._congestion.shares else 0
         self._congestion.sent(round_trip_s, now)
         self._sent_at[slot] = now, self._recovery.sent(slot, now)
@@ -98,8 +88,10 @@ class Ascents:
     def _first(self) -> int | None:
         """The lowest round that waits, if the window has room for it."""
         slot = min(self._waiting, key=lambda each: (self._waiting[each], each), default=None)
+        # R-CONGESTION-2: the window is the leaf's own.
         if slot is None or self._congestion.has_room(self._recovery.in_flight, self._recovery.waiting):
             return slot
+        # R-LEAF-7: leaves whose windows were full of different rounds would wait for each other.
         lowest = min(((number, each) for each, number in self._under_way.items()), default=None)
         return slot if lowest is None or (self._waiting[slot], slot) < lowest else None
 
@@ -118,12 +110,12 @@ class Ascents:
         """The result of the slot's open round has come: to all leaves, or `answered` because this one asked again."""
         self._again.pop(slot, None)
         self._waiting.pop(slot, None)
-        if self._under_way.pop(slot, None) is None:
+        if self._under_way.pop(slot, None) is None:  # it waited for its turn: nothing was sent that could be timed
             return
         order = self._recovery.order(slot)
-        if marked:
+        if marked:  # R-CONGESTION-10
             self._congestion.marked(order, self._recovery.next_order)
-        if answered:
+        if answered:  # the parent closed the round before, so its result was lost on the way down
             self._recovery.repetition_was(needed=True)
             self._congestion.lost(self._recovery.order_before(slot), self._recovery.next_order)
         round_trip_s = self._recovery.finished(slot, now, answered=answered)
@@ -131,30 +123,33 @@ class Ascents:
             self._congestion.round_trip(round_trip_s, now)
         self._congestion.result(order, self._recovery.next_order, self._recovery.overdue)
         sent_at, once = self._sent_at.pop(slot)
-        if not once:
+        if not once:  # R-RECOVERY-11
             return
         self._shortest_s = min(self._shortest_s, now - sent_at)
         self._rounds += 1
-        if self._rounds == RECEIPT_EVERY:
+        if self._rounds == RECEIPT_EVERY:  # R-LEAF-9: the shortest of several is the path's, without late peers
             self._before_s, self._shortest_s, self._rounds = self._shortest_s, NEVER, 0
 
-    def receipt(self, told: int, highest: int, received: int, now: float, *, needless: bool) -> None:
-        """The parent says what has arrived, as LossRecovery.receipt takes it. `needless`: `told` was a repetition."""
-        by_rota = not needless and measures(told)
-        lost, round_trip_s = self._recovery.receipt(told, highest, received, now, measures=by_rota, needless=needless)
+    def receipt(self, answers: int, highest: int, received: int, now: float, *, spurious: bool) -> None:
+        """The parent says what has arrived, as LossRecovery.receipt takes it. `spurious`: `answers` is a repetition."""
+        by_rota = not spurious and measures(answers)
+        lost, round_trip_s = self._recovery.receipt(
+            answers, highest, received, now, measures=by_rota, spurious=spurious
+        )
         self._congestion.heard()
         if round_trip_s is not None:
             self._recovery.timer.path_round_trip(round_trip_s)
-            if not by_rota:
+            if not by_rota:  # R-CONGESTION-12
                 self._congestion.path_round_trip(round_trip_s, now)
-        if needless:
+        if spurious:  # R-RECOVERY-6
             self._recovery.repetition_was(needed=False)
-        for slot in lost:
+        for slot in lost:  # R-LEAF-6
             self._congestion.lost(self._recovery.order(slot), self._recovery.next_order)
             self._again.setdefault(slot, False)
 
     def settle(self, highest: int, odd: Callable[[int], bool], now: float) -> None:
         """A receipt also says of each slot whether the parent has closed an odd number of its rounds."""
+        # R-RECOVERY-2: the parent's result was lost on its way down.
         for slot in self._recovery.settle(highest, lambda slot: odd(slot) != bool(self._under_way[slot] & 1), now):
             self._again.setdefault(slot, False)
 
@@ -164,7 +159,7 @@ class Ascents:
 
     def welcome(self, sequence: int, now: float) -> None:
         """WELCOME came: it measures the path if it answers the last HELLO, whose time is known."""
-        if sequence != self._hello[0]:
+        if sequence != self._hello[0]:  # nobody knows the time of an earlier one
             return
         round_trip_s = now - self._hello[1]
         self._recovery.timer.sample(round_trip_s, idle=True)

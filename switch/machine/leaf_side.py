@@ -21,9 +21,7 @@ address, of the uplink's job, pass these rows:
     RESULT, ANSWER       not beyond the open round                           FUTURE
 
 What goes up is not sent as ECN-capable, since the parent may be a pipeline, which echoes no marks; those on what comes
-down count. When a complete round goes up, and what a RECEIPT is for, is in switch/machine/ascents.py.
-
-A leaf tells its workers BRANCH_LOST or BRANCH_LEFT, by NOTICE and, from then on, in `contributors` of every WELCOME.
+down count. The rules are R-LEAF: 1 to 5 in docs/slot-machine.md, the others, of ascents.py, in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -71,7 +69,7 @@ class LeafSide:
     def find(self, source: int, packet: Packet) -> SwitchJob | None:
         """The job that a packet from `source` concerns: of its generation, or else any with its index, to refuse it."""
         exact = self._jobs.get((source, packet.job, packet.generation))
-        if exact is not None or not self._jobs:
+        if exact is not None or not self._jobs:  # at most switches there is nothing to look for
             return exact
         alike = [key for key in self._jobs if key[:2] == (source, packet.job)]
         return self._jobs[min(alike)] if alike else None
@@ -82,16 +80,17 @@ class LeafSide:
             assert job.uplink is not None
             for packet in job.uplink.packets_due(now, *self._waits_for(job)):
                 self._send_up(job, job.uplink.uplink, packet)
+                # One that asks for a length measures no path.
                 if packet.kind is Kind.HELLO and packet.slot == job.uplink.heartbeat:
                     job.ascents.hello_sent(packet.slot, now)
-            while (ascent := job.ascents.take(now)) is not None:
+            while (ascent := job.ascents.take(now)) is not None:  # R-LEAF-7
                 self._ascend(job, *ascent)
 
     @staticmethod
     def _waits_for(job: SwitchJob) -> tuple[int, int]:
         """The oldest round whose result the parent owes, and the length of its packets; -1 and 0 for none."""
         oldest = job.ascents.oldest
-        if oldest is None:
+        if oldest is None:  # nothing waits, so that nothing is asked of the path
             return -1, 0
         number, slot = oldest
         _, sums = job.slot(slot).partial
@@ -104,6 +103,8 @@ class LeafSide:
         assert job.uplink is not None
         base, sums = job.slot(slot).partial
         passes = sums.contributors == 0
+        # R-WORKER-7, of a leaf: a round of passes is shorter than its result, so it is asked for as zeros of that
+        # length.
         if long and passes and not job.slot(slot).all_bare:
             asking = Packet(
                 kind=Kind.CONTRIBUTION,
@@ -150,7 +151,7 @@ class LeafSide:
         if reason is not None:
             tally.dropped[reason] += 1
             return
-        if not presence.uplink.data_key or packet.kind is Kind.WELCOME:
+        if not presence.uplink.data_key or packet.kind is Kind.WELCOME:  # R-MEMBER-3: a tag holds for ever
             presence.heard(now)
         if packet.kind in (Kind.RESULT, Kind.ANSWER):
             self._descend(job, packet, presence, now, marked=isinstance(data, Marked))
@@ -165,14 +166,15 @@ class LeafSide:
 
     def _parent_objection(self, job: SwitchJob, presence: UplinkPresence, packet: Packet, data: bytes) -> Reason | None:
         spec, uplink = job.spec, presence.uplink
+        # The job's checksum is required, since damage may also clear the flag.
         if spec.checksum and not packet.flags & Flag.CHECKSUM:
             return Reason.CHECKSUM
-        if packet.generation != uplink.generation:
+        if packet.generation != uplink.generation:  # what the parent says to an earlier job, or in a former life
             return Reason.GENERATION
-        if packet.worker not in (uplink.worker, SWITCH_WORKER):
+        if packet.worker not in (uplink.worker, SWITCH_WORKER):  # another leaf behind the same address
             return Reason.WORKER_RANGE
         assert job.parent_keys is not None
-        if not job.parent_keys.holds(data):
+        if not job.parent_keys.holds(data):  # before anything is believed
             return Reason.TAG
         if packet.kind not in FROM_PARENT:
             return Reason.KIND
@@ -182,7 +184,7 @@ class LeafSide:
             fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
             fits &= packet.run == 1  # a leaf asks for none
             return None if fits else Reason.LENGTH
-        if packet.kind is Kind.RECEIPT:
+        if packet.kind is Kind.RECEIPT:  # any numbers may be in it: those of no transmission change nothing
             return None
         objection = presence.objection(packet, len(data))
         if objection is not None:
@@ -193,6 +195,7 @@ class LeafSide:
     def _descend(self, job: SwitchJob, packet: Packet, presence: UplinkPresence, now: float, *, marked: bool) -> None:
         """The parent's result of a round, or its answer to a contribution that was sent again."""
         slot = job.slot(packet.slot)
+        # R-WORKER-7, of a leaf: only acknowledged, unless nobody here keeps words.
         if packet.kind is Kind.ANSWER and Flag.BARE in packet.flags:
             asked = slot.complete and packet.base == slot.open
             # It has all that workers need which keep no words, if it has the codes.
@@ -202,20 +205,20 @@ class LeafSide:
                 return
         result = Round(packet.words, packet.codes, packet.signature, packet.contributors, 0, packet.lanes)
         closed = slot.descend(packet.base, result)
-        if closed is not None:
+        if closed is not None:  # R-LEAF-3
             presence.heard(now)
             job.ascents.came(packet.slot, now, answered=packet.kind is Kind.ANSWER, marked=marked)
             self._multicast(job, packet.slot, *closed)
-        elif packet.base < slot.open:
+        elif packet.base < slot.open:  # R-LEAF-4
             job.tally.duplicates += 1
-        else:
+        else:  # R-LEAF-5
             job.tally.dropped[Reason.FUTURE] += 1
 
     def _receipt(self, job: SwitchJob, packet: Packet, now: float) -> None:
         """The parent says which ascents have arrived and, with a bit for every slot, which rounds have closed."""
-        needless = bool(packet.contributors & RECEIPT_REPEATED)
-        job.ascents.receipt(packet.slot, packet.signature, packet.bitmap, now, needless=needless)
-        if len(packet.words) == len(job.parities):
+        spurious = bool(packet.contributors & RECEIPT_REPEATED)
+        job.ascents.receipt(packet.slot, packet.signature, packet.bitmap, now, spurious=spurious)
+        if len(packet.words) == len(job.parities):  # R-RECEIPT-8: a P4 parent gives none
             bits = packet.words.tolist()
             odd = [bool(bits[slot // WORD_BITS] >> slot % WORD_BITS & 1) for slot in range(job.spec.slots)]
             job.ascents.settle(packet.signature, odd.__getitem__, now)

@@ -1,68 +1,33 @@
 """The slot machine: what a switch does with one contribution to one slot. The oracle for every other implementation.
 
-Rules
------
 A worker's contribution carries a base b: how many results of this slot the worker has received. The switch completes
 rounds 0, 1, 2, ... of the slot one after another; V is the round now open. K is the quorum, S the staleness bound, M
 the largest S that the controller may ever set and H = M + 2 the depth of both rings. An entry of `arrived` belongs to
 base b, one of `sums` to round V; both are indexed modulo H. Registers that are all zero: a slot that has seen nothing.
+`floor` is the number of bases that every live worker has contributed.
 
-On a contribution (w, b), with `stale` = V - b, the first row that holds decides:
+On a contribution (w, b), with `stale` = V - b, the first row that holds decides. The rules, with their reasons, are
+R-SLOT and R-LEAF in docs/slot-machine.md, which also shows why they hold.
 
-    condition                              verdict    what happens
-    -------------------------------------  ---------  ----------------------------------------------------------------
-    b > V                                  FUTURE     nothing: nobody who waits for results can have sent it
-    stale >= H (so the entry's tag > b     ANCIENT    nothing: w has long had result b, and it is no longer kept
-      or may be so at any moment)
-    tag = b and w's bit is set             DUPLICATE  answer result b to w if b < V (if b = V the result will come)
-    stale > M                              ANCIENT    nothing: only a worker that left out a base gets here
-    another shape than the round's words,  MISMATCH   nothing: the workers call different collectives
-      or another signature, be it a pass's
-    otherwise                              ACCEPTED   1. tag < b: take the entry over (tag = b, no bits); set w's bit
-                                                      2. all live workers' bits are now set: floor += 1
-                                                      3. count = 0: start sums[V mod H] empty; add (a pass adds nothing)
-                                                      4. count += 1, unless it is a late pass; if count >= K and
-                                                         V - S < floor: close round V (it is multicast), V += 1,
-                                                         count = 0
-                                                      5. b < the V of step 3: answer result b to w
+    rule         condition                                                verdict
+    -----------  -------------------------------------------------------  ---------
+    R-SLOT-1     b > V                                                    FUTURE
+    R-SLOT-2     stale >= H                                               ANCIENT
+    R-SLOT-3     tag = b and w's bit is set                               DUPLICATE
+    R-SLOT-4     stale > M                                                ANCIENT
+    R-SLOT-5     another shape or signature than the open round has       MISMATCH
+    R-SLOT-6     otherwise                                                ACCEPTED
 
-A late pass is one whose sender has seen that round b is over: it only moves the floor. If it counted, the passes of
-workers that compute would close rounds by themselves, one after another, with nothing in them (docs/staleness.md).
+    R-SLOT-7     1. tag < b: take the entry over (tag = b, no bits); set w's bit
+    R-SLOT-8     2. all live workers' bits are now set: floor += 1
+    R-SLOT-9     3. count = 0: start sums[V mod H] empty; add (a pass adds nothing)
+    R-SLOT-10    4. count += 1, unless it is a late pass
+    R-SLOT-11       if count >= K and V - S < floor: close round V (it is multicast), V += 1, count = 0
+    R-SLOT-12    5. b < the V of step 3: answer result b to w
 
-`floor` is the number of bases that every live worker has contributed. Evicting a worker, and changing K or S, may make
-true what step 4 asks for; `poke` then asks again, for a round that holds anything. K and S stand in step 4 alone: a
-round closes under those in force when it closes, and nothing else asks for them. After S was lowered V may be ahead of
-floor + S; what is late then is accepted (the fourth row says M), and V waits until floor has caught up.
-
-A worker that comes into a running job (`enter`) counts as having contributed every base below V: it stands at V, and no
-round waits for it before that. Where it stands is what a pass of base MAX_BASE asks for (`stands`).
-
-Trees (synchronous: K = N, S = 0). A slot of a leaf, a switch that has a parent, does not close its rounds itself:
-
-    event                                      what happens
-    -----------------------------------------  ---------------------------------------------------------------------
-    step 4 would close round V                 it is complete: its sum goes up as contribution (leaf, V), with the
-                                               codes' maximum and the number of contributors; count stays
-    DUPLICATE of base V, and V is complete     the same again: the worker's timer serves the leaf too
-    result V comes from the parent, V is       sums[V mod H] = that result; round V closes: it is multicast with the
-      complete                                 bitmap arrived[V], V += 1, count = 0
-    result b comes from the parent, b < V      nothing: it came before
-
-Wide sums: a contribution may say that its words hold lanes, which are added up one by one, each in an accumulator
-(fanin/numerics/wide_sums.py). The table stays as it is; step 3 adds lanes instead of words, another `lanes` field is
-another shape, and when round V closes, or goes up, its sums are narrowed: sums[V mod H] is then the result, and no
-answer or late contribution changes it. Only the open round has accumulators.
-
-Bare results: a contribution, or a pass, may say that its sender keeps none of the round's words. `bare` has the bits of
-those whose base is the open round; when it closes, they are sent its result without words, and the others the whole.
-A leaf gets a bare result if all of its workers have said so.
-
-A leaf therefore needs no register beyond those of any slot (complete is count >= K and V < floor), and no timer. Each
-level is exactly once by its own bitmap, and words wrap around, so the sum of sums is the sum.
-
-The first and the fourth row restate what the host rules imply, so that the staleness bound and the lanes' head room (at
-most N (M + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers
-in the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in the second.
+R-SLOT-1 and R-SLOT-4 restate what the host rules imply, so that the staleness bound and the lanes' head room (at most
+N (M + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers in
+the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in R-SLOT-2.
 """
 
 from __future__ import annotations
@@ -185,8 +150,9 @@ class Round(NamedTuple):
         """This round with `given` added."""
         lanes = given.lanes and given.lanes._replace(shift=0)
         sums = accumulated(given.words, given.lanes, accumulator_bytes) if given.lanes else None
-        if self.contributors == 0:
+        if self.contributors == 0:  # the first one gives the round its shape
             return Round(given.words, given.codes, given.signature, given.contributors, 0, lanes, sums)
+        # R-SLOT-9: words wrap around, so sums do not depend on the order of arrival.
         codes = tuple(max(pair) for pair in zip(self.codes, given.codes, strict=True))
         words = self.words if lanes else self.words + given.words
         sums = None if self.sums is None or sums is None else self.sums + sums
@@ -196,7 +162,7 @@ class Round(NamedTuple):
         """The round in the form that is sent, down as its result or up as a contribution: wide sums in lanes of `down`
         bits.
         """
-        if self.lanes is None or self.sums is None:
+        if self.lanes is None or self.sums is None:  # words, or narrowed already
             return self
         words, shift = narrowed(self.sums, self.lanes.down)
         return self._replace(words=words, lanes=self.lanes.result._replace(shift=shift), sums=None)
@@ -248,42 +214,47 @@ class Slot:
         history, stale = self.membership.history, self.open - base
         entry, at, bit = base % history, self.open % history, 1 << worker
         tag, bitmap = self.arrived[entry]
-        if stale < 0 or base >= MAX_BASE:
+        if stale < 0 or base >= MAX_BASE:  # R-SLOT-1: nobody who waits for results can have sent it
             return Outcome(Verdict.FUTURE)
-        if stale >= history:
+        if stale >= history:  # R-SLOT-2: w has long had result b, and its entry may belong to a later base
             return Outcome(Verdict.ANCIENT)
-        # Before the bound below: a worker whose result was lost must get it, however far the others have gone on.
+        # R-SLOT-3, before the bound below: a worker whose result was lost must get it, however far the others are.
         if tag == base and bitmap & bit:
             return Outcome(Verdict.DUPLICATE, answer=self._answer(base), ascends=stale == 0 and self.complete)
-        if stale > self.membership.max_staleness:
+        if stale > self.membership.max_staleness:  # R-SLOT-4: only a worker that left out a base gets here
             return Outcome(Verdict.ANCIENT)
+        # R-SLOT-5: words of another shape or collective must not meet in a sum; a pass may tell the collective, too.
         signature = manner.signature if given is None else given.signature
         if given is not None and self.count and not self.sums[at].takes(given):
             return Outcome(Verdict.MISMATCH)
         if self.count and signature and self.signature and signature != self.signature:
             return Outcome(Verdict.MISMATCH)
+        # R-SLOT-6 and R-SLOT-7: an older base in this entry is one whose result every worker has had.
         bitmap = bit | (bitmap if tag == base else 0)
         self.arrived[entry] = Arrived(base, bitmap)
-        if bitmap & self.membership.live == self.membership.live:
+        if bitmap & self.membership.live == self.membership.live:  # R-SLOT-8
             self.floor += 1
-        if self.count == 0:  # the ring still holds the round of H numbers before
+        if self.count == 0:  # R-SLOT-9: the ring still holds the round of H numbers before
             self.sums[at] = EMPTY
             self.bare = self.signature = 0
+        # A pass may have spoken before the first contribution.
         if given is not None or (self.signature == 0 and self.sums[at].contributors == 0):
             self.signature = signature
-        if manner.bare and not stale:
+        if manner.bare and not stale:  # R-SLOT-16: of a late contribution the answer, sent below, is bare or not
             self.bare |= bit
         if given is not None:
             self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
-        # Late passes of workers that compute would otherwise reach the quorum and close empty rounds without end.
+        # R-SLOT-10: late passes of workers that compute would otherwise reach the quorum and close empty rounds without
+        # end.
         self.count += not (manner.late and given is None)
         closed = self._close_if_due()
+        # R-SLOT-12: no later multicast acknowledges a late contribution. R-LEAF-1: a complete round goes up.
         return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None, self.complete)
 
     @property
     def complete(self) -> bool:
         """At a leaf: whether the open round holds all that it waits for, and waits for the parent's result."""
-        return self.membership.has_parent and self._due
+        return self.membership.has_parent and self._due  # R-LEAF-1
 
     @property
     def all_bare(self) -> bool:
@@ -297,13 +268,15 @@ class Slot:
 
     def descend(self, number: int, result: Round) -> tuple[int, Round] | None:
         """At a leaf: the parent's result of a round. Returns what to multicast, or None when nobody waits for it."""
-        if number != self.open or not self.complete:
+        if number != self.open or not self.complete:  # R-LEAF-4, R-LEAF-5: it came before, or nobody waits for it
             return None
+        # R-LEAF-3: the parent's result takes the place of this leaf's part of the sum.
         self.sums[number % self.membership.history] = result
         return self._close()
 
     def poke(self) -> tuple[int, Round] | None:
         """After a change of membership, K or S: close the open round if that was all it waited for."""
+        # R-SLOT-13: floor first, since the change may have completed several bases at once.
         live = self.membership.live
         # Without any live worker a base that nobody has contributed lacks nobody, but is none that counts.
         while (entry := self.arrived[self.floor % self.membership.history]).tag == self.floor and (
@@ -314,7 +287,7 @@ class Slot:
 
     def enter(self, worker: int) -> None:
         """`worker` is about to be live: whatever the others may still wait for below V, they do not wait for it."""
-        for base in range(self.floor, self.open):
+        for base in range(self.floor, self.open):  # R-SLOT-14: as if it had passed each of them
             entry = base % self.membership.history
             tag, bitmap = self.arrived[entry]
             self.arrived[entry] = Arrived(base, 1 << worker | (bitmap if tag == base else 0))
@@ -323,7 +296,7 @@ class Slot:
         """The base that a live worker has to contribute next: the first that it has not, V at most."""
         for base in range(self.floor, self.open):
             tag, bitmap = self.arrived[base % self.membership.history]
-            if tag != base or not bitmap >> worker & 1:
+            if tag != base or not bitmap >> worker & 1:  # R-SLOT-15
                 return base
         return self.open
 
@@ -334,12 +307,14 @@ class Slot:
     def _due(self) -> bool:
         """The condition of step 4."""
         enough = self.count >= self.membership.arrivals_to_close
+        # R-SLOT-11: with a base of S rounds ago missing, its contribution would land more than S rounds late.
         return self.count > 0 and enough and self.open - self.membership.staleness < self.floor
 
     def _close(self) -> tuple[int, Round]:
         number, history = self.open, self.membership.history
         tag, bitmap = self.arrived[number % history]
-        bitmap = bitmap if tag == number else 0
+        bitmap = bitmap if tag == number else 0  # a quorum of late contributions closes a round of another base
+        # R-SLOT-17: what is sent and answered from here on is the narrowed sum.
         result = self.sums[number % history].narrowed()._replace(bitmap=bitmap, bare=self.bare)
         self.sums[number % history] = result
         self.open, self.count = number + 1, 0
@@ -347,7 +322,7 @@ class Slot:
 
     def _answer(self, base: int) -> Answer | None:
         """Result `base` if that round has closed; what is asked for is always still in the ring."""
-        if base >= self.open:
+        if base >= self.open:  # the multicast will come
             return None
         entry = base % self.membership.history
         return Answer(base, self.sums[entry], self.arrived[entry].bitmap)

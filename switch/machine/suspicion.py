@@ -19,7 +19,7 @@ def stands(heard_s: float, suspected_s: float | None) -> bool:
 
 def silent_at(heard_s: float, suspected_s: float | None, liveness_timeout_s: float) -> float:
     """When a worker counts as lost that was last heard of at `heard_s`, and suspected at `suspected_s` if at all."""
-    at_s = heard_s + liveness_timeout_s
+    at_s = heard_s + liveness_timeout_s  # R-MEMBER-6
     if suspected_s is None or not stands(heard_s, suspected_s):
         return at_s
-    return min(at_s, suspected_s + SUSPICION_TIMEOUT_S)
+    return min(at_s, suspected_s + SUSPICION_TIMEOUT_S)  # R-MEMBER-7

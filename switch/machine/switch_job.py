@@ -74,7 +74,7 @@ class SwitchJob:
 
     def slot(self, index: int) -> Slot:
         """The slot with that index, which must be below spec.slots."""
-        if index not in self.slots:
+        if index not in self.slots:  # a slot that has seen nothing is all zero, so it is made when it is needed
             self.slots[index] = Slot(self.membership)
         return self.slots[index]
 
@@ -97,7 +97,7 @@ class SwitchJob:
 
     def enter(self, worker: int) -> None:
         """A new process has an evicted worker's place: rounds wait for it from here on, and for no base before."""
-        for slot in self.slots.values():
+        for slot in self.slots.values():  # R-SLOT-14: slots that saw nothing yet are at base 0 in any case
             slot.enter(worker)
         self.membership.live |= 1 << worker
         self.expected &= ~(1 << worker)
@@ -134,7 +134,7 @@ class SwitchJob:
         """Workers whose silence would be news, each with the time at which they count as lost."""
         mask = self.registered & ~self.lost & ~self.left
         for worker in range(self.spec.workers):
-            if mask >> worker & 1:
+            if mask >> worker & 1:  # whoever never came, is lost or has left is not missed
                 yield worker, silent_at(self.heard[worker], self.suspected[worker], self.spec.liveness_timeout_s)
 
     def was_stopped(self, seconds: float, now: float) -> None:
@@ -145,6 +145,7 @@ class SwitchJob:
         fresh = now - self.spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * self.spec.heartbeat_s
         for worker, _ in self.watched():
             heard = self.heard[worker] + seconds
+            # R-MEMBER-8: once, or a switch that is stopped again and again would never miss who is gone.
             if self.heard[worker] != self._excused[worker]:
                 heard = max(heard, fresh)
             suspected = self.suspected[worker]
@@ -153,5 +154,5 @@ class SwitchJob:
                 # It goes on standing: the time that the worker has to speak up is the switch's own.
                 self.suspected[worker] = max(suspected + seconds, heard)
             self.heard[worker] = self._excused[worker] = heard
-        if self.uplink is not None:
+        if self.uplink is not None:  # nor could the parent be heard meanwhile
             self.uplink.was_stopped(seconds)

@@ -38,27 +38,11 @@ and a NOTICE is at most 8 bytes longer than the datagram. All other refused data
 In a job with keyed tags (fanin/protocol/packet_tag.py) what is sent is tagged, too, but for NOTICE(GENERATION), whose
 receiver has another key. STRANGER is told to nobody there: somebody who repeats a HELLO would be given a NOTICE that
 ends its worker. A tag holds for ever, so that only HELLO, BYE and contributions that count are signs of life, and no
-HELLO is one twice.
+HELLO is one twice. Nobody is answered with more bytes than came in, a NOTICE's 8 aside.
 
-Nobody is answered with more bytes than came in, a NOTICE's 8 aside: a result answers a contribution that is as long,
-and an ANSWER to a shorter one (a pass) is bare. A worker that asks for a bare result is sent the round's codes, and
-none of its words, in results and answers. A worker that passed and needs the result asks with a contribution of that
-length, which is a duplicate by then.
-
-Effects: HELLO registers the source (once) and is answered by WELCOME of the same length; BYE marks the worker left, is
-echoed, and the others are told; a contribution goes to its slot. A packet that passes the STRANGER check is a sign of
-life. A registered worker that gives none for the job's liveness timeout is lost: an event, a bit in every WELCOME, a
-NOTICE to all. Nobody is evicted for it: that is for the controller to decide. One that the controller suspects is lost
-SUSPICION_TIMEOUT_S later if it gives none meanwhile; what comes in the first SUSPICION_SETTLES_S is no sign of life.
-Time during which the switch itself was stopped is no silence (fanin/protocol/own_stops.py), and after it who has spoken
-before has time for HEARTBEATS_TO_SILENCE more.
-
-In a job that survives losses, the controller evicts who is lost or has left, and may open an evicted worker's place to
-a new process (`admit_worker`), which is live from its HELLO on. Every such change is counted, and told to all: WELCOME,
-and NOTICE on the switch's own account, carry the count (signature) and the members (bitmap).
-
-A job that was admitted with an uplink is one at a leaf: its rounds close at the parent
-(switch/machine/slot_machine.py), and what comes from the parent is for switch/machine/leaf_side.py.
+Effects: HELLO registers the source, BYE marks the worker left, a contribution goes to its slot (R-SLOT,
+slot_machine.py) and may bring a receipt (R-RECEIPT). Silence, suspicion and newcomers are R-MEMBER; all of them in
+docs/protocol.md. A job with an uplink is one at a leaf: what comes from the parent is for leaf_side.py.
 """
 
 from __future__ import annotations
@@ -130,7 +114,7 @@ class SwitchMachine:
 
     def admit(self, spec: JobSpec) -> None:
         """Take a job in. AdmissionError when its index is taken or its pool does not fit in the memory that is left."""
-        if spec.job in self._jobs:
+        if spec.job in self._jobs:  # the index is in every packet: two jobs with one would be one
             raise AdmissionError(f"job index {spec.job} is taken at this switch; the controller must choose another")
         free = self._memory_bytes - sum(job.spec.pool_bytes for job in self._jobs.values())
         if spec.pool_bytes > free:
@@ -158,7 +142,7 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
-        state.expected &= ~(1 << worker)  # nor may a newcomer still enter whom the controller has given up
+        state.expected &= ~(1 << worker)  # R-MEMBER-13: nor may a newcomer still enter whom the controller has given up
         if state.evicted(worker):
             return
         source = state.sources[worker]
@@ -166,9 +150,9 @@ class SwitchMachine:
         state.membership.live &= ~(1 << worker)
         state.lost &= state.membership.live
         state.left &= state.membership.live
-        if source is not None:
+        if source is not None:  # one that never came has no address to tell
             self._tell(state, Reason.EVICTED, worker, (source,))
-        if state.spec.survives_loss:
+        if state.spec.survives_loss:  # R-MEMBER-12
             state.changes += 1
             self._tell(state, news, SWITCH_WORKER, state.audience)
         self._poke(state)
@@ -180,7 +164,7 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
-        if not stands(state.heard[worker], state.suspected[worker]):
+        if not stands(state.heard[worker], state.suspected[worker]):  # R-MEMBER-7: a second one does not put it off
             state.suspected[worker] = now
 
     def overdue(self, now: float) -> list[int]:
@@ -204,6 +188,7 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
+        # R-MEMBER-13: a live worker's place is no one else's.
         if not state.spec.survives_loss or not state.evicted(worker):
             raise ValueError(f"worker {worker} of job {job} has not been evicted, or nobody may come in its place")
         state.expect(worker, token)
@@ -211,7 +196,7 @@ class SwitchMachine:
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
         """Change K; rounds that hold that many arrivals already, and that the staleness bound lets go, close."""
         state = self._jobs[job]
-        if not 1 <= quorum <= state.spec.workers:
+        if not 1 <= quorum <= state.spec.workers:  # with 0 rounds would close empty, without end
             raise ValueError(f"quorum = {quorum}; must be in 1..{state.spec.workers} (workers)")
         state.membership.quorum = quorum
         self._poke(state)
@@ -219,7 +204,7 @@ class SwitchMachine:
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
         """Change S, up to the job's largest; rounds that the bound alone held up close."""
         state = self._jobs[job]
-        if not 0 <= staleness <= state.spec.largest_staleness:
+        if not 0 <= staleness <= state.spec.largest_staleness:  # rings and lanes were sized for M
             raise ValueError(
                 f"staleness = {staleness}; must be in 0..{state.spec.largest_staleness} (the job's max_staleness)"
             )
@@ -258,16 +243,17 @@ class SwitchMachine:
         except WireError as error:
             _count_in(self._past, data)
             self._past.dropped[error.reason] += 1
+            # Other damage is answered to nobody.
             if error.reason is Reason.VERSION and _read(data, wire.OFFSET_KIND, 1) in (*FROM_WORKERS, Kind.PROBE):
                 self._refuse_version(data, source)
             return
-        if (part := self._leaf.find(source, packet)) is not None:
+        if (part := self._leaf.find(source, packet)) is not None:  # from the parent, whose indices are its own
             self._leaf.receive(part, packet, data, now)
             return
         job = self._jobs.get(packet.job) if packet.kind in FROM_WORKERS else None
         tally = self._past if job is None else job.tally
         _count_in(tally, data)
-        if packet.kind is Kind.PROBE:
+        if packet.kind is Kind.PROBE:  # of no job, and as long as it came
             self._send(tally, dataclasses.replace(packet, kind=Kind.ECHO).to_bytes(), (source,))
         elif packet.kind not in FROM_WORKERS:
             tally.dropped[Reason.KIND] += 1
@@ -287,7 +273,7 @@ class SwitchMachine:
         """When `handle_timer` must be called: for the next worker that would count as lost, and often enough to notice
         stops of its own. None: nobody to watch."""
         times = [at for job in self._jobs.values() for _, at in job.watched()]
-        if times and self._stops.due_at is not None:
+        if times and self._stops.due_at is not None:  # R-MEMBER-8: a stop shows in turns that are late
             times.append(self._stops.due_at)
         for job in self._jobs.values():
             if job.uplink is not None:
@@ -299,13 +285,13 @@ class SwitchMachine:
         self._turn(now)
         for _, job in sorted(self._jobs.items()):
             silent = [worker for worker, at in job.watched() if at <= now]
-            for worker in silent:
+            for worker in silent:  # R-MEMBER-6: lost, and not evicted, which is the controller's to decide
                 job.lost |= 1 << worker
                 self._events.append(WorkerSilent(job.spec.job, worker, now - job.heard[worker]))
-            if silent:
+            if silent:  # one NOTICE for all of them
                 self._tell(job, Reason.WORKER_LOST, SWITCH_WORKER, job.audience)
             if job.uplink is not None:
-                if silent:
+                if silent:  # the parent must not wait for a leaf that cannot contribute
                     job.uplink.leave(now)
                 news = job.uplink.handle_timer(now)
                 if news is not None and job.uplink.narrowed is not None:
@@ -318,7 +304,7 @@ class SwitchMachine:
 
     def _turn(self, now: float) -> None:
         stopped_s = self._stops.turn(now)
-        if stopped_s:
+        if stopped_s:  # R-MEMBER-8
             for job in self._jobs.values():
                 job.was_stopped(stopped_s, now)
 
@@ -332,29 +318,30 @@ class SwitchMachine:
         worker = packet.worker
         joined = packet.kind is Kind.HELLO and job.sources[worker] is None
         enters = joined and bool(job.expected >> worker & 1)
-        if joined:
+        if joined:  # R-MEMBER-2: from here on another address is a stranger
             job.sources[worker] = source
             job.arrivals[worker] = Arrivals()
             job.marked &= ~(1 << worker)
             self._events.append(WorkerJoined(job.spec.job, worker))
-        if enters:
+        if enters:  # R-MEMBER-13: live from its HELLO on
             job.enter(worker)
             self._tell(job, Reason.WORKER_JOINED, SWITCH_WORKER, job.audience)
         # A tagged contribution is a sign of life only where it counts (_contribute): anybody can replay an old one.
         if not job.tagged or packet.kind is not Kind.CONTRIBUTION:
             job.heard[worker] = now
-        if packet.kind is Kind.HELLO:
+        if packet.kind is Kind.HELLO:  # R-MEMBER-3
             job.hellos[worker] = packet.slot + 1  # a replay of this HELLO is ANCIENT from here on
             # Only where all contribute to every round, in order: bitmaps are alike then, and no pass has to be answered
             # at once.
             runs = job.spec.synchronous and bool(packet.bitmap & HELLO_RUNS)
             job.takes_runs = job.takes_runs & ~(1 << worker) | runs << worker
             self._welcome(job, packet, source)
+            # A leaf joins when its workers are there.
             if job.uplink is not None and job.registered == job.spec.full_mask:
                 job.uplink.start(now)
-        elif packet.kind is Kind.BYE:
+        elif packet.kind is Kind.BYE:  # R-MEMBER-4
             self._part(job, worker, data, source)
-            if job.uplink is not None and job.left | job.lost == job.spec.full_mask:
+            if job.uplink is not None and job.left | job.lost == job.spec.full_mask:  # and leaves when they are gone
                 job.uplink.leave(now)
         else:
             job.marked |= isinstance(data, Marked) << worker
@@ -363,24 +350,27 @@ class SwitchMachine:
     def _objection(self, job: SwitchJob, packet: Packet, data: bytes, source: int) -> Reason | None:
         """The rows of the table from CHECKSUM to STRANGER."""
         spec, worker = job.spec, packet.worker
+        # The job's checksum is required, since damage may also clear the flag.
         if spec.checksum and not packet.flags & Flag.CHECKSUM:
             return Reason.CHECKSUM
-        if packet.generation != spec.generation:
+        if packet.generation != spec.generation:  # of an earlier job that had this index
             return Reason.GENERATION
-        if worker >= spec.workers:
+        if worker >= spec.workers:  # before any table of workers is looked into
             return Reason.WORKER_RANGE
-        if not job.keys.holds(data, worker):
+        if not job.keys.holds(data, worker):  # before anything is believed
             return Reason.TAG
         if packet.kind is not Kind.CONTRIBUTION:
             if packet.codes or len(packet.words) < 2 or len(data) > spec.packet_bytes:
                 return Reason.LENGTH
             if int(packet.words[0]) << 32 | int(packet.words[1]) != job.tokens[worker]:
                 return Reason.TOKEN
-        if job.evicted(worker):
+        if job.evicted(worker):  # R-MEMBER-13: until a new process has its place
             return Reason.EVICTED
+        # R-MEMBER-2: the token alone is not enough, since anybody may have read it.
         strange = job.sources[worker] != source
         if strange and (packet.kind is Kind.CONTRIBUTION or job.sources[worker] is not None):
             return Reason.STRANGER
+        # R-MEMBER-3: a tag holds for ever, so somebody may be repeating an old one.
         if job.tagged and packet.kind is Kind.HELLO and packet.slot < job.hellos[worker]:
             return Reason.ANCIENT
         return None
@@ -392,13 +382,13 @@ class SwitchMachine:
         welcome = hello.reply(
             Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
         )
-        if job.takes_runs >> hello.worker & 1:
+        if job.takes_runs >> hello.worker & 1:  # who has not asked for runs does not know that flag
             welcome = dataclasses.replace(welcome, flags=welcome.flags | Flag.RUN)
         self._send(job.tally, job.keys.finish(welcome.to_bytes()), (source,))
 
     def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
         self._send(job.tally, job.keys.finish(bytes(bye)), (source,))
-        if not job.left >> worker & 1:
+        if not job.left >> worker & 1:  # R-MEMBER-4: a BYE that comes again is echoed, and is no news
             job.left |= 1 << worker & job.membership.live
             self._events.append(WorkerLeft(job.spec.job, worker))
             # Nobody misses who was expected, and gives up before it has come in.
@@ -410,7 +400,7 @@ class SwitchMachine:
         passes = Flag.PASS in packet.flags
         fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
         late = Flag.LATE in packet.flags
-        if packet.lanes is not None:
+        if packet.lanes is not None:  # a shift is a leaf's: workers' lanes stand for themselves
             fits &= spec.accumulators and (spec.branches or not packet.lanes.shift)
             fits &= packet.lanes.result_words(len(packet.words)) <= spec.words_per_packet
         fits &= packet.run == 1 or spec.synchronous
@@ -418,10 +408,10 @@ class SwitchMachine:
         if not fits or (passes and (packet.codes or len(packet.words))) or (late and not passes):
             tally.dropped[Reason.LENGTH] += 1
             return
-        if packet.slot >= spec.slots:
+        if packet.slot >= spec.slots:  # no such registers
             tally.dropped[Reason.SLOT_RANGE] += 1
             return
-        if passes and packet.base == MAX_BASE:
+        if passes and packet.base == MAX_BASE:  # R-MEMBER-14
             self._tell_where(job, packet, source)
             return
         holds = max(packet.contributors, 1) if spec.branches else 1
@@ -438,30 +428,32 @@ class SwitchMachine:
                 tally.contributions += not passes
                 tally.passes += passes
                 job.heard[each.worker] = now
-            elif repeated:
+            elif repeated:  # it was there: nothing is added twice
                 tally.duplicates += 1
             else:
                 self._refuse(tally, job, REFUSALS[outcome.verdict], each, source)
                 if outcome.verdict is Verdict.MISMATCH:  # and so are those behind it: they have the same signature
                     return
                 continue
+            # R-LEAF-2: the worker's timer serves the leaf too.
             if outcome.ascends and not repeated:
                 job.ascents.complete(each.slot, each.base)
             ascends = outcome.ascends and (not repeated or job.ascents.asked(each.slot, now))
-            if each.bitmap:
+            if each.bitmap:  # R-RECEIPT-9
                 arrivals = job.arrivals[each.worker]
                 uncovers = arrivals.take(each.bitmap)
-                # An answer acknowledges as well, and so will what the parent sends down: no receipt beside those.
-                # Neither tells of marks, though, and who comes last at its leaf every time would never hear of them.
+                # R-RECEIPT-2, R-RECEIPT-3, R-RECEIPT-4 and R-RECEIPT-6, in this order.
                 due = (uncovers or arrivals.incomplete or repeated or measures(each.bitmap)) and not ascends
+                # R-RECEIPT-7: an answer acknowledges as well, and so will what the parent sends down. R-RECEIPT-5:
+                # neither tells of marks, and who comes last at its leaf every time would never hear of them.
                 if outcome.answer is None and (due or job.marked >> each.worker & 1):
                     owed = each, repeated
-            if owed is not None and index + 1 == packet.run:
+            if owed is not None and index + 1 == packet.run:  # before the result, which it must not wait behind
                 self._receipt(job, *owed, source)
             if outcome.closed is not None:
                 job.last_arrivals[each.worker] += 1
                 self._multicast(job, each.slot, *outcome.closed)
-            if outcome.answer is not None and packet.run == 1:
+            if outcome.answer is not None and packet.run == 1:  # R-SLOT-3, R-SLOT-12
                 self._answer(job, each, outcome.answer, source)
 
     def _poke(self, job: SwitchJob) -> None:
@@ -469,7 +461,7 @@ class SwitchMachine:
             closed = slot.poke()
             if closed is not None:
                 self._multicast(job, index, *closed)
-            if slot.complete:
+            if slot.complete:  # R-LEAF-1: an eviction may complete a leaf's round
                 job.ascents.complete(index, slot.open)
 
     # --- what is sent ---
@@ -478,11 +470,12 @@ class SwitchMachine:
         job.tally.rounds += 1
         job.parities[slot // WORD_BITS] ^= np.uint32(1 << slot % WORD_BITS)
         whole = _result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result)
+        # R-SLOT-16: whole to those that keep words, bare to the others.
         keepers, others = job.audience_but(result.bare if len(whole.words) else 0)
         self._send(job.tally, job.keys.finish(whole.to_bytes()), keepers)
         if others:
             bare = _bare(_result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result.without_words()))
-            if job.runs(result.bare):
+            if job.runs(result.bare):  # all that are sent it must know runs, as they get one datagram
                 self._send_in_run(job, bare, others)
             else:
                 self._send(job.tally, job.keys.finish(bare.to_bytes()), others)
@@ -493,7 +486,7 @@ class SwitchMachine:
             place, before = self._run
             data, destinations = self._queue[place]
             longer = before.followed_by(bare, job.spec.slots) if destinations == others else None
-            if longer is not None:
+            if longer is not None:  # the datagram in the queue becomes one item longer
                 run = job.keys.finish(longer.to_bytes())
                 self._queue[place], self._run = (Capable(run), others), (place, longer)
                 self._queue_bytes += len(run) - len(data)
@@ -506,7 +499,7 @@ class SwitchMachine:
         job.tally.answers += 1
         full = _result(job.spec, Kind.ANSWER, packet.worker, packet.slot, answer.base, answer.result)
         full = dataclasses.replace(full, bitmap=answer.bitmap)
-        if Flag.BARE in packet.flags and len(full.words):
+        if Flag.BARE in packet.flags and len(full.words):  # R-SLOT-16: the asker keeps no words
             full = _bare(dataclasses.replace(full, words=wire.no_words(), lanes=None))
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
         if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # or who forges the source amplifies
@@ -520,6 +513,7 @@ class SwitchMachine:
         job.tally.receipts += 1
         arrivals = job.arrivals[packet.worker]
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
+        # R-RECEIPT-8: with staleness a bit would not tell which round is the worker's.
         tells = job.spec.largest_staleness == 0 and wire.datagram_bytes(0, len(job.parities)) <= asked_bytes
         receipt = packet.reply(
             Kind.RECEIPT,
@@ -528,7 +522,7 @@ class SwitchMachine:
             contributors=repeated * RECEIPT_REPEATED + (job.marked >> packet.worker & 1) * RECEIPT_MARKED,
             words=job.parities.copy() if tells else np.zeros(0, np.uint32),
         )
-        above_us = job.ascents.round_trip_us
+        above_us = job.ascents.round_trip_us  # R-LEAF-9
         receipt = dataclasses.replace(receipt, slot=packet.bitmap, base=above_us)
         job.marked &= ~(1 << packet.worker)
         self._send(job.tally, job.keys.finish(receipt.to_bytes()), (source,))
@@ -592,6 +586,7 @@ class SwitchMachine:
         """Whether it will be sent."""
         if not destinations:
             return False
+        # A driver that does not send must not make memory grow.
         if len(self._queue) >= SWITCH_QUEUE_DATAGRAMS or self._queue_bytes + len(data) > SWITCH_QUEUE_BYTES:
             tally.unsent += len(destinations)
             return False

@@ -28,7 +28,6 @@ A leaf is one worker of the job at its parent. What it contributes there needs n
 * Silence counts while the leaf itself was running (fanin/protocol/own_stops.py).
 * Connecting, HELLO is as long as the longest packet. The parent's silence ends nothing then: a worker's does, and its
   leaf's liveness timeout. The rest is in fanin/protocol/keepalive.py.
-* Each kind of news is told to the workers once; the worse one stays.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class UplinkPresence(Keepalive):
 
     def start(self, now: float) -> None:
         """All of the leaf's workers are registered."""
-        if self.phase is Phase.WAITING:
+        if self.phase is Phase.WAITING:  # not before all are here: a worker that never comes must not start the clock
             self.phase = Phase.CONNECTING
             super().start(now)
 
@@ -74,17 +73,17 @@ class UplinkPresence(Keepalive):
         known here.
         """
         shortest = wire.datagram_bytes(0, 2)
-        if self.hello_due(now):
+        if self.hello_due(now):  # R-MEMBER-3
             asks = self.phase is Phase.MEMBER and self.answered
             questions = self._path.beat(item, needed_bytes, now) if asks else []
             length = self._spec.packet_bytes if self.phase is Phase.CONNECTING else shortest
             self.heartbeat = self.hello_sequence
             yield self._packet(Kind.HELLO, self._token(length), self.hello_sequence)
             self.hello_sent(now)
-            for length in questions:
+            for length in questions:  # R-MEMBER-10
                 yield self._packet(Kind.HELLO, self._token(length), self.hello_sequence)
                 self.probe_sent()
-        if self.bye_due(now):
+        if self.bye_due(now):  # R-MEMBER-4
             yield self._packet(Kind.BYE, self._token(shortest), 0)
             self.bye_sent(now)
 
@@ -98,7 +97,7 @@ class UplinkPresence(Keepalive):
         """Why WELCOME, NOTICE or BYE, of `length` bytes, is dropped: rows LENGTH and VERSION of leaf_side.py."""
         connecting = self.phase is Phase.CONNECTING
         narrow = packet.kind is Kind.WELCOME and connecting and length != self._spec.packet_bytes
-        if len(packet.words) < 2 or narrow:
+        if len(packet.words) < 2 or narrow:  # R-MEMBER-1: it shows nothing of long packets
             return Reason.LENGTH
         other_version = packet.kind is Kind.NOTICE and packet.contributors == Reason.VERSION
         return Reason.VERSION if other_version and (self._spec.checksum or not connecting) else None
@@ -111,7 +110,7 @@ class UplinkPresence(Keepalive):
         if packet.kind is Kind.WELCOME:
             self._path.welcome(wire.datagram_bytes(0, len(packet.words)))
             self._welcomed(now)
-        elif packet.contributors == Reason.MISMATCH:
+        elif packet.contributors == Reason.MISMATCH:  # the workers fail by it, and the leaf goes on
             return Reason.MISMATCH
         elif packet.contributors not in (Reason.WORKER_LOST, Reason.WORKER_LEFT):
             return self._once(self._refused())
@@ -121,10 +120,10 @@ class UplinkPresence(Keepalive):
         """Take in that time has passed; return the notice to the leaf's workers, if any."""
         if self._left_unconfirmed(now):
             self.phase = Phase.LEFT
-        elif self._silent_s(now) is not None:
+        elif self._silent_s(now) is not None:  # R-MEMBER-9
             self.phase = Phase.FAILED
             return self._once(Reason.BRANCH_LOST)
-        elif self.phase is Phase.MEMBER and self._path.too_narrow(now) and self.answered:
+        elif self.phase is Phase.MEMBER and self._path.too_narrow(now) and self.answered:  # R-MEMBER-11
             self.phase = Phase.FAILED
             self.narrowed = self._path.needed_bytes, self._path.passes_bytes
             return self._once(Reason.BRANCH_LOST)
@@ -136,14 +135,14 @@ class UplinkPresence(Keepalive):
         self._leave_by += seconds
 
     def _branches_gone(self, lost: int, left: int) -> Reason | None:
-        if not self.joined:
+        if not self.joined:  # what comes while it leaves is no news
             return None
-        if lost:
+        if lost:  # R-LEAF-10: no branch can do without the others, as trees are synchronous
             return self._refused()
         return Reason.BRANCH_LEFT if left else None
 
     def _refused(self) -> Reason | None:
-        if self.phase in (Phase.LEAVING, Phase.LEFT, Phase.FAILED):
+        if self.phase in (Phase.LEAVING, Phase.LEFT, Phase.FAILED):  # the echo of BYE was lost
             self.phase = Phase.LEFT
             return None
         self.phase = Phase.FAILED
@@ -154,6 +153,7 @@ class UplinkPresence(Keepalive):
             self.phase = Phase.LEFT
 
     def _once(self, news: Reason | None) -> Reason | None:
+        # R-LEAF-10: once by NOTICE, and then in every WELCOME, so that a lost NOTICE costs one heartbeat.
         if news is None or self.news in (news, Reason.BRANCH_LOST):
             return None
         self.news = news

@@ -32,6 +32,7 @@ def test_ranks_wait_and_are_told_who_is_missing_until_the_last_one_asks() -> Non
         assert world.servers["udp"].specs[admitted.index].tokens[rank] == admitted.token
 
 
+# R-JOB-4
 def test_a_job_has_started_once_every_rank_is_on_the_data_path() -> None:
     world = World()
     admitted = world.admit(join(0), join(1))
@@ -102,6 +103,7 @@ def test_what_cannot_be_is_refused_with_a_reason(changes: dict[str, object], cod
     assert world.controller.live_jobs == 0
 
 
+# R-JOB-2
 def test_another_job_size_is_refused_and_both_sizes_and_the_opener_are_named() -> None:
     world = World()
     world.join(join(0, 3))
@@ -144,6 +146,7 @@ def test_a_job_that_does_not_form_in_time_is_forgotten_and_the_missing_ranks_nam
         assert refused.ranks == (1,)
 
 
+# R-MEMBER-8
 @pytest.mark.parametrize("missing", [0, 1])
 def test_a_controller_that_was_stopped_lets_ranks_renew_their_joins(missing: int) -> None:
     """This holds for a job that forms, and for one that starts."""
@@ -159,6 +162,7 @@ def test_a_controller_that_was_stopped_lets_ranks_renew_their_joins(missing: int
     assert world.controller.live_jobs == 0, "silence after it counts"
 
 
+# R-JOB-3
 def test_a_waiting_rank_that_falls_silent_is_missing_again_and_its_place_is_free() -> None:
     world = World()
     world.join(join(0, 3))
@@ -184,6 +188,7 @@ def test_nobody_can_leave_for_another() -> None:
     assert world.controller.live_jobs == 1
 
 
+# R-JOB-4
 @pytest.mark.parametrize("how", ["leaves", "is silent on the control channel"])
 def test_a_job_that_cannot_start_tells_the_others_which_rank_it_was(how: str) -> None:
     world = World()
@@ -202,6 +207,7 @@ def test_a_job_that_cannot_start_tells_the_others_which_rank_it_was(how: str) ->
     assert not world.servers["udp"].specs
 
 
+# R-JOB-4
 def test_a_rank_that_never_reaches_the_data_path_does_not_hold_the_others_for_ever() -> None:
     world = World()
     admitted = world.admit(join(0, join_timeout_s=6), join(1, join_timeout_s=6))
@@ -229,6 +235,7 @@ def test_a_job_is_removed_once_all_its_members_have_left_or_are_lost() -> None:
     assert not world.servers["udp"].specs
 
 
+# R-JOB-5
 def test_the_name_of_a_job_that_lost_a_member_is_free_for_its_successor() -> None:
     world = World()
     old = world.run(join(0), join(1))
@@ -425,6 +432,7 @@ def surviving(world: World, size: int = 3) -> control.Admitted:
     return world.run(*(join(rank, size, on_worker_loss="continue") for rank in range(size)))
 
 
+# R-JOB-7
 def test_a_rank_that_is_lost_or_leaves_is_evicted_and_the_job_runs_on() -> None:
     world = World()
     admitted = surviving(world)
@@ -440,6 +448,7 @@ def test_a_rank_that_is_lost_or_leaves_is_evicted_and_the_job_runs_on() -> None:
     assert world.state_of("j") == ["ended"]
 
 
+# R-JOB-8
 def test_a_new_process_comes_into_a_free_place_and_no_other() -> None:
     world = World()
     surviving(world)
@@ -459,6 +468,7 @@ def test_a_new_process_comes_into_a_free_place_and_no_other() -> None:
     assert world.refused(join(1, 3, nonce="third", on_worker_loss="continue")).code == Refusal.RANK_TAKEN
 
 
+# R-JOB-8
 def test_a_newcomer_that_never_reaches_the_data_path_frees_its_place() -> None:
     world = World()
     surviving(world)
@@ -516,6 +526,7 @@ def test_a_rank_that_was_refused_and_comes_back_right_is_welcome() -> None:
     assert isinstance(world.join(join(0, 2)), control.Admitted)
 
 
+# R-JOB-2
 def test_a_second_process_that_wants_a_taken_rank_disturbs_nobody() -> None:
     world = World()
     world.join(join(0, 2))
@@ -523,6 +534,7 @@ def test_a_second_process_that_wants_a_taken_rank_disturbs_nobody() -> None:
     assert isinstance(world.join(join(1, 2)), control.Admitted)
 
 
+# R-JOB-10
 def test_a_rank_that_hangs_up_is_suspected_and_one_that_has_gone_is_not() -> None:
     world = World()
     admitted = world.run(join(0, 3), join(1, 3), join(2, 3))
@@ -533,6 +545,7 @@ def test_a_rank_that_hangs_up_is_suspected_and_one_that_has_gone_is_not() -> Non
     assert world.servers["udp"].suspected == [(admitted.index, 1)]
 
 
+# R-JOB-3
 def test_a_rank_that_hangs_up_while_a_job_forms_waits_no_more_unless_it_asks_again() -> None:
     world = World()
     for rank in range(2):

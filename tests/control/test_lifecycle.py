@@ -151,6 +151,7 @@ def place(request: pytest.FixtureRequest) -> Place:
     return Place(request.param)
 
 
+# R-JOB-6
 def test_memory_of_a_job_that_lingers_is_there_for_the_next_one(place: Place) -> None:
     index = place.run("j", **SHAPE)
     for worker in range(2):
@@ -161,6 +162,7 @@ def test_memory_of_a_job_that_lingers_is_there_for_the_next_one(place: Place) ->
     assert len(place.server.specs) == 1
 
 
+# R-JOB-6
 def test_memory_of_a_job_that_does_not_reach_the_data_path_is_there_for_one_that_needs_it(place: Place) -> None:
     place.form("hog", **SHAPE)
     for _ in range(12):
@@ -218,6 +220,7 @@ def test_a_job_that_does_not_reach_the_data_path_is_let_go_of(place: Place) -> N
     assert not place.server.specs
 
 
+# R-JOB-5
 def test_events_that_lag_do_not_keep_a_successor_out(place: Place) -> None:
     index = place.run()
     place.server.masks[index] = (0b11, 0, 0b11)
@@ -244,6 +247,7 @@ def test_what_became_of_a_job_is_told_after_it_is_off_the_data_plane(place: Plac
     assert told.lost == (0,)
 
 
+# R-JOB-2
 @pytest.mark.parametrize("how", ["direct", "through leaves"])
 def test_those_who_ask_after_a_refused_rank_are_told_and_a_rank_that_comes_back_right_is_welcome(how: str) -> None:
     """Only a switch that decides can do this, and give another rank the place of the first one."""
@@ -270,6 +274,7 @@ def _first(how: str, asked: Join) -> control.Request:
     return asked if how == "direct" else _enlisted(asked)
 
 
+# R-JOB-9
 def test_who_gives_up_before_others_are_missed_is_missed_and_who_does_after_that_is_not(place: Place) -> None:
     place.run()
     for rank in range(2):
@@ -278,6 +283,7 @@ def test_who_gives_up_before_others_are_missed_is_missed_and_who_does_after_that
     assert [member.state for member in jobs["j"].members] == ["lost", "left"]
 
 
+# R-JOB-1
 def test_only_what_the_table_has_can_happen_and_every_state_ends() -> None:
     ends: set[State] = {State.FORGOTTEN}
     for _ in LIFE:

@@ -36,6 +36,7 @@ def regroup(world: World, request: Regroup) -> control.Reply:
     return world.say(request.nonce, request)
 
 
+# R-JOB-12
 def test_it_is_decided_when_all_ranks_that_are_left_have_said_it_and_all_are_told_the_same() -> None:
     world, _ = a_running_job()
     assert regroup(world, said(2)) == Waiting(job="j", missing=(0, 1))
@@ -60,6 +61,7 @@ def test_a_rank_that_is_gone_is_not_waited_for_and_comes_too_late(how: str) -> N
     assert (late.code, late.ranks) == (Refusal.MEMBER_LOST, (1,))
 
 
+# R-JOB-12
 def test_a_rank_that_another_one_misses_at_some_shard_is_left_out_and_not_waited_for() -> None:
     world, _ = a_running_job()
     assert regroup(world, said(0, gone=(1,))) == Waiting(job="j", missing=(2,))
@@ -69,6 +71,7 @@ def test_a_rank_that_another_one_misses_at_some_shard_is_left_out_and_not_waited
     assert isinstance(regroup(world, said(1)), control.Refused)
 
 
+# R-JOB-12
 def test_what_a_rank_has_heard_at_another_shard_is_what_was_decided() -> None:
     world, _ = a_running_job()
     assert regroup(world, said(0)) == Waiting(job="j", missing=(1, 2))
@@ -91,6 +94,7 @@ def last(world: World, rank: int) -> control.Reply:
     return world.told[f"next-{rank}"][-1]
 
 
+# R-JOB-11
 def test_a_successor_begins_without_the_rank_that_the_job_before_loses_at_this_switch() -> None:
     world, before = a_running_job()
     assert world.join(goes_on(0)) == Waiting(job="j~1@2", missing=(1, 2))
@@ -136,6 +140,7 @@ def test_a_successor_waits_for_who_has_left_the_job_before_in_order() -> None:
         assert isinstance(world.join(goes_on(rank)), Waiting)
 
 
+# R-JOB-11
 @pytest.mark.parametrize("how", ["silent", "gives up", "lapses"])
 @pytest.mark.parametrize("succeeds", [True, False])
 def test_a_successor_that_starts_goes_on_without_whom_it_loses_and_another_job_does_not(

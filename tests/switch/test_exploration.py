@@ -323,6 +323,7 @@ def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
     return (*hosts[:w], host, *hosts[w + 1 :])
 
 
+# R-SLOT-7, R-SLOT-8, R-SLOT-11
 @pytest.mark.parametrize(
     "config",
     [

@@ -17,6 +17,7 @@ from tests.support.bench import MACHINES, NO_FLAGS, Bench, Machine, MachineType,
 from tests.support.leaf import PARENT, UPLINK, Leaf, LeafHistory, LeafMachine
 
 
+# R-LEAF-1, R-LEAF-3
 def test_a_full_round_goes_up_as_one_contribution_and_comes_down_to_all(machine_type: MachineType) -> None:
     leaf = Leaf(machine_type)
     assert leaf.gives(0, 0, (1, 2), codes=(7,)) == []
@@ -31,6 +32,7 @@ def test_a_full_round_goes_up_as_one_contribution_and_comes_down_to_all(machine_
     assert (down.base, down.bitmap, down.contributors, down.words.tolist()) == (0, 0b11, 8, [100, 200])
 
 
+# R-LEAF-2
 def test_a_worker_that_asks_again_has_the_leaf_ask_again(machine_type: MachineType) -> None:
     leaf = Leaf(machine_type)
     leaf.gives(0, 0, (1,))
@@ -45,6 +47,7 @@ def test_a_worker_that_asks_again_has_the_leaf_ask_again(machine_type: MachineTy
     assert (answer.kind, answer.words.tolist(), destination) == (Kind.ANSWER, [3], address(1))
 
 
+# R-LEAF-8, R-LEAF-9
 def test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again(machine_type: MachineType) -> None:
     """A leaf has several workers, and each of them asks. Receipts tell them how long the path above the leaf is."""
     leaf = Leaf(machine_type)
@@ -65,6 +68,7 @@ def test_what_went_up_less_than_a_round_trip_ago_does_not_go_up_again(machine_ty
     assert leaf.say(again.to_bytes(), address(0))[0][0].kind is Kind.RECEIPT, "it has gone up again just now"
 
 
+# R-RECEIPT-7
 def test_who_completes_a_round_with_a_mark_is_told_of_it_too(machine_type: MachineType) -> None:
     """A worker that always comes last would never hear of marks else: the packet that goes up has no receipt."""
     leaf = Leaf(machine_type)
@@ -77,6 +81,7 @@ def test_who_completes_a_round_with_a_mark_is_told_of_it_too(machine_type: Machi
     assert (up.kind, parent) == (Kind.CONTRIBUTION, PARENT)
 
 
+# R-LEAF-6
 def test_what_the_parent_says_is_lost_goes_up_again_at_once(machine_type: MachineType) -> None:
     """Orders 2 to 4 have come, the first has not: nobody at the leaf needs to find out."""
     leaf = Leaf(machine_type, slots=8)
@@ -86,6 +91,7 @@ def test_what_the_parent_says_is_lost_goes_up_again_at_once(machine_type: Machin
     assert (again.slot, again.base, again.bitmap, destination) == (0, 0, 5, PARENT)
 
 
+# R-LEAF-6
 def test_a_result_that_was_lost_on_its_way_to_the_leaf_is_asked_for_at_once(machine_type: MachineType) -> None:
     leaf = Leaf(machine_type, slots=8)
     for slot in range(2):
@@ -95,6 +101,7 @@ def test_a_result_that_was_lost_on_its_way_to_the_leaf_is_asked_for_at_once(mach
     assert (again.slot, again.base, destination) == (0, 0, PARENT)
 
 
+# R-LEAF-7
 def test_rounds_wait_at_the_leaf_for_room_in_its_window_the_lowest_apart(machine_type: MachineType) -> None:
     """Leaves whose windows were full of different rounds would wait for each other."""
     leaf = Leaf(machine_type, slots=512)
@@ -110,6 +117,7 @@ def test_rounds_wait_at_the_leaf_for_room_in_its_window_the_lowest_apart(machine
     assert [up.slot for up, to in sent if to == PARENT] == [window + 2, window + 3]
 
 
+# R-LEAF-4, R-LEAF-5
 def test_results_that_nobody_waits_for_change_nothing(machine_type: MachineType) -> None:
     leaf = Leaf(machine_type)
     assert leaf.result(0, 9) == []
@@ -178,6 +186,7 @@ def test_what_a_parent_says_of_its_former_life_is_for_the_part_that_lingers(mach
     assert [(packet.job, packet.words.tolist()) for packet, _ in of_new] == [(new.job, [8])] * 2
 
 
+# R-LEAF-10
 @pytest.mark.parametrize("checksum", [True, False])
 def test_a_damaged_hello_to_the_parent_is_no_other_version(machine_type: MachineType, checksum: bool) -> None:
     """Found by the simulator: a flipped bit in the version lost the whole branch."""
@@ -223,6 +232,7 @@ def asks_with_zeros(leaf: Leaf, *words: int) -> None:
     assert leaf.parent_says(Kind.ANSWER, flags=Flag.BARE) == [], "the round is closed"
 
 
+# R-WORKER-7
 @pytest.mark.parametrize("words", [(), (7, 7, 7)], ids=["as it should be", "with words"])
 def test_a_round_of_passes_that_is_answered_without_its_result_goes_up_as_zeros(
     machine_type: MachineType, words: tuple[int, ...]

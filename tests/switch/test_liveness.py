@@ -34,6 +34,7 @@ def test_the_timer_runs_from_the_oldest_sign_of_life(machine_type: MachineType) 
     assert first_loss(bench) == 8.0, "worker 1"
 
 
+# R-MEMBER-6
 def test_a_silent_worker_is_an_event_and_everybody_is_told(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=3))
     bench.now = 4.0
@@ -67,6 +68,7 @@ def test_several_that_fall_silent_at_once_are_one_notice(machine_type: MachineTy
     ]
 
 
+# R-MEMBER-6
 def test_a_lost_worker_is_not_evicted_and_stays_lost(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     bench.now = 4.0
@@ -122,6 +124,7 @@ def test_even_a_refused_contribution_is_a_sign_of_life(machine_type: MachineType
     assert first_loss(bench) == 9.0
 
 
+# R-MEMBER-7
 def test_a_suspected_worker_that_says_nothing_is_lost_soon(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=2))
     bench.now = 1.0
@@ -132,6 +135,7 @@ def test_a_suspected_worker_that_says_nothing_is_lost_soon(machine_type: Machine
     assert bench.machine.next_event() == WorkerSilent(1, 1, lost_s)
 
 
+# R-MEMBER-7
 def test_a_sign_of_life_withdraws_a_suspicion(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=2))
     bench.now = 1.0
@@ -190,6 +194,7 @@ def stop_until(bench: Bench, now: float) -> None:
     bench.machine.handle_timer(now)
 
 
+# R-MEMBER-8
 @pytest.mark.parametrize("stopped_s", [1.0, 4.6, 7.0, 3600.0])
 def test_a_switch_that_was_stopped_takes_no_silence_of_that_time_for_a_loss(
     machine_type: MachineType, stopped_s: float
@@ -215,6 +220,7 @@ def test_what_waited_while_the_switch_was_stopped_is_heard(machine_type: Machine
     assert first_loss(bench) == 105.0
 
 
+# R-MEMBER-8
 def test_who_was_silent_before_a_stop_has_heartbeats_time_after_it_once(machine_type: MachineType) -> None:
     """Workers may be stopped before their switch: a virtual machine is not frozen everywhere at once."""
     bench = Bench(machine_type)

@@ -31,6 +31,7 @@ def asks_where(bench: Bench, worker: int, source: int, slot: int = 0) -> Packet:
     return answer
 
 
+# R-MEMBER-12
 def test_the_others_are_told_who_goes_on_and_open_rounds_close(machine_type: MachineType) -> None:
     bench = bench_of(machine_type)
     bench.gives(0, 0, (1,))
@@ -58,6 +59,7 @@ def test_a_worker_that_left_is_news_of_another_kind(machine_type: MachineType) -
     assert {reason for reason, _ in reasons(bench.sent())} == {Reason.EVICTED, Reason.WORKER_LEFT}
 
 
+# R-MEMBER-13
 def test_a_newcomer_is_live_from_its_hello_on_and_everybody_hears_of_it(machine_type: MachineType) -> None:
     bench = bench_of(machine_type)
     bench.machine.evict(1, 2, 0.0)
@@ -78,6 +80,7 @@ def test_a_newcomer_is_live_from_its_hello_on_and_everybody_hears_of_it(machine_
     assert bench.gives(1, 1, (2,)) == [], "now they do"
 
 
+# R-SLOT-14, R-SLOT-15, R-MEMBER-14
 def test_a_newcomer_stands_at_the_open_round_and_fills_the_bases_before(machine_type: MachineType) -> None:
     bench = bench_of(machine_type, quorum=1, staleness=2)
     bench.gives(0, 0)
@@ -106,6 +109,7 @@ def test_what_an_evicted_process_still_sends_is_refused_and_its_token_is_void(ma
     assert reasons(bench.gives(2, 0)) == [(Reason.STRANGER, address(2))]
 
 
+# R-MEMBER-13
 def test_a_place_that_is_taken_back_refuses_the_newcomer(machine_type: MachineType) -> None:
     bench = bench_of(machine_type)
     bench.machine.evict(1, 2, 0.0)

@@ -23,10 +23,12 @@ def test_nothing_is_told_while_everything_comes_in_order() -> None:
     assert told([*range(1, 100)]) == []
 
 
+# R-RECEIPT-2
 def test_a_hole_is_told_once_when_three_later_ones_have_come() -> None:
     assert told([1, 2, 4, 5, 6, 7, 8, 9]) == [6]
 
 
+# R-RECEIPT-2
 def test_what_is_overtaken_by_two_is_no_hole() -> None:
     assert told([1, 3, 4, 2, 5, 6, 7]) == []
 
@@ -37,12 +39,14 @@ def test_every_hole_is_told_wherever_the_next_one_is() -> None:
     assert (arrivals.highest, arrivals.received & 0xFF) == (9, 0b11110111 & ~(1 << 6))
 
 
+# R-RECEIPT-2
 def test_a_burst_of_losses_longer_than_what_is_tracked_is_told() -> None:
     arrivals = Arrivals()
     assert told([1, 50], arrivals) == [50]
     assert (arrivals.highest, arrivals.received) == (50, 0)
 
 
+# R-RECEIPT-1
 def test_orders_wrap_around() -> None:
     arrivals = Arrivals()
     arrivals.highest = 0xFFFFFFFE
@@ -57,6 +61,7 @@ def with_order(bench: Bench, worker: int, base: int, order: int) -> list[Packet]
     return [each for each, to in sent if each.kind is not Kind.RESULT and to == address(worker)]
 
 
+# R-RECEIPT-5
 def test_a_contribution_that_met_congestion_is_told_of_at_once_and_once(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=2, slots=8))
     told = []
@@ -71,6 +76,7 @@ def test_a_contribution_that_met_congestion_is_told_of_at_once_and_once(machine_
     assert [receipt.contributors for receipt, _ in again] == [RECEIPT_REPEATED]
 
 
+# R-RECEIPT-4
 def test_who_repeats_into_an_open_round_is_told_that_nothing_is_missing(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     assert with_order(bench, 0, 0, 1) == []
@@ -81,6 +87,7 @@ def test_who_repeats_into_an_open_round_is_told_that_nothing_is_missing(machine_
     assert bench.counter("receipts") == 1
 
 
+# R-RECEIPT-8
 def test_a_receipt_says_which_rounds_have_closed_and_is_no_longer_than_what_it_answers(
     machine_type: MachineType,
 ) -> None:
@@ -100,6 +107,7 @@ def test_a_receipt_says_which_rounds_have_closed_and_is_no_longer_than_what_it_a
     assert told == [[1 << 1, 1 << 38 - 32], []], "odd numbers of rounds; the second contribution has room for one word"
 
 
+# R-RECEIPT-8
 def test_where_rounds_may_close_without_a_worker_no_receipt_says_which_have(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(staleness=1))
     assert with_order(bench, 0, 0, 1) == []
@@ -107,11 +115,13 @@ def test_where_rounds_may_close_without_a_worker_no_receipt_says_which_have(mach
     assert len(receipt.words) == 0
 
 
+# R-RECEIPT-9
 def test_who_says_no_order_is_told_nothing(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     assert with_order(bench, 0, 0, 0) == with_order(bench, 0, 0, 0) == []
 
 
+# R-RECEIPT-6
 def test_one_contribution_in_so_many_is_told_that_all_has_come(machine_type: MachineType) -> None:
     """It measures the path without peers: nobody else has contributed here."""
     bench = Bench(machine_type, make_spec(slots=64))
@@ -125,6 +135,7 @@ def test_one_contribution_in_so_many_is_told_that_all_has_come(machine_type: Mac
     assert (receipt.kind, receipt.slot, receipt.contributors) == (Kind.RECEIPT, told[0], 0)
 
 
+# R-RECEIPT-7
 def test_a_closed_round_is_answered_with_its_result_and_no_receipt(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     with_order(bench, 0, 0, 1)
@@ -142,6 +153,7 @@ def test_a_repeated_pass_is_answered_bare_and_has_no_receipt(machine_type: Machi
     assert (answer.kind, Flag.BARE in answer.flags, len(answer.to_bytes())) == (Kind.ANSWER, True, 36)
 
 
+# R-RECEIPT-3
 def test_only_the_worker_whose_contribution_is_lost_is_told_with_each_one_that_follows(
     machine_type: MachineType,
 ) -> None:

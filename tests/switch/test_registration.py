@@ -9,6 +9,7 @@ from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Reason, datagram_byte
 from tests.support.bench import Bench, MachineType, address, facts, make_spec, reasons
 
 
+# R-MEMBER-1, R-MEMBER-3
 def test_hello_registers_and_is_welcomed_in_its_own_length(machine_type: MachineType) -> None:
     bench = Bench(machine_type, registered=False)
     hello = bench.hello(1, slot=77)
@@ -38,6 +39,7 @@ def test_a_hello_with_another_token_registers_nothing(machine_type: MachineType)
     assert bench.dropped() == {"token": 4}
 
 
+# R-MEMBER-2
 def test_a_second_address_is_refused_even_with_the_token(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     assert reasons(bench.say(bench.hello(0), 55)) == [(Reason.STRANGER, 55)]
@@ -86,6 +88,7 @@ def test_a_result_goes_to_whoever_is_registered_by_then(machine_type: MachineTyp
     assert [(p.kind, to) for p, to in sent] == [(Kind.RESULT, 100), (Kind.RESULT, 102), (Kind.ANSWER, 102)]
 
 
+# R-MEMBER-4
 def test_bye_is_echoed_and_the_others_are_told(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=3))
     bye = bench.bye(1)

@@ -26,6 +26,7 @@ def kinds(sent: list[tuple[Packet, int]]) -> list[Kind]:
     return [packet.kind for packet, _ in sent]
 
 
+# R-SLOT-6, R-SLOT-9
 def test_a_full_round_is_multicast_with_its_sum(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     assert bench.gives(0, 0, (1, 2, 0xFFFFFFFF), codes=(7,)) == []
@@ -90,6 +91,7 @@ def test_rounds_of_one_slot_may_differ_in_shape(machine_type: MachineType) -> No
 # --- the table, row by row ---
 
 
+# R-SLOT-1
 def test_a_base_beyond_the_open_round_is_of_the_future(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     for base in (1, 7, MAX_BASE - 1, MAX_BASE):
@@ -98,6 +100,7 @@ def test_a_base_beyond_the_open_round_is_of_the_future(machine_type: MachineType
     assert results([*bench.gives(0, 0, (1,)), *bench.gives(1, 0, (1,))], [100, 101]).words.tolist() == [2]
 
 
+# R-SLOT-3
 def test_a_duplicate_of_the_open_round_is_not_added_and_not_answered(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     bench.gives(0, 0, (1,))
@@ -106,6 +109,7 @@ def test_a_duplicate_of_the_open_round_is_not_added_and_not_answered(machine_typ
     assert (bench.counter("duplicates"), bench.counter("answers")) == (1, 0)
 
 
+# R-SLOT-3
 def test_a_duplicate_of_a_closed_round_is_answered_to_its_sender_alone(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=3))
     for worker in range(3):
@@ -127,6 +131,7 @@ def test_the_last_result_can_be_asked_for_while_the_next_round_fills(machine_typ
     assert results(bench.gives(1, 1, (200,)), [100, 101]).words.tolist() == [300]
 
 
+# R-SLOT-2
 def test_what_is_too_old_for_the_ring_is_ancient(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     for base in range(3):
@@ -138,6 +143,7 @@ def test_what_is_too_old_for_the_ring_is_ancient(machine_type: MachineType) -> N
     assert bench.dropped() == {"ancient": 2}
 
 
+# R-SLOT-4
 def test_a_base_left_out_can_not_be_made_up_for_beyond_the_bound(machine_type: MachineType) -> None:
     """Only a worker that breaks the host rules can be that late; the bound holds all the same."""
     bench = Bench(machine_type, make_spec(workers=2, quorum=1))
@@ -153,6 +159,7 @@ def test_a_base_left_out_can_not_be_made_up_for_beyond_the_bound(machine_type: M
     assert (bench.dropped(), bench.counter("rounds")) == ({"ancient": 1}, rounds)
 
 
+# R-SLOT-5
 @pytest.mark.parametrize(
     ("words", "codes", "signature"), [((1, 2, 3), (1,), 5), ((1, 2), (), 5), ((1, 2), (1,), 6), ((), (1,), 5)]
 )
@@ -168,6 +175,7 @@ def test_another_shape_or_signature_is_a_mismatch_and_changes_nothing(
     assert results(bench.gives(2, 0, (1, 2), codes=(1,)), [100, 101, 102]).words.tolist() == [3, 6]
 
 
+# R-SLOT-9
 def test_the_shape_of_a_round_that_is_over_binds_nobody(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     for base in range(4):
@@ -179,6 +187,7 @@ def test_the_shape_of_a_round_that_is_over_binds_nobody(machine_type: MachineTyp
 # --- passes, quorum, staleness ---
 
 
+# R-SLOT-9
 def test_a_pass_arrives_but_is_no_contributor(machine_type: MachineType) -> None:
     bench = Bench(machine_type)
     bench.gives(0, 0, (4, 5), codes=(6,))
@@ -207,6 +216,7 @@ def test_a_round_may_close_with_no_contributor(machine_type: MachineType) -> Non
     assert (answer.kind, answer.words.tolist(), answer.contributors) == (Kind.ANSWER, [], 0)
 
 
+# R-SLOT-11, R-SLOT-12
 def test_a_quorum_closes_a_round_and_the_late_one_joins_the_next(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=2, quorum=1, staleness=1))
     first = results(bench.gives(0, 0, (1,)), [100, 101])
@@ -220,6 +230,7 @@ def test_a_quorum_closes_a_round_and_the_late_one_joins_the_next(machine_type: M
     assert bench.counter("rounds") == 2
 
 
+# R-SLOT-8, R-SLOT-10
 def test_a_late_pass_moves_the_floor_and_closes_no_round_by_itself(machine_type: MachineType) -> None:
     """Otherwise the passes of workers that compute would close empty rounds for ever (docs/slot-machine.md)."""
     bench = Bench(machine_type, make_spec(workers=2, quorum=1, staleness=1))
@@ -240,6 +251,7 @@ def test_only_a_pass_can_be_late(machine_type: MachineType) -> None:
     assert bench.dropped() == {"length": 1}
 
 
+# R-SLOT-11
 def test_the_staleness_bound_makes_the_quorum_wait(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=2, quorum=1, staleness=1))
     assert bench.gives(0, 0, (1,)) != []
@@ -249,6 +261,7 @@ def test_the_staleness_bound_makes_the_quorum_wait(machine_type: MachineType) ->
     assert (sent[0][0].base, sent[0][0].words.tolist(), sent[0][0].bitmap) == (1, [12], 0b01)
 
 
+# R-SLOT-7, R-SLOT-12
 def test_a_late_contribution_joins_the_open_round_with_those_of_newer_bases(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=3, quorum=2, staleness=2))
     bench.gives(0, 0, (1,))
@@ -259,6 +272,7 @@ def test_a_late_contribution_joins_the_open_round_with_those_of_newer_bases(mach
     assert sent[3][0].words.tolist() == [3]
 
 
+# R-SLOT-13
 def test_lowering_the_quorum_closes_what_holds_enough(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=3, quorum=3, staleness=1))
     bench.gives(0, 0, (1,), slot=1, codes=(9,))
@@ -279,6 +293,7 @@ def test_a_quorum_outside_1_to_n_is_refused(machine_type: MachineType, quorum: i
 # --- eviction ---
 
 
+# R-SLOT-13
 def test_evicting_the_one_that_is_missing_closes_the_round(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=3))
     bench.gives(0, 0, (1,))
@@ -345,6 +360,7 @@ def test_a_result_that_was_not_fetched_survives_its_job(machine_type: MachineTyp
 # --- K and S set while the job runs ---
 
 
+# R-SLOT-13
 def test_a_larger_staleness_closes_what_the_bound_alone_held_up(machine_type: MachineType) -> None:
     bench = Bench(machine_type, make_spec(workers=2, quorum=1, staleness=0, max_staleness=1))
     assert kinds(bench.gives(0, 0)) == []

@@ -74,6 +74,7 @@ def test_a_leaf_of_one_worker_and_a_tree_of_one_leaf_are_trees(kinds: dict[str, 
         assert all(result.tolist() == (6 * np.arange(100)).tolist() for result in results)
 
 
+# R-LEAF-10
 @pytest.mark.parametrize("busy", [True, False], ids=["in mid collective", "idle"])
 def test_when_a_leaf_dies_every_worker_knows_within_ten_seconds(kinds: dict[str, Any], busy: bool) -> None:
     tree = Tree(**kinds)

@@ -53,6 +53,7 @@ def test_lanes_are_added_one_by_one_and_small_sums_keep_every_bit(machine_type: 
     assert (result.lanes, steps_of(result)) == (EIGHT, [2, -5, 120, 0])
 
 
+# R-SLOT-17
 def test_a_sum_that_does_not_fit_comes_back_with_the_least_shift(machine_type: MachineType) -> None:
     bench = wide_bench(machine_type)
     bench.gives(0, 0, words_of([127, -127, 1, 0]), lanes=EIGHT)
@@ -74,6 +75,7 @@ def test_a_pass_adds_nothing_and_may_close_a_wide_round(machine_type: MachineTyp
     assert (result.contributors, steps_of(result)) == (1, [5, 6, 7, 8])
 
 
+# R-SLOT-17
 def test_an_answer_is_the_result_to_the_bit_while_the_next_round_accumulates(machine_type: MachineType) -> None:
     bench = wide_bench(machine_type)
     bench.gives(0, 0, words_of([127] * 4), lanes=EIGHT)

@@ -41,6 +41,7 @@ def congested(slots: int = 100) -> Congestion:
     return congestion
 
 
+# R-CONGESTION-5
 def test_a_window_that_is_used_doubles_per_round_trip_up_to_the_pool() -> None:
     congestion = Congestion(65, PACKET_BYTES)
     assert congestion.window == INITIAL_WINDOW
@@ -55,6 +56,7 @@ def test_a_window_that_is_used_doubles_per_round_trip_up_to_the_pool() -> None:
     assert congestion.has_room(64, 64)
 
 
+# R-CONGESTION-4
 def test_a_flow_with_a_part_of_a_pool_starts_with_a_part_of_the_first_window() -> None:
     """A job over many shards has one for each, and all of them begin at once, over one link."""
     assert Congestion(45, PACKET_BYTES).window == 45 * FIRST_SHARE
@@ -62,6 +64,7 @@ def test_a_flow_with_a_part_of_a_pool_starts_with_a_part_of_the_first_window() -
     assert Congestion(3, PACKET_BYTES).window == 3
 
 
+# R-CONGESTION-2
 def test_what_is_no_longer_in_flight_makes_room_but_no_more_than_half_a_window() -> None:
     congestion = Congestion(100, PACKET_BYTES)
     assert congestion.has_room(9, 14)
@@ -69,11 +72,13 @@ def test_what_is_no_longer_in_flight_makes_room_but_no_more_than_half_a_window()
     assert not congestion.has_room(0, int(INITIAL_WINDOW * WINDOWS_WAITING))
 
 
+# R-CONGESTION-4
 def test_small_packets_start_with_the_same_bytes_rather_than_the_same_number() -> None:
     assert Congestion(1000, 256).window == INITIAL_WINDOW_BYTES // 256 > INITIAL_WINDOW
     assert Congestion(30, 256).window == 30
 
 
+# R-CONGESTION-1
 def test_nothing_limits_packets_that_are_longer_than_any_frame() -> None:
     """They stay within one machine: there is no link to share."""
     congestion = Congestion(62, LONGEST_FRAME_BYTES + 1)
@@ -91,6 +96,7 @@ def test_nothing_limits_packets_that_are_longer_than_any_frame() -> None:
         congestion.sent(round_trip_s, 0.0)
 
 
+# R-CONGESTION-6
 def test_a_window_that_is_not_used_does_not_grow_and_is_kept() -> None:
     congestion = Congestion(100, PACKET_BYTES)
     for order in range(100):
@@ -98,6 +104,7 @@ def test_a_window_that_is_not_used_does_not_grow_and_is_kept() -> None:
     assert congestion.window == INITIAL_WINDOW
 
 
+# R-CONGESTION-7, R-CONGESTION-8
 def test_a_loss_cuts_the_window_once_per_round_trip() -> None:
     congestion = congested()
     congestion.lost(5, next_order=10)
@@ -109,6 +116,7 @@ def test_a_loss_cuts_the_window_once_per_round_trip() -> None:
     assert congestion.window == INITIAL_WINDOW * DECREASE**2
 
 
+# R-CONGESTION-8, R-CONGESTION-10
 def test_a_mark_cuts_the_window_once_per_round_trip_and_less_than_a_loss() -> None:
     congestion = Congestion(100, PACKET_BYTES)
     for order in range(5, 10):
@@ -120,6 +128,7 @@ def test_a_mark_cuts_the_window_once_per_round_trip_and_less_than_a_loss() -> No
     assert congestion.window == INITIAL_WINDOW * DECREASE_MARKED**2
 
 
+# R-CONGESTION-7
 def test_a_cut_leaves_what_does_not_wait_in_queues() -> None:
     congestion = Congestion(100, PACKET_BYTES)
     congestion.window = 40.0
@@ -132,6 +141,7 @@ def test_a_cut_leaves_what_does_not_wait_in_queues() -> None:
     assert congestion.cuts == 1
 
 
+# R-CONGESTION-9
 def test_a_queue_that_others_keep_full_is_not_taken_for_the_path() -> None:
     congestion = Congestion(100, PACKET_BYTES)
     for order in range(0, 100, 10):
@@ -148,6 +158,7 @@ def test_a_path_without_any_delay_has_no_queues() -> None:
     assert congestion.cuts == 0
 
 
+# R-CONGESTION-5
 def test_a_window_that_was_cut_grows_by_what_is_fair_beside_tcp_per_window() -> None:
     congestion = congested()
     congestion.limited = True
@@ -159,6 +170,7 @@ def test_a_window_that_was_cut_grows_by_what_is_fair_beside_tcp_per_window() -> 
     assert congestion.window == pytest.approx(INITIAL_WINDOW * DECREASE + GROWTH, abs=0.05)
 
 
+# R-CONGESTION-9
 def test_a_loss_on_a_path_without_queues_is_by_chance() -> None:
     congestion = Congestion(100, PACKET_BYTES)
     for _ in range(10):
@@ -168,6 +180,7 @@ def test_a_loss_on_a_path_without_queues_is_by_chance() -> None:
     assert (congestion.window, congestion.cuts) == (INITIAL_WINDOW, 0)
 
 
+# R-CONGESTION-9
 def test_peers_that_repeat_make_no_queue() -> None:
     """Some items take three times as long, since a peer's contribution to them was lost; most do not."""
     congestion = Congestion(100, PACKET_BYTES)
@@ -178,6 +191,7 @@ def test_peers_that_repeat_make_no_queue() -> None:
     assert congestion.cuts == 0
 
 
+# R-CONGESTION-7
 def test_the_window_never_falls_below_two_or_the_pool() -> None:
     for slots in (1, 2, 100):
         congestion = congested(slots)
@@ -187,6 +201,7 @@ def test_the_window_never_falls_below_two_or_the_pool() -> None:
         assert congestion.has_room(0, 0)
 
 
+# R-CONGESTION-11
 def test_timers_alone_cut_only_where_nothing_is_heard_for_some_in_a_row() -> None:
     congestion = Congestion(100, PACKET_BYTES)
     for _ in range(10):
@@ -199,6 +214,7 @@ def test_timers_alone_cut_only_where_nothing_is_heard_for_some_in_a_row() -> Non
     assert congestion.window == MIN_WINDOW
 
 
+# R-CONGESTION-12
 def test_the_pace_is_twice_the_window_per_round_trip_in_bursts() -> None:
     congestion = Congestion(1000, PACKET_BYTES)
     round_trip_s, now, sent_at = 0.100, 0.0, []
@@ -211,6 +227,7 @@ def test_the_pace_is_twice_the_window_per_round_trip_in_bursts() -> None:
     assert max(np.unique(sent_at, return_counts=True)[1]) <= BURST_PACKETS + 1
 
 
+# R-CONGESTION-13
 def test_what_went_out_beyond_a_window_holds_up_the_next_for_a_round_trip_at_most() -> None:
     """Repetitions are not paced, and a burst is repaired with many while the window is short."""
     congestion = Congestion(100, PACKET_BYTES)
@@ -220,6 +237,7 @@ def test_what_went_out_beyond_a_window_holds_up_the_next_for_a_round_trip_at_mos
     assert 1.0 < congestion.held_until <= 1.02
 
 
+# R-CONGESTION-12
 def test_short_round_trips_are_not_paced() -> None:
     congestion = Congestion(1000, PACKET_BYTES)
     for _ in range(1000):
@@ -272,6 +290,7 @@ def test_where_a_queue_marks_windows_shrink_before_it_overflows(kind: str) -> No
     assert cluster.total("cuts") > 0
 
 
+# R-CONGESTION-2
 @pytest.mark.parametrize("kind", ["twin", "native", "lockstep"])
 def test_items_that_wait_for_a_peer_to_repeat_do_not_keep_new_ones_back(kind: str) -> None:
     """A peer loses nine of a window of ten. The one result shows that seven are overdue, and lets new items out."""
@@ -299,6 +318,7 @@ def test_items_that_wait_for_a_peer_to_repeat_do_not_keep_new_ones_back(kind: st
     cluster.run()
 
 
+# R-CONGESTION-3
 @pytest.mark.parametrize("kind", ["twin", "native"])
 def test_workers_whose_windows_are_full_of_different_items_do_not_wait_for_each_other(kind: str) -> None:
     link = Link(delay_s=5e-6, bytes_per_s=12.5e6)

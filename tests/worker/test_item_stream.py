@@ -34,6 +34,7 @@ def taken(stream: ItemStream) -> list[int]:
     return list(iter(stream.take, None))
 
 
+# R-WORKER-2
 @pytest.mark.parametrize(("chunks", "lead", "items"), [(1, 1, 2), (3, 3, 6), (4, 4, 8), (10, 4, 14)])
 def test_codes_travel_one_pool_ahead_of_words(chunks: int, lead: int, items: int) -> None:
     given = operation(100, chunks)
@@ -49,10 +50,12 @@ def test_integers_need_no_codes() -> None:
     assert (given.lead, given.items, given.code_count) == (0, 5, 0)
 
 
+# R-WORKER-1
 def test_a_pool_of_items_may_be_sent_at_first() -> None:
     assert taken(stream_of(operation(0, 10))) == [0, 1, 2, 3]
 
 
+# R-WORKER-1
 def test_a_finished_item_lets_its_slot_go_on() -> None:
     stream = stream_of(operation(0, 10))
     taken(stream)
@@ -62,6 +65,7 @@ def test_a_finished_item_lets_its_slot_go_on() -> None:
     assert taken(stream) == [10]
 
 
+# R-WORKER-2
 def test_words_wait_for_their_codes_also_across_slots() -> None:
     stream = stream_of(operation(0, 2), operation(4, 1))
     assert taken(stream) == [0, 1]
@@ -73,6 +77,7 @@ def test_words_wait_for_their_codes_also_across_slots() -> None:
     assert taken(stream) == [5]
 
 
+# R-WORKER-1
 def test_no_slot_runs_away_from_the_oldest_unfinished_item() -> None:
     stream = stream_of(operation(0, 100, np.int32))
     taken(stream)

@@ -166,6 +166,7 @@ def test_a_part_that_is_kept_has_the_bits_of_the_whole_sum(
         assert some is None or some.tobytes() == other.tobytes()
 
 
+# R-SLOT-16, R-WORKER-8
 @pytest.mark.parametrize("switch", ["twin", "native"])
 def test_words_go_to_those_that_keep_them_alone(switch: str) -> None:
     cluster = Cluster.joined("twin", spec=job(workers=3, words_per_packet=64, slots=2), switch=switch)
@@ -207,6 +208,7 @@ def test_a_pass_to_another_collective_is_refused_whoever_comes_first(switch: str
     assert [each.reason for each in news if isinstance(each, PacketRefused)] == [Reason.MISMATCH]
 
 
+# R-RESULT-4
 @pytest.mark.parametrize(("kind", "switch"), KINDS)
 def test_a_round_without_an_owner_fails_those_that_wait_for_it(kind: str, switch: str) -> None:
     cluster = Cluster.joined(kind, spec=job(workers=2), switch=switch)
@@ -267,6 +269,7 @@ def test_a_tree_moves_and_keeps_as_one_switch_does(kind: str, link: Link | None)
         assert array[30 * worker : 30 * worker + 30].tobytes() == total[30 * worker : 30 * worker + 30].tobytes()
 
 
+# R-CONGESTION-13
 @pytest.mark.parametrize(("kind", "switch"), KINDS)
 def test_passes_are_not_paced_and_what_they_wait_for_is(kind: str, switch: str) -> None:
     """A broadcast over a path of 4 ms: its owner's packets go out in bursts, the others' passes whenever they may."""

@@ -53,6 +53,7 @@ def events(machine: Worker) -> list[WorkerEvent]:
 # --- joining ---
 
 
+# R-MEMBER-1
 def test_the_first_hello_is_as_long_as_the_longest_packet_and_carries_the_token(kind: str) -> None:
     [(data, destination)] = worker_machine(kind, SPEC, 2).datagrams_to_send(3.0)
     hello = parse(data)
@@ -69,6 +70,7 @@ def test_hello_is_repeated_under_new_numbers_until_the_switch_answers(kind: str)
     assert [at for at, _ in sent[:5]] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
 
 
+# R-MEMBER-1
 def test_nothing_but_hello_is_sent_before_the_welcome(kind: str) -> None:
     machine = worker_machine(kind, SPEC, 0)
     machine.submit(reduction(np.ones(10, np.float32)))
@@ -77,6 +79,7 @@ def test_nothing_but_hello_is_sent_before_the_welcome(kind: str) -> None:
     assert Kind.CONTRIBUTION in {parse(data).kind for data, _ in machine.datagrams_to_send(1.0)}
 
 
+# R-MEMBER-1
 def test_a_short_welcome_proves_nothing_about_long_packets(kind: str) -> None:
     machine = worker_machine(kind, SPEC, 0)
     machine.datagrams_to_send(0.0)
@@ -105,12 +108,14 @@ def test_a_welcome_of_another_generation_is_ignored(kind: str, generation: int) 
 # --- heartbeats and silence ---
 
 
+# R-MEMBER-3
 def test_a_member_says_a_short_hello_every_heartbeat(kind: str) -> None:
     sent = run(joined(kind), 2.0)
     assert [at for at, _ in sent] == pytest.approx([0.5, 1.0, 1.5, 2.0])
     assert all(len(data) == HEADER_BYTES + 8 for _, data in sent)
 
 
+# R-MEMBER-9
 def test_silence_of_the_switch_is_reported_after_the_liveness_timeout(kind: str) -> None:
     machine = joined(kind)
     run(machine, 60.0)
@@ -118,6 +123,7 @@ def test_silence_of_the_switch_is_reported_after_the_liveness_timeout(kind: str)
     assert machine.datagrams_to_send(61.0) == []
 
 
+# R-MEMBER-3
 def test_any_packet_of_the_job_is_a_sign_of_life(kind: str) -> None:
     machine = joined(kind)
     for second in range(20):
@@ -138,6 +144,7 @@ def test_a_short_liveness_timeout_has_frequent_heartbeats(kind: str) -> None:
     assert silent.silent_s == pytest.approx(0.5)
 
 
+# R-MEMBER-9
 def test_sleeping_past_the_liveness_timeout_is_not_silence_of_the_switch(kind: str) -> None:
     machine = joined(kind)
     machine.handle_timer(100.0)
@@ -152,6 +159,7 @@ def test_sleeping_past_the_liveness_timeout_is_not_silence_of_the_switch(kind: s
 # --- peers ---
 
 
+# R-MEMBER-6
 @pytest.mark.parametrize("how", [Kind.WELCOME, Kind.NOTICE])
 def test_a_lost_peer_is_reported_at_once_and_ends_the_job(kind: str, how: Kind) -> None:
     machine = joined(kind)
@@ -188,6 +196,7 @@ def test_a_failed_machine_writes_no_more(kind: str) -> None:
     assert (array == 1).all()
 
 
+# R-MEMBER-5
 def test_a_peer_that_left_matters_only_while_reductions_wait_for_it(kind: str) -> None:
     cluster = Cluster.joined(kind, spec=job(workers=2))
     arrays = cluster.all_reduce([np.ones(100, np.float32)] * 2)
@@ -275,6 +284,7 @@ def test_different_collectives_end_in_a_mismatch_and_in_no_sum(kinds: str) -> No
 # --- leaving ---
 
 
+# R-MEMBER-4
 def test_leaving_is_confirmed_by_the_switch(kinds: str) -> None:
     cluster = Cluster.joined(kinds, spec=job(workers=3))
     for worker in range(3):
@@ -286,6 +296,7 @@ def test_leaving_is_confirmed_by_the_switch(kinds: str) -> None:
     assert all(worker.next_timer() is None for worker in cluster.workers)
 
 
+# R-MEMBER-4
 def test_leaving_a_dead_switch_ends_after_its_timeout(kind: str) -> None:
     machine = joined(kind)
     machine.submit(reduction(np.ones(10, np.float32)))
@@ -322,6 +333,7 @@ REJECTED = {
 }
 
 
+# R-WORKER-4, R-RESULT-2
 @pytest.mark.parametrize("reason", REJECTED)
 def test_a_packet_that_is_none_of_ours_is_counted_and_not_acted_upon(kind: str, reason: str) -> None:
     machine = joined(kind)
@@ -333,6 +345,7 @@ def test_a_packet_that_is_none_of_ours_is_counted_and_not_acted_upon(kind: str, 
     assert not machine.failed
 
 
+# R-WORKER-4
 @pytest.mark.parametrize("flags", [Flag(0), Flag.CHECKSUM])
 def test_where_the_job_has_checksums_a_packet_without_a_right_one_is_dropped(kind: str, flags: Flag) -> None:
     spec = job(workers=3, checksum=True)
@@ -346,6 +359,7 @@ def test_where_the_job_has_checksums_a_packet_without_a_right_one_is_dropped(kin
     assert machine.counters()["dropped_checksum"] == 1
 
 
+# R-RESULT-1, R-RESULT-3, R-RESULT-9, R-RESULT-11
 def test_a_result_that_does_not_fit_its_item_is_dropped(kind: str) -> None:
     machine = joined(kind)
     array = np.ones(10, np.int32)

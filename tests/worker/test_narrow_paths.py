@@ -43,6 +43,7 @@ def submit(cluster: Cluster, *workers: int, what: np.ndarray[Any, Any] = LONG) -
         cluster.submit(worker, reduction(what.copy()))
 
 
+# R-MEMBER-10, R-MEMBER-11
 @pytest.mark.parametrize("protected", [{}, {"checksum": True}, {"data_key": bytes(range(DATA_KEY_BYTES))}])
 @pytest.mark.parametrize("ways", [{"up": True, "down": False}, {"up": False, "down": True}, {}])
 def test_a_worker_whose_long_packets_are_lost_says_so_and_what_still_passes(
@@ -92,6 +93,7 @@ def test_packets_that_are_short_enough_may_wait_on_a_narrow_path(kind: str) -> N
     assert made.news(0) == made.news(1) == []
 
 
+# R-MEMBER-11
 def test_a_switch_that_answers_nothing_is_silent_and_not_far_away(kind: str) -> None:
     made = cluster(kind)
     narrow(made)
@@ -125,6 +127,7 @@ def test_chance_alone_makes_no_path_narrow(kind: str, seed: int) -> None:
     assert made.news(0) == made.news(1) == []
 
 
+# R-MEMBER-10
 def test_who_waits_for_nothing_asks_nothing(kind: str) -> None:
     made = cluster(kind)
     lengths: set[int] = set()

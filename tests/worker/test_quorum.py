@@ -50,6 +50,7 @@ def test_every_worker_gets_the_same_results_and_nothing_is_lost(
     assert late <= staleness * sum(1 << 2 * worker for worker in range(3))
 
 
+# R-RESULT-8
 def test_a_result_without_our_contribution_is_left_for_the_answer(kind: str) -> None:
     """A worker whose first packet is lost sees a result that it is not in; it must not count it as its own."""
     spec = job(workers=2, quorum=1, staleness=1, slots=1, words_per_packet=8)
@@ -75,6 +76,7 @@ def test_a_result_without_our_contribution_is_left_for_the_answer(kind: str) -> 
     assert (arrays[1] == 1).all()
 
 
+# R-RESULT-7
 def test_a_bare_answer_acknowledges_and_the_next_one_brings_the_result(kind: str) -> None:
     """Some targets cannot read one ring entry and add to another in one pass (docs/slot-machine.md)."""
     spec = job(workers=2, quorum=1, staleness=1, slots=1, words_per_packet=8)
@@ -102,6 +104,7 @@ def test_a_bare_answer_acknowledges_and_the_next_one_brings_the_result(kind: str
     assert (arrays[1] == 1).all()
 
 
+# R-RESULT-5
 def test_a_bare_answer_without_the_workers_bit_acknowledges_nothing(kind: str) -> None:
     """A newcomer asks where it stands and is answered so: a late copy of the answer must not turn a pass into words."""
     spec = job(workers=2, quorum=2, staleness=1, slots=1, words_per_packet=8)

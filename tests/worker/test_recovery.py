@@ -12,7 +12,7 @@ from fanin.protocol.timers import (
     LINEAR_TIMEOUTS,
     MAX_TIMEOUT_S,
     MIN_TIMEOUT_S,
-    NEXT_ASKED,
+    NEXT_RESENT,
     NO_RECEIPTS_AFTER,
     PATHS_PER_TIMEOUT,
     REORDER_THRESHOLD,
@@ -51,9 +51,10 @@ def waits(recovery: LossRecovery, count: int) -> list[float]:
 def finish(recovery: LossRecovery, slot: int, now: float) -> list[int]:
     """Take in a result; what is to be sent again at once."""
     recovery.finished(slot, now)
-    return recovery.take_late(now)
+    return recovery.take_due(now)
 
 
+# R-RECOVERY-5
 def test_a_result_that_is_overtaken_by_three_is_in_doubt_until_a_peer_could_have_sent_again() -> None:
     recovery = LossRecovery()
     sent(recovery, *range(9))
@@ -61,9 +62,9 @@ def test_a_result_that_is_overtaken_by_three_is_in_doubt_until_a_peer_could_have
         assert finish(recovery, slot, 0.001) == []
     assert recovery.overdue == 1
     due = recovery.deadline()
-    assert due == 0.001 + recovery.timer.patience_s(0.0) < 0.001 + recovery.timer.timeout_s()
-    assert recovery.take_late(due - 1e-6) == []
-    assert recovery.take_late(due) == [0]
+    assert due == 0.001 + recovery.timer.overdue_s(0.0) < 0.001 + recovery.timer.timeout_s()
+    assert recovery.take_due(due - 1e-6) == []
+    assert recovery.take_due(due) == [0]
     assert recovery.overdue == 0
 
 
@@ -74,9 +75,10 @@ def test_what_was_in_doubt_and_comes_is_not_sent_again() -> None:
     assert recovery.overdue == 1
     assert finish(recovery, 0, 0.0015) == []
     assert recovery.overdue == 0
-    assert recovery.take_late(1.0) == []
+    assert recovery.take_due(1.0) == []
 
 
+# R-RECOVERY-14
 def test_where_three_cannot_overtake_one_is_enough_and_nobody_is_waited_for() -> None:
     recovery = LossRecovery()
     sent(recovery, 0, 1, 2, 3, 4)
@@ -85,6 +87,7 @@ def test_where_three_cannot_overtake_one_is_enough_and_nobody_is_waited_for() ->
     assert finish(recovery, 4, 0.001) == [3]
 
 
+# R-RECOVERY-1
 def test_a_receipt_has_what_is_missing_sent_again_at_once_and_nothing_else() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.001)
@@ -95,6 +98,7 @@ def test_a_receipt_has_what_is_missing_sent_again_at_once_and_nothing_else() -> 
     assert recovery.receipt(10, 10, 0xFFFFFFFF & ~(1 << 3), 0.001) == ([5], 0.0)
 
 
+# R-RECOVERY-1
 def test_what_was_sent_long_before_something_that_has_arrived_is_lost_too() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.004)
@@ -111,6 +115,7 @@ def test_receipts_of_no_transmission_change_nothing() -> None:
         assert recovery.receipt(77, highest, 0, 0.001) == ([], None)
 
 
+# R-RECOVERY-2
 def test_what_is_over_at_the_switch_and_has_not_come_is_sent_again_at_once() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.001)
@@ -119,6 +124,7 @@ def test_what_is_over_at_the_switch_and_has_not_come_is_sent_again_at_once() -> 
     assert recovery.waiting == 9
 
 
+# R-RECOVERY-3
 def test_what_a_peer_holds_up_is_waited_for_as_long_as_receipts_say_so() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.001)
@@ -130,11 +136,12 @@ def test_what_a_peer_holds_up_is_waited_for_as_long_as_receipts_say_so() -> None
     recovery.receipt(9, 9, 0xFFFFFFFF, 0.001)
     for now in (0.002, 0.003, 0.004, 0.005):
         assert recovery.settle(9, lambda slot: False, now) == []
-        assert recovery.take_late(now) == []
-    assert recovery.take_late(0.006) == []
-    assert recovery.take_late(0.005 + recovery.timer.patience_s(0.0)) == [0]
+        assert recovery.take_due(now) == []
+    assert recovery.take_due(0.006) == []
+    assert recovery.take_due(0.005 + recovery.timer.overdue_s(0.0)) == [0]
 
 
+# R-RECOVERY-7
 def test_of_what_is_in_doubt_one_asks_for_all() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.001)
@@ -143,8 +150,8 @@ def test_of_what_is_in_doubt_one_asks_for_all() -> None:
     for slot in (6, 7, 8):
         recovery.finished(slot, 0.001)
     assert recovery.overdue > 3
-    assert len(recovery.take_late(1.0)) == 1
-    assert recovery.take_late(1.0) == []
+    assert len(recovery.take_due(1.0)) == 1
+    assert recovery.take_due(1.0) == []
 
 
 def repeated(orders_before: int = 0) -> LossRecovery:
@@ -158,13 +165,14 @@ def repeated(orders_before: int = 0) -> LossRecovery:
     return recovery
 
 
+# R-RECOVERY-8
 def test_an_answer_has_one_more_sent_again_that_waited_for_a_timeout() -> None:
     recovery = repeated()
     recovery.finished(0, 0.011, answered=True)
-    assert recovery.take_late(0.011) == [1]
+    assert recovery.take_due(0.011) == [1]
     sent(recovery, 1, now=0.011)
     recovery.finished(1, 0.012, answered=True)
-    assert recovery.take_late(0.012) == [2]
+    assert recovery.take_due(0.012) == [2]
 
 
 def told_of_rounds() -> LossRecovery:
@@ -184,10 +192,11 @@ def asked_for_by_answers(recovery: LossRecovery, now: float) -> list[list[int]]:
         now += 0.001
         for slot in rounds[-1]:
             recovery.finished(slot, now, answered=True)
-        rounds.append(recovery.take_late(now))
+        rounds.append(recovery.take_due(now))
     return rounds
 
 
+# R-RECOVERY-9
 def test_a_burst_of_results_that_are_lost_is_asked_for_twice_as_many_at_a_time() -> None:
     recovery = told_of_rounds()
     sent(recovery, *range(90))
@@ -195,7 +204,7 @@ def test_a_burst_of_results_that_are_lost_is_asked_for_twice_as_many_at_a_time()
     assert [slot for asked in rounds for slot in asked] == list(range(90))
     ones, rest = rounds[:ANSWERS_IN_A_ROW], rounds[ANSWERS_IN_A_ROW:-1]
     assert [len(asked) for asked in ones] == [1] * ANSWERS_IN_A_ROW
-    assert [len(asked) for asked in rest[:6]] == [NEXT_ASKED**power for power in range(6)]
+    assert [len(asked) for asked in rest[:6]] == [NEXT_RESENT**power for power in range(6)]
     assert recovery.idle
 
 
@@ -206,11 +215,11 @@ def test_a_result_of_what_was_sent_once_ends_the_burst() -> None:
     for slot in range(ANSWERS_IN_A_ROW):
         sent(recovery, slot, now=1.0)
         recovery.finished(slot, 1.0, answered=True)
-        recovery.take_late(1.0)
+        recovery.take_due(1.0)
     recovery.finished(89, 1.0)
     sent(recovery, 3, now=1.0)
     recovery.finished(3, 1.0, answered=True)
-    assert len(recovery.take_late(1.0)) == 1
+    assert len(recovery.take_due(1.0)) == 1
 
 
 def a_burst_that_no_receipt_tells_of() -> LossRecovery:
@@ -224,30 +233,33 @@ def a_burst_that_no_receipt_tells_of() -> LossRecovery:
     return recovery
 
 
+# R-RECOVERY-4, R-RECOVERY-10
 def test_of_a_burst_that_no_receipt_tells_of_each_that_had_been_missing_has_two_more_asked_for() -> None:
     recovery = a_burst_that_no_receipt_tells_of()
-    asked, now = recovery.take_late(1.0), 1.0
+    asked, now = recovery.take_due(1.0), 1.0
     assert asked == [0]
     for expect in ([1, 2], [3, 4, 5, 6], [7, 8, 9, 10, 11, 12, 13, 14]):
         sent(recovery, *asked, now=now)
         now += 0.001
         for slot in asked:
             recovery.finished(slot, now)
-        asked = recovery.take_late(now)
+        asked = recovery.take_due(now)
         assert asked == expect
 
 
+# R-RECOVERY-10
 def test_a_needless_repetition_has_no_more_asked_for() -> None:
     """The switch had it: a peer is late, and so may be the others that are in doubt."""
     recovery = a_burst_that_no_receipt_tells_of()
-    (slot,) = recovery.take_late(1.0)
+    (slot,) = recovery.take_due(1.0)
     sent(recovery, slot, now=1.0)
     order = recovery.order(slot)
-    recovery.receipt(order, order, 0xFFFFFFFF, 1.001, needless=True)
+    recovery.receipt(order, order, 0xFFFFFFFF, 1.001, spurious=True)
     recovery.finished(slot, 1.001)
-    assert recovery.take_late(1.001) == []
+    assert recovery.take_due(1.001) == []
 
 
+# R-RECOVERY-10
 def test_a_result_that_came_anyway_has_nothing_sent_again() -> None:
     """A peer was late. Repetitions for each such result would send every packet twice from then on."""
     recovery = repeated()
@@ -255,6 +267,7 @@ def test_a_result_that_came_anyway_has_nothing_sent_again() -> None:
     assert recovery.overdue == 0
 
 
+# R-RECOVERY-15
 def test_a_switch_without_receipts_has_one_more_sent_again_for_any_result() -> None:
     recovery = repeated(orders_before=NO_RECEIPTS_AFTER)
     assert finish(recovery, 0, 0.011) == [1]
@@ -263,6 +276,7 @@ def test_a_switch_without_receipts_has_one_more_sent_again_for_any_result() -> N
     assert finish(recovery, 0, 0.011) == []
 
 
+# R-CONGESTION-2
 def test_what_has_arrived_is_lost_or_is_overdue_is_not_in_flight() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.001)
@@ -290,6 +304,7 @@ def test_the_timer_knows_what_has_arrived() -> None:
     assert recovery.expire(2 * INITIAL_TIMEOUT_S, NO_SLOT) == (1, False)
 
 
+# R-RECOVERY-12
 def test_the_timer_sends_the_lowest_item_and_the_oldest_transmission_in_turn() -> None:
     recovery = LossRecovery()
     sent(recovery, 0, 1, 2, 3, 4, 5)
@@ -305,15 +320,17 @@ def test_the_timer_sends_the_lowest_item_and_the_oldest_transmission_in_turn() -
     assert slots == [3, 0, 3, 1]
 
 
+# R-RECOVERY-6
 def test_patience_is_the_path_s_and_not_what_peers_made_of_round_trips() -> None:
     timer = RetransmissionTimer()
     timer.sample(0.100)
-    assert timer.patience_s(0.0) == pytest.approx(0.200)
+    assert timer.overdue_s(0.0) == pytest.approx(0.200)
     timer.path_s = 0.002
-    assert timer.patience_s(0.0) == pytest.approx(0.0025)
-    assert timer.patience_s(3.0) == pytest.approx(0.0085)
+    assert timer.overdue_s(0.0) == pytest.approx(0.0025)
+    assert timer.overdue_s(3.0) == pytest.approx(0.0085)
 
 
+# R-RECOVERY-13
 def test_a_timeout_lasts_two_round_trips_of_the_path_however_few_were_measured() -> None:
     """If every item is sent twice nothing else tells the timer of a queue that has grown (Karn)."""
     timer = RetransmissionTimer()
@@ -334,6 +351,7 @@ def test_the_timeout_stays_within_its_bounds(round_trip_s: float) -> None:
     assert timer.timeout_s() >= min(round_trip_s, MAX_TIMEOUT_S)
 
 
+# R-RECOVERY-13
 def test_before_anything_has_come_for_a_contribution_the_timer_knows_of_no_queues() -> None:
     """The first windows of all flows fill them at once: every flow would send its first packet twice."""
     recovery = LossRecovery()
@@ -344,6 +362,7 @@ def test_before_anything_has_come_for_a_contribution_the_timer_knows_of_no_queue
     assert recovery.deadline() == MIN_TIMEOUT_S
 
 
+# R-RECOVERY-13
 def test_where_receipts_tell_of_rounds_the_timer_does_not_wait_for_peers() -> None:
     """At 5 % loss over shards items took seven round trips of the path, and timers twenty: ends took longest."""
     recovery = LossRecovery()
@@ -359,6 +378,7 @@ def test_where_receipts_tell_of_rounds_the_timer_does_not_wait_for_peers() -> No
     assert recovery.deadline() == 1.0 + PATHS_PER_TIMEOUT * 0.02, "nothing else would show that it is lost"
 
 
+# R-RECOVERY-12
 def test_the_timer_doubles_up_to_its_bound_and_progress_undoes_it() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.001)
@@ -367,10 +387,11 @@ def test_the_timer_doubles_up_to_its_bound_and_progress_undoes_it() -> None:
     assert recovery.timeouts_in_a_row == 12
     recovery.finished(0, 7.0, answered=True)
     assert recovery.timeouts_in_a_row == 0
-    assert recovery.take_late(7.0) == [1], "it has waited for a whole timeout"
+    assert recovery.take_due(7.0) == [1], "it has waited for a whole timeout"
     assert recovery.deadline() == pytest.approx(7.0 + MIN_TIMEOUT_S)
 
 
+# R-RECOVERY-14
 def test_where_few_fly_the_timer_doubles_only_after_some_expiries() -> None:
     recovery = LossRecovery()
     recovery.timer.sample(0.001)
@@ -391,6 +412,7 @@ def test_the_timer_sends_the_oldest_and_nothing_flies_without_it() -> None:
     assert recovery.deadline() == 2.0 + INITIAL_TIMEOUT_S
 
 
+# R-RECOVERY-11
 def test_neither_repeated_items_nor_those_under_way_when_the_timer_expired_measure_round_trips() -> None:
     recovery = LossRecovery()
     sent(recovery, 0, 1, now=0.0)

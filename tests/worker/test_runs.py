@@ -75,6 +75,7 @@ def apart(packets: list[Packet], slots: int) -> list[Packet]:
 SECURED = pytest.mark.parametrize("fields", [{}, {"checksum": True}, {"data_key": bytes(range(16))}], ids=str)
 
 
+# R-WORKER-9
 @SECURED
 def test_passes_that_go_at_the_same_moment_go_in_one_datagram(kind: str, fields: dict[str, Any]) -> None:
     voice, alone = Voice(kind, **fields), Voice(kind, takes_runs=False, **fields)
@@ -106,6 +107,7 @@ def test_runs_go_on_over_the_last_slot(kind: str) -> None:
     assert voice.machine.counters()["results"] == 8 * MAX_RUN
 
 
+# R-WORKER-9
 def test_what_a_receipt_shows_to_be_lost_goes_again_by_itself(kind: str) -> None:
     """A run brings no answer, and what is sent again is to be answered."""
     voice = Voice(kind)

@@ -43,6 +43,7 @@ def test_the_first_of_a_shape_takes_two_rounds_and_the_next_one(kinds: str) -> N
         assert all(result.tobytes() == want.tobytes() for result in results)
 
 
+# R-WORKER-3
 def test_another_scale_takes_two_rounds_and_comes_to_the_same_bits(kinds: str) -> None:
     cluster = Cluster.joined(kinds, spec=SPEC)
     for scale in (1.0, 1.0, 1000.0, 1e-30, 1e-30, float("inf"), -1.0, 1.5):
@@ -79,6 +80,7 @@ def test_jobs_that_do_not_wait_for_all_agree_first(kind: str) -> None:
     assert tally(cluster) == [(0, 0)] * 3
 
 
+# R-WORKER-3
 def test_workers_that_forecast_from_different_reductions_agree_first(kinds: str) -> None:
     """Worker 0 submits the third reduction before the second is done, the others after: they differ in age."""
     cluster = Cluster.joined(kinds, spec=SPEC)
@@ -97,6 +99,7 @@ def test_workers_that_forecast_from_different_reductions_agree_first(kinds: str)
     assert tally(cluster) == [(0, 3)] * 3
 
 
+# R-WORKER-3
 @settings(max_examples=25)
 @given(
     scales=st.lists(st.sampled_from([1.0, 1.5, 3.0, 1e9, float("nan")]), min_size=1, max_size=12),

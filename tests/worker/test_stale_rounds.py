@@ -77,6 +77,7 @@ def test_twin_and_native_do_the_same_in_stale_rounds(seed: int) -> None:
         machine.compare_memory()
 
 
+# R-WORKER-5, R-SLOT-10, R-RESULT-2
 def test_a_worker_hears_of_a_round_and_passes_it_late(kind: str) -> None:
     spec = job(workers=2, quorum=1, staleness=1, slots=SLOTS, words_per_packet=WORDS)
     cluster = Cluster.joined(kind, spec=spec)
@@ -96,6 +97,24 @@ def test_a_worker_hears_of_a_round_and_passes_it_late(kind: str) -> None:
     assert cluster.switch.job_counters(spec.job)["rounds"] == 2 * SLOTS, "late passes close no round"
 
 
+# R-WORKER-6
+def test_a_pass_of_a_stale_round_says_nothing_of_its_collective(kind: str) -> None:
+    cluster = Cluster.joined(kind, spec=job(workers=2, quorum=1, staleness=1, slots=1, words_per_packet=WORDS))
+    said: list[tuple[Flag, int]] = []
+
+    def listen(_now: float, source: int, _destination: int, data: bytes) -> bool:
+        packet = parse(data)
+        if source == 2 and packet.kind is Kind.CONTRIBUTION:
+            said.append((packet.flags, packet.signature))
+        return True
+
+    cluster.network.wiretap = listen
+    cluster.submit(1, passing(np.zeros(WORDS, np.float32)))
+    cluster.network.run_for(1e-3)
+    assert said == [(Flag.PASS, 0)]
+
+
+# R-WORKER-5
 def test_a_round_is_heard_of_only_when_it_is_over_in_every_slot(kind: str) -> None:
     """A pass for a round that is open in some slot would close it there without a contributor."""
     spec = job(workers=2, quorum=1, staleness=2, slots=SLOTS, words_per_packet=WORDS)
@@ -206,6 +225,7 @@ def test_what_would_be_computed_wrongly_is_refused(kind: str, given: dict[str, o
         cluster.submit(0, replace(contribution(source, result), **given))  # type: ignore[arg-type]
 
 
+# R-WORKER-7, R-RESULT-7
 def test_a_worker_that_passed_and_missed_the_result_asks_for_it_at_its_length(kind: str) -> None:
     """A switch sends no more than comes in: its answer to the pass, sent again, only acknowledges."""
     spec = job(workers=2, quorum=2, staleness=0, max_staleness=1, slots=1, words_per_packet=WORDS)

@@ -55,6 +55,7 @@ def stands(cluster: Cluster, worker: int) -> list[int]:
     return [event.base for event in cluster.network.worker_events[worker] if isinstance(event, Stands)]
 
 
+# R-MEMBER-12
 @pytest.mark.parametrize("link", [None, HOSTILE], ids=["lossless", "hostile"])
 def test_rounds_close_without_a_worker_that_is_gone(kinds: str, link: Link | None) -> None:
     cluster = cluster_of(kinds, link)
@@ -87,6 +88,7 @@ def test_a_mean_divides_by_who_was_there(kinds: str) -> None:
     assert arrays[0].tolist() == arrays[1].tolist() == [3.0] * (SLOTS * WORDS)
 
 
+# R-MEMBER-15
 @pytest.mark.parametrize("link", [None, HOSTILE], ids=["lossless", "hostile"])
 @pytest.mark.parametrize(("quorum", "staleness"), [(3, 0), (1, 2)])
 def test_a_newcomer_gets_in_step_and_takes_part(kind: str, quorum: int, staleness: int, link: Link | None) -> None:
@@ -130,6 +132,7 @@ def test_a_newcomer_takes_no_reductions_before_it_is_in_step(kind: str) -> None:
         cluster.workers[1].submit(reduction(array))
 
 
+# R-MEMBER-14, R-MEMBER-15
 def test_slots_that_stand_at_different_bases_begin_at_one(kind: str) -> None:
     """One slot is ahead of the others: the newcomer passes in those until all are where its reductions begin."""
     cluster = cluster_of(kind)

@@ -1,0 +1,301 @@
+"""The rules of the machines, the lines that obey them, and the tests that show it: `python -m tools.rules`.
+
+A rule has a number, R-SLOT-3, and stands once, in docs/slot-machine.md, docs/protocol.md or docs/control.md, as
+**R-SLOT-3, its title.** A comment names it at the line that obeys it, in Python and in C++, and in or above the
+test that shows it. The rules of the worker's result are rows of data (host/machine/result_rows.py), of
+which docs/protocol.md and the native table are made.
+
+`python -m tools.rules` prints the index, docs/rules.md. `python -m tools.rules R-SLOT-3` prints the places of one rule.
+`python -m tools.rules --write` writes all that is made: the index, the rows in docs/protocol.md, the native table.
+tests/house/test_rules.py refuses a rule without a line or a test, and a line or a test without a rule.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fanin.host.machine.result_rows import ROWS, Deed, Fact, Row
+
+ROOT = Path(__file__).resolve().parent.parent
+INDEX = "docs/rules.md"
+RESULT_PAGE = "docs/protocol.md"
+RESULT_HEADER = "native/machine/result_rows.hpp"
+PAGES = ("docs/slot-machine.md", "docs/protocol.md", "docs/control.md")
+TITLES = {
+    "SLOT": "Slots",
+    "LEAF": "Leaves of a tree",
+    "WORKER": "The worker",
+    "RESULT": "A result at the worker",
+    "RECEIPT": "Receipts",
+    "RECOVERY": "Loss recovery",
+    "CONGESTION": "Congestion window and pace",
+    "MEMBER": "Membership",
+    "JOB": "Life of a job",
+}
+"""Groups, in the order of the index."""
+CODE = ("switch/machine", "switch/controller", "host/machine", "fanin/protocol", "native/machine")
+ONE_LANGUAGE = frozenset({"JOB"})
+"""Groups that only Python obeys: controllers have no native twin."""
+
+NUMBER = re.compile(r"\bR-([A-Z]+)-([0-9]+)\b")
+DEFINITION = re.compile(r"\*\*(R-[A-Z]+-[0-9]+), ([^*]+?)\.?\*\*")
+MADE = "<!-- made by python -m tools.rules: begin -->\n", "<!-- made: end -->\n"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Place:
+    """A line of a file that names a rule, in a function."""
+
+    path: str
+    function: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Rules by number, each with its page, its title and the places that name it."""
+
+    page: dict[str, str]
+    title: dict[str, str]
+    repeated: list[str]
+    code: dict[str, list[Place]]
+    tests: dict[str, list[Place]]
+
+    @property
+    def ordered(self) -> list[str]:
+        """Numbers in the order of the index."""
+        return sorted(self.page, key=order)
+
+    def missing(self) -> list[str]:
+        """Complaints: rules without a line or a test, numbers without a rule, gaps in the numbers."""
+        found = [f"{rule} stands twice" for rule in self.repeated]
+        for rule in self.ordered:
+            suffixes = {Path(place.path).suffix for place in self.code.get(rule, [])}
+            if ".py" not in suffixes:
+                found.append(f"{rule} has no line in Python")
+            if not suffixes & {".hpp", ".cpp"} and group(rule) not in ONE_LANGUAGE:
+                found.append(f"{rule} has no line in C++")
+            if rule not in self.tests:
+                found.append(f"{rule} has no test")
+        for where in (self.code, self.tests):
+            found += [f"{rule}, named in {where[rule][0].path}, is no rule" for rule in where if rule not in self.page]
+        for name in {group(rule) for rule in self.page}:
+            numbers = sorted(order(rule)[1] for rule in self.page if group(rule) == name)
+            if numbers != [*range(1, len(numbers) + 1)] or name not in TITLES:
+                found.append(f"R-{name} has the numbers {numbers}")
+        return found
+
+
+def group(rule: str) -> str:
+    """The part of a number that names its group."""
+    return rule.split("-")[1]
+
+
+def order(rule: str) -> tuple[int, int]:
+    """The place of a rule in the index."""
+    names = list(TITLES)
+    name = group(rule)
+    return names.index(name) if name in names else len(names), int(rule.split("-")[2])
+
+
+def collect(root: Path = ROOT) -> Rules:
+    """Read pages, code and tests below `root`."""
+    rules = Rules({}, {}, [], {}, {})
+    for page in PAGES:
+        for rule, title in DEFINITION.findall((root / page).read_text(encoding="utf-8")):
+            if rule in rules.page:
+                rules.repeated.append(rule)
+            rules.page[rule], rules.title[rule] = page, title
+    for folder in CODE:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in {".py", ".hpp", ".cpp"}:
+                _collect(rules.code, root, path)
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        if path.parent.name != "house":
+            _collect(rules.tests, root, path, tests=True)
+    return rules
+
+
+def _collect(found: dict[str, list[Place]], root: Path, path: Path, *, tests: bool = False) -> None:
+    """Add the places of a file where a comment names a rule."""
+    mark = "#" if path.suffix == ".py" else "//"
+    source = path.read_text(encoding="utf-8")
+    if not NUMBER.search(source):
+        return
+    functions = _python_functions(source) if path.suffix == ".py" else {}
+    for number, line in enumerate(source.splitlines(), 1):
+        comment = line.partition(mark)[2]
+        for match in NUMBER.finditer(comment):
+            function = functions.get(number, "")
+            if not tests or function.startswith("test_"):
+                found.setdefault(match[0], []).append(Place(str(path.relative_to(root)), function, number))
+
+
+def _python_functions(source: str) -> dict[int, str]:
+    """The innermost function of each line; comments right above a function are of it."""
+    lines = source.splitlines()
+    found: dict[int, str] = {}
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    for node in sorted(nodes, key=lambda node: node.lineno):
+        if isinstance(node, ast.ClassDef):
+            continue
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        while first > 1 and lines[first - 2].lstrip().startswith("#"):
+            first -= 1
+        for line in range(first, (node.end_lineno or node.lineno) + 1):
+            found[line] = node.name
+    return found
+
+
+# --- what is made ---
+
+
+def index(rules: Rules) -> str:
+    """The text of docs/rules.md."""
+    lines = [
+        "# Rules",
+        "",
+        "Each rule of the machines has a number.",
+        "It stands once, on the page that is linked, with its reason; a comment names it at each line that obeys it, "
+        "in Python and C++, and in each test that shows it.",
+        "`grep -rn R-SLOT-9 switch native tests`, or `python -m tools.rules R-SLOT-9`, finds the lines.",
+        "`python -m tools.rules --write` makes this page; `tests/house/test_rules.py` refuses a rule without a line or "
+        "a test.",
+    ]
+    for name, title in TITLES.items():
+        rows = [rule for rule in rules.ordered if group(rule) == name]
+        if not rows:
+            continue
+        pages = [page.removeprefix("docs/") for page in dict.fromkeys(rules.page[rule] for rule in rows)]
+        stand = " and ".join(f"[{page}]({page})" for page in pages)
+        lines += ["", f"## {title}", "", f"The rules stand in {stand}.", ""]
+        lines += ["| rule | title | lines | tests |", "|---|---|---|---|"]
+        for rule in rows:
+            code, tests = _links(rules.code.get(rule, [])), _links(rules.tests.get(rule, []))
+            lines.append(f"| {rule} | {rules.title[rule]} | {code} | {tests} |")
+    return "\n".join(lines) + "\n"
+
+
+def _links(places: list[Place]) -> str:
+    """The files of these places, each with the functions there."""
+    files: dict[str, list[str]] = {}
+    for place in places:
+        functions = files.setdefault(place.path, [])
+        if place.function and place.function not in functions:
+            functions.append(place.function)
+    return "; ".join(
+        f"[{Path(path).name}](../{path})" + "".join(f" `{function}`" for function in functions)
+        for path, functions in files.items()
+    )
+
+
+def result_rows() -> str:
+    """The table of a result, for docs/protocol.md."""
+    lines = ["| rule | the packet | what is done |", "|---|---|---|"]
+    for number, row in enumerate(ROWS, 1):
+        lines.append(f"| **R-RESULT-{number}, {row.title}** | {row.condition} | {row.done} |")
+    return "\n".join(lines) + "\n"
+
+
+def result_page(text: str) -> str:
+    """The text of docs/protocol.md, `text` being that of now, with the rows as they are made."""
+    before, _, rest = text.partition(MADE[0])
+    _, _, after = rest.partition(MADE[1])
+    return before + MADE[0] + result_rows() + MADE[1] + after
+
+
+def result_header() -> str:
+    """The text of native/machine/result_rows.hpp."""
+    return "\n".join(
+        [
+            "// By `python -m tools.rules --write`, from host/machine/result_rows.py, which says what each name means.",
+            "// clang-format off",
+            "#pragma once",
+            "",
+            "#include <array>",
+            "#include <cstdint>",
+            "",
+            "namespace fanin {",
+            "",
+            "// Facts of a result or an answer, and of the item that it is for.",
+            "namespace fact {",
+            *(f"inline constexpr std::uint32_t {fact.name} = {fact.value};" for fact in Fact),
+            f"inline constexpr std::uint32_t COMBINATIONS = {1 << len(Fact)};",
+            "}  // namespace fact",
+            "",
+            "enum class Deed : std::uint8_t {",
+            *(f"  {deed.name.lower()} = {deed.value}," for deed in Deed),
+            "};",
+            "",
+            "struct ResultRow {",
+            "  std::uint32_t has;",
+            "  std::uint32_t lacks;",
+            "  Deed deed;",
+            "};",
+            "",
+            "// The first row that holds decides.",
+            f"inline constexpr std::array<ResultRow, {len(ROWS)}> RESULT_ROWS = {{{{",
+            *(_cpp_row(number, row) for number, row in enumerate(ROWS, 1)),
+            "}};",
+            "",
+            "// The deed for each combination of facts, so that a packet costs one look-up.",
+            "inline constexpr std::array<Deed, fact::COMBINATIONS> DEEDS = [] {",
+            "  std::array<Deed, fact::COMBINATIONS> deeds{};",
+            "  for (std::uint32_t facts = 0; facts < fact::COMBINATIONS; ++facts)",
+            "    for (const ResultRow& row : RESULT_ROWS)",
+            "      if ((facts & row.has) == row.has && (facts & row.lacks) == 0) {",
+            "        deeds[facts] = row.deed;",
+            "        break;",
+            "      }",
+            "  return deeds;",
+            "}();",
+            "",
+            "}  // namespace fanin",
+            "",
+        ]
+    )
+
+
+def _cpp_row(number: int, row: Row) -> str:
+    has, lacks = (
+        " | ".join(f"fact::{fact.name}" for fact in Fact if fact & facts) or "0" for facts in (row.has, row.lacks)
+    )
+    return f"    {{{has}, {lacks}, Deed::{row.deed.name.lower()}}},  // R-RESULT-{number}, {row.title}"
+
+
+def made(rules: Rules) -> Iterator[tuple[str, str]]:
+    """Yield each file that is made, with its text."""
+    yield RESULT_HEADER, result_header()
+    yield RESULT_PAGE, result_page((ROOT / RESULT_PAGE).read_text(encoding="utf-8"))
+    yield INDEX, index(rules)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; 1 if --check finds something."""
+    if arguments == ["--write"]:
+        for path, text in made(collect()):
+            (ROOT / path).write_text(text, encoding="utf-8")
+        return 0
+    rules = collect()
+    if arguments == ["--check"]:
+        found = rules.missing() + [
+            f"{path} is not as it is made" for path, text in made(rules) if (ROOT / path).read_text() != text
+        ]
+        print("\n".join(found), end="\n" if found else "")
+        return bool(found)
+    for rule in arguments:
+        print(f"{rule}, {rules.title[rule]} ({rules.page[rule]})")
+        for place in [*rules.code.get(rule, []), *rules.tests.get(rule, [])]:
+            print(f"  {place.path}:{place.line}: {place.function}")
+    if not arguments:
+        print(index(rules), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
