@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 import torch
 import torch.distributed as dist
 
-from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, MAX_CALLS, contribution, group_of
+from fanin.benchmarks.allreduce_worker import MAX_CALLS, contribution, group_of
 from fanin.benchmarks.processor import ProcessorMeter
+from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT
 from fanin.benchmarks.rivals import Rival
 from fanin.benchmarks.usable import UNUSABLE, prepare_nccl, tried
 from fanin.host.codecs import make_weights
