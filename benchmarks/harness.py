@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,13 +16,17 @@ from fanin.emulation.announced import announced, reports_of
 from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
-from fanin.emulation.network.topology import Link
+from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.record import Scalar
 from fanin.emulation.recording import Beginning, finished
 from fanin.emulation.report import publish
-from fanin.errors import FaninError
+from fanin.errors import ConfigurationError, FaninError
 from fanin.settings import words_of
+
+UNUSABLE = "unusable"
+"""Key of a report that says why a rival does not run."""
+DEVICES = ("cpu", "cuda")
 
 Report = dict[str, Any]
 """One JSON object that a rank printed, with its `rank`."""
@@ -62,6 +67,11 @@ class Output:
         self.notes.append(line)
         self.console.print(line)
 
+    def say_unusable(self, unusable: Mapping[str, str]) -> None:
+        """Print a line for every rival that did not run here."""
+        for label, reason in unusable.items():
+            self.say(f"{label} did not run: {reason}")
+
     def publish(
         self, title: str, settings: Mapping[str, Scalar], *, notes: Sequence[str] = (), **measured: Any
     ) -> None:
@@ -78,6 +88,15 @@ class Output:
         if self.record is not None:
             run.write(self.record)
         publish(run, self.html, self.console)
+
+
+def require_device(device: str) -> None:
+    """ConfigurationError where PyTorch sees no such device on this machine."""
+    if device == "cuda":
+        import torch  # the ranks do so anyway, and this process need not wait for it
+
+        if not torch.cuda.is_available():
+            raise ConfigurationError("device = 'cuda', and PyTorch sees no CUDA device here. Remedy: --device cpu")
 
 
 # --- ranks ---
@@ -99,10 +118,18 @@ def reports(
     One rank per host over links like `link`, with the switch at `switch_at`; None: this machine, without links. `words`
     and the ranks' progress are shown meanwhile.
     """
-    from fanin.benchmarks.linked_job import linked_job
-
+    arguments, environment = words_of(asked), environment or {}
     with ExitStack() as stack:
-        job = linked_job(stack, workers, link, module, words_of(asked), environment, switch_at=switch_at)
+        if link is None:
+            job = LocalJob(module, arguments, workers, environment)
+        else:
+            from fanin.emulation.network.fabric import Fabric
+            from fanin.emulation.network.placed_job import placed_job
+            from fanin.emulation.network.switches import Switches
+
+            fabric = stack.enter_context(Fabric(Topology(workers=workers, link=link, switch_at=switch_at)))
+            stack.enter_context(Switches(fabric, "native", fabric.folder))
+            job = placed_job(fabric, module, arguments, environment)
         yield from reports_of_job(output, words, job)
 
 
@@ -144,6 +171,20 @@ def alike(what: str, found: Sequence[Mapping[str, Any]], key: str) -> None:
 def busy(found: Iterable[Mapping[str, Any]]) -> float | None:
     """Load of the processors, as the first rank that knows it saw it; all ranks share the machine."""
     return next((report["processor"] for report in found if report.get("processor") is not None), None)
+
+
+def median_ratio(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> float | None:
+    """The median time of `theirs` over that of `ours`: above 1, ours is faster. None where they did not run."""
+    return statistics.median(slowest(theirs)) / statistics.median(slowest(ours)) if theirs else None
+
+
+def usable(found: Iterable[Report], unusable: dict[str, str]) -> Iterator[Report]:
+    """Reports of rivals that run here; why others do not goes to `unusable`, by label."""
+    for report in found:
+        if UNUSABLE in report:
+            unusable[report["rival"]] = report[UNUSABLE]
+        else:
+            yield report
 
 
 # --- tables ---

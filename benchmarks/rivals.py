@@ -17,6 +17,7 @@ FLOAT_BYTES = 4
 MAX_BYTES = 1 << 34
 """Per worker: more fits no machine that these benchmarks are for."""
 MAX_SAMPLES = 1_000_000
+NCCL = "nccl"
 AGAINST = ("gloo", "mpi")
 FLOAT32_EPSILON = 2.0**-23
 UNTAGGED = "-open"

@@ -38,6 +38,13 @@ class Bounds:
         return f"at most {self.most}" if self.least is None else f"in {self.least}..{self.most}"
 
 
+class OneOf:
+    """The legal words of a field, or of each word of a tuple."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+
 @dataclass(frozen=True, slots=True)
 class Named:
     """Name of the option where it is not the field's, without hyphens in front: `bytes`."""
@@ -65,6 +72,7 @@ class Setting:
     default: Any
     """MISSING: it must be given."""
     bounds: Bounds | None
+    one_of: OneOf | None
     text: Text | None
 
     @property
@@ -79,11 +87,16 @@ class Setting:
         return str(value) if self.text is None else self.text.written(value)
 
     def check(self, value: Any) -> None:
-        """ConfigurationError for a number outside the bounds; it names the option, the value and the bounds."""
-        if self.bounds is None or value is None:
+        """ConfigurationError for a value outside the bounds; it names the option, the value and the bounds."""
+        if value is None:
             return
-        if not all(each in self.bounds for each in (value if isinstance(value, tuple) else (value,))):
+        each = value if isinstance(value, tuple) else (value,)
+        if self.bounds is not None and not all(one in self.bounds for one in each):
             raise ConfigurationError(f"{self.option} = {self.written(value)}; must be {self.bounds}")
+        if self.one_of is not None and not set(each) <= set(self.one_of.words):
+            which = "some" if isinstance(value, tuple) else "one"
+            words = ", ".join(self.one_of.words)
+            raise ConfigurationError(f"{self.option} = {self.written(value)!r}; must be {which} of {words}")
 
 
 @functools.cache
@@ -108,6 +121,7 @@ def settings_of(kind: type) -> tuple[Setting, ...]:
                 kind=hint.__origin__ if facts else hint,
                 default=each.default,
                 bounds=first(Bounds),
+                one_of=first(OneOf),
                 text=first(Text),
             )
         )

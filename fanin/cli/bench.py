@@ -44,6 +44,9 @@ class Benchmark:
 
 
 BENCHMARKS = {
+    "collectives": Benchmark(
+        "Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."
+    ),
     "allreduce": Benchmark("Time torch.distributed.all_reduce over fanin and its rivals.", page=True),
     "cost": Benchmark(
         "Processor time of an all-reduce per call and host, beside gloo's, and what links need of it (root)."
@@ -344,47 +347,6 @@ def sharded(
         device=device,
     )
     benchmark.bench(plan, runs_file=runs, json_file=json, console=Console())
-
-
-@app.command(epilog=epilog("collectives"))
-def collectives(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Hosts, of one rank each.")] = 4,
-    rate: Annotated[
-        str, typer.Option(help="Of every link, each way (root): 100mbit, 1gbit. none: this machine, without links.")
-    ] = "none",
-    switch_at: Annotated[str, typer.Option(help="Over links: own (a port per host), rank0, hosts, spare:K.")] = "hosts",
-    which: Annotated[
-        str, typer.Option(help="Of broadcast, all_gather, reduce_scatter, reduce, all_reduce; separated by commas.")
-    ] = "broadcast,all_gather,reduce_scatter",
-    bytes_: Annotated[
-        str, typer.Option("--bytes", help="Of the whole float32 tensor, several separated by commas.")
-    ] = "26214400",
-    lanes: Annotated[str, typer.Option(help="fanin's lane widths of sums, separated by commas.")] = "32",
-    samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Samples per rival, size and collective.")] = 11,
-    device: Annotated[
-        str, typer.Option(help="Of the tensors: cpu or cuda; ranks share devices where there are fewer.")
-    ] = "cpu",
-    json: output.JsonFile = None,
-) -> None:
-    """Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."""
-    extras.require("torch", "`fanin bench collectives`")
-    output.check(json, None, None)
-    from rich.console import Console
-
-    from fanin.benchmarks import collectives as benchmark
-    from fanin.emulation.network.switch_place import SwitchPlace
-
-    plan = benchmark.Plan(
-        workers=workers,
-        link=_link(rate, workers, switch_at),
-        switch_at=SwitchPlace.parse(switch_at),
-        collectives=tuple(each for each in which.split(",") if each),
-        sizes=_numbers("bytes", bytes_),
-        lanes=_lanes(lanes),
-        samples=samples,
-        device=device,
-    )
-    benchmark.bench(plan, json_file=json, console=Console())
 
 
 @app.command(epilog=epilog("staleness"))

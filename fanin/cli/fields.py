@@ -30,8 +30,7 @@ def docstrings(kind: type) -> dict[str, str]:
         tree = _parsed(source)
         body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == each.__name__)
         for field, below in itertools.pairwise(body):
-            named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            if named and (text := _text_of(below)) is not None:
+            if isinstance(field, ast.AnnAssign) and (text := _text_of(below)) is not None:
                 found[ast.unparse(field.target)] = text
     return found
 
@@ -56,8 +55,7 @@ def _parameter(setting: Setting, text: str) -> inspect.Parameter:
     kind, default = setting.kind, setting.default
     facts: dict[str, Any] = {"help": text}
     if setting.text is not None:
-        kind = str if default is not None else str | None
-        default = setting.written(default) if setting.has_default and default is not None else default
+        kind, default = str, setting.written(default) if setting.has_default else default
     elif setting.bounds is not None:
         facts |= {"min": setting.bounds.least, "max": setting.bounds.most}
     return inspect.Parameter(
