@@ -201,8 +201,9 @@ def table(
 ) -> FigureTable:
     """A table with a line per row. `columns`: headings, and each the cell's text.
 
-    A cell is a function of the row, or `attribute:format`, empty for None: `to_gloo:.2f`, `median_s:ms` (milliseconds),
-    `loss:{:.1f} s`. `left`: headings of further columns of words. `section`: a heading over rows that share it.
+    A cell is a function of the row, or `attribute:format`, empty for None: `to_gloo:.2f`, `loss:{:.1f} s`, `median_s:ms`
+    (milliseconds in 4 digits; `ms3`: in 3, `ms0`: whole ones). `left`: headings of further columns of words. `section`:
+    a heading over rows that share it.
     """
     found = FigureTable(title, [heading for heading, _ in columns], left=left)
     over = None
@@ -222,6 +223,8 @@ def _text(cell: Cell, row: Any) -> str:
     value = getattr(row, name)
     if value is None:
         return ""
+    if form == "ms0":
+        return f"{value * 1e3:.0f}"
     if form.startswith("ms"):
         return milliseconds(value, int(form[2:] or 4))
     return form.format(value) if "{" in form else format(value, form)

@@ -44,6 +44,7 @@ class Benchmark:
 
 
 BENCHMARKS = {
+    "sharded": Benchmark("Time and train FSDP2 with exact and with quantized moves."),
     "collectives": Benchmark(
         "Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."
     ),
@@ -301,52 +302,6 @@ def network(
     benchmark.bench(
         plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
     )
-
-
-@app.command(epilog=epilog("sharded"))
-def sharded(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Hosts, of one rank each.")] = 8,
-    rate: Annotated[
-        str, typer.Option(help="Of every link, each way (root): 100mbit, 1gbit. none: this machine, without links.")
-    ] = "100mbit",
-    switch_at: Annotated[str, typer.Option(help="own (a port per host), rank0, hosts, spare:K.")] = "hosts",
-    rivals: Annotated[
-        str,
-        typer.Option(
-            help="Of gloo, gloo-bfloat16, nccl, nccl-bfloat16 (both over sockets), fanin-32, fanin-8, fanin-8-kept "
-            "(codes kept for backward), fanin-6, fanin-4; separated by commas."
-        ),
-    ] = "gloo,gloo-bfloat16,fanin-32,fanin-8",
-    device: Annotated[
-        str, typer.Option(help="Of weights and gradients: cpu or cuda; ranks share devices where there are fewer.")
-    ] = "cpu",
-    steps: Annotated[int, typer.Option(min=0, max=MAX_SAMPLES, help="To time, per rival.")] = 5,
-    epochs: Annotated[int, typer.Option(min=0, max=1000, help="To train, per rival and seed.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Of weights and order of samples.")] = 1,
-    runs: Annotated[
-        Path | None, typer.Option(help="File that keeps every training; those that it has are not done again.")
-    ] = None,
-    json: output.JsonFile = None,
-) -> None:
-    """Time and train FSDP2 with exact and with quantized moves."""
-    extras.require("torch", "`fanin bench sharded`")
-    output.check(json, None, None)
-    from rich.console import Console
-
-    from fanin.benchmarks import sharded as benchmark
-    from fanin.emulation.network.switch_place import SwitchPlace
-
-    plan = benchmark.Plan(
-        workers=workers,
-        link=_link(rate, workers, switch_at),
-        switch_at=SwitchPlace.parse(switch_at),
-        rivals=tuple(each for each in rivals.split(",") if each),
-        steps=steps,
-        epochs=epochs,
-        seeds=seeds,
-        device=device,
-    )
-    benchmark.bench(plan, runs_file=runs, json_file=json, console=Console())
 
 
 @app.command(epilog=epilog("staleness"))
