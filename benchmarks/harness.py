@@ -201,9 +201,9 @@ def table(
 ) -> FigureTable:
     """A table with a line per row. `columns`: headings, and each the cell's text.
 
-    A cell is a function of the row, or `attribute:format`, empty for None: `to_gloo:.2f`, `loss:{:.1f} s`, `median_s:ms`
-    (milliseconds in 4 digits; `ms3`: in 3, `ms0`: whole ones). `left`: headings of further columns of words. `section`:
-    a heading over rows that share it.
+    A cell is a function of the row, or `attribute:format`, empty for None: `to_gloo:.2f`, `at_s:{:.1f} s`,
+    `median_s:ms` (milliseconds in 4 digits; `ms3`: in 3, `ms0`: whole ones). `left`: headings of further columns of
+    words. `section`: a heading over rows that share it.
     """
     found = FigureTable(title, [heading for heading, _ in columns], left=left)
     over = None

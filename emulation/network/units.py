@@ -34,6 +34,17 @@ Rate = Annotated[float | None, Text(lambda _, text: rate_bit_s(text), rate_text)
 """A field of bits per second; None, as text `none`: no limit."""
 
 
+def _rates(texts: str) -> tuple[float, ...]:
+    found = map(rate_bit_s, texts.split(","))
+    return tuple(rate for rate in found if rate is not None)
+
+
+Rates = Annotated[
+    tuple[float, ...], Text(lambda _, texts: _rates(texts), lambda rates: ",".join(map(rate_text, rates)) or "none")
+]
+"""A field of rates, separated by commas; empty: `none`."""
+
+
 def duration_s(text: str) -> float:
     """Seconds of `50us`, `2ms`, `1.5s`."""
     return _quantity("a duration", text, DURATIONS, "50us, 2ms or 1s")

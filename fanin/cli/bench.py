@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -39,11 +39,18 @@ class Benchmark:
     """Help of the command."""
     extra: str = "torch"
     """Extra of pyproject.toml that it needs beyond fanin's own dependencies."""
+    alone: str = ""
+    """Field of a flag with which it needs nothing more."""
     page: bool = False
     """Whether it has a record and a page besides its rows."""
 
 
 BENCHMARKS = {
+    "codecs": Benchmark(
+        "Measure what gradient codecs lose, send and take; with --train, how fast they learn over slow links.",
+        extra="demo",
+        page=True,
+    ),
     "sharded": Benchmark("Time and train FSDP2 with exact and with quantized moves."),
     "collectives": Benchmark(
         "Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."
@@ -59,12 +66,13 @@ def made(name: str, benchmark: Benchmark) -> Callable[..., None]:
     """The command's function: its options are the fields of the benchmark's Plan."""
     module = importlib.import_module(f"fanin.benchmarks.{name}")
 
-    def bench(plan: Any, **files: Path | None) -> None:
-        extras.require(benchmark.extra, f"`fanin bench {name}`")
+    def bench(make: Callable[[], Any], given: Mapping[str, Any], **files: Path | None) -> None:
+        if not given.get(benchmark.alone):
+            extras.require(benchmark.extra, f"`fanin bench {name}`")
         output.check(*files.values())
         from fanin.benchmarks.harness import Output
 
-        module.bench(plan, Output(**files, command=output.command_line()))
+        module.bench(make(), Output(**files, command=output.command_line()))
 
     files = [parameter("json", output.JsonFile)]
     if benchmark.page:
@@ -79,92 +87,6 @@ for _name, _benchmark in BENCHMARKS.items():
 @app.callback()
 def bench() -> None:
     """Measure against other backends, in one run, with every result checked."""
-
-
-@app.command(epilog=epilog("codecs"))
-def codecs(
-    workers: Annotated[
-        str, typer.Option(help="Worker processes, 2..32; with --train several numbers, separated by commas.")
-    ] = "4",
-    bytes_: Annotated[
-        int, typer.Option("--bytes", min=4096, max=MAX_BYTES, help="Bytes of float32 per worker.")
-    ] = 4_194_304,
-    codecs: Annotated[str, typer.Option(help="As docs/codecs.md has them, separated by commas; all by default.")] = "",
-    values: Annotated[
-        str, typer.Option(help="normal, student, or gradients captured at a step of digits or text: digits@50.")
-    ] = "normal,student,digits@50",
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            min=3, max=100_000, help="Of each codec on each distribution, 5; with --train of training, by the task."
-        ),
-    ] = None,
-    train: Annotated[
-        bool, typer.Option("--train", help="Train through each of them, and time steps over slow star links (root).")
-    ] = False,
-    task: Annotated[str, typer.Option(help="With --train: digits, text; separated by commas.")] = "digits",
-    rates: Annotated[
-        str, typer.Option(help="With --train: of the links, separated by commas; none: only what is learned.")
-    ] = "100mbit,1gbit",
-    batch: Annotated[
-        int | None, typer.Option(min=2, max=1024, help="With --train: samples per step over all workers together.")
-    ] = None,
-    timed: Annotated[int, typer.Option(min=4, max=1000, help="With --train: steps over links of each rate.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="With --train: trainings, each of its own seed.")] = 1,
-    runs: Annotated[
-        Path | None,
-        typer.Option(help="With --train: file that keeps every training; those that it has are not done again."),
-    ] = None,
-    json: output.JsonFile = None,
-    record: output.RecordFile = None,
-    html: output.HtmlFile = None,
-) -> None:
-    """Measure what gradient codecs lose, send and take; with --train, how fast they learn over slow links."""
-    extras.require("demo", "`fanin bench codecs`")
-    output.check(json, record, html)
-    from rich.console import Console
-
-    from fanin.benchmarks import codecs as benchmark
-    from fanin.errors import ConfigurationError
-
-    chosen, numbers = benchmark.split(codecs), _numbers("workers", workers)
-    if train:
-        from fanin.benchmarks import codecs_train, codecs_train_rows
-        from fanin.emulation.network.units import rate_bit_s
-
-        found = [rate_bit_s(text) for text in rates.split(",")]
-        plan = codecs_train_rows.Plan(
-            tasks=tuple(task.split(",")),
-            workers=numbers,
-            steps=steps,
-            timed_steps=timed,
-            repeats=repeats,
-            batch=batch,
-            rates_bit_s=tuple(rate for rate in found if rate is not None),
-            codecs=chosen,
-        )
-        codecs_train.bench(
-            plan,
-            runs_file=runs,
-            json_file=json,
-            record_file=record,
-            html=html,
-            console=Console(),
-            command=output.command_line(),
-        )
-        return
-    if record is not None or html is not None or runs is not None:
-        raise ConfigurationError("--record, --html and --runs are of `fanin bench codecs --train`")
-    if len(numbers) != 1:
-        raise ConfigurationError("several numbers of workers are for `fanin bench codecs --train`")
-    measured = benchmark.Plan(
-        workers=numbers[0],
-        bytes=bytes_,
-        steps=5 if steps is None else steps,
-        codecs=chosen,
-        values=tuple(values.split(",")),
-    )
-    benchmark.bench(measured, json_file=json, console=Console())
 
 
 @app.command(epilog=epilog("network"))

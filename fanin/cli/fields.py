@@ -10,13 +10,11 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from fanin.settings import Setting, fields_of, settings_of
-
-Record = TypeVar("Record")
 
 
 @functools.cache
@@ -67,17 +65,18 @@ def _parameter(setting: Setting, text: str) -> inspect.Parameter:
 
 
 def with_options(
-    kind: type[Record], call: Callable[..., None], text: str | None, more: Sequence[inspect.Parameter] = ()
+    kind: type[Any], call: Callable[..., None], text: str, more: Sequence[inspect.Parameter] = ()
 ) -> Callable[..., None]:
-    """A function for typer: options of the record's fields and `more`; it calls `call(record, **more)`.
+    """A function for typer, with options of the record's fields and `more`: it calls `call(make, texts, **more)`.
 
-    `text` is the help of the command. ConfigurationError where the record is illegal.
+    `make()` is the record, or a ConfigurationError where it is illegal; `texts` is what was given, by field. `text` is
+    the help of the command.
     """
     own = parameters(kind)
 
     def command(**given: Any) -> None:
         texts = {each.name: given.pop(each.name) for each in own}
-        call(kind(**fields_of(kind, texts)), **given)
+        call(lambda: kind(**fields_of(kind, texts)), texts, **given)
 
     command.__doc__ = text
     command.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from fanin.benchmarks.codecs import Plan as CodecsPlan
-from fanin.benchmarks.codecs import split
+from fanin.benchmarks.codecs_texts import split
 from fanin.benchmarks.collectives import COLLECTIVES, copies, table_of
 from fanin.benchmarks.collectives import Plan as CollectivesPlan
 from fanin.benchmarks.collectives import Row as CollectivesRow
@@ -103,7 +103,7 @@ def test_codecs_are_separated_by_commas_that_no_rule_has() -> None:
 @pytest.mark.parametrize("values", ["gauss", "digits@0", "digits@", "nothing@5"])
 def test_values_that_nobody_can_draw_are_refused(values: str) -> None:
     with pytest.raises(ConfigurationError, match="digits@50"):
-        CodecsPlan(workers=2, bytes=4096, steps=3, values=(values,))
+        CodecsPlan(workers=(2,), bytes=4096, steps=3, values=(values,))
 
 
 @pytest.mark.slow
