@@ -16,6 +16,7 @@ import functools
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from fanin.errors import ConfigurationError
@@ -65,8 +66,8 @@ class Setting:
     """Facts about one field of an option record."""
 
     field: str
-    option: str
-    """Name without hyphens in front: `switch-at`."""
+    name: str
+    """Name in texts about it: the field's, or another one."""
     kind: Any
     """Type of the field, without metadata."""
     default: Any
@@ -74,6 +75,18 @@ class Setting:
     bounds: Bounds | None
     one_of: OneOf | None
     text: Text | None
+
+    @property
+    def option(self) -> str:
+        """Name on a command line, without hyphens in front: `switch-at`."""
+        return self.name.replace("_", "-")
+
+    @property
+    def is_option(self) -> bool:
+        """Whether a command line can give it: a text, a number, a flag or a file, not a table of a scenario's file."""
+        return self.text is not None or all(
+            each in (str, int, float, bool, Path, type(None)) for each in (typing.get_args(self.kind) or (self.kind,))
+        )
 
     @property
     def has_default(self) -> bool:
@@ -92,11 +105,11 @@ class Setting:
             return
         each = value if isinstance(value, tuple) else (value,)
         if self.bounds is not None and not all(one in self.bounds for one in each):
-            raise ConfigurationError(f"{self.option} = {self.written(value)}; must be {self.bounds}")
+            raise ConfigurationError(f"{self.name} = {self.written(value)}; must be {self.bounds}")
         if self.one_of is not None and not set(each) <= set(self.one_of.words):
             which = "some" if isinstance(value, tuple) else "one"
             words = ", ".join(self.one_of.words)
-            raise ConfigurationError(f"{self.option} = {self.written(value)!r}; must be {which} of {words}")
+            raise ConfigurationError(f"{self.name} = {self.written(value)!r}; must be {which} of {words}")
 
 
 @functools.cache
@@ -117,7 +130,7 @@ def settings_of(kind: type) -> tuple[Setting, ...]:
         found.append(
             Setting(
                 field=each.name,
-                option=each.name.replace("_", "-") if named is None else named.option,
+                name=each.name if named is None else named.option,
                 kind=hint.__origin__ if facts else hint,
                 default=each.default,
                 bounds=first(Bounds),
@@ -149,7 +162,7 @@ def fields_of(kind: type, texts: dict[str, Any]) -> dict[str, Any]:
     for setting in settings_of(kind):
         if (given := texts.get(setting.field)) is None:
             continue
-        values[setting.field] = setting.text.read(setting.option, given) if setting.text else given
+        values[setting.field] = setting.text.read(setting.name, given) if setting.text else given
     return values
 
 

@@ -4,31 +4,37 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fanin.cli import extras, later, output
 from fanin.cli.epilogs import epilog
 from fanin.cli.fields import parameter, with_options
+from fanin.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from fanin.emulation.network.topology import Link
-
-MAX_BYTES = 1 << 34
-"""Per worker: more fits no machine that these benchmarks are for."""
 MAX_SAMPLES = 1_000_000
-MAX_SHARERS = 32
-MAX_SHARED_S = 3600.0
-NOT_BESIDE_SHARED_LINK = (
-    "ranks_per_host", "switch_at", "racks", "lanes", "against", "samples", "steps", "record", "html"
-)  # fmt: skip
-"""Options of `fanin bench network` that have no meaning beside --shared-link."""
 
 app = typer.Typer(no_args_is_help=True, help="Measure against other backends.")
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A measurement that needs no extra, and has no use for some options of its command."""
+
+    flag: str
+    """Field of the flag."""
+    refused: tuple[str, ...]
+    """Parameters of options that have no meaning beside the flag."""
+    why: str
+
+    def check(self, typed: Mapping[str, Any]) -> None:
+        """ConfigurationError for an option that means nothing there."""
+        if found := [f"--{each.replace('_', '-')}" for each in self.refused if each in typed]:
+            raise ConfigurationError(f"{', '.join(found)}: not with --{self.flag.replace('_', '-')}, {self.why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +45,23 @@ class Benchmark:
     """Help of the command."""
     extra: str = "torch"
     """Extra of pyproject.toml that it needs beyond fanin's own dependencies."""
-    alone: str = ""
-    """Field of a flag with which it needs nothing more."""
     page: bool = False
     """Whether it has a record and a page besides its rows."""
+    apart: Apart | None = None
+    """Another measurement of the same command, by a flag."""
 
 
+SHARED_LINK = Apart(
+    "shared_link",
+    ("ranks_per_host", "switch_at", "racks", "lanes", "against", "samples", "steps", "record", "html"),
+    "which sums int32 at one switch alone",
+)
 BENCHMARKS = {
+    "network": Benchmark(
+        "Time all-reduces and training steps over emulated links (root).",
+        page=True,
+        apart=SHARED_LINK,
+    ),
     "codecs": Benchmark(
         "Measure what gradient codecs lose, send and take; with --train, how fast they learn over slow links.",
         extra="demo",
@@ -66,8 +82,10 @@ def made(name: str, benchmark: Benchmark) -> Callable[..., None]:
     """The command's function: its options are the fields of the benchmark's Plan."""
     module = importlib.import_module(f"fanin.benchmarks.{name}")
 
-    def bench(make: Callable[[], Any], given: Mapping[str, Any], **files: Path | None) -> None:
-        if not given.get(benchmark.alone):
+    def bench(make: Callable[[], Any], typed: Mapping[str, Any], **files: Path | None) -> None:
+        if benchmark.apart is not None and typed.get(benchmark.apart.flag):
+            benchmark.apart.check(typed)
+        else:
             extras.require(benchmark.extra, f"`fanin bench {name}`")
         output.check(*files.values())
         from fanin.benchmarks.harness import Output
@@ -87,143 +105,6 @@ for _name, _benchmark in BENCHMARKS.items():
 @app.callback()
 def bench() -> None:
     """Measure against other backends, in one run, with every result checked."""
-
-
-@app.command(epilog=epilog("network"))
-def network(
-    context: typer.Context,
-    workers: Annotated[int, typer.Option(min=2, max=100, help="Ranks in all.")] = 4,
-    ranks_per_host: Annotated[int, typer.Option(min=1, max=32, help="That share a namespace and a link.")] = 1,
-    switch_at: Annotated[
-        str,
-        typer.Option(
-            help="own (a port per host), rank0, hosts (a shard on each), spare:K (K further hosts too), spare-only:K."
-        ),
-    ] = "own",
-    racks: Annotated[int, typer.Option(min=1, max=8, help="Of hosts, each behind an uplink.")] = 1,
-    uplink: Annotated[
-        str | None,
-        typer.Option(
-            help="Of every rack: 100mbit, or rate=1gbit,delay=1ms. As other links by default. With --shared-link: the "
-            "link that is shared, by hosts with a link of --rate each."
-        ),
-    ] = None,
-    queue: Annotated[
-        str,
-        typer.Option(
-            help="At either end of every link: 512kib. With --shared-link: of the shared one, or several with commas."
-        ),
-    ] = "1mib",
-    tcp_flows: Annotated[
-        str,
-        typer.Option(
-            help="TCP flows from host to host, at most 64; with --shared-link beside the workers, or several numbers "
-            "with commas."
-        ),
-    ] = "0",
-    rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "1gbit",
-    delay: Annotated[str, typer.Option(help="Of every link, one way.")] = "0us",
-    loss: Annotated[str, typer.Option(help="Of every link, per frame and direction.")] = "0%",
-    mtu: Annotated[int, typer.Option(min=576, max=9000, help="Of every link.")] = 1500,
-    bytes_: Annotated[
-        str, typer.Option("--bytes", help="Bytes of float32 per worker, several separated by commas.")
-    ] = "26214400",
-    lanes: Annotated[
-        str, typer.Option(help="fanin's lane widths, separated by commas: 8 (packed), 4/8 (bits up / down).")
-    ] = "32,16,8",
-    against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
-    samples: Annotated[int, typer.Option(min=5, max=MAX_SAMPLES, help="Samples per rival and size.")] = 11,
-    steps: Annotated[
-        int, typer.Option(min=0, max=MAX_SAMPLES, help="Training steps to time as well (DDP, text transformer).")
-    ] = 0,
-    shared_link: Annotated[
-        bool, typer.Option("--shared-link", help="All workers behind one link, without gloo and torch: who gets what.")
-    ] = False,
-    jobs: Annotated[
-        int, typer.Option(min=1, max=MAX_SHARERS, help="With --shared-link: jobs of so many workers each.")
-    ] = 1,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            min=1.0, max=MAX_SHARED_S, help="With --shared-link: how long a row takes. 10, and 40 beside TCP flows."
-        ),
-    ] = None,
-    json: output.JsonFile = None,
-    record: output.RecordFile = None,
-    html: output.HtmlFile = None,
-) -> None:
-    """Time all-reduces and training steps over emulated links (root)."""
-    if shared_link:
-        _refuse_beside_shared_link(context)
-    else:
-        extras.require("torch", "`fanin bench network`")
-    output.check(json, record, html)
-    from rich.console import Console
-
-    from fanin.emulation.network import scenario
-    from fanin.emulation.network.switch_place import SwitchPlace
-    from fanin.errors import ConfigurationError
-
-    flows, sizes = _numbers("tcp-flows", tcp_flows), _numbers("bytes", bytes_)
-    if len(flows) != 1 and not shared_link:
-        raise ConfigurationError(f"tcp-flows = {tcp_flows!r}; expected one number, or --shared-link")
-    if len(sizes) != 1 and shared_link:
-        raise ConfigurationError(f"bytes = {bytes_!r}; expected one number with --shared-link")
-
-    def described(queue: str) -> scenario.Scenario:
-        return scenario.Scenario(
-            workers=workers,
-            ranks_per_host=ranks_per_host,
-            switch_at=switch_at,
-            racks=2 if shared_link and uplink is not None else racks,  # with one, a scenario has no uplink
-            rate=rate,
-            delay=delay,
-            loss=loss,
-            mtu=mtu,
-            queue=queue,
-            tcp_flows=0 if shared_link else flows[0],
-            uplink=None if uplink is None else scenario.uplink(uplink),
-        )
-
-    if shared_link:
-        from fanin.benchmarks import shared_link as sharing
-
-        shapes = [described(each).topology for each in queue.split(",")]
-        plans = [
-            sharing.Plan(
-                workers=workers,
-                jobs=jobs,
-                tcp_flows=beside,
-                size=sizes[0],
-                link=shape.link,
-                uplink=None if uplink is None else shape.uplink,
-                seconds=seconds or sharing.usual_seconds(beside),
-            )
-            for shape in shapes
-            for beside in flows
-        ]
-        sharing.bench(plans, json_file=json, console=Console())
-        return
-    from fanin.benchmarks import network as benchmark
-
-    topology = described(queue).topology
-    plan = benchmark.Plan(
-        workers=workers,
-        ranks_per_host=ranks_per_host,
-        switch_at=SwitchPlace.parse(switch_at),
-        racks=racks,
-        uplink=topology.uplink if racks > 1 else None,
-        tcp_flows=flows[0],
-        sizes=sizes,
-        link=topology.link,
-        lanes=_lanes(lanes),
-        against=tuple(name for name in against.split(",") if name),
-        samples=samples,
-        steps=steps,
-    )
-    benchmark.bench(
-        plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
-    )
 
 
 @app.command(epilog=epilog("staleness"))
@@ -325,59 +206,3 @@ def fairness(
         console=Console(),
         command=output.command_line(),
     )
-
-
-def _link(rate: str, workers: int, switch_at: str) -> Link | None:
-    """Link of every host, its device as Linux makes it, checked as a scenario's; None for `none`: this machine, no
-    links.
-    """
-    from fanin.emulation.network import scenario
-
-    if rate == "none":
-        return None
-    link = scenario.Scenario(workers=workers, switch_at=switch_at, rate=rate).topology.link
-    return replace(link, bands=True)
-
-
-def _refuse_beside_shared_link(context: typer.Context) -> None:
-    """ConfigurationError where the user gave an option that means nothing there."""
-    from fanin.errors import ConfigurationError
-
-    names = {each.name: each.opts[0] for each in context.command.params}
-    given = [
-        names[name]
-        for name in NOT_BESIDE_SHARED_LINK
-        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
-    ]
-    if given:
-        raise ConfigurationError(f"{', '.join(given)}: not with --shared-link, which sums int32 at one switch alone")
-
-
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    from fanin.errors import ConfigurationError
-
-    try:
-        return tuple(int(number) for number in text.split(",") if number)
-    except ValueError:
-        raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None
-
-
-def _lanes(text: str) -> tuple[int | str, ...]:
-    """`32,8,4/8`: packed widths, and bits up / bits down."""
-    from fanin.numerics.reduction import lanes_number
-
-    parts = [part for part in text.split(",") if part]
-    widths: tuple[int | str, ...] = tuple(part if "/" in part else _numbers("lanes", part)[0] for part in parts)
-    for width in widths:
-        lanes_number(width)
-    return widths
-
-
-def _percentages(text: str) -> tuple[float, ...]:
-    """`0,0.5,1`, each perhaps with a `%`."""
-    from fanin.errors import ConfigurationError
-
-    try:
-        return tuple(float(part.strip().removesuffix("%")) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise ConfigurationError(f"loss = {text!r}; expected percentages separated by commas") from None

@@ -43,23 +43,30 @@ def _parsed(source: str) -> ast.Module:
     return ast.parse(Path(source).read_text(encoding="utf-8"))
 
 
-def parameters(kind: type) -> list[inspect.Parameter]:
-    """A keyword parameter with typer's annotation for each field of the record."""
+def parameters(kind: type, *, absent: bool = False) -> list[inspect.Parameter]:
+    """A keyword parameter with typer's annotation for each field of the record that a command line can give.
+
+    `absent`: options have no defaults, and are None unless they are given.
+    """
     texts = docstrings(kind)
-    return [_parameter(setting, texts.get(setting.field, "")) for setting in settings_of(kind)]
+    return [
+        _parameter(setting, texts.get(setting.field, ""), absent) for setting in settings_of(kind) if setting.is_option
+    ]
 
 
-def _parameter(setting: Setting, text: str) -> inspect.Parameter:
+def _parameter(setting: Setting, text: str, absent: bool) -> inspect.Parameter:
     kind, default = setting.kind, setting.default
     facts: dict[str, Any] = {"help": text}
     if setting.text is not None:
         kind, default = str, setting.written(default) if setting.has_default else default
     elif setting.bounds is not None:
         facts |= {"min": setting.bounds.least, "max": setting.bounds.most}
+    if absent:
+        kind, default = kind | None, None
     return inspect.Parameter(
         setting.field,
         inspect.Parameter.KEYWORD_ONLY,
-        default=default if setting.has_default else inspect.Parameter.empty,
+        default=default if absent or setting.has_default else inspect.Parameter.empty,
         annotation=Annotated[kind, typer.Option(f"--{setting.option}", **facts)],
     )
 
@@ -67,20 +74,28 @@ def _parameter(setting: Setting, text: str) -> inspect.Parameter:
 def with_options(
     kind: type[Any], call: Callable[..., None], text: str, more: Sequence[inspect.Parameter] = ()
 ) -> Callable[..., None]:
-    """A function for typer, with options of the record's fields and `more`: it calls `call(make, texts, **more)`.
+    """A function for typer, with options of the record's fields and `more`: it calls `call(make, typed, **more)`.
 
-    `make()` is the record, or a ConfigurationError where it is illegal; `texts` is what was given, by field. `text` is
-    the help of the command.
+    `make()` is the record, or a ConfigurationError where it is illegal; `typed` are the values of options that the user
+    has typed, by parameter. `text` is the help of the command.
     """
     own = parameters(kind)
 
-    def command(**given: Any) -> None:
+    def command(context: typer.Context, **given: Any) -> None:
+        typed = {name: value for name, value in given.items() if is_typed(context, name)}
         texts = {each.name: given.pop(each.name) for each in own}
-        call(lambda: kind(**fields_of(kind, texts)), texts, **given)
+        call(lambda: kind(**fields_of(kind, texts)), typed, **given)
 
     command.__doc__ = text
-    command.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
+    first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+    command.__signature__ = inspect.Signature([first, *own, *more])  # type: ignore[attr-defined]
     return command
+
+
+def is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether the option was on the command line, be it with its default."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:

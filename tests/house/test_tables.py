@@ -14,7 +14,6 @@ from fanin.benchmarks.fairness_worker import SECOND_JOBS
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network import display
-from fanin.emulation.network.topology import Link
 from fanin.emulation.record import LinkSample, Row
 from fanin.examples import demo
 from tests.report.records import emulated
@@ -58,7 +57,7 @@ def all_reduces() -> FigureTable:
 
 def links() -> FigureTable:
     """The table of `fanin bench network`."""
-    plan = network.Plan(workers=8, sizes=(4,), link=Link(rate_bit_s=1e8), lanes=(32,), against=("gloo",), samples=5)
+    plan = network.Plan(workers=8, sizes=(4,), rate="100mbit", lanes=(32,), against=("gloo",), samples=5)
     row = Row(
         backend="fanin",
         lanes=32,
