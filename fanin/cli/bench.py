@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -57,6 +57,14 @@ SHARED_LINK = Apart(
     "which sums int32 at one switch alone",
 )
 BENCHMARKS = {
+    "staleness": Benchmark(
+        "Train synchronously, stale synchronously and asynchronously, with even and uneven workers.",
+        extra="demo",
+        page=True,
+    ),
+    "fairness": Benchmark(
+        "Two jobs on one switch, one of them flooding it: what the other keeps of its rate (root).", page=True
+    ),
     "network": Benchmark(
         "Time all-reduces and training steps over emulated links (root).",
         page=True,
@@ -90,7 +98,9 @@ def made(name: str, benchmark: Benchmark) -> Callable[..., None]:
         output.check(*files.values())
         from fanin.benchmarks.harness import Output
 
-        module.bench(make(), Output(**files, command=output.command_line()))
+        plan = make()
+        output.check(*(each for name in plan.__dataclass_fields__ if isinstance(each := getattr(plan, name), Path)))
+        module.bench(plan, Output(**files, command=output.command_line()))
 
     files = [parameter("json", output.JsonFile)]
     if benchmark.page:
@@ -105,104 +115,3 @@ for _name, _benchmark in BENCHMARKS.items():
 @app.callback()
 def bench() -> None:
     """Measure against other backends, in one run, with every result checked."""
-
-
-@app.command(epilog=epilog("staleness"))
-def staleness(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,
-    steps: Annotated[
-        int, typer.Option(min=5, max=MAX_SAMPLES, help="Synchronous steps; other modes take as many gradients.")
-    ] = 160,
-    step_ms: Annotated[
-        float, typer.Option(min=0.1, max=60_000, help="Emulated compute time of an ordinary step.")
-    ] = 30.0,
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each mode, with a seed each.")] = 2,
-    target: Annotated[float, typer.Option(min=0, max=1, help="Test accuracy whose time is compared.")] = 0.9,
-    modes: Annotated[str, typer.Option(help="Separated by commas; all by default.")] = "",
-    conditions: Annotated[
-        str,
-        typer.Option(
-            help="Of even, random, slow-worker, slow-link and slow-worker-over-links (both root); all but the last by "
-            "default."
-        ),
-    ] = "",
-    rate: Annotated[str, typer.Option(help="Of the slow links.")] = "4mbit",
-    task: Annotated[str, typer.Option(help="What is trained: digits or text.")] = "digits",
-    slow: Annotated[
-        float, typer.Option(min=1, max=1000, help="How many times longer than an ordinary one a slow worker's step is.")
-    ] = 3.0,
-    switch_at: Annotated[
-        str, typer.Option(help="Where sums are made over links: own, rank0, hosts, spare:K, spare-only:K.")
-    ] = "own",
-    json: Annotated[Path | None, typer.Option(help="File for the rows, with the curves.")] = None,
-    plot: Annotated[Path, typer.Option(help="PNG file for the curves.")] = Path("fanin-staleness.png"),
-    record: output.RecordFile = None,
-    html: output.HtmlFile = None,
-) -> None:
-    """Train synchronously, stale synchronously and asynchronously, with even and uneven workers."""
-    extras.require("demo", "`fanin bench staleness`")
-    output.check(json, plot, record, html)
-    from rich.console import Console
-
-    from fanin.benchmarks import staleness as benchmark
-    from fanin.emulation.network import units
-    from fanin.emulation.network.switch_place import SwitchPlace
-    from fanin.emulation.network.topology import Link
-    from fanin.errors import ConfigurationError
-
-    rate_bit_s = Link(rate_bit_s=units.rate_bit_s(rate)).rate_bit_s
-    if rate_bit_s is None:
-        raise ConfigurationError("a slow link needs a rate, such as 4mbit")
-    plan = benchmark.Plan(
-        workers=workers,
-        steps=steps,
-        step_ms=step_ms,
-        repeats=repeats,
-        target=target,
-        modes=tuple(modes.split(",")) if modes else benchmark.USUAL_MODES,
-        conditions=tuple(conditions.split(",")) if conditions else benchmark.USUAL_CONDITIONS,
-        rate_bit_s=rate_bit_s,
-        task=task,
-        slow=slow,
-        switch_at=SwitchPlace.parse(switch_at),
-    )
-    benchmark.bench(
-        plan,
-        json_file=json,
-        plot_file=plot,
-        record_file=record,
-        html=html,
-        console=Console(),
-        command=output.command_line(),
-    )
-
-
-@app.command(epilog=epilog("fairness"))
-def fairness(
-    rate: Annotated[str, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = "100mbit",
-    seconds: Annotated[float, typer.Option(min=0.5, max=3600, help="Of summing, for each row.")] = 5.0,
-    target: Annotated[str, typer.Option(help="The switch's engine: native or python.")] = "native",
-    json: output.JsonFile = None,
-    record: output.RecordFile = None,
-    html: output.HtmlFile = None,
-) -> None:
-    """Two jobs on one switch, one of them flooding it: what the other keeps of its rate (root)."""
-    extras.require("torch", "`fanin bench fairness`")
-    output.check(json, record, html)
-    from rich.console import Console
-
-    from fanin.benchmarks import fairness as benchmark
-    from fanin.emulation.network import units
-    from fanin.emulation.network.topology import Link
-
-    link = Link(rate_bit_s=units.rate_bit_s(rate))
-    benchmark.bench(
-        link,
-        seconds,
-        target=target,
-        json_file=json,
-        record_file=record,
-        html=html,
-        console=Console(),
-        command=output.command_line(),
-    )

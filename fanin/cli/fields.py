@@ -59,6 +59,8 @@ def _parameter(setting: Setting, text: str, absent: bool) -> inspect.Parameter:
     facts: dict[str, Any] = {"help": text}
     if setting.text is not None:
         kind, default = str, setting.written(default) if setting.has_default else default
+        if isinstance(default, str) and "," in default:
+            facts["show_default"] = default.replace(",", ", ")  # lines of help break at spaces alone
     elif setting.bounds is not None:
         facts |= {"min": setting.bounds.least, "max": setting.bounds.most}
     if absent:

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console, RenderableType
 
 from fanin.benchmarks import allreduce, codecs_train_rows, codecs_train_tables, fairness, network, staleness
-from fanin.benchmarks.fairness_worker import SECOND_JOBS
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network import display
@@ -199,8 +198,8 @@ def traffic() -> FigureTable:
 
 def jobs() -> FigureTable:
     """The table of `fanin bench fairness`."""
-    row = {"bytes_per_s": 1e9, "flooded": 915_000, "of_fair_rate": 1.0}
-    return fairness.table_of([{**row, "second_job": name} for name in SECOND_JOBS])
+    row = fairness.Row(second_job="", bytes_per_s=1e9, sums=1, flooded=915_000, of_fair_rate=1.0)
+    return fairness.table_of([dataclasses.replace(row, second_job=name) for name in fairness.SECOND_JOBS])
 
 
 TABLES = [all_reduces, links, training, training_steps, comparison, emulation, traffic, jobs]
