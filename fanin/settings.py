@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -84,9 +85,9 @@ class Setting:
     @property
     def is_option(self) -> bool:
         """Whether a command line can give it: a text, a number, a flag or a file, not a table of a scenario's file."""
-        return self.text is not None or all(
-            each in (str, int, float, bool, Path, type(None)) for each in (typing.get_args(self.kind) or (self.kind,))
-        )
+        united = typing.get_origin(self.kind) in (types.UnionType, typing.Union)
+        kinds = typing.get_args(self.kind) if united else (self.kind,)
+        return self.text is not None or all(each in (str, int, float, bool, Path, type(None)) for each in kinds)
 
     @property
     def has_default(self) -> bool:

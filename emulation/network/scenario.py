@@ -96,7 +96,9 @@ class Scenario(Cluster):
     lanes: Annotated[int, Bounds(4, 32)] = 32
     """Bits per lane: 32, 16, 8 or 4."""
     duplicate: str = "0%"
+    """Share of frames that every link sends twice."""
     reorder: str = "0%"
+    """Share of frames that every link sends three frames late."""
     links: dict[str, LinkTable] = field(default_factory=dict)
     """By host, which with one rank on each is the rank."""
     uplink: LinkTable | None = None
@@ -106,6 +108,7 @@ class Scenario(Cluster):
     stragglers: dict[str, str] = field(default_factory=dict)
     """Factor of each slow rank, by rank."""
     faults: tuple[str, ...] = ()
+    """Clauses of the schedule of faults (fanin/faults.py)."""
     restarts: Annotated[int, Bounds(0, MAX_RESTARTS)] = 0
     """How often torchrun starts all workers anew."""
     fallback: str = "raise"

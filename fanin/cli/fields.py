@@ -64,6 +64,7 @@ def _parameter(setting: Setting, text: str, absent: bool) -> inspect.Parameter:
     elif setting.bounds is not None:
         facts |= {"min": setting.bounds.least, "max": setting.bounds.most}
     if absent:
+        facts["show_default"] = str(default) or False
         kind, default = kind | None, None
     return inspect.Parameter(
         setting.field,
@@ -88,10 +89,14 @@ def with_options(
         texts = {each.name: given.pop(each.name) for each in own}
         call(lambda: kind(**fields_of(kind, texts)), typed, **given)
 
-    command.__doc__ = text
-    first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
-    command.__signature__ = inspect.Signature([first, *own, *more])  # type: ignore[attr-defined]
-    return command
+    return taking(command, text, [parameter("context", typer.Context, inspect.Parameter.empty), *own, *more])
+
+
+def taking(call: Callable[..., None], text: str, options: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """`call`, which takes any keywords, as a function for typer with these parameters and this help."""
+    call.__doc__ = text
+    call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return call
 
 
 def is_typed(context: typer.Context, parameter: str) -> bool:
