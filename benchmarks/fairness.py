@@ -7,131 +7,165 @@ first job's rate while the second sums is its fair rate. Every sum is checked.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-
-from fanin import files
-from fanin.benchmarks.fairness_worker import COUNT, SECOND_JOBS
-from fanin.emulation.announced import announced
+from fanin.benchmarks.control_flood import FLOODS
+from fanin.benchmarks.harness import Output, reports_of_job, table
 from fanin.emulation.figures import FigureTable
-from fanin.emulation.network.fabric import Fabric
-from fanin.emulation.network.placed_job import placed_job
-from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.topology import Link, Topology
-from fanin.emulation.network.traffic import LinkWatch
-from fanin.emulation.record import Quantity, Scalar
-from fanin.emulation.recording import Beginning, finished
-from fanin.emulation.report import publish
-from fanin.errors import ConfigurationError, FaninError
+from fanin.emulation.network.units import Rate
+from fanin.emulation.record import Quantity
+from fanin.errors import FaninError
+from fanin.settings import Bounds, Named, OneOf, check_bounds, words_of
+
+if TYPE_CHECKING:
+    from fanin.emulation.network.fabric import Fabric
 
 WORKERS = 4
 PROMISED_SHARE = 0.8
 """Share of its fair rate that a job keeps under any load of the other."""
-TARGETS = ("native", "python")
+COUNT = 1 << 18
+"""int32 elements of a sum: exact, so that every one can be checked."""
+SECOND_JOBS = ("idle", "sum", "packets", *FLOODS)
+"""Activities of the second job while the first sums; from the third on, it floods the switch."""
 
 
-def bench(
-    link: Link,
-    seconds: float,
-    *,
-    target: str = "native",
-    json_file: Path | None,
-    record_file: Path | None,
-    html: Path | None,
-    console: Console,
-    command: str,
-) -> list[dict[str, Any]]:
-    """Measure, print a table, write the rows, the run's record and its report. FaninError where a sum is wrong.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Settings of the benchmark."""
 
-    `target`: the switch's engine, `native` or `python`.
-    """
-    if target not in TARGETS:
-        raise ConfigurationError(f"target = {target!r}; expected one of {', '.join(TARGETS)}")
-    beginning, rows = Beginning(), []
+    rate_bit_s: Annotated[Rate, Named("rate")] = 1e8
+    """Rate of every link, each way: 100mbit, 1gbit, none."""
+    seconds: Annotated[float, Bounds(0.5, 3600)] = 5.0
+    """Seconds of summing, for each row."""
+    target: Annotated[str, OneOf("native", "python")] = "native"
+    """The switch's engine: native or python."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        _ = self.link
+
+    @property
+    def link(self) -> Link:
+        """Link of every host."""
+        return Link(rate_bit_s=self.rate_bit_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Command line of a process (fairness_worker.py)."""
+
+    second_job: Annotated[str, OneOf(*SECOND_JOBS)]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Figures of the first job beside one activity of the second."""
+
+    second_job: str
+    bytes_per_s: float
+    """Bytes of gradients that a worker had summed in a second."""
+    sums: int
+    flooded: int
+    """Packets, messages or connections of the second job."""
+    of_fair_rate: float
+
+
+def bench(plan: Plan, output: Output) -> list[Row]:
+    """Measure, print a table, write rows, record and page. FaninError where a sum is wrong."""
+    from fanin.emulation.network.fabric import Fabric
+    from fanin.emulation.network.switches import Switches
+    from fanin.emulation.network.traffic import LinkWatch
+
+    link, found = plan.link, []
     with (
         Fabric(Topology(workers=WORKERS, link=link)) as fabric,
-        LinkWatch(fabric, beginning.clock_s) as watch,
+        LinkWatch(fabric, output.began.clock_s) as watch,
     ):
         for second in SECOND_JOBS:
             # A switch for each: the jobs that a flood of joins leaves forming would use up the quota of its address.
-            with announced(console, f"second job: {second}"), Switches(fabric, target, fabric.folder):
-                rows.append(_measure(fabric, second, seconds))
-    fair = next(row["bytes_per_s"] for row in rows if row["second_job"] == "sum")
-    for row in rows:
-        row["of_fair_rate"] = row["bytes_per_s"] / fair
-    console.print(table_of(rows))
-    if json_file:
-        files.write(json_file, json.dumps(rows, indent=2) + "\n", "the figures")
-    most = max(row["flooded"] for row in rows)
-    settings: dict[str, Scalar] = {"workers": WORKERS, "rate_bit_s": link.rate_bit_s, "mtu": link.mtu, "target": target}
-    record = finished(
-        beginning,
-        kind="bench",
-        title="Two jobs on one switch",
-        command=command,
-        settings={**settings, "seconds_each": seconds},
+            with Switches(fabric, plan.target, fabric.folder):
+                found.append(_measure(plan, fabric, Asked(second_job=second, seconds=plan.seconds), output))
+    fair = next(bytes_per_s for second, bytes_per_s, _, _ in found if second == "sum")
+    rows = [
+        Row(second_job=second, bytes_per_s=rate, sums=sums, flooded=flooded, of_fair_rate=rate / fair)
+        for second, rate, sums, flooded in found
+    ]
+    output.show(rows, table_of(rows))
+    most = max(row.flooded for row in rows)
+    output.publish(
+        "Two jobs on one switch",
+        {
+            "workers": WORKERS,
+            "rate_bit_s": link.rate_bit_s,
+            "mtu": link.mtu,
+            "target": plan.target,
+            "seconds_each": plan.seconds,
+        },
         quantities=quantities_of(rows, link),
         links=watch.links(),
-        notes=(f"At most {most:,} packets, messages or connections were flooded in {seconds:g} s.",),
+        notes=(f"At most {most:,} packets, messages or connections were flooded in {plan.seconds:g} s.",),
     )
-    if record_file:
-        record.write(record_file)
-    publish(record, html, console)
     return rows
 
 
-def table_of(rows: list[dict[str, Any]]) -> FigureTable:
+def _measure(plan: Plan, fabric: Fabric, asked: Asked, output: Output) -> tuple[str, float, int, int]:
+    """What the second job does, the first one's bytes per second and sums, and what was flooded."""
+    from fanin.emulation.network.placed_job import placed_job
+
+    job = placed_job(fabric, "fanin.benchmarks.fairness_worker", words_of(asked))
+    found = list(reports_of_job(output, f"second job: {asked.second_job}", job))
+    if any(report.get("wrong") for report in found):
+        raise FaninError(f"second job {asked.second_job}: sums were wrong; please report this")
+    first = [report for report in found if report["job"] == 0]
+    rate = min(report["sums"] * COUNT * 4 / report["seconds"] for report in first)
+    return asked.second_job, rate, first[0]["sums"], sum(report.get("flooded", 0) for report in found)
+
+
+def table_of(rows: Sequence[Row]) -> FigureTable:
     """The rows as a table for people."""
-    headings = ("second job", "first job", "of its fair rate", "flooded")
-    table = FigureTable("two jobs on one switch: what the first one keeps", headings)
-    for row in rows:
-        rate, share = f"{row['bytes_per_s'] * 8e-6:.0f} Mbit/s", f"{row['of_fair_rate']:.2f}"
-        table.add(row["second_job"], rate, share, f"{row['flooded']:,}")
-    return table
+    return table(
+        "two jobs on one switch: what the first one keeps",
+        rows,
+        [
+            ("second job", "second_job"),
+            ("first job", lambda row: f"{row.bytes_per_s * 8e-6:.0f} Mbit/s"),
+            ("of its fair rate", "of_fair_rate:.2f"),
+            ("flooded", "flooded:,"),
+        ],
+    )
 
 
-def quantities_of(rows: list[dict[str, Any]], link: Link) -> list[Quantity]:
+def quantities_of(rows: Sequence[Row], link: Link) -> list[Quantity]:
     """The rows as bars: what the first job carried, and of its fair rate."""
     rate = "Gradients per second that a worker of the first job had summed, by what the second job did meanwhile."
     if link.rate_bit_s is not None:
         rate += " Dashed: the rate of its link."
     share = f"Over the rate while the second job sums as well. Dashed: {PROMISED_SHARE:.0%}, which it is to keep."
-    return [
-        *(
-            Quantity(
-                plot="What the first job carries",
-                name=f"second job: {row['second_job']}",
-                unit="bit/s",
-                value=row["bytes_per_s"] * 8,
-                limit=link.rate_bit_s,
-                caption=rate,
-            )
-            for row in rows
-        ),
-        *(
-            Quantity(
-                plot="What the first job keeps of its fair rate",
-                name=f"second job: {row['second_job']}",
-                unit="share",
-                value=row["of_fair_rate"],
-                limit=PROMISED_SHARE,
-                caption=share,
-            )
-            for row in rows
-        ),
+    names = [f"second job: {row.second_job}" for row in rows]
+    carried = [
+        Quantity(
+            plot="What the first job carries",
+            name=name,
+            unit="bit/s",
+            value=row.bytes_per_s * 8,
+            limit=link.rate_bit_s,
+            caption=rate,
+        )
+        for name, row in zip(names, rows, strict=True)
     ]
-
-
-def _measure(fabric: Fabric, second: str, seconds: float) -> dict[str, Any]:
-    arguments = ["--second-job", second, "--seconds", str(seconds)]
-    with placed_job(fabric, "fanin.benchmarks.fairness_worker", arguments) as job:
-        reports = [report.record for report in job.reports()]
-    first = [report for report in reports if report["job"] == 0]
-    if any(report["wrong"] for report in reports if "wrong" in report):
-        raise FaninError(f"second job {second}: sums were wrong; please report this")
-    rate = min(report["sums"] * COUNT * 4 / report["seconds"] for report in first)
-    flooded = sum(report.get("flooded", 0) for report in reports)
-    return {"second_job": second, "bytes_per_s": rate, "sums": first[0]["sums"], "flooded": flooded}
+    kept = [
+        Quantity(
+            plot="What the first job keeps of its fair rate",
+            name=name,
+            unit="share",
+            value=row.of_fair_rate,
+            limit=PROMISED_SHARE,
+            caption=share,
+        )
+        for name, row in zip(names, rows, strict=True)
+    ]
+    return carried + kept

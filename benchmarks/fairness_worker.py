@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
 import os
 import socket
 import time
@@ -13,16 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from fanin.benchmarks.control_flood import FLOODS
+from fanin.benchmarks.fairness import COUNT, Asked
+from fanin.benchmarks.ranks import asked_of, report
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.wire import Kind, Packet
 
-COUNT = 1 << 18
-"""int32 elements of a sum: exact, so that every one can be checked."""
 WARM_UP_SUMS = 3
-SECOND_JOBS = ("idle", "sum", "packets", *FLOODS)
-"""Activities of the second job while the first sums; from the third on, it floods the switch."""
 FLOOD_BURST = 64
 LOWEST_PRIORITY = 19
 
@@ -97,28 +93,23 @@ def _sum(session: Session, values: np.ndarray, signature: int) -> None:
     session.wait(session.submit(reduction), 60.0)
 
 
-def main() -> None:
-    """Join a job of two, and do as told."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--second-job", choices=SECOND_JOBS, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    arguments = parser.parse_args()
-    rank = int(os.environ["RANK"])
-    job, own_rank = divmod(rank, 2)
+def main(asked: Asked) -> None:
+    """Join a job of two, and do as asked."""
+    job, own_rank = divmod(int(os.environ["RANK"]), 2)
     options = Options.from_environment(os.environ)
     assert options.switch is not None
     switch = SwitchAddress.parse(options.switch)
     with Session.join(options=options, switch=switch, job_name=f"job {job}", rank=own_rank, size=2) as session:
-        if job == 0 or arguments.second_job == "sum":
-            report = summing(session, arguments.seconds)
-        elif arguments.second_job == "packets":
-            report = flooding(session, arguments.seconds + 1.0)
-        elif arguments.second_job in FLOODS:
-            report = flooding_control(arguments.second_job, switch, arguments.seconds + 1.0)
+        if job == 0 or asked.second_job == "sum":
+            found = summing(session, asked.seconds)
+        elif asked.second_job == "packets":
+            found = flooding(session, asked.seconds + 1.0)
+        elif asked.second_job in FLOODS:
+            found = flooding_control(asked.second_job, switch, asked.seconds + 1.0)
         else:
-            report = {}
-    print(json.dumps({"job": job, **report}), flush=True)
+            found = {}
+    report({"job": job, **found})
 
 
 if __name__ == "__main__":
-    main()
+    main(asked_of(Asked, __doc__))

@@ -8,242 +8,262 @@ rather than the links are marked.
 
 from __future__ import annotations
 
-import platform
 import statistics
-import time
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import datetime, timezone
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
 from rich.filesize import decimal
 
-import fanin
-from fanin.benchmarks import mpi
-from fanin.benchmarks.allreduce import FLOAT_BYTES, ROUNDS, checked_error, slowest_ranks
+from fanin.benchmarks import allreduce, mpi, shared_link
+from fanin.benchmarks.allreduce import ROUNDS, checked_error
+from fanin.benchmarks.harness import Output, Report, busy, by, reports_of_job, slowest, table
 from fanin.benchmarks.ideal import ideal_s
-from fanin.benchmarks.rivals import Rival
-from fanin.emulation.announced import Tell, announced, reports_of
-from fanin.emulation.dataclass_files import write_rows
-from fanin.emulation.figures import FigureTable, milliseconds
-from fanin.emulation.machine import machine
-from fanin.emulation.network.cross_traffic import CrossTraffic, check_flows
-from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
-from fanin.emulation.network.placed_job import MASTER_PORT, placed_job
-from fanin.emulation.network.switch_place import OWN, SwitchPlace
-from fanin.emulation.network.switches import Switches
-from fanin.emulation.network.topology import Link, Topology
-from fanin.emulation.network.traffic import LinkWatch
-from fanin.emulation.record import VERSION, Row, RunRecord
-from fanin.emulation.report import publish
+from fanin.benchmarks.rivals import (
+    FLOAT_BYTES,
+    MAX_SAMPLES,
+    Rival,
+    Rivals,
+    check_bytes,
+    check_rivals,
+    rivals_of,
+)
+from fanin.emulation.figures import FigureTable
+from fanin.emulation.network import scenario
+from fanin.emulation.network.topology import MAX_TOTAL_WORKERS, Topology
+from fanin.emulation.record import Row
 from fanin.errors import ConfigurationError, FaninError
-from fanin.options import Options
+from fanin.settings import Bounds, Lanes, Named, Numbers, Words, check_bounds, words_of
 
-MIN_SAMPLES = 5
-MAX_WORKERS = 100
+if TYPE_CHECKING:
+    from fanin.emulation.network.fabric import Fabric
+
 BOUND_MARK = " !"
 """Behind the processors' share, where it is what bounds the row."""
+MAX_JOBS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Settings of the benchmark."""
+class Plan(scenario.Cluster):
+    """Settings of the benchmark, and with `shared_link` of another one (shared_link.py)."""
 
-    workers: int
-    """Number of ranks in all."""
-    sizes: tuple[int, ...]
-    """Bytes of float32 per worker, each a multiple of 4."""
-    link: Link
-    lanes: tuple[int | str, ...]
-    against: tuple[str, ...]
-    """Rivals out of `gloo` and `mpi`."""
-    samples: int
-    """Per rival and size."""
-    steps: int = 0
-    """Whole training steps to time per rival (DDP, the text transformer of the demo); 0: none."""
-    ranks_per_host: int = 1
-    switch_at: SwitchPlace = OWN
-    racks: int = 1
-    uplink: Link | None = None
-    """Between a rack and the root; None: as `link`."""
-    tcp_flows: int = 0
-    """TCP flows from host to host beside the measurement."""
+    workers: Annotated[int, Bounds(2, MAX_TOTAL_WORKERS)] = 4
+    """Ranks in all."""
+    queue: str = "1mib"
+    """Queue at either end of every link: 512kib. With --shared-link: of the shared one, or several with commas."""
+    uplink: str | None = None
+    """Uplink of every rack: 100mbit, or rate=1gbit,delay=1ms. As other links by default. With --shared-link: the link
+    that is shared, by hosts with a link of --rate each."""
+    tcp_flows: Numbers = (0,)
+    """TCP flows from host to host, at most 64; with --shared-link beside the workers, or several numbers with
+    commas."""
+    sizes: Annotated[Numbers, Named("bytes")] = (26_214_400,)
+    """Bytes of float32 per worker, several separated by commas."""
+    lanes: Lanes = (32, 16, 8)
+    """fanin's lane widths, separated by commas: 8 (packed), 4/8 (bits up / down)."""
+    against: Words = ("gloo",)
+    """Rivals: gloo, mpi; separated by commas."""
+    samples: Annotated[int, Bounds(5, MAX_SAMPLES)] = 11
+    """Samples per rival and size."""
+    steps: Annotated[int, Bounds(0, MAX_SAMPLES)] = 0
+    """Training steps to time as well (DDP, text transformer)."""
+    shared_link: bool = False
+    """All workers behind one link, without gloo and torch: who gets what."""
+    jobs: Annotated[int, Bounds(1, MAX_JOBS)] = 1
+    """With --shared-link: jobs of so many workers each."""
+    seconds: Annotated[float | None, Bounds(1.0, 3600.0)] = None
+    """With --shared-link: how long a row takes. 10, and 40 beside TCP flows."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.shared_link:
+            _ = self.shared_plans
+            return
+        if len(self.tcp_flows) != 1:
+            raise ConfigurationError(f"tcp_flows = {self.tcp_flows}; expected one number, or --shared-link")
+        topology = self.topology
+        if "mpi" in self.against and topology.ranks_per_host > 1:
+            raise ConfigurationError("against = mpi: OpenMPI is measured with ranks_per_host = 1 only")
+        check_bytes(*self.sizes)
+        check_rivals([Rival("fanin", lanes) for lanes in self.lanes], self.against)
+
+    def scenario(self, **changes: Any) -> scenario.Scenario:
+        """The cluster to build; ConfigurationError where there can be none."""
+        shape = {each.name: getattr(self, each.name) for each in fields(scenario.Cluster)}
+        uplink = None if self.uplink is None else scenario.uplink(self.uplink)
+        return scenario.Scenario(**{**shape, "uplink": uplink, "tcp_flows": self.tcp_flows[0], **changes})
 
     @property
     def topology(self) -> Topology:
-        """The cluster to build."""
-        return Topology(
-            workers=self.workers,
-            link=self.link,
-            ranks_per_host=self.ranks_per_host,
-            switch_at=self.switch_at,
-            racks=self.racks,
-            uplink=self.uplink or self.link,
-        )
+        """Hosts and links of the cluster."""
+        return self.scenario().topology
 
-    def __post_init__(self) -> None:
-        if not 2 <= self.workers <= MAX_WORKERS:
-            raise ConfigurationError(f"workers = {self.workers}; must be in 2..{MAX_WORKERS}")
-        if self.uplink is not None and self.racks == 1:
-            raise ConfigurationError("uplink: there is none with racks = 1; expected racks = 2 or more")
-        check_flows(self.tcp_flows, self.topology.hosts)
-        if "mpi" in self.against and self.ranks_per_host > 1:
-            raise ConfigurationError("against = mpi: OpenMPI is measured with ranks_per_host = 1 only")
-        if any(size <= 0 or size % FLOAT_BYTES for size in self.sizes):
-            raise ConfigurationError(f"bytes = {self.sizes}; must be positive multiples of {FLOAT_BYTES}")
-        if self.samples < MIN_SAMPLES:
-            raise ConfigurationError(f"samples = {self.samples}; must be at least {MIN_SAMPLES}")
-        for lanes in self.lanes:
-            Options(lanes=lanes)
-        unknown = set(self.against) - {"gloo", "mpi"}
-        if unknown or not (self.lanes or self.against):
-            raise ConfigurationError(f"against = {','.join(self.against)!r}; name some of gloo and mpi")
+    @property
+    def shared_plans(self) -> list[shared_link.Plan]:
+        """The rows of --shared-link: one for each queue and number of TCP flows."""
+        if len(self.sizes) != 1:
+            raise ConfigurationError(f"bytes = {self.sizes}; expected one number with --shared-link")
+        racks = 1 if self.uplink is None else 2  # with one, a scenario has no uplink
+        shapes = [self.scenario(queue=queue, racks=racks, tcp_flows=0).topology for queue in self.queue.split(",")]
+        return [
+            shared_link.Plan(
+                workers=self.workers,
+                jobs=self.jobs,
+                tcp_flows=beside,
+                size=self.sizes[0],
+                link=shape.link,
+                uplink=None if self.uplink is None else shape.uplink,
+                seconds=self.seconds or shared_link.usual_seconds(beside),
+            )
+            for shape in shapes
+            for beside in self.tcp_flows
+        ]
 
 
-def bench(
-    plan: Plan, *, json_file: Path | None, record_file: Path | None, html: Path | None, console: Console, command: str
-) -> list[Row]:
-    """Measure, check, print a table; write a JSON list of rows, the run's record and its report."""
-    started, clock = datetime.now(timezone.utc), time.monotonic()
-    rivals = [Rival("fanin", lanes) for lanes in plan.lanes]
-    rivals += [Rival("gloo")] if "gloo" in plan.against else []
-    notes = []
-    if "mpi" in plan.against:
-        absent = mpi.missing()
-        if absent:
-            notes.append(f"OpenMPI is absent from the comparison: {absent}")
-            console.print(notes[-1])
-        else:
-            rivals.append(Rival("mpi", transport="tcp"))
-    topology, place = plan.topology, str(plan.switch_at)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSteps:
+    """Command line of a rank that takes training steps (step_worker.py)."""
+
+    rivals: Rivals
+    steps: int
+
+
+def bench(plan: Plan, output: Output) -> Sequence[Row | shared_link.Shares]:
+    """Measure, check, print a table; write rows, record and page."""
+    if plan.shared_link:
+        return shared_link.bench(plan.shared_plans, output)
+    from fanin.emulation.network.cross_traffic import CrossTraffic
+    from fanin.emulation.network.fabric import Fabric
+    from fanin.emulation.network.switches import Switches
+    from fanin.emulation.network.traffic import LinkWatch
+
+    rivals = rivals_of([Rival("fanin", lanes) for lanes in plan.lanes], plan.against, ("tcp",), output)
+    topology = plan.topology
     rows: list[Row] = []
     with ExitStack() as stack:
         fabric = stack.enter_context(Fabric(topology))
         stack.enter_context(Switches(fabric, "native", fabric.folder))
-        watch = stack.enter_context(LinkWatch(fabric, clock))
-        cluster = _Cluster(fabric, fabric.folder)
-        if plan.tcp_flows:
-            traffic = stack.enter_context(CrossTraffic(fabric, plan.tcp_flows))
+        watch = stack.enter_context(LinkWatch(fabric, output.began.clock_s))
+        cluster = _Cluster(plan, topology, fabric, output)
+        if plan.tcp_flows[0]:
+            traffic = stack.enter_context(CrossTraffic(fabric, plan.tcp_flows[0]))
         for size in plan.sizes:
-            with announced(console, f"{plan.workers} workers, {size:,} bytes") as tell:
-                rows += cluster.all_reduces(plan, rivals, size, tell)
+            rows += cluster.all_reduces(rivals, size)
         if plan.steps:
-            with announced(console, f"{plan.workers} workers, {plan.steps} training steps") as tell:
-                rows += cluster.training_steps(plan, [rival for rival in rivals if rival.backend != "mpi"], tell)
-        if plan.tcp_flows:
-            notes.append(traffic.in_words())
-    console.print(table_of(plan, rows, notes))
-    if json_file:
-        write_rows(json_file, rows)
-    record = RunRecord(
-        version=VERSION,
-        kind="bench",
-        title=f"All-reduce over emulated links, {plan.workers} workers, switch: {plan.switch_at.in_words}",
-        command=command,
-        started=started.isoformat(timespec="seconds"),
-        duration_s=time.monotonic() - clock,
-        outcome="finished",
-        software=fanin.__version__,
-        kernel=platform.release(),
-        machine=machine(),
-        settings={
+            rows += cluster.training_steps([rival for rival in rivals if rival.backend != "mpi"])
+        if plan.tcp_flows[0]:
+            output.notes.append(traffic.in_words())
+    output.show(rows, table_of(plan, rows, output.notes))
+    output.publish(
+        f"All-reduce over emulated links, {plan.workers} workers, switch: {topology.switch_at.in_words}",
+        {
             "workers": plan.workers,
             "ranks_per_host": plan.ranks_per_host,
-            "switch_at": place,
+            "switch_at": str(topology.switch_at),
             "racks": plan.racks,
-            "rate_bit_s": plan.link.rate_bit_s,
+            "rate_bit_s": topology.link.rate_bit_s,
             "uplink_bit_s": topology.uplink.rate_bit_s,
-            "mtu": plan.link.mtu,
-            "queue_bytes": plan.link.queue_bytes,
-            "tcp_flows": plan.tcp_flows,
+            "mtu": plan.mtu,
+            "queue_bytes": topology.link.queue_bytes,
+            "tcp_flows": plan.tcp_flows[0],
         },
         links=watch.links(),
         rows=tuple(rows),
-        notes=tuple(notes),
     )
-    if record_file:
-        record.write(record_file)
-    publish(record, html, console)
     return rows
 
 
 class _Cluster:
     """Runs worker programs in a fabric."""
 
-    def __init__(self, fabric: Fabric, folder: Path) -> None:
-        self._fabric = fabric
-        self._folder = folder
+    def __init__(self, plan: Plan, topology: Topology, fabric: Fabric, output: Output) -> None:
+        self._plan, self._topology, self._fabric, self._output = plan, topology, fabric, output
         self._jobs = 0
 
-    def all_reduces(self, plan: Plan, rivals: list[Rival], size: int, tell: Tell) -> list[Row]:
+    def all_reduces(self, rivals: Sequence[Rival], size: int) -> list[Row]:
         """A row per rival. FaninError where a result is wrong or differs between ranks."""
-        arguments = ["--rivals", ",".join(rival.label for rival in rivals), "--count", str(size // FLOAT_BYTES)]
-        arguments += ["--rounds", str(ROUNDS), "--samples-per-round", str(-(-plan.samples // ROUNDS))]
-        environment = {}
-        if any(rival.backend == "mpi" for rival in rivals):
-            environment = self._mpi(plan.workers)
-        reports = self._run("fanin.benchmarks.allreduce_worker", arguments, environment, tell)
-        # Rounds are of equal length, so the last one may have measured more than was asked for.
-        seconds = {rival: slowest_ranks(reports[rival.label])[: plan.samples] for rival in rivals}
-        gloo_s = next((statistics.median(seconds[rival]) for rival in rivals if rival.backend == "gloo"), None)
-        return [_row(plan, rival, size, reports[rival.label], seconds[rival], gloo_s) for rival in rivals]
-
-    def training_steps(self, plan: Plan, rivals: list[Rival], tell: Tell) -> list[Row]:
-        """A row per rival; FaninError where replicas differ."""
-        arguments = ["--rivals", ",".join(rival.label for rival in rivals), "--steps", str(plan.steps)]
-        reports = self._run("fanin.benchmarks.step_worker", arguments, {}, tell)
-        gloo_s = next(
-            (statistics.median(slowest_ranks(reports[rival.label])) for rival in rivals if rival.backend == "gloo"),
-            None,
+        asked = allreduce.Asked(
+            rivals=tuple(rivals), count=size // FLOAT_BYTES, samples_per_round=-(-self._plan.samples // ROUNDS)
         )
+        environment = self._mpi(self._plan.workers) if any(rival.backend == "mpi" for rival in rivals) else {}
+        found = self._run(f"{size:,} bytes", allreduce.WORKER, asked, environment)
+        gloo_s = self._gloo_s(found)
         rows = []
         for rival in rivals:
-            if len({report["replica"] for report in reports[rival.label]}) != 1:
-                raise FaninError(f"{rival.label}: the ranks' parameters differ after {plan.steps} steps")
-            seconds = slowest_ranks(reports[rival.label])
+            own = found[rival.label]
+            resent = [each["retransmissions"] for each in own if each.get("retransmissions") is not None]
             rows.append(
-                Row(
-                    backend=rival.name,
-                    lanes=rival.widths[1],
-                    workers=plan.workers,
-                    bytes=reports[rival.label][0]["gradient_bytes"],
-                    rate_bit_s=plan.link.rate_bit_s,
-                    measures="step",
-                    median_s=statistics.median(seconds),
-                    fastest_s=min(seconds),
-                    slowest_s=max(seconds),
-                    samples=len(seconds),
-                    ideal_s=None,
-                    ratio_to_gloo=gloo_s / statistics.median(seconds) if gloo_s else None,
-                    max_error=None,
-                    switch=plan.switch_at.in_words,
-                    ranks_per_host=plan.ranks_per_host,
-                    processor=_processor(reports[rival.label]),
+                self._row(
+                    rival,
+                    own,
+                    gloo_s,
+                    bytes=size,
+                    measures="allreduce",
+                    ideal_s=ideal_s(self._topology, rival, size),
+                    max_error=checked_error(rival, own, self._plan.workers),
+                    retransmissions=sum(resent) if resent else None,
                 )
             )
         return rows
 
-    def _run(
-        self, module: str, arguments: list[str], environment: dict[str, str], tell: Tell
-    ) -> dict[str, list[dict[str, Any]]]:
+    def training_steps(self, rivals: Sequence[Rival]) -> list[Row]:
+        """A row per rival; FaninError where replicas differ."""
+        asked = AskedSteps(rivals=tuple(rivals), steps=self._plan.steps)
+        found = self._run(f"{self._plan.steps} training steps", "fanin.benchmarks.step_worker", asked, {})
+        gloo_s = self._gloo_s(found)
+        rows = []
+        for rival in rivals:
+            own = found[rival.label]
+            if len({report["replica"] for report in own}) != 1:
+                raise FaninError(f"{rival.label}: the ranks' parameters differ after {self._plan.steps} steps")
+            size = own[0]["gradient_bytes"]
+            rows.append(self._row(rival, own, gloo_s, bytes=size, measures="step", ideal_s=None, max_error=None))
+        return rows
+
+    def _gloo_s(self, found: dict[str, list[Report]]) -> float | None:
+        return statistics.median(self._seconds(found["gloo"])) if "gloo" in found else None
+
+    def _seconds(self, found: Sequence[Report]) -> list[float]:
+        # Rounds are of equal length, so the last one may have measured more than was asked for.
+        return slowest(found)[: self._plan.samples if "checksums" in found[0] else None]
+
+    def _row(self, rival: Rival, found: Sequence[Report], gloo_s: float | None, **measured: Any) -> Row:
+        """The rival's figures."""
+        seconds = self._seconds(found)
+        median_s = statistics.median(seconds)
+        return Row(
+            backend=rival.name,
+            lanes=rival.widths[1],
+            workers=self._plan.workers,
+            rate_bit_s=self._topology.link.rate_bit_s,
+            median_s=median_s,
+            fastest_s=min(seconds),
+            slowest_s=max(seconds),
+            samples=len(seconds),
+            ratio_to_gloo=gloo_s / median_s if gloo_s else None,
+            switch=self._topology.switch_at.in_words,
+            ranks_per_host=self._plan.ranks_per_host,
+            processor=busy(found),
+            **measured,
+        )
+
+    def _run(self, what: str, module: str, asked: Any, environment: dict[str, str]) -> dict[str, list[Report]]:
+        from fanin.emulation.network.placed_job import MASTER_PORT, placed_job
+
         self._jobs += 1
-        job = placed_job(self._fabric, module, arguments, environment, master_port=MASTER_PORT + self._jobs)
-        reports: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        with job:
-            for _, record in reports_of(job, tell):
-                reports[record["rival"]].append(record)
-        return reports
+        port = MASTER_PORT + self._jobs
+        job = placed_job(self._fabric, module, words_of(asked), environment, master_port=port)
+        return by(reports_of_job(self._output, f"{self._plan.workers} workers, {what}", job), "rival")
 
     def _mpi(self, workers: int) -> dict[str, str]:
         """For OpenMPI, which starts its daemons through an agent (address, command line): ours enters a namespace."""
-        agent = self._folder / "mpi-agent"
+        from fanin.emulation.network.fabric import WORKER_DEVICE
+
+        agent = self._fabric.folder / "mpi-agent"
         if not agent.exists():
             cases = "\n".join(
-                f"{self._fabric.topology.worker_address(rank)}) namespace={self._fabric.worker_namespace(rank)};;"
+                f"{self._topology.worker_address(rank)}) namespace={self._fabric.worker_namespace(rank)};;"
                 for rank in range(workers)
             )
             agent.write_text(
@@ -253,71 +273,45 @@ class _Cluster:
             )
             agent.chmod(0o755)
         return {
-            mpi.PROGRAM_VARIABLE: mpi.compile_program(str(self._folder)),
+            mpi.PROGRAM_VARIABLE: mpi.compile_program(str(self._fabric.folder)),
             mpi.AGENT_VARIABLE: str(agent),
-            mpi.HOSTS_VARIABLE: ",".join(self._fabric.topology.worker_address(rank) for rank in range(workers)),
+            mpi.HOSTS_VARIABLE: ",".join(self._topology.worker_address(rank) for rank in range(workers)),
             mpi.DEVICE_VARIABLE: WORKER_DEVICE,
         }
 
 
-def _row(
-    plan: Plan, rival: Rival, size: int, reports: list[dict[str, Any]], seconds: list[float], gloo_s: float | None
-) -> Row:
-    """The rival's figures, if its results deserve any."""
-    max_error = checked_error(rival, reports, plan.workers)
-    median_s = statistics.median(seconds)
-    resent = [report["retransmissions"] for report in reports if report.get("retransmissions") is not None]
-    return Row(
-        backend=rival.name,
-        lanes=rival.widths[1],
-        workers=plan.workers,
-        bytes=size,
-        rate_bit_s=plan.link.rate_bit_s,
-        measures="allreduce",
-        median_s=median_s,
-        fastest_s=min(seconds),
-        slowest_s=max(seconds),
-        samples=len(seconds),
-        ideal_s=ideal_s(plan.topology, rival, size),
-        ratio_to_gloo=gloo_s / median_s if gloo_s else None,
-        max_error=max_error,
-        retransmissions=sum(resent) if resent else None,
-        switch=plan.switch_at.in_words,
-        ranks_per_host=plan.ranks_per_host,
-        processor=_processor(reports),
-    )
-
-
-def _processor(reports: list[dict[str, Any]]) -> float | None:
-    """Load of the processors as rank 0 saw it; all ranks share the machine."""
-    return next((report["processor"] for report in reports if report.get("processor") is not None), None)
-
-
-def table_of(plan: Plan, rows: list[Row], notes: Sequence[str] = ()) -> FigureTable:
+def table_of(plan: Plan, rows: Sequence[Row], notes: Sequence[str] = ()) -> FigureTable:
     """The rows as a table for people."""
-    rate = "without limit" if plan.link.rate_bit_s is None else f"{plan.link.rate_bit_s / 1e6:g} Mbit/s"
-    headings = ("what", "size", "backend", "median ms", "ideal", "of ideal", "to gloo", "resent", "processors")
-    hosts = f" on {plan.topology.hosts} hosts" if plan.ranks_per_host > 1 else ""
+    topology = plan.topology
+    rate = topology.link.rate_bit_s
+    limit = "without limit" if rate is None else f"{rate / 1e6:g} Mbit/s"
+    hosts = f" on {topology.hosts} hosts" if plan.ranks_per_host > 1 else ""
     racks = f" in {plan.racks} racks" if plan.racks > 1 else ""
-    where = f"{plan.workers} workers{hosts}{racks}, links of {rate}, MTU {plan.link.mtu}"
-    table = FigureTable(f"{where}; switch: {plan.switch_at.in_words}", headings, left=("backend",))
-    for row in rows:
-        table.add(
-            row.measures,
-            decimal(row.bytes),
-            f"{row.backend} {row.lanes}" if row.backend == "fanin" else row.backend,
-            milliseconds(row.median_s),
-            milliseconds(row.ideal_s),
-            "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}",
-            "" if row.ratio_to_gloo is None else f"{row.ratio_to_gloo:.2f}",
-            "" if row.retransmissions is None else f"{row.retransmissions:,}",
-            "" if row.processor is None else f"{row.processor:.0%}{BOUND_MARK if row.processor_bound else ''}",
-        )
-    table.caption = (
+    caption = (
         f"{min(row.samples for row in rows)} samples each, interleaved; ideal: what the busiest link alone needs, "
         "headers and all; processors: how busy this machine's were"
     )
     if any(row.processor_bound for row in rows):
-        table.caption += f"; {BOUND_MARK.strip()}: they, not the links, set the time"
-    table.caption = "\n".join([table.caption, *notes])
-    return table
+        caption += f"; {BOUND_MARK.strip()}: they, not the links, set the time"
+
+    def processors(row: Row) -> str:
+        return "" if row.processor is None else f"{row.processor:.0%}{BOUND_MARK if row.processor_bound else ''}"
+
+    return table(
+        f"{plan.workers} workers{hosts}{racks}, links of {limit}, MTU {plan.mtu}; switch: "
+        f"{topology.switch_at.in_words}",
+        rows,
+        [
+            ("what", "measures"),
+            ("size", lambda row: decimal(row.bytes)),
+            ("backend", lambda row: f"{row.backend} {row.lanes}" if row.backend == "fanin" else row.backend),
+            ("median ms", "median_s:ms"),
+            ("ideal", "ideal_s:ms"),
+            ("of ideal", lambda row: "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}"),
+            ("to gloo", "ratio_to_gloo:.2f"),
+            ("resent", "retransmissions:,"),
+            ("processors", processors),
+        ],
+        left=("backend",),
+        caption="\n".join([caption, *notes]),
+    )

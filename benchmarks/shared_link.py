@@ -10,28 +10,23 @@ the time in which all of them send, in frames with all headers, first transmissi
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fanin import files
+from fanin.benchmarks.harness import Output
 from fanin.benchmarks.ideal import ETHERNET_IP_UDP_BYTES, TCP_HEADERS_BYTES
-from fanin.emulation.network.commands import in_namespace, ip_batch
-from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link, Topology
-from fanin.emulation.network.traffic import Meters
 from fanin.emulation.processes import LocalJob
 from fanin.errors import ConfigurationError
 from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES
+from fanin.settings import words_of
 
 Marks = Sequence[tuple[float, int]]
 """Progress of one job or flow: pairs of time and amount."""
@@ -144,30 +139,38 @@ def usual_seconds(tcp_flows: int) -> float:
     return SECONDS_BESIDE_TCP if tcp_flows else SECONDS
 
 
-def bench(plans: Sequence[Plan], *, json_file: Path | None, console: Console) -> list[Shares]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Command line of a process (shared_link_worker.py)."""
+
+    address: str
+    workers: int
+    jobs: int
+    bytes: int
+    mtu: int
+    seconds: float
+
+
+def bench(plans: Sequence[Plan], output: Output) -> list[Shares]:
     """Measure, check, print, one after the other; write the rows, with what they come to."""
-    rows = [measure(plan, console) for plan in plans]
-    console.print(overview(rows) if len(rows) > 1 else table_of(rows[0]))
-    if json_file:
-        files.write(json_file, json.dumps([record_of(row) for row in rows], indent=2) + "\n", "the figures")
+    rows = [measure(plan, output.console) for plan in plans]
+    output.show(list(map(record_of, rows)), overview(rows) if len(rows) > 1 else table_of(rows[0]))
     return rows
 
 
 def measure(plan: Plan, console: Console) -> Shares:
     """Measure one row of the table."""
+    from fanin.emulation.network.commands import in_namespace, ip_batch
+    from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
+    from fanin.emulation.network.traffic import Meters
+
     topology, link = plan.topology, plan.shared
     words, _ = packet_shape(link.mtu)
     members = plan.workers * plan.jobs
     far = topology.root_address if plan.uplink is None else topology.spare_address(0)
-    given = {
-        "address": far,
-        "workers": plan.workers,
-        "jobs": plan.jobs,
-        "bytes": plan.size,
-        "mtu": link.mtu,
-        "seconds": plan.seconds,
-    }
-    arguments = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    asked = Asked(
+        address=far, workers=plan.workers, jobs=plan.jobs, bytes=plan.size, mtu=link.mtu, seconds=plan.seconds
+    )
     with Fabric(topology) as fabric, console.status(f"{members} workers and {plan.tcp_flows} TCP flows share a link"):
         hosts = [fabric.host_namespace(host) for host in range(topology.hosts)]
         outer = fabric.switch_namespace() if plan.uplink is None else fabric.spare_namespace(0)
@@ -183,7 +186,7 @@ def measure(plan: Plan, console: Console) -> Shares:
 
         processes = 1 + members + 2 * plan.tcp_flows
         meters = Meters(fabric)
-        with LocalJob("fanin.benchmarks.shared_link_worker", arguments, processes, {}, place) as job:
+        with LocalJob("fanin.benchmarks.shared_link_worker", words_of(asked), processes, {}, place) as job:
             reports: dict[int, dict[str, Any]] = dict(job.reports())
         dropped = {name: sample.dropped for name, sample in meters.sample(0.0).items()}
         meters.close()
@@ -234,6 +237,8 @@ def rate_within(marks: Marks, since: float, until: float) -> float:
     """
     if len(marks) < 2 or not marks[0][0] <= since < until <= marks[-1][0]:
         raise ConfigurationError("too few reductions to tell a rate: more --seconds, or fewer --bytes")
+    import numpy as np  # no part of a command's help
+
     times, counts = zip(*marks, strict=True)
     before, after = np.interp((since, until), times, counts)
     return float(after - before) / (until - since)
@@ -253,21 +258,20 @@ def overview(rows: Sequence[Shares]) -> Table:
     """Several rows, for people."""
     first = rows[0]
     title = f"{_jobs_of(first)} behind one link of {first.rate_bit_s / 1e6:g} Mbit/s"
+    columns: list[tuple[str, Callable[[Shares], str]]] = [
+        ("queue", lambda row: f"{row.queue_bytes >> 10} KiB"),
+        ("TCP flows", lambda row: str(row.tcp_flows)),
+        ("of the link", lambda row: f"{row.together:.3f}"),
+        ("worker, of its fair share", lambda row: " ".join(f"{each:.2f}" for each in row.worker_to_fair)),
+        ("TCP flows, of theirs", lambda row: " ".join(f"{each:.2f}" for each in row.tcp_to_fair)),
+        ("sent again", lambda row: f"{row.resent:,} of {row.packets:,}"),
+        ("dropped; elsewhere", lambda row: f"{row.dropped:,}; {row.dropped_elsewhere:,}"),
+    ]
     table = Table(title=title, box=box.SIMPLE)
-    for heading in ("queue", "TCP flows", "of the link", "worker, of its fair share", "TCP flows, of theirs"):
-        table.add_column(heading, justify="right")
-    for heading in ("sent again", "dropped; elsewhere"):
+    for heading, _ in columns:
         table.add_column(heading, justify="right")
     for row in rows:
-        table.add_row(
-            f"{row.queue_bytes >> 10} KiB",
-            str(row.tcp_flows),
-            f"{row.together:.3f}",
-            " ".join(f"{each:.2f}" for each in row.worker_to_fair),
-            " ".join(f"{each:.2f}" for each in row.tcp_to_fair),
-            f"{row.resent:,} of {row.packets:,}",
-            f"{row.dropped:,}; {row.dropped_elsewhere:,}",
-        )
+        table.add_row(*(cell(row) for _, cell in columns))
     table.caption = "shares: second half of the run, workers' by job; dropped by the link's queues and by others"
     return table
 

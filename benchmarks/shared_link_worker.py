@@ -8,8 +8,6 @@ every sum with what it must be.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import socket
 import time
@@ -18,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from fanin.benchmarks.ranks import asked_of, report
+from fanin.benchmarks.shared_link import Asked
 from fanin.extension import native_extension
 from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol.events import Ready
@@ -53,7 +53,7 @@ def spec_of(job: int, workers: int, mtu: int) -> JobSpec:
     )
 
 
-def serve(given: argparse.Namespace) -> dict[str, object]:
+def serve(given: Asked) -> dict[str, object]:
     """The switch, for as long as the rest takes."""
     native = native_extension(True)
     assert native is not None
@@ -73,7 +73,7 @@ def serve(given: argparse.Namespace) -> dict[str, object]:
     return {"counters": counters}
 
 
-def work(given: argparse.Namespace, job: int, worker: int) -> dict[str, object]:
+def work(given: Asked, job: int, worker: int) -> dict[str, object]:
     """A worker: what it had summed up at the end of the warm-up, and at the end, with the times."""
     native = native_extension(True)
     assert native is not None
@@ -111,7 +111,7 @@ def work(given: argparse.Namespace, job: int, worker: int) -> dict[str, object]:
     return {"job": job, "worker": worker, "marks": marks, "counters": counters}
 
 
-def receive(given: argparse.Namespace, flow: int) -> dict[str, object]:
+def receive(given: Asked, flow: int) -> dict[str, object]:
     """The receiving end of a TCP flow: bytes by time."""
     with socket.create_server((given.address, PORT + 1 + flow)) as listener:
         listener.settimeout(CONNECT_S)
@@ -127,7 +127,7 @@ def receive(given: argparse.Namespace, flow: int) -> dict[str, object]:
     return {"flow": flow, "marks": marks}
 
 
-def send(given: argparse.Namespace, flow: int) -> dict[str, object]:
+def send(given: Asked, flow: int) -> dict[str, object]:
     """The sending end: CUBIC (RFC 9438), for so long."""
     until = time.monotonic() + CONNECT_S
     while True:
@@ -146,26 +146,19 @@ def send(given: argparse.Namespace, flow: int) -> dict[str, object]:
     return {}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--address", required=True)
-    parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--jobs", type=int, required=True)
-    parser.add_argument("--bytes", type=int, required=True)
-    parser.add_argument("--mtu", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    given = parser.parse_args()
+def main(given: Asked) -> None:
+    """Be the process of this rank."""
     rank = int(os.environ["RANK"])
     members = given.workers * given.jobs
     if rank == 0:
-        report = serve(given)
+        found = serve(given)
     elif rank <= members:
-        report = work(given, (rank - 1) // given.workers, (rank - 1) % given.workers)
+        found = work(given, (rank - 1) // given.workers, (rank - 1) % given.workers)
     else:
         flow, end = divmod(rank - 1 - members, 2)
-        report = send(given, flow) if end else receive(given, flow)
-    print(json.dumps(report), flush=True)
+        found = send(given, flow) if end else receive(given, flow)
+    report(found)
 
 
 if __name__ == "__main__":
-    main()
+    main(asked_of(Asked, __doc__))

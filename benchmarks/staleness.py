@@ -9,35 +9,30 @@ that are not slow, beside gloo's.
 
 from __future__ import annotations
 
-import json
-import platform
 import statistics
-import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from itertools import groupby
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console
-
-import fanin
-from fanin import files
-from fanin.benchmarks.linked_job import linked_job
-from fanin.benchmarks.staleness_worker import MODES, NARROW, SLOW_WORKER, SUBJECTS
+from fanin.benchmarks.harness import Output, Report, by, reports, table
+from fanin.benchmarks.rivals import MAX_SAMPLES
 from fanin.emulation import record, report
-from fanin.emulation.announced import Tell, announced, reports_of
 from fanin.emulation.figures import FigureTable, milliseconds
-from fanin.emulation.machine import machine
 from fanin.emulation.network.commands import require_privileges
-from fanin.emulation.network.switch_place import OWN, SwitchPlace
+from fanin.emulation.network.switch_place import OWN, Place
 from fanin.emulation.network.topology import Link
-from fanin.emulation.processes import LocalJob
-from fanin.emulation.recording import Beginning
+from fanin.emulation.network.units import Rate
 from fanin.errors import ConfigurationError, FaninError
+from fanin.settings import Bounds, Named, OneOf, Words, check_bounds
 
+NARROW = "-8"
+"""At the end of a mode's name: in 8 bits."""
+MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", "quorum", "skip", "skip-8")
+SLOW_WORKER = ("slow-worker", "slow-worker-over-links")
+"""Conditions in which the last rank is slower, always."""
+TASKS = ("digits", "text")
 CONDITIONS = {
     "even": "even workers",
     "random": "each step 5 times longer with probability 0.1",
@@ -59,37 +54,51 @@ SMOOTHED = 3
 class Plan:
     """Settings of the benchmark."""
 
-    workers: int = 4
-    steps: int = 160
-    """Synchronous steps; the asynchronous modes take as many gradients."""
-    step_ms: float = 30.0
+    workers: Annotated[int, Bounds(2, 32)] = 4
+    """Worker processes on this machine."""
+    steps: Annotated[int, Bounds(5, MAX_SAMPLES)] = 160
+    """Synchronous steps; other modes take as many gradients."""
+    step_ms: Annotated[float, Bounds(0.1, 60_000)] = 30.0
     """Emulated compute time of an ordinary step."""
-    repeats: int = 2
-    """Runs of each mode under each condition, each with a seed of its own."""
-    target: float = 0.9
+    repeats: Annotated[int, Bounds(1, 1000)] = 2
+    """Runs of each mode under each condition, with a seed each."""
+    target: Annotated[float, Bounds(0, 1)] = 0.9
     """Test accuracy whose time is compared."""
-    modes: tuple[str, ...] = USUAL_MODES
-    conditions: tuple[str, ...] = USUAL_CONDITIONS
-    rate_bit_s: float = 4e6
+    modes: Annotated[Words, OneOf(*MODES)] = USUAL_MODES
+    """Modes, separated by commas; synchronous-8 and skip-8 have lanes of 8 bits."""
+    conditions: Annotated[Words, OneOf(*CONDITIONS)] = USUAL_CONDITIONS
+    """Some of even, random, slow-worker, slow-link and slow-worker-over-links (both root)."""
+    rate_bit_s: Annotated[Rate, Named("rate")] = 4e6
     """Rate of the slow links."""
-    task: str = "digits"
-    """Name of the task, out of SUBJECTS."""
-    slow: float = 3.0
+    task: Annotated[str, OneOf(*TASKS)] = "digits"
+    """Task that is trained: digits or text."""
+    slow: Annotated[float, Bounds(1, 1000)] = 3.0
     """How many times longer than an ordinary one a slow worker's step is."""
-    switch_at: SwitchPlace = OWN
-    """Place of the sums, over links."""
+    switch_at: Place = OWN
+    """Place of the sums over links: own, rank0, hosts, spare:K, spare-only:K."""
+    plot: Path = Path("fanin-staleness.png")
+    """PNG file for the curves."""
 
     def __post_init__(self) -> None:
-        if not 2 <= self.workers <= 32:
-            raise ConfigurationError(f"workers = {self.workers}; must be in 2..32")
-        if self.steps < 5 or self.step_ms <= 0 or self.repeats < 1 or self.slow < 1:
-            raise ConfigurationError(
-                f"{self.repeats} runs of {self.steps} steps of {self.step_ms} ms, a slow worker's {self.slow} times as "
-                "long; at least 1 of 5, of more than 0 ms, 1 time"
-            )
-        for name, known in ((self.modes, MODES), (self.conditions, tuple(CONDITIONS)), ((self.task,), tuple(SUBJECTS))):
-            if unknown := set(name) - set(known):
-                raise ConfigurationError(f"{', '.join(sorted(unknown))}: none of {', '.join(known)}")
+        check_bounds(self)
+        for name, given in (("modes", self.modes), ("conditions", self.conditions)):
+            if not given:
+                raise ConfigurationError(f"{name} = ''; name at least one")
+        if Link(rate_bit_s=self.rate_bit_s).rate_bit_s is None:
+            raise ConfigurationError("a slow link needs a rate, such as 4mbit")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Command line of a rank (staleness_worker.py)."""
+
+    task: str
+    slow: float
+    modes: Words
+    condition: str
+    steps: int
+    step_ms: float
+    repeats: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,45 +135,38 @@ class Row:
     """This one's `samples_per_s` over gloo's."""
 
 
-Told = dict[tuple[str, int], list[dict[str, Any]]]
+Told = dict[tuple[str, int], list[Report]]
 """The ranks' reports, in their order, by mode and seed."""
 
 
-def bench(
-    plan: Plan,
-    *,
-    json_file: Path | None,
-    plot_file: Path,
-    record_file: Path | None,
-    html: Path | None,
-    console: Console,
-    command: str,
-) -> list[Row]:
-    """Measure, check, print a table; write the curves as PNG, the report, and rows and record where asked to."""
+def bench(plan: Plan, output: Output) -> list[Row]:
+    """Measure, check, print tables; write rows, the curves as PNG, record and page."""
     report.check_available()  # a plot that cannot be made is told of before a run of minutes
-    beginning = Beginning()
     rows: list[Row] = []
     for condition in plan.conditions:
-        with announced(console, f"{plan.workers} workers, {CONDITIONS[condition]}") as tell:
-            if condition in OVER_LINKS:
-                try:
-                    require_privileges()
-                except FaninError as error:
-                    console.print(f"{condition} is left out: {error}")
-                    continue
-            told = _run(plan, condition, tell)
-        rows += rows_of(plan, condition, told)
-    console.print(table_of(plan, rows))
-    console.print(steps_of(plan, rows))
-    if json_file is not None:
-        files.write(json_file, json.dumps([asdict(row) for row in rows], indent=1) + "\n", "the figures")
-    plot(plan, rows, plot_file)
-    console.print(f"plot: {plot_file}")
-    run = record_of(plan, rows, command, beginning)
-    if record_file is not None:
-        run.write(record_file)
-    report.publish(run, html, console)
+        if condition in OVER_LINKS:
+            try:
+                require_privileges()
+            except FaninError as error:
+                output.console.print(f"{condition} is left out: {error}")
+                continue
+        rows += rows_of(plan, condition, _run(plan, condition, output))
+    output.show(rows, table_of(plan, rows), steps_of(plan, rows))
+    plot(plan, rows)
+    output.console.print(f"plot: {plan.plot}")
+    names = ("workers", "steps", "step_ms", "repeats", "task", "slow", "rate_bit_s")
+    settings = {**{name: getattr(plan, name) for name in names}, "switch_at": str(plan.switch_at)}
+    output.publish(f"staleness: {_title(plan)}", settings, **recorded(plan, rows))
     return rows
+
+
+def _run(plan: Plan, condition: str, output: Output) -> Told:
+    same = ("task", "slow", "steps", "step_ms", "repeats")
+    asked = Asked(condition=condition, modes=plan.modes, **{name: getattr(plan, name) for name in same})
+    link = Link(rate_bit_s=plan.rate_bit_s) if condition in OVER_LINKS else None
+    words = f"{plan.workers} workers, {CONDITIONS[condition]}"
+    found = reports(output, words, plan.workers, WORKER, asked, link=link, switch_at=plan.switch_at)
+    return {key: sorted(each, key=lambda told: told["rank"]) for key, each in by(found, "mode", "seed").items()}
 
 
 def rows_of(plan: Plan, condition: str, told: Told) -> list[Row]:
@@ -242,71 +244,17 @@ def to_target(points: list[tuple[float, int, float, float]], target: float) -> f
     return None
 
 
-def _arguments(plan: Plan, condition: str) -> list[str]:
-    return [
-        "--task",
-        plan.task,
-        "--slow",
-        str(plan.slow),
-        "--modes",
-        ",".join(plan.modes),
-        "--conditions",
-        condition,
-        "--steps",
-        str(plan.steps),
-        "--step-ms",
-        str(plan.step_ms),
-        "--repeats",
-        str(plan.repeats),
-    ]
-
-
-def _run(plan: Plan, condition: str, tell: Tell) -> Told:
-    link = Link(rate_bit_s=plan.rate_bit_s) if condition in OVER_LINKS else None
-    with ExitStack() as stack:
-        arguments = _arguments(plan, condition)
-        return _collect(linked_job(stack, plan.workers, link, WORKER, arguments, switch_at=plan.switch_at), tell)
-
-
-def _collect(job: LocalJob, tell: Tell) -> Told:
-    told: dict[tuple[str, int], dict[int, dict[str, Any]]] = defaultdict(dict)
-    with job:
-        for rank, told_record in reports_of(job, tell):
-            told[told_record["mode"], told_record["seed"]][rank] = told_record
-    return {key: [by_rank[rank] for rank in sorted(by_rank)] for key, by_rank in told.items()}
-
-
-def record_of(plan: Plan, rows: list[Row], command: str, beginning: Beginning) -> record.RunRecord:
-    """For the report: the curves, and the table as notes."""
-    return record.RunRecord(
-        version=record.VERSION,
-        kind="bench",
-        title=f"staleness: {_title(plan)}",
-        command=command,
-        started=beginning.moment.isoformat(timespec="seconds"),
-        duration_s=time.monotonic() - beginning.clock_s,
-        outcome="finished",
-        software=fanin.__version__,
-        kernel=platform.release(),
-        machine=machine(),
-        settings={
-            "workers": plan.workers,
-            "steps": plan.steps,
-            "step_ms": plan.step_ms,
-            "repeats": plan.repeats,
-            "task": plan.task,
-            "slow": plan.slow,
-            "rate_bit_s": plan.rate_bit_s,
-            "switch_at": str(plan.switch_at),
-        },
-        progress=tuple(
+def recorded(plan: Plan, rows: list[Row]) -> dict[str, Any]:
+    """Parts of the record for the page: the curves, and the table as notes."""
+    return {
+        "progress": [
             record.Progress(
                 time_s=at, rank=0, loss=loss, accuracy=right, label=row.mode, group=CONDITIONS[row.condition]
             )
             for row in rows
             for at, loss, right in row.points
-        ),
-        quantities=tuple(
+        ],
+        "quantities": [
             record.Quantity(
                 plot=f"Time to {plan.target:.0%} accuracy",
                 name=row.mode,
@@ -315,9 +263,9 @@ def record_of(plan: Plan, rows: list[Row], command: str, beginning: Beginning) -
                 group=CONDITIONS[row.condition],
             )
             for row in rows
-        ),
-        notes=tuple(map(_in_words, rows)),
-    )
+        ],
+        "notes": tuple(map(_in_words, rows)),
+    }
 
 
 def _title(plan: Plan) -> str:
@@ -336,56 +284,56 @@ def _in_words(row: Row) -> str:
     )
 
 
-def _by_condition(table: FigureTable, rows: list[Row]) -> Iterator[Row]:
-    """The rows, each condition's below a heading of its own."""
-    for condition, those in groupby(rows, key=lambda row: row.condition):
-        table.add_section(condition)
-        yield from those
-
-
-def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
+def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     """The rows as a table for people."""
-    headings = ("mode", "to target", "of all runs", "speed-up", "whole run", "accuracy", "loss", "S or K")
-    table = FigureTable(_title(plan), headings)
-    for row in _by_condition(table, rows):
-        table.add(
-            row.mode,
-            "never" if row.to_target_s is None else f"{row.to_target_s:.2f} s",
-            "" if row.to_target_s is None else f"{row.fastest_s:.2f}..{row.slowest_s:.2f}",
-            "" if row.speed_up is None else f"{row.speed_up:.2f}",
-            f"{row.seconds:.1f} s",
-            f"{row.accuracy:.1%}",
-            f"{row.loss:.2f}",
-            ", ".join(map(str, row.choices[-2:])),
-        )
-    return table
+
+    def of_all_runs(row: Row) -> str:
+        return "" if row.to_target_s is None else f"{row.fastest_s:.2f}..{row.slowest_s:.2f}"
+
+    return table(
+        _title(plan),
+        rows,
+        [
+            ("mode", "mode"),
+            ("to target", lambda row: "never" if row.to_target_s is None else f"{row.to_target_s:.2f} s"),
+            ("of all runs", of_all_runs),
+            ("speed-up", "speed_up:.2f"),
+            ("whole run", "seconds:{:.1f} s"),
+            ("accuracy", "accuracy:.1%"),
+            ("loss", "loss:.2f"),
+            ("S or K", lambda row: ", ".join(map(str, row.choices[-2:]))),
+        ],
+        section=lambda row: row.condition,
+    )
 
 
-def steps_of(plan: Plan, rows: list[Row]) -> FigureTable:
+def steps_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     """For people: what a step takes, and what it is worth."""
-    headings = ("mode", "step ms", "to gloo", "samples/s", "to gloo", "dropped", "loss", "accuracy")
-    table = FigureTable("Steps of the workers that are not slow", headings)
-    for row in _by_condition(table, rows):
-        table.add(
-            row.mode,
-            milliseconds(row.step_s),
-            "" if row.step_to_gloo is None else f"{row.step_to_gloo:.2f}",
-            f"{row.samples_per_s:.4g}",
-            "" if row.samples_to_gloo is None else f"{row.samples_to_gloo:.2f}",
-            "" if row.dropped is None else f"{row.dropped:.1%}",
-            f"{row.loss:.2f}",
-            f"{row.accuracy:.1%}",
-        )
-    table.caption = (
+    caption = (
         "step: median; samples/s: of all workers, whose gradients were used; to gloo: how many times faster; "
         f"a slow worker computes {plan.slow:g} times as long"
     )
-    if any(row.condition in OVER_LINKS for row in rows):
-        table.caption += f"; links of {plan.rate_bit_s / 1e6:g} Mbit/s, switch: {plan.switch_at.in_words}"
-    return table
+    if plan.rate_bit_s is not None and any(row.condition in OVER_LINKS for row in rows):
+        caption += f"; links of {plan.rate_bit_s / 1e6:g} Mbit/s, switch: {plan.switch_at.in_words}"
+    return table(
+        "Steps of the workers that are not slow",
+        rows,
+        [
+            ("mode", "mode"),
+            ("step ms", "step_s:ms"),
+            ("to gloo", "step_to_gloo:.2f"),
+            ("samples/s", "samples_per_s:.4g"),
+            ("to gloo", "samples_to_gloo:.2f"),
+            ("dropped", "dropped:.1%"),
+            ("loss", "loss:.2f"),
+            ("accuracy", "accuracy:.1%"),
+        ],
+        section=lambda row: row.condition,
+        caption=caption,
+    )
 
 
-def plot(plan: Plan, rows: list[Row], file: Path) -> None:
+def plot(plan: Plan, rows: list[Row]) -> None:
     """Loss above, accuracy below, a column per condition."""
     try:
         import matplotlib as mpl
@@ -408,4 +356,4 @@ def plot(plan: Plan, rows: list[Row], file: Path) -> None:
     axes[0][0].set(ylabel="test loss")
     axes[1][0].set(ylabel="test accuracy")
     axes[0][-1].legend(fontsize="small")
-    figure.savefig(file, dpi=120)
+    figure.savefig(plan.plot, dpi=120)

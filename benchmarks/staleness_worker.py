@@ -9,8 +9,6 @@ after a few steps, when every mode has opened its job and DDP has made its bucke
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +19,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from fanin.benchmarks import trainee
 from fanin.benchmarks.allreduce_worker import group_of
+from fanin.benchmarks.ranks import asked_of, group_of_ranks, progress, report
 from fanin.benchmarks.rivals import Rival
+from fanin.benchmarks.staleness import NARROW, SLOW_WORKER, Asked
 from fanin.examples import digits
 from fanin.examples.tasks import TASKS
 from fanin.examples.train import cross_entropy, replica_hash
@@ -43,11 +44,6 @@ EVALUATE_EVERY = 5
 EVALUATED = 4096
 """Classes that a point of the curve predicts at most: rank 0 must not become a slow worker by its curve."""
 SLOW_PROBABILITY, SLOW_FACTOR = 0.1, 5.0
-SLOW_WORKER = ("slow-worker", "slow-worker-over-links")
-"""Conditions in which the last rank is slower, always."""
-NARROW = "-8"
-"""At the end of a mode's name: in 8 bits."""
-MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", "quorum", "skip", "skip-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,37 +275,22 @@ def run(mode: str, task: str, conditions: Conditions, steps: int, groups: dict[s
         "replica": replica_hash(training.network),
         **outcome.facts,
     }
-    print(json.dumps(record), flush=True)
+    report(record)
     dist.barrier()
     return points[-1][3]
 
 
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", choices=SUBJECTS, required=True)
-    parser.add_argument("--modes", required=True)
-    parser.add_argument("--conditions", required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--step-ms", type=float, required=True)
-    parser.add_argument("--slow", type=float, required=True)
-    parser.add_argument("--repeats", type=int, required=True)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    dist.init_process_group("fanin")
-    modes = arguments.modes.split(",")
-    rivals = {"gloo": Rival("gloo"), "synchronous-8": Rival("fanin", "8")}
-    groups = {mode: group_of(rival) for mode, rival in rivals.items() if mode in modes}
-    rank, workers = dist.get_rank(), dist.get_world_size()
-    plan = list(product(arguments.conditions.split(","), range(arguments.repeats), modes))
-    for done, (condition, seed, mode) in enumerate(plan, start=1):
-        conditions = Conditions(condition, rank, workers, arguments.step_ms / 1e3, seed, arguments.slow)
-        accuracy = run(mode, arguments.task, conditions, arguments.steps, groups)
-        if rank == 0:
-            words = f"run {done} of {len(plan)} is done: {mode}, {accuracy:.1%} at the end"
-            print(json.dumps({"progress": words}), flush=True)
-    dist.destroy_process_group()
+def main(asked: Asked) -> None:
+    """Train in every mode with every seed."""
+    with group_of_ranks("fanin", default_pg_timeout) as (rank, workers):
+        rivals = {"gloo": Rival("gloo"), "synchronous-8": Rival("fanin", "8")}
+        groups = {mode: group_of(rival) for mode, rival in rivals.items() if mode in asked.modes}
+        plan = list(product(range(asked.repeats), asked.modes))
+        for done, (seed, mode) in enumerate(plan, start=1):
+            conditions = Conditions(asked.condition, rank, workers, asked.step_ms / 1e3, seed, asked.slow)
+            accuracy = run(mode, asked.task, conditions, asked.steps, groups)
+            progress(f"run {done} of {len(plan)} is done: {mode}, {accuracy:.1%} at the end")
 
 
 if __name__ == "__main__":
-    main()
+    main(asked_of(Asked, __doc__))

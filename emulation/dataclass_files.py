@@ -47,5 +47,6 @@ def load_toml(path: Path, what: str) -> dict[str, Any]:
 
 
 def write_rows(path: Path, rows: Sequence[Any]) -> None:
-    """A JSON list of dataclasses, as `--json FILE` of a benchmark asks for; what files.write raises."""
-    files.write(path, json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n", "the figures")
+    """A JSON list of dataclasses or dicts, as `--json FILE` of a benchmark asks for; what files.write raises."""
+    plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
+    files.write(path, json.dumps(plain, indent=2) + "\n", "the figures")

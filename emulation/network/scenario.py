@@ -16,18 +16,20 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fanin.emulation.dataclass_files import load_toml, read_dataclass
 from fanin.emulation.network import units
-from fanin.emulation.network.cross_traffic import check_flows
+from fanin.emulation.network.cross_traffic import MAX_FLOWS, check_flows
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.switches import TARGETS
-from fanin.emulation.network.topology import Link, Topology
+from fanin.emulation.network.topology import MAX_MTU, MAX_RACKS, MAX_TOTAL_WORKERS, MIN_MTU, Link, Topology
 from fanin.emulation.record import Scalar
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultSchedule
 from fanin.options import Options
+from fanin.protocol.wire import MAX_WORKERS
+from fanin.settings import Bounds, OneOf, settings_of
 
 SHIPPED = Path(__file__).with_name("scenarios")
 MAX_RESTARTS = 8
@@ -60,48 +62,64 @@ class LinkTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Cluster:
+    """Hosts and links, alike; texts are as on the command line, where each field is an option."""
+
+    workers: Annotated[int, Bounds(1, MAX_TOTAL_WORKERS)] = 4
+    """Ranks in all."""
+    ranks_per_host: Annotated[int, Bounds(1, MAX_WORKERS)] = 1
+    """Ranks that share a namespace and a link."""
+    switch_at: str = "own"
+    """Place of the switch: own (a port per host), rank0, hosts (a shard on each), spare:K (K further hosts too) or
+    spare-only:K (these)."""
+    racks: Annotated[int, Bounds(1, MAX_RACKS)] = 1
+    """Racks of hosts, each behind an uplink, with a switch each if `own`."""
+    rate: str = "1gbit"
+    """Rate of every link, each way: 100mbit, 1gbit, none."""
+    delay: str = "0us"
+    """Delay of every link, one way: 50us."""
+    loss: str = "0%"
+    """Loss of every link, per frame and direction: 0.1%."""
+    mtu: Annotated[int, Bounds(MIN_MTU, MAX_MTU)] = 1500
+    """MTU of every link."""
+    queue: str = "1mib"
+    """Queue at either end of every link: 512kib."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario(Cluster):
     """Everything about a run but the command. Texts are as on the command line."""
 
     name: str = ""
-    workers: int = 4
-    """Number of ranks in all."""
-    ranks_per_host: int = 1
-    switch_at: str = "own"
-    """Place of the switch: `own`, `rank0`, `hosts`, `spare:K`, `spare-only:K` (switch_place.py)."""
-    racks: int = 1
-    target: str = "native"
-    """Kind of the switch: one of switches.TARGETS."""
-    lanes: int = 32
-    rate: str = "1gbit"
-    delay: str = "0us"
-    loss: str = "0%"
+    target: Annotated[str, OneOf(*TARGETS)] = "native"
+    """The switch: native, python, p4 or bmv2."""
+    lanes: Annotated[int, Bounds(4, 32)] = 32
+    """Bits per lane: 32, 16, 8 or 4."""
     duplicate: str = "0%"
+    """Share of frames that every link sends twice."""
     reorder: str = "0%"
-    mtu: int = 1500
-    queue: str = "1mib"
+    """Share of frames that every link sends three frames late."""
     links: dict[str, LinkTable] = field(default_factory=dict)
     """By host, which with one rank on each is the rank."""
     uplink: LinkTable | None = None
     """Between a rack's bridge and the root; only with racks."""
-    tcp_flows: int = 0
-    """TCP flows from host to host beside the job, 0..64."""
+    tcp_flows: Annotated[int, Bounds(0, MAX_FLOWS)] = 0
+    """TCP flows from host to host that share the links."""
     stragglers: dict[str, str] = field(default_factory=dict)
     """Factor of each slow rank, by rank."""
     faults: tuple[str, ...] = ()
-    restarts: int = 0
-    """How often torchrun starts the workers anew after a failure, 0..8."""
+    """Clauses of the schedule of faults (fanin/faults.py)."""
+    restarts: Annotated[int, Bounds(0, MAX_RESTARTS)] = 0
+    """How often torchrun starts all workers anew."""
     fallback: str = "raise"
-    """The workers' reaction to a lost switch: `raise` or `gloo`."""
-    seed: int = 0
-    """Seed of every random draw, 0..2^32-1."""
+    """When the switch is lost: raise or gloo."""
+    seed: Annotated[int, Bounds(0, MAX_SEED)] = 0
+    """Seed of the links' dice, and of every other random draw."""
 
     def __post_init__(self) -> None:
-        for key, limit in (("restarts", MAX_RESTARTS), ("seed", MAX_SEED)):
-            if not 0 <= getattr(self, key) <= limit:
-                raise ScenarioError(key, f"{key} = {getattr(self, key)}; expected 0..{limit}")
-        if self.target not in TARGETS:
-            raise ScenarioError("target", f"target = {self.target!r}; expected one of {', '.join(TARGETS)}")
+        for setting in settings_of(type(self)):
+            with _at(setting.field):
+                setting.check(getattr(self, setting.field))
         if self.restarts and self.ranks_per_host > 1:
             raise ScenarioError("restarts", "torchrun starts workers anew only with ranks_per_host = 1")
         with _at("lanes"):

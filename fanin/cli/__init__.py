@@ -20,6 +20,7 @@ from fanin.cli import (
     doctor,
     emulate,
     ending,
+    later,
     p4,
     report,
     simulate,
@@ -30,9 +31,9 @@ from fanin.cli import (
 from fanin.cli.epilogs import STATUS, epilog
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=STATUS)
+app.command(epilog=epilog("demo"))(demo.demo)
+later.add(app, "emulate", emulate.TEXT, emulate.made, epilog("emulate"))
 for command in (
-    demo.demo,
-    emulate.emulate,
     switch.switch,
     controller.controller,
     stats.stats,

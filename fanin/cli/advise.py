@@ -23,7 +23,7 @@ from fanin.files import mute
 from fanin.modules import running
 
 if TYPE_CHECKING:
-    from fanin.benchmarks.advice import Plan
+    from fanin.advice.advising import Plan
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MASTER_PORT = 29_500
@@ -80,8 +80,8 @@ def advise(
         threading.Thread(target=_end_with_launcher, name="fanin launcher", daemon=True).start()
     from rich.console import Console
 
-    from fanin.benchmarks.advice import advise as find
-    from fanin.benchmarks.advice_report import report
+    from fanin.advice.advising import advise as find
+    from fanin.advice.printed import report
 
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     plan = _plan(program or [], switch, lanes, size, measure, launched)
@@ -95,7 +95,7 @@ def advise(
 
 
 def _plan(program: list[str], switch: str, lanes: str, size: int, measure: bool, launched: str) -> Plan:
-    from fanin.benchmarks.advice import Plan
+    from fanin.advice.advising import Plan
 
     try:
         widths = tuple(dict.fromkeys(int(each) for each in lanes.split(",")))

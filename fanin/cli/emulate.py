@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,64 +11,75 @@ import typer
 
 from fanin.cli import extras, output
 from fanin.cli.ending import FAILED, INTERRUPTED
+from fanin.cli.fields import parameter, parameters, taking
 
 if TYPE_CHECKING:
     from fanin.emulation.record import RunRecord
 
-PLACES = "own (a port per host), rank0, hosts (a shard on each), spare:K (K further hosts too) or spare-only:K (these)"
+TEXT = "Run a training command on an emulated cluster (root): a namespace and a link per worker, and the switch."
+IN_FILES = ("name", "duplicate", "reorder")
+"""Fields of a scenario that its file alone gives."""
+FAULTS = (
+    "drop=1%,dup=0.5%,reorder=2%,corrupt=0.01%@seed=7, kill=worker:2@step:40, restart=switch@12s, "
+    "pause=worker:2@12s+3s, down=link:3@5s+2s, slow=link:3:4x@5s+10s. May be repeated."
+)
 
 
-def emulate(
-    command: Annotated[list[str] | None, typer.Argument(help="Behind --: python train.py ...")] = None,
-    scenario: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="A TOML file, or a shipped one; options below win.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, max=100, help="Ranks in all.")] = None,
-    ranks_per_host: Annotated[
-        int | None, typer.Option(min=1, max=32, help="That share a namespace and a link; 1 by default.")
-    ] = None,
-    switch_at: Annotated[str | None, typer.Option(help=f"Where the switch is: {PLACES}.")] = None,
-    racks: Annotated[
-        int | None,
-        typer.Option(min=1, max=8, help="Of hosts, each behind an uplink, with a switch each if `own`."),
-    ] = None,
-    target: Annotated[str | None, typer.Option(help="The switch: native, python, p4 or bmv2.")] = None,
-    lanes: Annotated[int | None, typer.Option(min=4, max=32, help="Bits per lane: 32, 16, 8 or 4.")] = None,
-    rate: Annotated[str | None, typer.Option(help="Of every link, each way: 100mbit, 1gbit, none.")] = None,
-    delay: Annotated[str | None, typer.Option(help="Of every link, one way: 50us.")] = None,
-    loss: Annotated[str | None, typer.Option(help="Of every link, per frame and direction: 0.1%.")] = None,
-    mtu: Annotated[int | None, typer.Option(min=576, max=9000, help="Of every link.")] = None,
-    queue: Annotated[str | None, typer.Option(help="At either end of every link: 512kib.")] = None,
-    uplink: Annotated[
-        str | None, typer.Option(help="Of every rack: 100mbit, or rate=1gbit,delay=1ms. As other links by default.")
-    ] = None,
-    tcp_flows: Annotated[
-        int | None, typer.Option(min=0, max=64, help="TCP flows from host to host that share the links.")
-    ] = None,
-    link: Annotated[
-        list[str] | None, typer.Option(help="One host's own: 3:rate=500mbit,delay=1ms. May be repeated.")
-    ] = None,
-    straggler: Annotated[list[str] | None, typer.Option(help="A slower worker: 3:2x. May be repeated.")] = None,
-    fault: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="drop=1%,dup=0.5%,reorder=2%,corrupt=0.01%@seed=7, kill=worker:2@step:40, restart=switch@12s, "
-            "pause=worker:2@12s+3s, down=link:3@5s+2s, slow=link:3:4x@5s+10s. May be repeated."
-        ),
-    ] = None,
-    restarts: Annotated[
-        int | None, typer.Option(min=0, max=8, help="How often torchrun starts all workers anew.")
-    ] = None,
-    fallback: Annotated[str | None, typer.Option(help="When the switch is lost: raise or gloo.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the links' dice.")] = None,
-    record: output.RecordFile = None,
-    html: output.HtmlFile = None,
-    logs: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder for what switch and workers write.")
-    ] = None,
-    clean: Annotated[bool, typer.Option("--clean", help="Remove what runs that were killed left behind.")] = False,
+def made() -> Callable[..., None]:
+    """The command's function: options of the scenario's fields, which win over its file."""
+    from fanin.emulation.network.scenario import Scenario
+
+    own = [each for each in parameters(Scenario, absent=True) if each.name not in IN_FILES]
+    fields = [each.name for each in own]
+
+    def emulate(**given: Any) -> None:
+        run_emulation({name: given.pop(name) for name in fields}, **given)
+
+    return taking(emulate, TEXT, [*_options("command", "scenario"), *own, *_options("uplink", "link", "straggler"),
+                                  *_options("fault", "record", "html", "logs", "clean")])  # fmt: skip
+
+
+def _options(*names: str) -> list[inspect.Parameter]:
+    """Further parameters, which are no fields of a scenario, or are tables there."""
+    annotations: dict[str, Any] = {
+        "command": Annotated[list[str] | None, typer.Argument(help="Behind --: python train.py ...")],
+        "scenario": Annotated[
+            str | None, typer.Option(metavar="NAME|FILE", help="A TOML file, or a shipped one; options below win.")
+        ],
+        "uplink": Annotated[
+            str | None,
+            typer.Option(help="Uplink of every rack: 100mbit, or rate=1gbit,delay=1ms. As other links by default."),
+        ],
+        "link": Annotated[
+            list[str] | None, typer.Option(help="One host's own link: 3:rate=500mbit,delay=1ms. May be repeated.")
+        ],
+        "straggler": Annotated[list[str] | None, typer.Option(help="A slower worker: 3:2x. May be repeated.")],
+        "fault": Annotated[list[str] | None, typer.Option(help=FAULTS)],
+        "record": output.RecordFile,
+        "html": output.HtmlFile,
+        "logs": Annotated[
+            Path | None, typer.Option(metavar="FOLDER", help="Folder for what switch and workers write.")
+        ],
+        "clean": Annotated[bool, typer.Option("--clean", help="Remove what runs that were killed left behind.")],
+    }
+    return [parameter(name, annotations[name], False if name == "clean" else None) for name in names]
+
+
+def run_emulation(
+    fields: dict[str, Any],
+    *,
+    command: list[str] | None,
+    scenario: str | None,
+    uplink: str | None,
+    link: list[str] | None,
+    straggler: list[str] | None,
+    fault: list[str] | None,
+    record: Path | None,
+    html: Path | None,
+    logs: Path | None,
+    clean: bool,
 ) -> None:
-    """Run a training command on an emulated cluster (root): a namespace and a link per worker, and the switch."""
+    """Carry out the command. `fields`: of the scenario, None where its file or its default decides."""
     from rich.console import Console
 
     from fanin.emulation.network import ownership
@@ -93,22 +106,8 @@ def emulate(
     extras.require_for(command)
     output.check(record, html)
     given: dict[str, Any] = {
-        "workers": workers,
-        "ranks_per_host": ranks_per_host,
-        "switch_at": switch_at,
-        "racks": racks,
-        "target": target,
+        **fields,
         "uplink": read_uplink(uplink) if uplink is not None else None,
-        "tcp_flows": tcp_flows,
-        "lanes": lanes,
-        "rate": rate,
-        "delay": delay,
-        "loss": loss,
-        "mtu": mtu,
-        "queue": queue,
-        "restarts": restarts,
-        "fallback": fallback,
-        "seed": seed,
         "faults": tuple(fault) if fault else None,
         "stragglers": dict(map(read_straggler, straggler)) if straggler else None,
         "links": dict(map(read_link, link)) if link else None,

@@ -1,6 +1,6 @@
 """Facts of a machine's GPUs that matter to fanin: for `fanin doctor` and `fanin advise`.
 
-`gpu_of` measures, and needs a device; `checks_of` and what benchmarks/advice_gpus.py makes of the facts need none.
+`gpu_of` measures, and needs a device; `checks_of` and what fanin/advice/gpu_notes.py makes of the facts need none.
 """
 
 from __future__ import annotations

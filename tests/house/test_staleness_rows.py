@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fanin.benchmarks import staleness
-from fanin.benchmarks.staleness_worker import MODES, SUBJECTS, Conditions
+from fanin.benchmarks.staleness import MODES
+from fanin.benchmarks.staleness_worker import SUBJECTS, Conditions
 from fanin.errors import ConfigurationError, FaninError
 
 PLAN = staleness.Plan(

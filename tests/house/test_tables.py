@@ -10,11 +10,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from fanin.benchmarks import allreduce, codecs_train_rows, codecs_train_tables, fairness, network, staleness
-from fanin.benchmarks.fairness_worker import SECOND_JOBS
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network import display
-from fanin.emulation.network.topology import Link
 from fanin.emulation.record import LinkSample, Row
 from fanin.examples import demo
 from tests.report.records import emulated
@@ -58,7 +56,7 @@ def all_reduces() -> FigureTable:
 
 def links() -> FigureTable:
     """The table of `fanin bench network`."""
-    plan = network.Plan(workers=8, sizes=(4,), link=Link(rate_bit_s=1e8), lanes=(32,), against=("gloo",), samples=5)
+    plan = network.Plan(workers=8, sizes=(4,), rate="100mbit", lanes=(32,), against=("gloo",), samples=5)
     row = Row(
         backend="fanin",
         lanes=32,
@@ -200,8 +198,8 @@ def traffic() -> FigureTable:
 
 def jobs() -> FigureTable:
     """The table of `fanin bench fairness`."""
-    row = {"bytes_per_s": 1e9, "flooded": 915_000, "of_fair_rate": 1.0}
-    return fairness.table_of([{**row, "second_job": name} for name in SECOND_JOBS])
+    row = fairness.Row(second_job="", bytes_per_s=1e9, sums=1, flooded=915_000, of_fair_rate=1.0)
+    return fairness.table_of([dataclasses.replace(row, second_job=name) for name in fairness.SECOND_JOBS])
 
 
 TABLES = [all_reduces, links, training, training_steps, comparison, emulation, traffic, jobs]

@@ -19,11 +19,9 @@ from hypothesis import strategies as st
 pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
 from torch._C import _distributed_c10d as c10d
 
-from fanin.benchmarks import advice
-from fanin.benchmarks.advice import Plan, give_gloo_an_interface, profile_of
-from fanin.benchmarks.advice_links import Listener, round_trip_s, send_datagrams, stream
-from fanin.benchmarks.advice_meeting import GIVE_UP_AFTER_S, PATIENCE_S, missing
-from fanin.benchmarks.advice_prediction import (
+from fanin.advice import advising as advice
+from fanin.advice.advising import Plan, give_gloo_an_interface, profile_of
+from fanin.advice.forecasts import (
     GLOO,
     Choice,
     Forecast,
@@ -39,6 +37,8 @@ from fanin.benchmarks.advice_prediction import (
     step_s,
     sum_s,
 )
+from fanin.advice.link_probes import Listener, round_trip_s, send_datagrams, stream
+from fanin.advice.meeting_point import GIVE_UP_AFTER_S, PATIENCE_S, missing
 from fanin.cli.advise import _explain, without_hosts
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.scenario import Scenario, uplink

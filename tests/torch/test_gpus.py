@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fanin.benchmarks.advice_gpus import gpu_notes, nccl_sum_s
-from fanin.benchmarks.advice_prediction import Choice, Forecast, Network, Profile
+from fanin.advice.forecasts import Choice, Forecast, Network, Profile
+from fanin.advice.gpu_notes import gpu_notes, nccl_sum_s
 from fanin.cli import doctor
 from fanin.host.diagnosis import Check
 from fanin.host.torch import gpus

@@ -1,6 +1,6 @@
 """`fanin advise` where ranks have GPUs: whether NCCL over its sockets would do as well, and what PCIe carries.
 
-Closed forms, as in advice_prediction.py: NCCL's ring moves 2 (N - 1) / N of a tensor over every host's link, in float32
+Closed forms, as in forecasts.py: NCCL's ring moves 2 (N - 1) / N of a tensor over every host's link, in float32
 and with N ranks in all, whatever is inside the hosts. It was not run: several ranks of NCCL on hosts of this job would
 need a program of their own, and what bounds them here is the network.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from fanin.benchmarks.advice_prediction import Choice, Forecast, Network, Profile, step_s
+from fanin.advice.forecasts import Choice, Forecast, Network, Profile, step_s
 from fanin.host.torch.gpus import Gpu
 
 NCCL_HOP_S = 20e-6

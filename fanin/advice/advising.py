@@ -1,8 +1,8 @@
 """`fanin advise`: where a job's sums are best made, from measurements between its own ranks (docs/advise.md).
 
 Every rank runs this, as torchrun starts it or `fanin advise --hosts` does; they agree through a gloo group. The lowest
-rank of each host probes the links, one phase after the other (benchmarks/advice_links.py). What follows from that is
-predicted on rank 0 (benchmarks/advice_prediction.py), and the best two choices are then measured beside gloo.
+rank of each host probes the links, one phase after the other (fanin/advice/link_probes.py). What follows from that is
+predicted on rank 0 (fanin/advice/forecasts.py), and the best two choices are then measured beside gloo.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ from typing import Any
 import torch.distributed as dist
 
 from fanin.addresses import SwitchList
-from fanin.benchmarks.advice_gpus import gpu_notes
-from fanin.benchmarks.advice_links import Listener, round_trip_s, send_datagrams, stream
-from fanin.benchmarks.advice_meeting import meet
-from fanin.benchmarks.advice_prediction import (
+from fanin.advice.forecasts import (
     Choice,
     Forecast,
     Network,
@@ -40,7 +37,11 @@ from fanin.benchmarks.advice_prediction import (
     settings,
     spare_weight,
 )
-from fanin.benchmarks.allreduce import checked_error, slowest_ranks
+from fanin.advice.gpu_notes import gpu_notes
+from fanin.advice.link_probes import Listener, round_trip_s, send_datagrams, stream
+from fanin.advice.meeting_point import meet
+from fanin.benchmarks.allreduce import checked_error
+from fanin.benchmarks.harness import slowest
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError, FaninError
@@ -433,7 +434,7 @@ class _Rank:
         for rival in rivals:
             each = [of_rank[rival.label] for _, of_rank in told]
             checked_error(rival, each, self.size)
-            result[rival.label] = statistics.median(slowest_ranks(each))
+            result[rival.label] = statistics.median(slowest(each))
         return result
 
 

@@ -1,7 +1,7 @@
 """Measurements of `fanin advise` on the links between hosts: rates alone and together, round trips, ECN, MTU.
 
 Every host has a `Listener`, which takes in what others send and says afterwards what came; the hosts agree elsewhere on
-who sends when (benchmarks/advice.py). Rates are of TCP payload, as the receiver sees them.
+who sends when (fanin/advice/advising.py). Rates are of TCP payload, as the receiver sees them.
 """
 
 from __future__ import annotations

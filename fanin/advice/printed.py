@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from fanin.benchmarks.advice import Advice
+from fanin.advice.advising import Advice
 from fanin.emulation.figures import FigureTable, milliseconds
 
 

@@ -1,0 +1,110 @@
+"""Options of a command from the fields of a record: docstrings are the help, metadata the bounds (settings.py)."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fanin.settings import Setting, fields_of, settings_of
+
+
+@functools.cache
+def docstrings(kind: type) -> dict[str, str]:
+    """Docstrings of the fields of a class and its bases, each on one line, by field: read from the source."""
+    found: dict[str, str] = {}
+    for each in reversed(kind.__mro__):
+        source = getattr(sys.modules.get(each.__module__), "__file__", None)
+        if source is None or not dataclasses.is_dataclass(each):
+            continue
+        tree = _parsed(source)
+        body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == each.__name__)
+        for field, below in itertools.pairwise(body):
+            if isinstance(field, ast.AnnAssign) and (text := _text_of(below)) is not None:
+                found[ast.unparse(field.target)] = text
+    return found
+
+
+def _text_of(statement: ast.stmt) -> str | None:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return " ".join(value.value.split()) if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+
+
+@functools.cache
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(Path(source).read_text(encoding="utf-8"))
+
+
+def parameters(kind: type, *, absent: bool = False) -> list[inspect.Parameter]:
+    """A keyword parameter with typer's annotation for each field of the record that a command line can give.
+
+    `absent`: options have no defaults, and are None unless they are given.
+    """
+    texts = docstrings(kind)
+    return [
+        _parameter(setting, texts.get(setting.field, ""), absent) for setting in settings_of(kind) if setting.is_option
+    ]
+
+
+def _parameter(setting: Setting, text: str, absent: bool) -> inspect.Parameter:
+    kind, default = setting.kind, setting.default
+    facts: dict[str, Any] = {"help": text}
+    if setting.text is not None:
+        kind, default = str, setting.written(default) if setting.has_default else default
+        if isinstance(default, str) and "," in default:
+            facts["show_default"] = default.replace(",", ", ")  # lines of help break at spaces alone
+    elif setting.bounds is not None:
+        facts |= {"min": setting.bounds.least, "max": setting.bounds.most}
+    if absent:
+        facts["show_default"] = str(default) or False
+        kind, default = kind | None, None
+    return inspect.Parameter(
+        setting.field,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default if absent or setting.has_default else inspect.Parameter.empty,
+        annotation=Annotated[kind, typer.Option(f"--{setting.option}", **facts)],
+    )
+
+
+def with_options(
+    kind: type[Any], call: Callable[..., None], text: str, more: Sequence[inspect.Parameter] = ()
+) -> Callable[..., None]:
+    """A function for typer, with options of the record's fields and `more`: it calls `call(make, typed, **more)`.
+
+    `make()` is the record, or a ConfigurationError where it is illegal; `typed` are the values of options that the user
+    has typed, by parameter. `text` is the help of the command.
+    """
+    own = parameters(kind)
+
+    def command(context: typer.Context, **given: Any) -> None:
+        typed = {name: value for name, value in given.items() if is_typed(context, name)}
+        texts = {each.name: given.pop(each.name) for each in own}
+        call(lambda: kind(**fields_of(kind, texts)), typed, **given)
+
+    return taking(command, text, [parameter("context", typer.Context, inspect.Parameter.empty), *own, *more])
+
+
+def taking(call: Callable[..., None], text: str, options: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """`call`, which takes any keywords, as a function for typer with these parameters and this help."""
+    call.__doc__ = text
+    call.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return call
+
+
+def is_typed(context: typer.Context, parameter: str) -> bool:
+    """Whether the option was on the command line, be it with its default."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    """One further option, annotated as typer wants it."""
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
