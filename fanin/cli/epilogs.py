@@ -23,6 +23,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "controller": ("fanin controller --p4runtime 10.0.0.2:9559 --switch-address 10.0.1.2:4919",),
     "stats": ("fanin stats", "fanin stats udp://10.0.0.1:4919 --watch", "fanin stats --json udp://10.0.0.1:4919"),
+    "top": ("fanin top", "fanin top udp://10.0.0.1:4919 --interval 10", "fanin top --once --json udp://10.0.0.1:4919"),
     "tune": ("fanin tune udp://10.0.0.1:4919 JOB", "fanin tune udp://10.0.0.1:4919 JOB --quorum 3 --staleness 2"),
     "doctor": ("fanin doctor", "fanin doctor udp://10.0.0.1:4919", "fanin doctor --json"),
     "advise": (

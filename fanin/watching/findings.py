@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fanin.protocol.control import Stats
 from fanin.watching.rates import JobRates, RankRates, rates
 
-WAITED_SHARE = 0.05
+WAITED_SHARE = 0.08
 """A rank that is waited for less than this share of the time holds nobody up."""
 TIMES_AS_LONG = 2.0
 """A straggler is waited for so many times as long as the rank that is waited for most among the others."""
@@ -106,7 +106,9 @@ def _queued_in_words(rank: RankRates, others: Sequence[RankRates]) -> str:
     known = [each.turnaround_s for each in others if each.turnaround_s is not None]
     times = ""
     if rank.turnaround_s is not None and known:
-        times = f": {rank.turnaround_s * 1e3:.3g} ms from a result to its next packet, {max(known) * 1e3:.3g} ms at others"
+        times = (
+            f": {rank.turnaround_s * 1e3:.3g} ms from a result to its next packet, {max(known) * 1e3:.3g} ms at others"
+        )
     marked = f", {rank.marks_share:.1%} of its packets are marked" if rank.marks_share >= MARKS_SHARE else ""
     return f"a queue on the path of rank {rank.rank} is clogged, or its link is slow{times}{marked}"
 
@@ -117,7 +119,8 @@ RULES = (
         "lossy uplink",
         _lossy_up,
         lambda rank, others: (
-            f"the path from rank {rank.rank} to the switch loses {rank.lost_up_share:.2%} of its packets ({rank.lost_up:,})"
+            f"the path from rank {rank.rank} to the switch loses {rank.lost_up_share:.2%} of its packets "
+            f"({rank.lost_up:,})"
         ),
     ),
     Rule(

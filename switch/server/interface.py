@@ -66,8 +66,7 @@ class Server(Protocol):
         """The same, of one job."""
 
     def member_counters(self, job: int) -> list[dict[str, int]]:
-        """The same, of each worker of one job (fanin/switch/machine/member_tally.py); empty at a switch that counts none.
-        """
+        """The same, of each worker of one job (member_tally.py); empty at a switch that counts by job only."""
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
         """Paths of the shared memory for the job's workers on this machine, one per flow; empty if none is offered."""

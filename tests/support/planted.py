@@ -122,10 +122,10 @@ def slow_shard(seed: int, *, slow: bool = True, kind: str = "native") -> tuple[i
         return [snapshot(shard, spec, job.network.now) for shard, spec in zip(job.shards, job.specs, strict=True)]
 
     before = seen()
-    for _ in range(12):
+    for _ in range(30):
         for worker in range(hosts):
             at_s = THINK_S * dice.uniform(1 - THINK_VARIES, 1 + THINK_VARIES)
-            job.network.after(at_s, job.submit, worker, np.ones(400 * WORDS, np.float32))
+            job.network.after(at_s, job.submit, worker, np.ones(240 * WORDS, np.float32))
         job.network.run_for(THINK_S * (1 + THINK_VARIES))
         job.finish()
     return spare, before, seen()
