@@ -14,7 +14,7 @@ from fanin.watching.rates import JobRates, RankRates, rates
 
 WAITED_SHARE = 0.08
 """A rank that is waited for less than this share of the time holds nobody up."""
-TIMES_AS_LONG = 2.0
+TIMES_AS_LONG = 3.0
 """A straggler is waited for so many times as long as the rank that is waited for most among the others."""
 LOST_UP_SHARE = 0.003
 """Loss on the way to the switch is counted exactly, so that little of it is no accident."""
