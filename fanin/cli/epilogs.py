@@ -18,6 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "switch": (
         "fanin switch",
         "fanin switch --bind 10.0.0.1:4919 --liveness-timeout 2",
+        "fanin switch --metrics :9464",
         "fanin switch --parent udp://root:4919",
         "fanin switch --target p4",
     ),
