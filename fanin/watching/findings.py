@@ -28,6 +28,9 @@ MIN_LOST = 4
 QUEUED_TIMES = 4.0
 """A queue is clogged, or a shard slow, where turnarounds are so many times as long as the others'. The counters tell
 powers of two apart: a true factor of 4 may show as 2, one of 8 shows as 4 at least."""
+CONGESTIVE_LOSS_SHARE = 0.01
+"""A queue that overflows loses less than this, since senders yield to it; a path that loses more makes turnarounds long
+by itself, for senders yield to that, too."""
 MARKS_SHARE = 0.05
 """A path whose queue marks so many of a rank's packets is congested."""
 
@@ -63,7 +66,8 @@ class Rule:
 
 
 def _queued(rank: RankRates, others: Sequence[RankRates]) -> bool:
-    if rank.waited_share < WAITED_SHARE:
+    lost_share = max(rank.lost_up_share, rank.lost_down_share)
+    if rank.waited_share < WAITED_SHARE or lost_share >= CONGESTIVE_LOSS_SHARE:
         return False
     if rank.marks_share >= max(MARKS_SHARE, TIMES_AS_LOSSY * max(each.marks_share for each in others)):
         return True
