@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 
-from fanin import open_files
+from fanin import open_files, running_switches
 from fanin.addresses import SwitchAddress
 from fanin.errors import ConfigurationError, FaninError
 from fanin.files import mute
@@ -45,6 +45,8 @@ def main(report: int) -> int:
             return FAILED
         closing.enter_context(signals(services[0], embedded=True))
         ports = tuple(service.port for service in services)
+        host, scheme = services[0].options.host, services[0].options.schemes[0]
+        closing.enter_context(running_switches.announced([SwitchAddress(scheme, host, port) for port in ports]))
         _say(report, SwitchReport(ports=ports, description=services[0].controller.engine))
         try:
             _serve(services)

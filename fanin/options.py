@@ -137,6 +137,9 @@ class Options:
     timeline: str | None = None
     """File that receives a JSON line per reduction and per optimizer step of this worker, with times; `%r` becomes the
     rank. What `fanin emulate` draws its time lines from."""
+    metrics: str | None = None
+    """Port at which Prometheus finds the metrics of this process's ranks: `:9465` on loopback, `0.0.0.0:9465` for other
+    machines, each rank at its number more (docs/watching.md). Needs the extra `metrics`."""
     pcap: str | None = None
     """File that receives every datagram of this worker as a packet capture; `%r` becomes the rank."""
     trace: str | None = None

@@ -52,6 +52,7 @@ OWN: dict[str, str] = {
     "idle_return_s": "ranks vote, and a job is given back when all are for it",
     "faults": "injected at this rank",
     "timeline": "a file of this rank",
+    "metrics": "a port of this rank",
     "pcap": "a file of this rank",
     "trace": "a file of this rank",
     "curve_server_key": "of the switch that this rank speaks to, which may be a leaf with a key of its own",

@@ -160,7 +160,9 @@ class Fabric:
         if cable.link.rate_bit_s is None or rate_bit_s is None:
             raise FaninError(f"{cable.name} has no rate: it cannot be slowed down")
         for end in (cable.lower, cable.upper):
-            command = f"qdisc change dev {end.device} root {_bucket(rate_bit_s, cable)}"
+            # A train that waits at the head of the queue, and that the new burst has no room for, would stop all others.
+            burst_bytes = _burst_bytes(cable.link.rate_bit_s, cable)
+            command = f"qdisc change dev {end.device} root {_bucket(rate_bit_s, cable, burst_bytes)}"
             commands.tc_batch(end.namespace, [command])
 
     def wire_losses(self, cable: Cable) -> int:
@@ -325,9 +327,14 @@ def _rank_of(pid: int) -> str | None:
     return next((each[5:].decode(errors="replace") for each in variables if each.startswith(b"RANK=")), None)
 
 
-def _bucket(rate_bit_s: float, cable: Cable) -> str:
+def _bucket(rate_bit_s: float, cable: Cable, least_burst_bytes: int = 0) -> str:
+    burst_bytes = max(_burst_bytes(rate_bit_s, cable), least_burst_bytes)
+    return f"tbf rate {int(rate_bit_s)}bit burst {burst_bytes} limit {cable.link.queue_bytes}"
+
+
+def _burst_bytes(rate_bit_s: float, cable: Cable) -> int:
     burst_bytes = MIN_BURST_FRAMES * (cable.link.mtu + ETHERNET_HEADER_BYTES)
     if cable.trains:
         train_bytes = min(TRAIN_BYTES, int(rate_bit_s / 8 * MAX_BURST_S))
         burst_bytes = max(int(rate_bit_s / 8 * BURST_S), train_bytes, burst_bytes)
-    return f"tbf rate {int(rate_bit_s)}bit burst {burst_bytes} limit {cable.link.queue_bytes}"
+    return burst_bytes

@@ -303,6 +303,9 @@ class SimulatedServer:
     def job_counters(self, job: int) -> dict[str, int]:
         return self._host.machine.job_counters(job)
 
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        return self._host.machine.member_counters(job)
+
     def shared_memory(self, job: int) -> tuple[str, ...]:
         return ()
 

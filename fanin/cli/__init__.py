@@ -26,6 +26,7 @@ from fanin.cli import (
     simulate,
     stats,
     switch,
+    top,
     tune,
 )
 from fanin.cli.epilogs import STATUS, epilog
@@ -37,6 +38,7 @@ for command in (
     switch.switch,
     controller.controller,
     stats.stats,
+    top.top,
     tune.tune,
     doctor.doctor,
     advise.advise,

@@ -18,11 +18,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "switch": (
         "fanin switch",
         "fanin switch --bind 10.0.0.1:4919 --liveness-timeout 2",
+        "fanin switch --metrics :9464",
         "fanin switch --parent udp://root:4919",
         "fanin switch --target p4",
     ),
     "controller": ("fanin controller --p4runtime 10.0.0.2:9559 --switch-address 10.0.1.2:4919",),
     "stats": ("fanin stats", "fanin stats udp://10.0.0.1:4919 --watch", "fanin stats --json udp://10.0.0.1:4919"),
+    "top": ("fanin top", "fanin top udp://10.0.0.1:4919 --interval 10", "fanin top --once --json udp://10.0.0.1:4919"),
     "tune": ("fanin tune udp://10.0.0.1:4919 JOB", "fanin tune udp://10.0.0.1:4919 JOB --quorum 3 --staleness 2"),
     "doctor": ("fanin doctor", "fanin doctor udp://10.0.0.1:4919", "fanin doctor --json"),
     "advise": (

@@ -7,30 +7,24 @@ import dataclasses
 import json as json_module
 import os
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanin.addresses import SwitchAddress, SwitchList
-from fanin.errors import ConfigurationError, FaninError
-from fanin.key_file import VARIABLE, operator_credentials
+from fanin.addresses import SwitchAddress
+from fanin.cli.asking import WHERE, KeyFile, Switches, addresses_of
+from fanin.cli.watch_tables import finding_lines, rank_table
+from fanin.errors import FaninError
 from fanin.options import Options
 from fanin.protocol import control
-from fanin.protocol.seal import OPEN
-from fanin.schemes import DEFAULT
+from fanin.watching.findings import findings
+from fanin.watching.rates import rates
 
 if TYPE_CHECKING:
     from rich.console import Group
 
     from fanin.emulation.figures import FigureTable
-    from fanin.host.session.control import ControlClient
 
-ASK_TIMEOUT_S = 5.0
-KeyFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help=f"The switch's own key; default: {VARIABLE}, then this user's."),
-]
 COLUMNS = {"packets_in": "in", "packets_out": "out", "rounds": "rounds", "duplicates": "dup."}
 """Counters with a column of their own, and its heading."""
 DROPPED = "dropped_"
@@ -38,9 +32,7 @@ DROPPED = "dropped_"
 
 
 def stats(
-    switch: Annotated[
-        str, typer.Argument(help="udp://host:port or zmq://host:port, or several with commas; default: FANIN_SWITCH.")
-    ] = "",
+    switch: Annotated[str, typer.Argument(help=WHERE)] = "",
     json: Annotated[bool, typer.Option("--json", help="A JSON object per switch, with every counter.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")] = False,
     key_file: KeyFile = None,
@@ -50,65 +42,37 @@ def stats(
     from rich.console import Group as RichGroup
     from rich.live import Live
 
-    from fanin.host.session.control import ControlClient
-
     options = Options.from_environment(os.environ)
-    there = SwitchList.parse(switch or options.switch or f"{DEFAULT}://127.0.0.1:{control.DEFAULT_PORT}")
-    if not there.addresses:
-        raise ConfigurationError(
-            f"FANIN_SWITCH={options.switch}: ranks start switches themselves, and answer to nobody else. Remedy: "
-            "fanin stats ADDRESS, of a switch that runs on its own"
-        )
+    addresses = addresses_of(switch, options)
     console = Console()
-    with contextlib.ExitStack() as opened:
-        clients: dict[SwitchAddress, ControlClient] = {}
-
-        def asked(address: SwitchAddress) -> control.Stats | FaninError:
-            """The error only where there are other switches, which answer all the same."""
-            try:
-                if address not in clients:
-                    client = ControlClient(
-                        address,
-                        curve_server_key=options.curve_server_key,
-                        timeout_s=ASK_TIMEOUT_S,
-                        credentials=operator_credentials(key_file) or OPEN,
-                        otherwise_open=key_file is None,
-                    )
-                    clients[address] = opened.enter_context(client)
-                return ask_stats(clients[address])
-            except FaninError as error:
-                if len(there.addresses) == 1:
-                    raise
-                return error
-
+    with Switches(addresses, options, key_file) as switches:
         if watch and not json:
             with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
                 while True:
-                    shown = [(address, asked(address)) for address in there.addresses]
-                    live.update(RichGroup(*(render(answer, address) for address, answer in shown)), refresh=True)
+                    shown = zip(switches.ask_all(), addresses, strict=True)
+                    live.update(RichGroup(*(render(answer, address) for answer, address in shown)), refresh=True)
                     time.sleep(1.0)
             return
         errors = []
-        for address in there.addresses:
-            answer = asked(address)
+        answers = switches.ask_all()
+        for address, answer in zip(addresses, answers, strict=True):
             if isinstance(answer, FaninError):
                 errors.append(str(answer))
             elif json:
                 print(json_module.dumps(dataclasses.asdict(answer), indent=2))
             else:
                 console.print(render(answer, address))
+        if not json:
+            known = [
+                (address, each)
+                for address, each in zip(addresses, answers, strict=True)
+                if not isinstance(each, FaninError)
+            ]
+            found = findings([None] * len(known), [each for _, each in known])
+            for line in finding_lines(found, [address for address, _ in known]):
+                console.print(line, soft_wrap=True)
         if errors:
             raise FaninError("; ".join(errors))
-
-
-def ask_stats(client: ControlClient) -> control.Stats:
-    """One question; FaninError for any other answer."""
-    answer = client.ask(control.Ask(), ASK_TIMEOUT_S)
-    if isinstance(answer, control.Refused):
-        raise FaninError(f"{client.address}: {answer.reason}. Remedy: {answer.remedy}")
-    if not isinstance(answer, control.Stats):
-        raise FaninError(f"{client.address} did not answer with statistics: it is no fanin switch of this version")
-    return answer
 
 
 def drops(counters: dict[str, int]) -> str:
@@ -140,6 +104,7 @@ def render(answer: control.Stats | FaninError, address: SwitchAddress) -> Group:
         parts.append(Text(answer.parent.text))
     parts.append(_data_table(answer))
     parts.append(_jobs_table(answer) if answer.jobs else Text(_count(answer)))
+    parts += [table for job in rates(None, answer) if (table := rank_table(job)) is not None]
     parts += [Text(f"{job.name}: {who}") for job in answer.jobs if (who := absent(job))]
     parts += [Text(f"{job.name}: {how}") for job in answer.jobs if (how := rings(job))]
     if refused:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from fanin.addresses import SwitchAddress, check_brackets
+from fanin.cli.metrics import exporter
 from fanin.errors import ConfigurationError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.options import Options
@@ -103,6 +104,10 @@ def switch(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST]:PORT", help="Serve metrics for Prometheus there; without HOST on loopback only."),
+    ] = None,
     quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
 ) -> None:
     """Run a switch. Workers find it with FANIN_SWITCH=udp://host:port or zmq://host:port."""
@@ -149,9 +154,12 @@ def switch(
         share_memory=shared_memory,
     )
     service = SwitchService(options)
-    with contextlib.closing(service), signals(service, embedded=False):
+    with contextlib.closing(service), signals(service, embedded=False), contextlib.ExitStack() as stack:
+        exported = None if metrics is None else stack.enter_context(exporter(metrics, service))
         if not quiet:
             print("\n".join(describe(service)), flush=True)
+        if exported is not None and not quiet:
+            print(f"  metrics: TCP port {exported.port}", flush=True)
         service.run()
         if not quiet:
             print("fanin switch: ended", flush=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fanin.cli.stats import ASK_TIMEOUT_S, KeyFile
+from fanin.cli.asking import ASK_TIMEOUT_S, KeyFile
 from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, operator_credentials
 from fanin.options import Options, SwitchAddress

@@ -442,6 +442,9 @@ class MemberReport:
     rank: int
     process: str
     state: str
+    counters: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Counts of this rank alone (switch/machine/member_tally.py); empty for one behind a leaf, and at a target that
+    counts by job only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from fanin.errors import (
 )
 from fanin.host.engines.engine import Engine
 from fanin.host.session import joining
+from fanin.host.session.exported import EXPORTED
 from fanin.host.session.failures import (
     FAILURES,
     Membership,
@@ -207,7 +208,14 @@ class Session:
         joined = joining.join(
             options, switch, job_name, rank, size, rounds, spoken, interrupted, shards, share, succeeds
         )
-        return cls(joined, options, spoken)
+        session = cls(joined, options, spoken)
+        if options.metrics is not None:
+            try:
+                EXPORTED.add(session, options.metrics)
+            except BaseException:
+                session.close()
+                raise
+        return session
 
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.
@@ -371,6 +379,7 @@ class Session:
                 if self._line is not None:
                     steps.callback(self._line.close)
                 steps.callback(self._engine.close)
+                steps.callback(EXPORTED.remove, self)
                 confirmed = not self._engine.failed and self._engine.leave(min(timeout_s, LEAVE_TIMEOUT_S))
         except Exception as error:
             if interrupts(error):

@@ -58,4 +58,10 @@ inline pybind11::dict to_python(const CounterList& counters) {
   return counts;
 }
 
+inline pybind11::list to_python(const std::vector<CounterList>& counters) {
+  pybind11::list lists;
+  for (const CounterList& each : counters) lists.append(to_python(each));
+  return lists;
+}
+
 }  // namespace fanin

@@ -90,6 +90,10 @@ void bind_switch_machine(py::module_& module) {
           "job_counters",
           [](const SwitchMachine& self, std::uint16_t job) { return to_python(self.job_counters(job)); },
           py::arg("job"))
+      .def(
+          "member_counters",
+          [](const SwitchMachine& self, std::uint16_t job) { return to_python(self.member_counters(job)); },
+          py::arg("job"))
       // As a carrier that shares memory with its workers gives it: what lies in `lasting` may wait there.
       .def(
           "use_memory",

@@ -227,6 +227,10 @@ void bind_server(py::module_& module) {
           "job_counters",
           [](Bound& self, std::uint16_t job) { return to_python(verb(&SwitchServer::job_counters)(self, job)); },
           py::arg("job"))
+      .def(
+          "member_counters",
+          [](Bound& self, std::uint16_t job) { return to_python(verb(&SwitchServer::member_counters)(self, job)); },
+          py::arg("job"))
       .def_property_readonly("event_fileno", [](Bound& self) { return self.server().event_fd(); })
       .def(
           "next_event",

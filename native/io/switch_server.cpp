@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "machine/member_tally.hpp"
+
 namespace fanin {
 
 SwitchServer::SwitchServer(const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
@@ -168,6 +170,17 @@ CounterList SwitchServer::job_counters(std::uint16_t job) {
   for (const auto& flow : flows_)
     add_counters(total,
                  flow->with_machine([job](SwitchMachine& machine, double) { return machine.job_counters(job); }));
+  return total;
+}
+
+std::vector<CounterList> SwitchServer::member_counters(std::uint16_t job) {
+  std::vector<CounterList> total;
+  for (const auto& flow : flows_) {
+    const auto more =
+        flow->with_machine([job](SwitchMachine& machine, double) { return machine.member_counters(job); });
+    total.resize(more.size());
+    for (std::size_t worker = 0; worker < more.size(); ++worker) add_member_counters(total[worker], more[worker]);
+  }
   return total;
 }
 

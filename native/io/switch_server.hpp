@@ -65,6 +65,8 @@ class SwitchServer {
   Members members(std::uint16_t job);  // registered on every flow, lost on any, left on any
   CounterList counters();              // of the machines, added up, then of the carriers
   CounterList job_counters(std::uint16_t job);
+  // By worker, added up over flows; `waited_us` is the longest of a flow, since all of them wait at the same time.
+  std::vector<CounterList> member_counters(std::uint16_t job);
 
   // Joined: once on every flow. Silent, left: at the first flow that says so.
   std::optional<SwitchEvent> next_event(double timeout_s);

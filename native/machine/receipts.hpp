@@ -18,6 +18,15 @@ class Arrivals {
  public:
   std::uint32_t highest() const { return highest_; }
   std::uint32_t received() const { return received_; }
+  // Transmissions that its orders tell of, and those of them that came, over all processes in the worker's place.
+  std::uint64_t sent() const { return sent_; }
+  std::uint64_t came() const { return came_; }
+
+  // A new process has the worker's place, whose orders begin anew.
+  void restart() {
+    highest_ = 0;
+    received_ = ORDER_MASK;
+  }
 
   // R-RECEIPT-3: whether one of those that are told apart has not come, and is a hole.
   bool incomplete() const { return (received_ | ((std::uint32_t{1} << (REORDER_THRESHOLD - 1)) - 1)) != ORDER_MASK; }
@@ -28,9 +37,14 @@ class Arrivals {
     if (ahead == 0) return false;
     if (ahead > ORDER_MASK / 2) {  // R-RECEIPT-1: it was overtaken; one that is older than TRACKED is not told of
       const std::uint32_t behind = 0 - ahead;
-      if (behind <= TRACKED) received_ |= std::uint32_t{1} << (behind - 1);
+      if (behind > TRACKED) return false;
+      const std::uint32_t bit = std::uint32_t{1} << (behind - 1);
+      came_ += (received_ & bit) == 0;
+      received_ |= bit;
       return false;
     }
+    sent_ += ahead;
+    ++came_;
     received_ = ahead <= TRACKED
                     ? static_cast<std::uint32_t>(std::uint64_t{received_} << ahead) | std::uint32_t{1} << (ahead - 1)
                     : 0;
@@ -44,6 +58,8 @@ class Arrivals {
  private:
   std::uint32_t highest_ = 0;
   std::uint32_t received_ = ORDER_MASK;  // bit i: whether order highest_ - 1 - i has come
+  std::uint64_t sent_ = 0;
+  std::uint64_t came_ = 0;
 };
 
 }  // namespace fanin

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "machine/ascents.hpp"
+#include "machine/member_tally.hpp"
 #include "wire/packet.hpp"
 #include "wire/packet_tag.hpp"
 #include "machine/receipts.hpp"
@@ -27,6 +28,7 @@ struct SwitchJob {
       : spec(given), ring(given, link), keys(given.data_key, given.tokens) {
     excused.fill(-std::numeric_limits<double>::infinity());
     parities.resize((std::size_t{given.slots} + WORD_BITS - 1) / WORD_BITS);
+    times.resize(given.slots);
     if (!link) return;
     uplink.emplace(*link, given);
     ascents.emplace(given.slots, datagram_bytes(given.codes_per_packet, given.words_per_packet));
@@ -128,6 +130,8 @@ struct SwitchJob {
   std::array<double, MAX_WORKERS> excused;                     // what that was after the last stop of the switch itself
   std::array<std::uint64_t, MAX_WORKERS> last_arrivals{};      // rounds that this worker was the last to contribute to
   std::array<Arrivals, MAX_WORKERS> arrivals{};                // which transmissions of each worker have come
+  std::array<MemberTally, MAX_WORKERS> members{};
+  std::vector<SlotTimes> times;  // by slot
   std::array<Address, MAX_WORKERS> listeners{};
   std::size_t listener_count = 0;
 };

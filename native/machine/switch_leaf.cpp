@@ -174,6 +174,7 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
                                .lanes = header.lanes};
   if (job.ring.descend(header.slot, header.base, result, queue)) {  // R-LEAF-3
     job.uplink->heard(now);
+    job.times[header.slot].closed_s = now;
     job.ascents->came(header.slot, now, header.kind == Kind::answer, marked);
     return multicast(job, header.slot, header.base);
   }

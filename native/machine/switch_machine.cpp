@@ -213,6 +213,14 @@ CounterList SwitchMachine::job_counters(std::uint16_t job) const {
   return counts;
 }
 
+std::vector<CounterList> SwitchMachine::member_counters(std::uint16_t job) const {
+  const SwitchJob& found = state_->job_at(job);
+  std::vector<CounterList> counts;
+  for (std::uint32_t worker = 0; worker < found.spec.workers; ++worker)
+    counts.push_back(found.members[worker].list(found.arrivals[worker]));
+  return counts;
+}
+
 // --- the five verbs ---
 
 void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked) {
@@ -332,6 +340,8 @@ void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::sp
   if (!job.keys.tags() || packet.header.kind != Kind::contribution) job.heard[worker] = now;
   if (packet.header.kind == Kind::contribution) {
     job.marked |= std::uint32_t{marked} << worker;
+    job.members[worker].marks += marked;
+    job.members[worker].bytes_in += datagram.size();
     contribute(job, packet, source, now);
   } else if (packet.header.kind == Kind::bye) {  // R-MEMBER-4
     part(job, worker, datagram, source);
@@ -368,6 +378,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
   // with one pass.
   std::optional<Header> owed;
   bool repeated = false;
+  MemberTally& member = job.members[header.worker];
   Header part;
   for (std::uint32_t index = 0; index < run; ++index) {
     if (run > 1) part = part_of(header, index, job.spec.slots);
@@ -378,10 +389,14 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     switch (outcome.verdict) {
       case Verdict::accepted:
         ++(passes ? job.tally.passes : job.tally.contributions);
+        ++member.contributions;
+        // Late contributions have been answered, and nobody waited for them.
+        if (!outcome.answered) member.accepted(job.times[each.slot], outcome.closed || outcome.ascends, now);
         job.heard[each.worker] = now;
         break;
       case Verdict::duplicate:
         ++job.tally.duplicates;
+        ++(outcome.answered && run == 1 ? member.asked_again : member.repeated);
         break;
       case Verdict::future:
         job.tally.drop(Reason::future);
@@ -392,6 +407,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
       case Verdict::mismatch:  // and so are those behind it: they have the same signature
         return refuse(job.tally, &job, Reason::mismatch, each, source);
     }
+    member.spoke(now);
     const bool again = outcome.verdict == Verdict::duplicate;
     // R-LEAF-2: the worker's timer serves the leaf too.
     if (outcome.ascends && !again) job.ascents->complete(each.slot, each.base);
@@ -412,6 +428,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
     if (owed && index + 1 == run) receipt(job, *owed, asked_bytes, repeated, source);
     if (outcome.closed) {
       ++job.last_arrivals[each.worker];
+      job.times[each.slot].closed_s = now;
       multicast(job, each.slot, outcome.number);
     }
     if (outcome.answered && run == 1) answer(job, each, asked_bytes, source);
@@ -422,7 +439,7 @@ void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker,
   const bool enters = job.has(job.expected, worker);
   if (enters) job.enter(worker);
   job.sources[worker] = source;
-  job.arrivals[worker] = {};
+  job.arrivals[worker].restart();
   job.marked &= ~(std::uint32_t{1} << worker);
   job.registered |= std::uint32_t{1} << worker;
   job.update_audience();
@@ -449,7 +466,10 @@ void SwitchMachine::State::part(SwitchJob& job, std::uint32_t worker, std::span<
 
 void SwitchMachine::State::poke(SwitchJob& job) {
   for (std::uint32_t slot = 0; slot < job.spec.slots; ++slot) {
-    if (const std::optional<std::uint32_t> number = job.ring.poke(slot)) multicast(job, slot, *number);
+    if (const std::optional<std::uint32_t> number = job.ring.poke(slot)) {
+      job.times[slot].arrived_s = NEVER_S;
+      multicast(job, slot, *number);
+    }
     if (job.ring.complete(slot)) job.ascents->complete(slot, job.ring.open(slot));
   }
 }

@@ -81,6 +81,7 @@ class SwitchMachine {
   std::uint32_t missing(std::uint16_t job) const;  // fewer than so many contributors more close no round of the job
   CounterList counters() const;
   CounterList job_counters(std::uint16_t job) const;
+  std::vector<CounterList> member_counters(std::uint16_t job) const;  // by worker
 
   // --- the five verbs ---
 

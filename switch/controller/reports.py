@@ -44,6 +44,7 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
     spec, first, server = job.spec, job.first, job.way.plane(job).server
     in_tree = spec is not None and spec.total_workers is not None
     explanation = job.explanation()
+    counts = server.member_counters(spec.job) if spec else []
     return JobReport(
         name=job.name,
         state=job.state.value,
@@ -62,7 +63,7 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
         ring_bytes=job.ring_bytes,
         wanted_ring_bytes=job.wanted_ring_bytes,
         age_s=now - job.opened_s,
-        members=tuple(_member(job, rank, explanation) for rank in ranks),
+        members=tuple(_member(job, rank, explanation, counts) for rank in ranks),
         counters=server.job_counters(spec.job) if spec else {},
         key=job.key,
         authenticated=bool(spec and spec.data_key),
@@ -80,7 +81,7 @@ def seen_by(caller: Caller, stats: Stats) -> Stats:
     return replace(stats, jobs=own, operator=False)
 
 
-def _member(job: Job, rank: int, explanation: Explanation) -> MemberReport:
+def _member(job: Job, rank: int, explanation: Explanation, counts: list[dict[str, int]]) -> MemberReport:
     member, worker = job.members.get(rank), job.worker_of(rank)
     state = "waiting"
     if rank in explanation.lost:
@@ -91,4 +92,10 @@ def _member(job: Job, rank: int, explanation: Explanation) -> MemberReport:
         state = "missing"
     elif worker is not None:
         state = "registered" if job.registered >> worker & 1 else "joined"
-    return MemberReport(rank=rank, process="" if member is None else member.join.process, state=state)
+    alone = worker is not None and worker < len(counts) and len(job.workers[worker]) == 1
+    return MemberReport(
+        rank=rank,
+        process="" if member is None else member.join.process,
+        state=state,
+        counters=counts[worker] if worker is not None and alone else {},
+    )

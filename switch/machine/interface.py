@@ -42,6 +42,9 @@ class AnySwitchMachine(Machine[SwitchEvent], Protocol):
     def job_counters(self, job: int) -> dict[str, int]:
         """Counts of one job."""
 
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        """Counts of each worker of one job (member_tally.py)."""
+
 
 class LeafMachine(AnySwitchMachine, Protocol):
     """One that can be a leaf of a tree."""

@@ -207,6 +207,7 @@ class LeafSide:
         closed = slot.descend(packet.base, result)
         if closed is not None:  # R-LEAF-3
             presence.heard(now)
+            job.times[packet.slot].closed_s = now
             job.ascents.came(packet.slot, now, answered=packet.kind is Kind.ANSWER, marked=marked)
             self._multicast(job, packet.slot, *closed)
         elif packet.base < slot.open:  # R-LEAF-4

@@ -14,12 +14,20 @@ from fanin.protocol.wire import ORDER_MASK
 class Arrivals:
     """The transmissions that have arrived from one worker."""
 
-    __slots__ = ("highest", "received")
+    __slots__ = ("came", "highest", "received", "sent")
 
     def __init__(self) -> None:
         self.highest = 0
         self.received = ORDER_MASK
         """Bit i: whether order `highest` - 1 - i has come."""
+        self.sent = 0
+        """Transmissions that its orders tell of, over all processes in the worker's place."""
+        self.came = 0
+        """Those of them that came."""
+
+    def restart(self) -> None:
+        """A new process has the worker's place, whose orders begin anew."""
+        self.highest, self.received = 0, ORDER_MASK
 
     @property
     def incomplete(self) -> bool:
@@ -35,8 +43,11 @@ class Arrivals:
         if ahead > ORDER_MASK // 2:  # R-RECEIPT-1: it was overtaken; one that is older than TRACKED is not told of
             behind = ORDER_MASK + 1 - ahead
             if behind <= TRACKED:  # an older one is not told of
+                self.came += not self.received >> (behind - 1) & 1
                 self.received |= 1 << (behind - 1)
             return False
+        self.sent += ahead
+        self.came += 1
         self.received = (self.received << ahead | 1 << (ahead - 1)) & ORDER_MASK if ahead <= TRACKED else 0
         self.highest = order
         # R-RECEIPT-2: only holes that this one uncovers, so that each is told of once by this rule.

@@ -10,6 +10,7 @@ from fanin.numerics.lanes import WORD_BITS
 from fanin.protocol.job import HEARTBEATS_TO_SILENCE, JobSpec, Uplink
 from fanin.protocol.packet_tag import MemberKeys, PacketKeys
 from fanin.switch.machine.ascents import Ascents
+from fanin.switch.machine.member_tally import MemberTally, SlotTimes
 from fanin.switch.machine.receipts import Arrivals
 from fanin.switch.machine.slot_machine import Membership, Slot
 from fanin.switch.machine.suspicion import silent_at, stands
@@ -40,7 +41,10 @@ class SwitchJob:
             accumulator_bytes=spec.accumulator_bytes,
             has_parent=uplink is not None,
         )
+        self.members = [MemberTally() for _ in range(spec.workers)]
         self.slots: dict[int, Slot] = {}
+        self.times: dict[int, SlotTimes] = {}
+        """By slot, of those that were used."""
         self.tokens = list(spec.tokens)
         """Token that a HELLO or BYE of each worker must carry; a new process in a place has a new one."""
         self.keys = PacketKeys(spec.data_key, spec.tokens)
@@ -76,6 +80,7 @@ class SwitchJob:
         """The slot with that index, which must be below spec.slots."""
         if index not in self.slots:  # a slot that has seen nothing is all zero, so it is made when it is needed
             self.slots[index] = Slot(self.membership)
+            self.times[index] = SlotTimes()
         return self.slots[index]
 
     @property

@@ -74,7 +74,7 @@ from fanin.protocol.wire import (
     WireError,
 )
 from fanin.switch.machine.leaf_side import LeafSide
-from fanin.switch.machine.receipts import Arrivals
+from fanin.switch.machine.member_tally import NEVER_S
 from fanin.switch.machine.slot_machine import Answer, Contribution, Manner, Round, Verdict
 from fanin.switch.machine.suspicion import stands
 from fanin.switch.machine.switch_job import SwitchJob
@@ -233,6 +233,11 @@ class SwitchMachine:
         last = {f"last_arrivals_{worker}": count for worker, count in enumerate(found.last_arrivals)}
         return found.tally.as_dict() | last
 
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        """Counters of each worker of one job."""
+        found = self._jobs[job]
+        return [member.as_dict(came) for member, came in zip(found.members, found.arrivals, strict=True)]
+
     # --- the five verbs ---
 
     def receive_datagram(self, data: bytes, source: int, now: float) -> None:
@@ -320,7 +325,7 @@ class SwitchMachine:
         enters = joined and bool(job.expected >> worker & 1)
         if joined:  # R-MEMBER-2: from here on another address is a stranger
             job.sources[worker] = source
-            job.arrivals[worker] = Arrivals()
+            job.arrivals[worker].restart()
             job.marked &= ~(1 << worker)
             self._events.append(WorkerJoined(job.spec.job, worker))
         if enters:  # R-MEMBER-13: live from its HELLO on
@@ -345,6 +350,8 @@ class SwitchMachine:
                 job.uplink.leave(now)
         else:
             job.marked |= isinstance(data, Marked) << worker
+            job.members[worker].marks += isinstance(data, Marked)
+            job.members[worker].bytes_in += len(data)
             self._contribute(job, packet, source, now)
 
     def _objection(self, job: SwitchJob, packet: Packet, data: bytes, source: int) -> Reason | None:
@@ -420,6 +427,7 @@ class SwitchMachine:
         # A run's passes bring one reply at most, since a run is as long as one pass. A worker that lacks a result asks
         # with one pass.
         owed: tuple[Packet, bool] | None = None
+        member = job.members[packet.worker]
         for index in range(packet.run):
             each = packet.part(index, spec.slots) if packet.run > 1 else packet
             outcome = job.slot(each.slot).contribute(each.worker, each.base, given, manner)
@@ -428,13 +436,21 @@ class SwitchMachine:
                 tally.contributions += not passes
                 tally.passes += passes
                 job.heard[each.worker] = now
+                member.contributions += 1
+                if outcome.answer is None:  # late ones have been answered, and nobody waited for them
+                    completes = outcome.closed is not None or outcome.ascends
+                    member.accepted(job.times[each.slot], now, completes=completes)
             elif repeated:  # it was there: nothing is added twice
                 tally.duplicates += 1
+                lost_down = outcome.answer is not None and packet.run == 1
+                member.asked_again += lost_down
+                member.repeated += not lost_down
             else:
                 self._refuse(tally, job, REFUSALS[outcome.verdict], each, source)
                 if outcome.verdict is Verdict.MISMATCH:  # and so are those behind it: they have the same signature
                     return
                 continue
+            member.spoke(now)
             # R-LEAF-2: the worker's timer serves the leaf too.
             if outcome.ascends and not repeated:
                 job.ascents.complete(each.slot, each.base)
@@ -452,6 +468,7 @@ class SwitchMachine:
                 self._receipt(job, *owed, source)
             if outcome.closed is not None:
                 job.last_arrivals[each.worker] += 1
+                job.times[each.slot].closed_s = now
                 self._multicast(job, each.slot, *outcome.closed)
             if outcome.answer is not None and packet.run == 1:  # R-SLOT-3, R-SLOT-12
                 self._answer(job, each, outcome.answer, source)
@@ -460,6 +477,7 @@ class SwitchMachine:
         for index, slot in sorted(job.slots.items()):
             closed = slot.poke()
             if closed is not None:
+                job.times[index].arrived_s = NEVER_S
                 self._multicast(job, index, *closed)
             if slot.complete:  # R-LEAF-1: an eviction may complete a leaf's round
                 job.ascents.complete(index, slot.open)

@@ -65,6 +65,9 @@ class Server(Protocol):
     def job_counters(self, job: int) -> dict[str, int]:
         """The same, of one job."""
 
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        """The same, of each worker of one job (member_tally.py); empty at a switch that counts by job only."""
+
     def shared_memory(self, job: int) -> tuple[str, ...]:
         """Paths of the shared memory for the job's workers on this machine, one per flow; empty if none is offered."""
 

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 from fanin.protocol.events import BranchNarrowed, SwitchEvent, WorkerJoined
 from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.switch.machine.interface import LeafMachine
+from fanin.switch.machine.member_tally import add_up
 from fanin.switch.server.event_queue import EventQueue
 from fanin.transports.pump import Pump
 from fanin.transports.transport import Transport
@@ -181,6 +182,17 @@ class PumpServer:
     def job_counters(self, job: int) -> dict[str, int]:
         """Sums over flows, of one job."""
         return self._sum(lambda machine: machine.job_counters(job))
+
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        """The same, of each worker."""
+        total: list[dict[str, int]] = []
+        for machine, pump in self._flows():
+            with pump.lock:
+                more = machine.member_counters(job)
+            total = total or [{} for _ in more]
+            for whole, part in zip(total, more, strict=True):
+                add_up(whole, part)
+        return total
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
         """None: a Python loop gains nothing by it."""

@@ -35,6 +35,7 @@ SAMPLES: dict[str, tuple[Any, Any]] = {
     "liveness_timeout_s": (1.0, 2.0),
     "faults": ("drop=1%", "drop=2%"),
     "timeline": ("one", "another"),
+    "metrics": (":9465", ":9466"),
     "pcap": ("one", "another"),
     "trace": ("one", "another"),
     "secret": ("sixteen letters one", "sixteen letters two"),

@@ -158,6 +158,9 @@ class Pair:
     def job_counters(self, job: int) -> dict[str, int]:
         return self.twin.job_counters(job)
 
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        return self.twin.member_counters(job)
+
     def receive_datagram(self, data: bytes, source: int, now: float) -> None:
         probe = len(data) > OFFSET_FLAGS and data[OFFSET_KIND] == Kind.PROBE
         if isinstance(self.subject, ControlledMachine) and probe and data[OFFSET_FLAGS] & Flag.CHECKSUM:

@@ -85,6 +85,9 @@ class ControlledMachine:
     def job_counters(self, job: int) -> dict[str, int]:
         return self.control.counters(self.control.jobs[job].row)
 
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        return []
+
     def next_timer(self) -> float | None:
         return self.control.next_timer()
 

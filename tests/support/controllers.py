@@ -97,6 +97,9 @@ class FakeServer:
     def job_counters(self, job: int) -> dict[str, int]:
         return {"rounds": self.specs[job].slots}
 
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        return [{"last": worker} for worker in range(self.specs[job].workers)]
+
     def shared_memory(self, job: int) -> tuple[str, ...]:
         return ()
 

@@ -62,13 +62,21 @@ class ManyToMany:
         """Reduce in place, at each shard its part; the results."""
         arrays = [np.array(each) for each in inputs]
         for worker, array in enumerate(arrays):
-            for shard, first, end in self.spread.shares(len(array), self.spec.words_per_packet, 1):
-                what: Reduction = reduction(array[first:end], **given)
-                self.flows[worker, shard].submit(what)
-                self.network.speak(shard * self.hosts + worker)
+            self.submit(worker, array, **given)
+        self.finish(limit_s)
+        return arrays
+
+    def submit(self, worker: int, array: Array, **given: Any) -> None:
+        """Let one worker begin a sum, in place."""
+        for shard, first, end in self.spread.shares(len(array), self.spec.words_per_packet, 1):
+            what: Reduction = reduction(array[first:end], **given)
+            self.flows[worker, shard].submit(what)
+            self.network.speak(shard * self.hosts + worker)
+
+    def finish(self, limit_s: float = 60.0) -> None:
+        """Run until nothing is outstanding."""
         busy = list(self.flows.values())
         self.network.run_until(lambda: not _outstanding(busy), limit_s=limit_s)
-        return arrays
 
     def lose(self, loss: float) -> None:
         """From now on every link loses that share of packets, in each direction."""

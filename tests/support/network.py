@@ -112,6 +112,14 @@ class Playground:
         self._wires.behind.update(dict.fromkeys(addresses, shared))
         return shared
 
+    def exception(self, one: int, other: int, link: Link) -> None:
+        """From now on the link between two addresses is that one, whose queues are as long as it says."""
+        self._wires.links[network.ends(one, other)] = link
+
+    def after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Do something so much later."""
+        self._wires.queue.after(seconds, action, *arguments)
+
     @property
     def lost(self) -> int:
         """Packets that links lost by chance."""

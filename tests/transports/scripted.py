@@ -130,6 +130,10 @@ class ScriptedSwitch:
         """Return one counter of packets."""
         return {"packets_in": 1}
 
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        """Return nothing: workers are not counted."""
+        return []
+
     def members(self, job: int) -> tuple[int, int, int]:
         """The masks that the test has set."""
         return self.masks

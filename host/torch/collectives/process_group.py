@@ -34,6 +34,7 @@ from fanin.host.torch.collectives.first_cause import FirstCause
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.layers import devices_of, layered, through
+from fanin.host.torch.collectives.profiler_ranges import named_ranges
 from fanin.host.torch.collectives.reduce_collectives import ReduceCollectives
 from fanin.host.torch.collectives.routing import SUM
 from fanin.host.torch.collectives.two_levels import TwoLevels
@@ -59,6 +60,7 @@ _ABANDONED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that leave for groups that nobody holds any more; exit waits for them."""
 
 
+@named_ranges
 class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
     """A group of ranks whose sums go through a switch."""
 

@@ -6,6 +6,7 @@ One that a rank has started serves the jobs of one secret only, so groups made l
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import secrets
 import threading
@@ -16,6 +17,8 @@ from fanin.host.session.embedded import EmbeddedSwitch, start_switch
 from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.seal import SECRET_BYTES, Credentials
+
+log = logging.getLogger("fanin")
 
 
 @dataclass(slots=True)
@@ -55,6 +58,7 @@ class StartedSwitches:
                 users = 0 if started is None else started.users
                 credentials = Credentials.of_job(secret)
                 switch = start_switch(reachable_host(), options, credentials=credentials)
+                log.info("this process has started the switch %s; `fanin top %s` watches it", *[switch.address] * 2)
                 self._started[secret] = started = _Started(switch, users=users)
             started.users += 1
             assert started.switch is not None

@@ -105,6 +105,10 @@ class DeviceServer:
         with self._turnstile:
             return self._control.counters(self._control.jobs[job].row)
 
+    def member_counters(self, job: int) -> list[dict[str, int]]:
+        """None: P4 programs count by job only."""
+        return []
+
     def shared_memory(self, job: int) -> tuple[str, ...]:
         """None: packets must pass the pipeline."""
         return ()

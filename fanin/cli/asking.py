@@ -1,0 +1,93 @@
+"""Switches that a command asks for their statistics, again and again over the same connections."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fanin import running_switches
+from fanin.addresses import SwitchAddress, SwitchList
+from fanin.errors import FaninError
+from fanin.key_file import VARIABLE, operator_credentials
+from fanin.options import Options
+from fanin.protocol import control
+from fanin.protocol.seal import OPEN
+from fanin.schemes import DEFAULT
+
+if TYPE_CHECKING:
+    from fanin.host.session.control import ControlClient
+
+ASK_TIMEOUT_S = 5.0
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help=f"The switch's own key; default: {VARIABLE}, then this user's."),
+]
+WHERE = (
+    "udp://host:port or zmq://host:port, or several with commas; default: FANIN_SWITCH, then the switches that this "
+    "user's ranks have started on this machine."
+)
+
+
+def addresses_of(asked: str, options: Options) -> tuple[SwitchAddress, ...]:
+    """The switches that a command line means: `asked`, FANIN_SWITCH, those that this user's ranks have started here, or
+    the one at the default port.
+    """
+    given = SwitchList.parse(asked or options.switch or "hosts").addresses
+    return given or tuple(running_switches.found()) or (
+        SwitchAddress.parse(f"{DEFAULT}://127.0.0.1:{control.DEFAULT_PORT}"),
+    )  # fmt: skip
+
+
+class Switches:
+    """Connections to some switches, opened when they are first asked."""
+
+    def __init__(self, addresses: tuple[SwitchAddress, ...], options: Options, key_file: Path | None) -> None:
+        self.addresses = addresses
+        self._options, self._key_file = options, key_file
+        self._opened = contextlib.ExitStack()
+        self._clients: dict[SwitchAddress, ControlClient] = {}
+
+    def __enter__(self) -> Switches:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def ask_all(self) -> list[control.Stats | FaninError]:
+        """An answer of each, or the error; raised where there is but one switch."""
+        return [self._ask(address) for address in self.addresses]
+
+    def _ask(self, address: SwitchAddress) -> control.Stats | FaninError:
+        from fanin.host.session.control import ControlClient
+
+        try:
+            if address not in self._clients:
+                client = ControlClient(
+                    address,
+                    curve_server_key=self._options.curve_server_key,
+                    timeout_s=ASK_TIMEOUT_S,
+                    credentials=operator_credentials(self._key_file) or OPEN,
+                    otherwise_open=self._key_file is None,
+                )
+                self._clients[address] = self._opened.enter_context(client)
+            return ask_stats(self._clients[address])
+        except FaninError as error:
+            if len(self.addresses) == 1:
+                raise
+            return error
+
+
+def ask_stats(client: ControlClient) -> control.Stats:
+    """One question; FaninError for any other answer."""
+    answer = client.ask(control.Ask(), ASK_TIMEOUT_S)
+    if isinstance(answer, control.Refused):
+        raise FaninError(f"{client.address}: {answer.reason}. Remedy: {answer.remedy}")
+    if not isinstance(answer, control.Stats):
+        raise FaninError(f"{client.address} did not answer with statistics: it is no fanin switch of this version")
+    return answer

@@ -1,0 +1,113 @@
+"""Collectives as named ranges in traces of torch.profiler: `fanin:all_reduce`, as gloo's and NCCL's have theirs.
+
+A range begins when the collective is called and ends when its result is there, which may be on another thread. Inside
+it, `fanin:all_reduce:call` is the call alone; with `record_shapes=True` its arguments are the tensors' dimensions and
+the facts that torch's record_param_comms has of other backends, which has no binding to Python. Without a profiler, a
+call costs one question more.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch._C._profiler import _RecordFunctionFast
+from torch.autograd import profiler
+
+PREFIX = "fanin:"
+NAMES = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "all_reduce_lanes": "all_reduce",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "reduce_scatter_lanes": "reduce_scatter_tensor",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor_coalesced",
+    "barrier": "barrier",
+    "broadcast": "broadcast",
+    "allgather": "all_gather",
+    "all_gather_single": "all_gather_into_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "allgather_coalesced": "all_gather_coalesced",
+    "gather": "gather",
+    "scatter": "scatter",
+    "all_to_all_single": "all_to_all_single",
+    "alltoall_base": "all_to_all_single",
+    "alltoall": "all_to_all",
+    "send": "send",
+    "recv": "recv",
+    "recv_anysource": "recv",
+}
+"""Range by method: names as torch.distributed has them. Methods that a group lacks are left out."""
+
+Group = TypeVar("Group", bound=type)
+_INSIDE = threading.local()
+"""Whether this thread is in a range: calls that go back through torch's dispatcher (layers.py) come twice."""
+
+
+def named_ranges(group: Group) -> Group:
+    """A class decorator: let every collective of the process group be a range while a profiler runs."""
+    for method, name in NAMES.items():
+        if (call := getattr(group, method, None)) is not None:
+            setattr(group, method, _ranged(call, PREFIX + name))
+    return group
+
+
+def _ranged(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def ranged(self: Any, *given: Any, **named: Any) -> Any:
+        if not profiler._is_profiler_enabled or getattr(_INSIDE, "range", False):
+            return call(self, *given, **named)
+        # Not as a context manager: the range ends with the collective, and not with the call.
+        range_ = profiler.record_function(name)
+        range_.__enter__()
+        _INSIDE.range = True
+        try:
+            tensors = list(_tensors((*given, *named.values())))
+            with _RecordFunctionFast(f"{name}:call", tensors, facts(self, name, tensors)):
+                work = call(self, *given, **named)
+        except BaseException:
+            range_.__exit__(None, None, None)
+            raise
+        finally:
+            _INSIDE.range = False
+        if work is None or work.is_completed():
+            range_.__exit__(None, None, None)
+        else:
+            range_._call_end_callbacks_on_future(work.get_future())
+        return work
+
+    return ranged
+
+
+def facts(group: Any, name: str, tensors: list[torch.Tensor]) -> dict[str, str | int]:
+    """Facts of a collective by torch's names for them (record_param_comms), of the tensors that this rank gives."""
+    return {
+        "Collective name": name.removeprefix(PREFIX),
+        "In msg nelems": sum(tensor.numel() for tensor in tensors),
+        "dtype": ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})),
+        "Process Group Name": group.group_name,
+        "Group size": group.size(),
+        "Rank": group.rank(),
+    }
+
+
+def _tensors(given: tuple[Any, ...]) -> Iterator[torch.Tensor]:
+    """The tensors of the last argument that holds any: inputs come after outputs."""
+    for each in reversed(given):
+        if isinstance(each, torch.Tensor):
+            yield each
+            return
+        if isinstance(each, list | tuple) and each:
+            inner = each[0] if isinstance(each[0], list | tuple) else each
+            if all(isinstance(tensor, torch.Tensor) for tensor in inner):
+                yield from inner
+                return

@@ -1,0 +1,175 @@
+"""Rates and findings from statistics (fanin/watching), and how `fanin top` finds switches and shows them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fanin import running_switches
+from fanin.cli import run
+from fanin.cli.asking import addresses_of
+from fanin.cli.top import view
+from fanin.errors import FaninError
+from fanin.options import Options, SwitchAddress
+from fanin.protocol.control import JobReport, MemberReport, Stats
+from fanin.watching.findings import KINDS, findings
+from fanin.watching.rates import rates
+from tests.house.repository import ROOT
+from tests.support.services import a_service, address_of
+
+HERE = SwitchAddress("udp", "here", 1)
+HEALTHY = {"transmissions": 1000, "lost_up": 0, "asked_again": 0, "marks": 0, "last": 250, "waited_us": 0}
+
+
+def stats(uptime_s: float, *ranks: dict[str, int], generation: int = 1, **counters: int) -> Stats:
+    """A switch with one job, whose ranks have these counters."""
+    members = tuple(
+        MemberReport(rank=rank, process=f"host{rank}:1", state="registered", counters=counts)
+        for rank, counts in enumerate(ranks)
+    )
+    job = JobReport(
+        name="job", state="running", index=0, generation=generation, scheme="udp", size=len(ranks), quorum=len(ranks),
+        staleness=0, max_staleness=0, on_worker_loss="raise", slots=8, words_per_packet=64, flows=1, memory_bytes=0,
+        ring_bytes=0, wanted_ring_bytes=0, age_s=uptime_s, members=members, counters={"rounds": 1000} | counters,
+    )  # fmt: skip
+    return Stats(
+        software="0", wire_version=0, engine="", uptime_s=uptime_s, memory_bytes=0, memory_used_bytes=0, curve=False,
+        data=(), jobs=(job,), refused={}, job_count=1,
+    )  # fmt: skip
+
+
+def with_rank(rank: int, **counts: int) -> Stats:
+    """Four ranks after 10 s, one of which is not like the others."""
+    return stats(10.0, *(HEALTHY | counts if each == rank else HEALTHY for each in range(4)))
+
+
+def named(answer: Stats) -> list[tuple[str, int | None]]:
+    return [(each.kind, each.rank) for each in findings([None], [answer])]
+
+
+@pytest.mark.parametrize(
+    ("counts", "kind"),
+    [
+        ({"waited_us": 2_000_000}, "straggler"),
+        ({"lost_up": 20, "waited_us": 2_000_000}, "lossy uplink"),
+        ({"asked_again": 20, "waited_us": 2_000_000}, "lossy downlink"),
+        ({"marks": 200, "waited_us": 2_000_000}, "clogged queue"),
+        ({"turnaround_8192": 100, "waited_us": 2_000_000}, "clogged queue"),
+    ],
+)
+def test_one_cause_is_named_for_a_rank(counts: dict[str, int], kind: str) -> None:
+    there = {"turnaround_512": 100}
+    ranks = [HEALTHY | there for _ in range(4)]
+    ranks[2] = HEALTHY | (counts if "turnaround_8192" in counts else there | counts)
+    assert named(stats(10.0, *ranks)) == [(kind, 2)]
+
+
+def test_a_network_that_loses_everywhere_is_no_ranks_fault() -> None:
+    assert named(stats(10.0, *[HEALTHY | {"lost_up": 20} for _ in range(4)])) == []
+
+
+def test_a_rank_on_the_switchs_machine_makes_no_other_ones_queue_look_clogged() -> None:
+    near, far = {"turnaround_64": 100}, {"turnaround_1024": 100, "waited_us": 500_000}
+    found = named(stats(10.0, HEALTHY | near, HEALTHY | far))
+    assert ("clogged queue", 1) not in found
+
+
+def test_a_job_of_one_and_a_job_without_counters_by_rank_have_no_findings() -> None:
+    assert named(stats(10.0, HEALTHY | {"waited_us": 9_000_000})) == []
+    assert named(stats(10.0, {}, {})) == []
+
+
+def test_rates_are_of_the_time_between_snapshots() -> None:
+    before = stats(10.0, HEALTHY, HEALTHY, rounds=1000)
+    after = stats(12.0, HEALTHY, HEALTHY | {"waited_us": 500_000, "lost_up": 10, "transmissions": 1200}, rounds=3000)
+    (job,) = rates(before, after)
+    assert (job.seconds, job.rounds_per_s) == (2.0, 1000.0)
+    assert (job.ranks[1].waited_share, job.ranks[1].lost_up_share) == (0.25, 0.05)
+    assert job.ranks[0].waited_s == 0
+
+
+@pytest.mark.parametrize(
+    "before",
+    [stats(100.0, HEALTHY, HEALTHY), stats(10.0, HEALTHY, HEALTHY, generation=2), None],
+    ids=["restarted", "another job", "nothing"],
+)
+def test_what_began_anew_counts_from_its_beginning(before: Stats | None) -> None:
+    (job,) = rates(before, stats(20.0, HEALTHY | {"waited_us": 10_000_000}, HEALTHY))
+    assert (job.seconds, job.rounds) == (20.0, 1000)
+    assert job.ranks[0].waited_share == 0.5
+
+
+def test_counters_of_a_new_process_in_a_place_do_not_make_rates_negative() -> None:
+    before, after = stats(10.0, HEALTHY, HEALTHY), stats(12.0, HEALTHY | {"transmissions": 10}, HEALTHY)
+    assert rates(before, after)[0].ranks[0].lost_up_share == 0
+
+
+def test_the_page_names_every_kind_of_finding() -> None:
+    page = (ROOT / "docs/watching.md").read_text()
+    assert [kind for kind in KINDS if f"\n| {kind} |" not in page] == []
+
+
+def test_the_view_fits_a_terminal_and_says_what_holds_the_job_up() -> None:
+    for width in (60, 80, 120):
+        console = Console(width=width, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(view([HERE], [None], [with_rank(3, waited_us=5_000_000)]), soft_wrap=True)
+        text = " ".join(captured.get().split())
+        assert "straggler: job: rank 3 begins its sums later" in text
+        assert "…" not in text
+
+
+def test_a_switch_that_does_not_answer_is_shown_beside_those_that_do() -> None:
+    answers: list[Any] = [FaninError("no answer"), with_rank(0)]
+    console = Console(width=200, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(view([HERE, HERE], answers, answers))
+    assert "no answer" in captured.get()
+    assert "nothing holds a job up" in captured.get()
+
+
+# --- where switches are ---
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for this user's state."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return running_switches.folder()
+
+
+def test_a_users_switches_are_found_while_they_run(state: Path) -> None:
+    with running_switches.announced([HERE]):
+        assert running_switches.found() == [HERE]
+        assert addresses_of("", Options()) == (HERE,)
+        assert state.stat().st_mode & 0o777 == 0o700
+    assert running_switches.found() == []
+    assert [str(each) for each in addresses_of("", Options())] == ["udp://127.0.0.1:4919"]
+
+
+def test_files_of_processes_that_are_gone_and_of_others_count_for_nothing(state: Path) -> None:
+    state.mkdir(parents=True, mode=0o700)
+    (state / "4194999").write_text("udp://gone:1\n")
+    (state / str(os.getpid())).write_text("nonsense\n")
+    assert running_switches.found() == []
+    assert not (state / "4194999").exists()
+    (state / str(os.getpid())).write_text("udp://here:1\n")
+    state.chmod(0o777)
+    assert running_switches.found() == []
+
+
+@pytest.mark.usefixtures("state")
+def test_top_asks_the_switch_that_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    with a_service() as service, running_switches.announced([address_of(service)]):
+        assert run(["top", "--once", "--json", "--interval", "0.1"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [each["address"] for each in found["switches"]] == [str(address_of(service))]
+        assert found["findings"] == []
+        assert run(["top", "--once", "--interval", "0.1"]) == 0
+        assert "no jobs" in capsys.readouterr().out

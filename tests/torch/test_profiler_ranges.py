@@ -1,0 +1,127 @@
+"""Collectives in traces of torch.profiler (host/torch/collectives/profiler_ranges.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
+
+from fanin.host.torch.collectives import profiler_ranges  # noqa: E402
+from fanin.host.torch.collectives.process_group import FaninProcessGroup  # noqa: E402
+from fanin.host.torch.collectives.profiler_ranges import NAMES, PREFIX, named_ranges  # noqa: E402
+
+
+class Work:
+    """A handle whose result comes when the test says so."""
+
+    def __init__(self) -> None:
+        self.future: Any = torch.futures.Future()
+
+    def is_completed(self) -> bool:
+        return bool(self.future.done())
+
+    def get_future(self) -> Any:
+        return self.future
+
+
+@named_ranges
+class Group:
+    """Two collectives, one of which calls itself again as one that goes through torch's dispatcher does."""
+
+    group_name = "world"
+
+    def size(self) -> int:
+        return 4
+
+    def rank(self) -> int:
+        return 1
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+        return self.work
+
+    def broadcast(self, tensors: Any, again: bool = True) -> Work:
+        if again:
+            return self.broadcast(tensors, again=False)
+        self.work.future.set_result(None)
+        return self.work
+
+    def barrier(self, opts: Any = None) -> None:
+        raise RuntimeError("refused")
+
+    def __init__(self) -> None:
+        self.work = Work()
+
+
+def traced(act: Any, tmp_path: Path) -> list[dict[str, Any]]:
+    """The events of ours in a trace of `act`."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+        act()
+    path = tmp_path / "trace.json"
+    profile.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    return [event for event in events if str(event.get("name", "")).startswith(PREFIX)]
+
+
+def test_a_range_lasts_until_the_result_is_there(tmp_path: Path) -> None:
+    group = Group()
+
+    def act() -> None:
+        group.allreduce([torch.ones(4, 5)])
+        torch.ones(100).sum()  # while the collective is under way
+        group.work.future.set_result(None)
+
+    found = {event["name"]: event for event in traced(act, tmp_path)}
+    assert set(found) == {"fanin:all_reduce", "fanin:all_reduce:call"}
+    whole, call = found["fanin:all_reduce"], found["fanin:all_reduce:call"]
+    assert whole["ts"] <= call["ts"]
+    assert whole["ts"] + whole["dur"] > call["ts"] + call["dur"]
+
+
+def test_a_call_has_the_facts_that_torch_records_of_other_backends(tmp_path: Path) -> None:
+    group = Group()
+    group.work.future.set_result(None)
+    found = traced(lambda: group.allreduce([torch.ones(4, 5)]), tmp_path)
+    (call,) = (event for event in found if event["name"] == "fanin:all_reduce:call")
+    wanted = {
+        "Collective name": "all_reduce",
+        "In msg nelems": 20,
+        "dtype": "float32",
+        "Process Group Name": "world",
+        "Group size": 4,
+        "Rank": 1,
+        "Input Dims": [[4, 5]],
+    }
+    assert {name: call["args"].get(name) for name in wanted} == wanted
+
+
+def test_a_call_that_comes_again_through_the_dispatcher_is_one_range(tmp_path: Path) -> None:
+    found = traced(lambda: Group().broadcast([torch.ones(3)]), tmp_path)
+    assert sorted(event["name"] for event in found) == ["fanin:broadcast", "fanin:broadcast:call"]
+
+
+def test_a_refused_call_ends_its_range_and_those_that_follow_have_theirs(tmp_path: Path) -> None:
+    def act() -> None:
+        with pytest.raises(RuntimeError, match="refused"):
+            Group().barrier()
+        Group().broadcast([torch.ones(3)])
+
+    names = {event["name"] for event in traced(act, tmp_path)}
+    assert {"fanin:barrier", "fanin:broadcast"} <= names
+
+
+def test_nothing_is_recorded_without_a_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiler_ranges.profiler, "record_function", None)
+    monkeypatch.setattr(profiler_ranges, "_RecordFunctionFast", None)
+    group = Group()
+    assert group.allreduce([torch.ones(3)]) is group.work
+
+
+def test_every_collective_of_the_process_group_is_a_range() -> None:
+    ranged = {name for name in dir(FaninProcessGroup) if hasattr(getattr(FaninProcessGroup, name), "__wrapped__")}
+    own = {name for name in NAMES if name in dir(FaninProcessGroup)}
+    assert own <= ranged
+    assert {"allreduce", "broadcast", "allgather", "reduce_scatter", "barrier", "alltoall"} <= own
