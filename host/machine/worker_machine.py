@@ -66,7 +66,7 @@ from fanin.numerics.lanes import WORD_BITS, Words
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.congestion import Congestion
 from fanin.protocol.ecn import Capable, Marked
-from fanin.protocol.events import ReductionDone, RoundHeard, Stands, WorkerEvent
+from fanin.protocol.events import ReductionDone, RoundHeard, Spoiled, Stands, WorkerEvent
 from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
 from fanin.protocol.keepalive import Phase
 from fanin.protocol.loss_recovery import LossRecovery
@@ -484,7 +484,7 @@ class WorkerMachine:
             return Reason.FUTURE
         operation = self._stream.operation(item)
         shape = len(packet.codes), len(packet.words)
-        keeps = operation.keeps(item)
+        keeps = operation.keeps(item, self._stream.agreed_codes(item))
         enough = not keeps and shape == (operation.code_count, 0)  # without words
         bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags  # may say nothing of what is summed
         acknowledged = bool(packet.bitmap >> self._worker & 1)
@@ -618,10 +618,11 @@ class WorkerMachine:
             count = operation.result_word_count(item)
             # No words: a round of passes alone, whose sum is zero.
             words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
-            kept = words if operation.keeps(item) else None
             agreed = brought if by_forecast else self._stream.agreed_codes(item)
+            kept = words if operation.keeps(item, agreed) else None
             shift = packet.lanes.shift if packet.lanes else 0
-            operation.store(words_chunk, agreed, kept, packet.contributors, shift)
+            for spoiler in operation.store(words_chunk, agreed, kept, packet.contributors, shift):
+                self._events.append(Spoiled(operation.ticket, *spoiler))
         done = self._stream.finish(item, brought)
         if done is not None:
             self._done(done)
@@ -680,7 +681,8 @@ class WorkerMachine:
             codes, words = self._in_turn(operation, item)
         slot = item % self._spec.slots
         base = self._stream.base(slot)
-        keeps, passes, lanes = operation.keeps(item), operation.passes(item), operation.lanes
+        keeps = operation.keeps(item, self._stream.agreed_codes(item))
+        passes, lanes = operation.passes(item), operation.lanes
         flags = NO_FLAGS if keeps else Flag.BARE
         longer = operation.result_word_count(item) > len(words)
         if keeps and (passes or longer) and slot in self._accepted:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fanin.host.torch.training.codec_hook import CodecState, codec_hook
     from fanin.host.torch.training.hooks import LanesState, lanes_hook
     from fanin.host.torch.training.membership import Membership
+    from fanin.host.torch.training.nonfinite import nonfinite_reports, on_nonfinite
     from fanin.host.torch.training.replicas import check_replicas, check_replicas_every
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs
     from fanin.host.torch.training.stale import StaleOptions, is_newcomer
@@ -37,6 +38,8 @@ _WHERE = {
     "codec_hook": "codec_hook",
     "is_newcomer": "stale",
     "lanes_hook": "hooks",
+    "nonfinite_reports": "nonfinite",
+    "on_nonfinite": "nonfinite",
     "shard_codecs": "shard_codecs",
     "stale_synchronous_hook": "stale_hook",
     "two_level_hook": "two_level",
@@ -61,6 +64,8 @@ __all__ = [
     "create",
     "is_newcomer",
     "lanes_hook",
+    "nonfinite_reports",
+    "on_nonfinite",
     "shard_codecs",
     "stale_synchronous_hook",
     "two_level_hook",

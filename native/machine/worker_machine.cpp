@@ -501,7 +501,7 @@ void WorkerMachine::State::result(const Parsed& packet, double now, bool marked)
     return drop(Reason::future);
   }
   Operation& operation = stream_.operation(slot);
-  const bool keeps = operation.keeps(item);
+  const bool keeps = operation.keeps(item, stream_.agreed_codes(item));
   const bool enough = !keeps && header.code_count == operation.code_count && packet.word_count == 0;
   const bool bare =
       header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;  // may say nothing of what is summed
@@ -564,7 +564,9 @@ void WorkerMachine::State::result(const Parsed& packet, double now, bool marked)
     else if (of_passes_only)
       operation.store_zeros(chunk);
     else
-      operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes));
+      for (const Spoiler& each :
+           operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes)))
+        events_.push_back(Spoiled{operation.ticket, each.place, each.first, each.count});
   }
   const std::uint64_t ticket = stream_.finish(slot, packet.codes);
   if (ticket != 0) done(ticket);
@@ -681,7 +683,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   const bool forecasts = stream_.forecasts(slot);
   // A pass that is accepted is sent again as zeros of the result's length: see host/machine/worker_machine.py.
   // So is what is shorter than its result.
-  const bool keeps = operation.keeps(item);
+  const bool keeps = operation.keeps(item, stream_.agreed_codes(item));
   const bool asks = keeps && accepted_[slot] != 0 &&
                     (operation.passes(item) || operation.result_word_count(item) > operation.word_count(item));
   const bool passes = operation.passes(item) && !asks;
