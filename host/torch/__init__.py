@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fanin.host.torch.training.hooks import LanesState, lanes_hook
     from fanin.host.torch.training.membership import Membership
     from fanin.host.torch.training.nonfinite import nonfinite_reports, on_nonfinite
+    from fanin.host.torch.training.rank_watch import RankReport, watch_ranks
     from fanin.host.torch.training.replicas import check_replicas, check_replicas_every
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs
     from fanin.host.torch.training.stale import StaleOptions, is_newcomer
@@ -29,6 +30,7 @@ _WHERE = {
     "LanesState": "hooks",
     "Membership": "membership",
     "ProcessGroupFanin": "torchft_group",
+    "RankReport": "rank_watch",
     "ShardCodecs": "shard_codecs",
     "StaleOptions": "stale",
     "StaleSynchronousState": "stale_hook",
@@ -43,6 +45,7 @@ _WHERE = {
     "shard_codecs": "shard_codecs",
     "stale_synchronous_hook": "stale_hook",
     "two_level_hook": "two_level",
+    "watch_ranks": "rank_watch",
 }
 """The modules of fanin.host.torch.training that have the names which are imported when they are asked for."""
 
@@ -53,6 +56,7 @@ __all__ = [
     "LanesState",
     "Membership",
     "ProcessGroupFanin",
+    "RankReport",
     "ShardCodecs",
     "StaleOptions",
     "StaleSynchronousState",
@@ -69,6 +73,7 @@ __all__ = [
     "shard_codecs",
     "stale_synchronous_hook",
     "two_level_hook",
+    "watch_ranks",
 ]
 
 

@@ -1,9 +1,9 @@
 """Names of parameters in the buckets of DistributedDataParallel, for reports of sums that are not finite.
 
 torch's reducer hands a process group flat buckets without a word on what is in them. What it logs about itself
-(`_get_ddp_logging_data`, torch's own API for that) has the sizes of the buckets and the order of the parameters in
-them, and takes no lock that a backward pass holds. So a plain script needs no call of ours: when a sum turns out to be
-spoiled, which is rare, the DDP module is looked for among the process's objects.
+(`_get_ddp_logging_data`) has the sizes of its final buckets and the order of the parameters in them. So a plain script
+needs no call of ours: once, after the third step, the DDP module is looked for among the process's objects. Later would
+be too late, since whoever asks while a backward pass waits for its sums waits for the reducer's lock, for ever.
 
 Buckets travel in the order of their numbers, a sum each. Which bucket a sum was follows from its size and from those of
 the sums before it in the step.
@@ -18,7 +18,6 @@ from itertools import accumulate
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 Layout = list[list[tuple[str, int]]]
@@ -30,22 +29,22 @@ class BucketNames:
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = weakref.ref(group)
-        self._module: weakref.ref[nn.Module] | None = None
+        self._layout: Layout = []
+        self._buckets_bytes: list[int] = []
 
-    def __call__(self, sizes_bytes: Sequence[int], at: int, first: int, count: int) -> str | None:
+    def learn(self) -> None:
+        """Look at the buckets of the group's DDP module, if there is one; between two steps."""
+        module = self._find()
+        if module is not None:
+            self._layout, self._buckets_bytes = layout_of(module)
+
+    def name(self, sizes_bytes: Sequence[int], at: int, first: int, count: int) -> str | None:
         """The parameter at elements [first, first + count) of the `at`-th sum, or several of them; None: not known.
 
         `sizes_bytes`: of the sums since the step began.
         """
-        module = self._module and self._module()
-        if module is None:
-            module = self._find()
-            self._module = None if module is None else weakref.ref(module)
-        if module is None:
-            return None
-        layout, buckets_bytes = layout_of(module)
-        bucket = bucket_of(sizes_bytes, at, buckets_bytes)
-        return None if bucket is None else name_at(layout[bucket], first, count)
+        bucket = bucket_of(sizes_bytes, at, self._buckets_bytes)
+        return None if bucket is None else name_at(self._layout[bucket], first, count)
 
     def _find(self) -> DistributedDataParallel | None:
         group = self._group()
@@ -57,7 +56,10 @@ class BucketNames:
 
 
 def layout_of(module: DistributedDataParallel) -> tuple[Layout, list[int]]:
-    """Parameters of each bucket, and the buckets' sizes in bytes, as they are at present."""
+    """Parameters of each bucket, and the buckets' sizes in bytes, as they are for good.
+
+    Modules that never make final buckets (find_unused_parameters) keep their first ones.
+    """
     logged = module._get_ddp_logging_data()
     names = {id(parameter): name for name, parameter in module.module.named_parameters()}
     parameters = [(names.get(id(each), "?"), each) for each in module._module_parameters if each.requires_grad]

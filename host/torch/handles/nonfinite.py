@@ -21,7 +21,7 @@ import weakref
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.optim.optimizer import (
     Optimizer,
@@ -42,9 +42,21 @@ MAX_SUMS = 4096
 MAX_REPORTS = 256
 """Reports that are remembered, the latest ones."""
 
-Namer = Callable[[Sequence[int], int, int, int], str | None]
-"""The parameter at an element of a sum: sizes in bytes of the sums since the step began, which of them it is, the first
-element, and how many may be meant. None where it is not known."""
+NAMED_FROM_STEP = 4
+"""DistributedDataParallel makes its final buckets in the second step, and tells of them after the third."""
+
+
+class Namer(Protocol):
+    """Whoever knows which parameters are summed (bucket_names.py)."""
+
+    def learn(self) -> None:
+        """Look at the model, between two steps: in a backward pass its reducer is locked."""
+
+    def name(self, sizes_bytes: Sequence[int], at: int, first: int, count: int) -> str | None:
+        """The parameter with elements [first, first + count) of the `at`-th sum of a step; None: not known.
+
+        `sizes_bytes`: of the sums since the step began.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +105,6 @@ class NonFinite:
         self.policy = policy
         self._rank = rank
         self.namer: Namer | None = None
-        """Set by what knows the model (fanin.host.torch.training.bucket_names)."""
         self.callbacks: dict[int, Callable[[NonFiniteReport], None]] = {}
         self._lock = threading.Lock()
         """The lock of everything that follows."""
@@ -122,6 +133,8 @@ class NonFinite:
 
     def step_ended(self) -> None:
         """What is summed from here on belongs to the next step."""
+        if self.namer is not None and self._sums and STEPS.begun == NAMED_FROM_STEP:
+            self.namer.learn()
         self._sums.clear()
 
     def look(self, session: AnySession, ticket: int, name: str) -> None:
@@ -149,7 +162,7 @@ class NonFinite:
         sizes = [size_bytes for _, size_bytes in sums]
 
         def parameter(spoiler: Spoiler) -> str | None:
-            return None if self.namer is None or at < 0 else self.namer(sizes, at, spoiler.first, spoiler.count)
+            return None if self.namer is None or at < 0 else self.namer.name(sizes, at, spoiler.first, spoiler.count)
 
         culprits = tuple(
             Culprit(rank=each.rank, first=each.first, count=each.count, parameter=parameter(each)) for each in spoilers
