@@ -116,9 +116,7 @@ class Run:
             loss = loss * LOUDER
         return list(torch.autograd.grad(loss, list(model.parameters())))
 
-    def _numbers(
-        self, kept: list[list[tuple[Tensor, Tensor]]], means: list[Tensor]
-    ) -> tuple[Values, Values]:
+    def _numbers(self, kept: list[list[tuple[Tensor, Tensor]]], means: list[Tensor]) -> tuple[Values, Values]:
         at = {id(each): index for index, each in enumerate(self.model.parameters())}
         table = []
         for of_rank in kept:
@@ -174,7 +172,9 @@ def main() -> None:
     task = TASKS[asked.task]
     begun = time.perf_counter()
     false = list(alarms(Run(task, seed=1), asked.steps, hashed=True))
-    print(f"{asked.task}: {len(false)} alarms in {asked.steps:,} healthy steps of {RANKS} ranks {false[:5]}", flush=True)
+    print(
+        f"{asked.task}: {len(false)} alarms in {asked.steps:,} healthy steps of {RANKS} ranks {false[:5]}", flush=True
+    )
     for fault in FAULTS:
         delays: dict[bool, list[int]] = {True: [], False: []}
         for seed in range(asked.seeds):

@@ -190,12 +190,13 @@ class Options:
         )
         check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
         check(
-            self.on_nonfinite in ("warn", "raise", "skip"), f"on_nonfinite = {self.on_nonfinite!r}: warn, raise, skip"
+            self.on_nonfinite in ("warn", "raise", "skip"),
+            f"on_nonfinite = {self.on_nonfinite!r}: warn, raise, skip",
         )
         for name, plain in (("on_worker_loss", "raise"), ("fallback", "raise"), ("inside", None)):
             check(
                 self.on_nonfinite == "warn" or getattr(self, name) == plain,
-                f"on_nonfinite = {self.on_nonfinite!r} with {name} = {getattr(self, name)!r}: ranks would not all learn "
+                f"on_nonfinite = {self.on_nonfinite!r} with {name} = {getattr(self, name)!r}: ranks would not all hear "
                 f"of the same sums. Remedy: on_nonfinite='warn', or leave out {name}",
             )
         check(self.inside in (None, "nccl", "gloo"), f"inside = {self.inside!r}; must be 'nccl', 'gloo' or None")

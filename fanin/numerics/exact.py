@@ -128,7 +128,9 @@ class ExactCodec:
 
     def first_not_finite(self, words: Words, count: int, present: int = EVERYBODY) -> list[tuple[int, int]]:
         """Ranks with floats that are NaN or infinite, each with the first of them."""
-        finite = {rank: np.isfinite(wide(part, self.element)) for rank, part in self._parts(words, count, present).items()}
+        finite = {
+            rank: np.isfinite(wide(part, self.element)) for rank, part in self._parts(words, count, present).items()
+        }
         return [(rank, int(np.argmin(each))) for rank, each in finite.items() if not each.all()]
 
     def _parts(self, words: Words, count: int, present: int) -> dict[int, Array]:

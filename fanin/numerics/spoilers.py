@@ -13,10 +13,10 @@ Lanes that are added one by one (wide sums), of U bits up and D down:
 
     lane p holds q = B_U instead of 0                if the block has such an element; the element is not told
 
-A worker marks the block if its own code of it is CODE_NOT_FINITE, and leaves it as it is otherwise. The reader subtracts
-what c contributions of zeros come to, and what is left is who has marked it: each word, or bit, has one worker. A wide
-sum that shares its packet with finite blocks is narrowed with them, which may round a mark to 0: the worker is not
-named then.
+A worker marks the block if its own code of it is CODE_NOT_FINITE, and leaves it as it is otherwise. The reader
+subtracts what c contributions of zeros come to, and what is left is who has marked it: each word, or bit, has one
+worker. A wide sum that shares its packet with finite blocks is narrowed with them, which may round a mark to 0: the
+worker is not named then.
 
 native/codecs/spoilers.hpp is the twin.
 """
@@ -100,7 +100,9 @@ class Marks:
             return [
                 Spoiler(place, first + at, 1) if at < count else Spoiler(place, first, count) for place, at in exactly
             ]
-        places = [WORD_BITS * at + bit for at, mark in enumerate(marks.tolist()) for bit in range(32) if mark >> bit & 1]
+        places = [
+            WORD_BITS * at + bit for at, mark in enumerate(marks.tolist()) for bit in range(32) if mark >> bit & 1
+        ]
         return [Spoiler(place, first, count) for place in places if place < self._workers]
 
     def _words_of(self, words: Words, begin: int, end: int, lanes: int | None) -> Words:

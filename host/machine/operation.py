@@ -232,9 +232,7 @@ class Operation:
             self.codec.mark(words, x, codes, self.reduction.factor, residual)
         return words
 
-    def store(
-        self, chunk: int, agreed: Codes, words: Words | None, contributors: int, shift: int = 0
-    ) -> list[Spoiler]:
+    def store(self, chunk: int, agreed: Codes, words: Words | None, contributors: int, shift: int = 0) -> list[Spoiler]:
         """Write a chunk's result to the destination, and what quantizing lost to the residual.
 
         `words`: None where none are kept. `shift`: of a sum that the switch has narrowed. Returns what is news of who

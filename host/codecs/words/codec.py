@@ -93,7 +93,9 @@ class WordCodec(ABC):
         assert not shift, f"{self.name} sums have no shift"
         return self.decode(words, count, codes, contributors, divisor)
 
-    def mark(self, words: Words, x: Array, codes: Codes, factor: float, residual: Residual | None) -> None:
+    def mark(  # noqa: B027 - most codecs have no marks
+        self, words: Words, x: Array, codes: Codes, factor: float, residual: Residual | None
+    ) -> None:
         """Mark in a packet's encoded words the blocks that this worker has spoiled (fanin/numerics/spoilers.py)."""
 
     def spoilers(self, packet: int, words: Words, codes: Codes, contributors: int) -> list[Spoiler]:

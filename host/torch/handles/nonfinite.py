@@ -105,7 +105,7 @@ class NonFinite:
         self.policy = policy
         self._rank = rank
         self.namer: Namer | None = None
-        self.callbacks: dict[int, Callable[[NonFiniteReport], None]] = {}
+        self.callbacks: OrderedDict[int, Callable[[NonFiniteReport], None]] = OrderedDict()
         self._lock = threading.Lock()
         """The lock of everything that follows."""
         self._sums: deque[tuple[int, int]] = deque(maxlen=MAX_SUMS)
@@ -234,10 +234,10 @@ class Steps:
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not any(group.policy == "skip" for group in self._groups):
             return
-        if any(argument is not None for argument in (*args, *kwargs.values())):
+        if any(argument is not None for argument in (*args[1:], *kwargs.values())):
             raise UnsupportedError(
-                f"on_nonfinite='skip' with {type(optimizer).__name__}.step(closure): the closure makes gradients within "
-                "the step, which can no longer be left out. Remedy: an optimizer without a closure, or 'raise'"
+                f"on_nonfinite='skip' with {type(optimizer).__name__}.step(closure): the closure makes gradients "
+                "within the step, which can no longer be left out. Remedy: an optimizer without a closure, or 'raise'"
             )
         seen, self._seen[optimizer] = self._seen.get(optimizer, 0), self._spoils
         if seen == self._spoils:

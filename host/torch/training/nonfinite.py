@@ -12,8 +12,9 @@ from collections.abc import Callable
 import torch.distributed as dist
 from torch.utils.hooks import RemovableHandle
 
+from fanin.errors import ConfigurationError
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.handles.nonfinite import Culprit, NonFiniteReport
-from fanin.host.torch.training.stale import fanin_group
 
 __all__ = ["Culprit", "NonFiniteReport", "nonfinite_reports", "on_nonfinite"]
 
@@ -27,7 +28,7 @@ def on_nonfinite(
     whoever waits for the sum. It must call no collective. `group`: a fanin group; None for the world's.
     Raises ConfigurationError for a group of another backend.
     """
-    callbacks = fanin_group(group).nonfinite.callbacks
+    callbacks = _fanin_group(group).nonfinite.callbacks
     handle = RemovableHandle(callbacks)
     callbacks[handle.id] = callback
     return handle
@@ -38,4 +39,13 @@ def nonfinite_reports(group: dist.ProcessGroup | None = None) -> tuple[NonFinite
 
     Raises ConfigurationError for a group of another backend.
     """
-    return fanin_group(group).nonfinite.reports
+    return _fanin_group(group).nonfinite.reports
+
+
+def _fanin_group(group: dist.ProcessGroup | None) -> FaninProcessGroup:
+    found = dist.group.WORLD if group is None else group
+    if not isinstance(found, FaninProcessGroup):
+        raise ConfigurationError(
+            "only sums of a group whose backend is 'fanin' say who has spoiled them. Remedy: pass such a group"
+        )
+    return found

@@ -7,9 +7,9 @@ model does and however training moves, so the test is built on nothing but that:
 1. *Compared within the step.* The strangeness of a rank is how far its logarithmic norm is from the median of the other
    ranks', or its cosine below theirs, in units of their spread (median absolute deviation, of this step or the usual
    one, whichever is larger). What all ranks do together cancels out.
-2. *Ranked among the past.* p = (1 + how many of the last WINDOW steps' values, of all ranks, are at least as strange) /
-   (1 + how many there are): a conformal p-value (Vovk, Gammerman, Shafer: Algorithmic Learning in a Random World, 2005).
-   Beyond the strangest value of the past, M, p falls as M / value does: tails are taken for as heavy as Cauchy's.
+2. *Ranked among the past.* p = (1 + how many of the last WINDOW steps' values, of all ranks, are as strange) / (1 + how
+   many there are): a conformal p-value (Vovk, Gammerman, Shafer: Algorithmic Learning in a Random World,
+   2005). Beyond the strangest value of the past, M, p falls as M / value does: tails are taken for as heavy as Cauchy's.
 3. *Bets against it.* e = POWER p^(POWER - 1) has an expectation of at most 1 for a healthy rank (Vovk, Wang: E-values,
    Annals of Statistics 2021), and so has the mean of e over layers, however they depend on each other.
 4. *Added up over steps.* R <- (1 + R) e, the detector of Shiryaev and Roberts, which rises by a factor per strange step

@@ -152,9 +152,14 @@ class RankWatch:
         for found in self._judge.judge(table[:, :, 0], table[:, :, 1]):
             self._tell(
                 RankReport(
-                    step=step, rank=found.rank, kind=found.kind, layer=self._layers[found.layer][0],
-                    norm_ratio=found.norm_ratio, cosine=found.cosine, usual_cosine=found.usual_cosine,
-                )  # fmt: skip
+                    step=step,
+                    rank=found.rank,
+                    kind=found.kind,
+                    layer=self._layers[found.layer][0],
+                    norm_ratio=found.norm_ratio,
+                    cosine=found.cosine,
+                    usual_cosine=found.usual_cosine,
+                )
             )
 
     def _judge_weights(self, step: int, hashes: Values) -> None:
@@ -165,7 +170,7 @@ class RankWatch:
             unlike = [
                 layer
                 for layer, (value, holders) in enumerate(usual)
-                if bits[rank, layer] != value or 2 * holders <= self._ranks and holders < self._ranks
+                if bits[rank, layer] != value or (2 * holders <= self._ranks and holders < self._ranks)
             ]
             if unlike and (rank, "weights") not in self._alarmed:
                 layer = self._layers[unlike[0]][0]
@@ -269,6 +274,10 @@ def hash_of(layer: list[nn.Parameter]) -> Tensor:
     """Sum of the bits of a layer's weights as integers, int64, shape (1,): another one for any one changed weight."""
     total = torch.zeros(1, dtype=torch.int64)
     for each in layer:
-        bits = each.detach().contiguous().view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[each.element_size()])
+        bits = (
+            each.detach()
+            .contiguous()
+            .view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[each.element_size()])
+        )
         total += bits.sum(dtype=torch.int64).cpu()
     return total
