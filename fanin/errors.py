@@ -99,6 +99,17 @@ class ReplicasDifferError(FaninError):
         self.ranks = ranks
 
 
+class NonFiniteError(FaninError, ArithmeticError):
+    """A sum holds NaN or infinities that `ranks` have contributed in optimizer step `step` (on_nonfinite="raise")."""
+
+    def __init__(self, ranks: tuple[int, ...], step: int, parameters: tuple[str | None, ...], text: str) -> None:
+        super().__init__(text)
+        self.ranks = ranks
+        self.step = step
+        self.parameters = parameters
+        """By rank: the name of the parameter with the first such element; None where it is not known."""
+
+
 class ArgumentError(FaninError, ValueError):
     """A collective's arguments do not go together: sizes, element types, devices, or a rank that there is not."""
 

@@ -110,6 +110,10 @@ class Options:
     """Reaction to a lost switch: an error on every rank, or, loudly and once, gloo from there on. The same on every
     rank.
     """
+    on_nonfinite: Literal["warn", "raise", "skip"] = "warn"
+    """Reaction to NaN or infinities that a rank contributes to a sum (docs/nonfinite.md): a warning that names rank,
+    step and parameter; NonFiniteError on every rank; or the step is left out on every rank. The same on every rank.
+    """
     inside: Literal["nccl", "gloo"] | None = None
     """Sums of two levels (docs/gpu.md): large floating point all-reduces are scattered over the ranks of a host by this
     library, each part is summed between hosts by fanin, and the parts are gathered inside again. `nccl`: CUDA tensors;
@@ -188,6 +192,16 @@ class Options:
             self.on_worker_loss in ("raise", "continue"), f"on_worker_loss = {self.on_worker_loss!r}: raise, continue"
         )
         check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
+        check(
+            self.on_nonfinite in ("warn", "raise", "skip"),
+            f"on_nonfinite = {self.on_nonfinite!r}: warn, raise, skip",
+        )
+        for name, plain in (("on_worker_loss", "raise"), ("fallback", "raise"), ("inside", None)):
+            check(
+                self.on_nonfinite == "warn" or getattr(self, name) == plain,
+                f"on_nonfinite = {self.on_nonfinite!r} with {name} = {getattr(self, name)!r}: ranks would not all hear "
+                f"of the same sums. Remedy: on_nonfinite='warn', or leave out {name}",
+            )
         check(self.inside in (None, "nccl", "gloo"), f"inside = {self.inside!r}; must be 'nccl', 'gloo' or None")
         for name, plain in (("on_worker_loss", "raise"), ("fallback", "raise")):
             check(

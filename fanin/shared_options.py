@@ -23,6 +23,7 @@ SHARED: dict[str, Callable[[Options], Shown]] = {
     "fallback": lambda options: options.fallback,
     "inside": lambda options: options.inside,
     "on_worker_loss": lambda options: options.on_worker_loss,
+    "on_nonfinite": lambda options: options.on_nonfinite,
     "ordered_futures": lambda options: options.ordered_futures,
     "authenticate": lambda options: options.authenticate,
 }

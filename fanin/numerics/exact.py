@@ -118,16 +118,28 @@ class ExactCodec:
 
         `present` has a bit for each of the first 32 ranks: whose words count.
         """
-        element, dtype = self.element, np.dtype(DTYPES[self.element])
-        data = words.astype(">u4").tobytes()
-        size_bytes = words_for(element, count) * WORD_BYTES
-        ranks = [rank for rank in range(self.ranks) if rank >= MARKED_RANKS or present >> rank & 1]
-        parts = [np.frombuffer(data, dtype.newbyteorder(">"), count, rank * size_bytes).astype(dtype) for rank in ranks]
+        element = self.element
+        parts = list(self._parts(words, count, present).values())
         if not parts:
-            return np.zeros(count, dtype)
+            return np.zeros(count, DTYPES[element])
         if not element.floating:
             return _integers(parts, self.operator)
         return narrow(_floats([wide(part, element) for part in parts], self.operator, divisor), element)
+
+    def first_not_finite(self, words: Words, count: int, present: int = EVERYBODY) -> list[tuple[int, int]]:
+        """Ranks with floats that are NaN or infinite, each with the first of them."""
+        finite = {
+            rank: np.isfinite(wide(part, self.element)) for rank, part in self._parts(words, count, present).items()
+        }
+        return [(rank, int(np.argmin(each))) for rank, each in finite.items() if not each.all()]
+
+    def _parts(self, words: Words, count: int, present: int) -> dict[int, Array]:
+        """Elements of each rank that counts, by rank."""
+        dtype, data = np.dtype(DTYPES[self.element]), words.astype(">u4").tobytes()
+        size_bytes = words_for(self.element, count) * WORD_BYTES
+        ranks = [rank for rank in range(self.ranks) if rank >= MARKED_RANKS or present >> rank & 1]
+        wire = dtype.newbyteorder(">")
+        return {rank: np.frombuffer(data, wire, count, rank * size_bytes).astype(dtype) for rank in ranks}
 
 
 def _floats(parts: list[Array], operator: Operator, divisor: float) -> npt.NDArray[np.float64]:

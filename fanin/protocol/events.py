@@ -54,6 +54,22 @@ class ReductionDone:
 
 
 @dataclass(frozen=True, slots=True)
+class Spoiled:
+    """Worker: an element of a worker's was NaN or infinite, and has made a block of a sum NaN. Before ReductionDone.
+
+    Told for each flow and each worker of the first such element that is known; of one before it, too, if that becomes
+    known later.
+    """
+
+    ticket: int
+    place: int
+    """Number of the worker that contributed it, among all of the job (JobSpec.places)."""
+    first: int
+    """The element is one of [first, first + count) of the reduction."""
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class RoundHeard:
     """Worker: round `base` was closed in every slot, and nothing was submitted for it yet. In order, with gaps."""
 
@@ -136,6 +152,7 @@ WorkerEvent = (
     | MembersChanged
     | Stands
     | ReductionDone
+    | Spoiled
     | RoundHeard
     | WorkersGone
     | SwitchSilent

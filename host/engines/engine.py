@@ -62,6 +62,11 @@ class Engine(Protocol):
         """Whether the job is over for this worker; `next_event` says why. Nothing writes to tensors any more."""
 
     @property
+    def spoiled(self) -> int:
+        """Events Spoiled so far; those of a reduction are told before it is done. Once there was one, `at_once` returns
+        tickets of what is done, too."""
+
+    @property
     def trouble(self) -> str:
         """The operating system's last complaint, in words for a user; empty if none."""
 

@@ -28,6 +28,7 @@ from fanin.protocol.events import (
     Ready,
     ReductionDone,
     RoundHeard,
+    Spoiled,
     Stands,
     WorkerEvent,
 )
@@ -75,6 +76,8 @@ class PumpEngine:
         self._events: deque[WorkerEvent] = deque()
         self._subscribed = False
         self._failed = False
+        self.spoiled = 0
+        """Events Spoiled so far."""
         self._pumps = [
             Pump(
                 machine,
@@ -133,7 +136,7 @@ class PumpEngine:
     def at_once(self, brief: Brief, timeout_s: float, owner: object) -> int:
         """Submit it and wait for it: 0, or the ticket when it is not done by then."""
         ticket = self.submit(Reduction.of(brief, owner))
-        return 0 if self.wait(ticket, timeout_s) else ticket
+        return 0 if self.wait(ticket, timeout_s) and not self.spoiled else ticket
 
     def wait(self, ticket: int, timeout_s: float) -> bool:
         """Wait until it is done, the engine has failed, or time is up."""
@@ -229,6 +232,10 @@ class PumpEngine:
                     if self._subscribed:
                         self._events.append(event)
                     self._changed.notify_all()
+        elif isinstance(event, Spoiled):
+            with self._changed:
+                self._events.append(event)
+                self.spoiled += 1
         elif isinstance(event, MembersChanged):  # every flow reports each change, in any order
             with self._changed:
                 last = self._change

@@ -28,6 +28,9 @@ Rules of this file
   | some are kept, and not all of these its own  |                     | codes and words                             |
   | none are kept, or only its own               |                     | bare: codes, and no words (`keeps` is False) |
 
+  What tells who has spoiled a sum is kept by all, so that all ranks learn it (fanin/numerics/spoilers.py): words of a
+  packet with a block that is not finite, and floats that are summed exactly.
+
 * `source` is only read, and `destination` and `residual` are only written when a chunk's result is stored; so a chunk
   can be encoded again, to the same bits, until then, also where source and destination are the same memory.
 """
@@ -47,9 +50,10 @@ from fanin.errors import ConfigurationError
 from fanin.host.codecs.words import codec_for
 from fanin.host.codecs.words.codec import WordCodec
 from fanin.host.machine.scale_forecast import AGE_WORDS, Forecast, Shape
-from fanin.numerics.fixed_point import DTYPES, Codes
+from fanin.numerics.fixed_point import CODE_NOT_FINITE, DTYPES, Codes
 from fanin.numerics.lanes import Words
-from fanin.numerics.reduction import Reduction
+from fanin.numerics.reduction import EXACT, Operator, Reduction
+from fanin.numerics.spoilers import Spoiler
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import LaneField
 
@@ -107,6 +111,8 @@ class Operation:
     lead: int = field(init=False)
     unfinished_chunks: int = field(init=False)
     forecasts: bool = field(init=False)
+    spoilers: dict[int, Spoiler] = field(init=False, default_factory=dict)
+    """By place: the first elements known that are not finite there."""
     forecast: Forecast | None = field(init=False, default=None)
     """The forecast that the words of the first round were quantized with, once they were: they may be sent again."""
 
@@ -178,14 +184,22 @@ class Operation:
         first, last = self._own(*self._elements(chunk))
         return first == last
 
-    def keeps(self, item: int) -> bool:
+    def keeps(self, item: int, agreed: Codes) -> bool:
         """Whether the words of the item's result are needed here."""
         chunk = self.words_chunk(item)
         if chunk is None or self.forecasts:  # (no words; or words that say whether the forecast held)
             return True
+        if self.sums_exactly or self._spoiled(agreed):
+            return True
         first, last = self._kept(*self._elements(chunk))
         own_first, own_last = self._own(first, last) if self.owned else (first, first)
         return last - first > own_last - own_first
+
+    @property
+    def sums_exactly(self) -> bool:
+        """Whether every rank's floats are in the words."""
+        asked = self.reduction
+        return asked.lanes == EXACT and asked.element.floating and asked.operator is Operator.SUM
 
     @property
     def owned(self) -> bool:
@@ -214,12 +228,16 @@ class Operation:
         """The words of a chunk under the agreed scale codes."""
         x, residual = self._inputs(chunk)
         codes = self._codes(chunk, agreed)
-        return self.codec.encode(self._packet(chunk), x, codes, self.reduction.factor, residual)
+        words = self.codec.encode(self._packet(chunk), x, codes, self.reduction.factor, residual)
+        if self._spoiled(agreed):
+            self.codec.mark(words, x, codes, self.reduction.factor, residual)
+        return words
 
-    def store(self, chunk: int, agreed: Codes, words: Words | None, contributors: int, shift: int = 0) -> None:
+    def store(self, chunk: int, agreed: Codes, words: Words | None, contributors: int, shift: int = 0) -> list[Spoiler]:
         """Write a chunk's result to the destination, and what quantizing lost to the residual.
 
-        `words`: None where none are kept. `shift`: of a sum that the switch has narrowed.
+        `words`: None where none are kept. `shift`: of a sum that the switch has narrowed. Returns what is news of who
+        has spoiled the sum.
         """
         asked, packet = self.reduction, self._packet(chunk)
         if asked.counts:
@@ -228,7 +246,7 @@ class Operation:
             self._keep_own(*self._elements(chunk))
         collected = None if words is None else self.codec.collect(packet, words)
         if collected is None and (words is not None or not asked.residual or self.codec.in_one_flow):
-            return
+            return []
         start, count = self.codec.span(packet)
         codes = self._codes(chunk, agreed)
         x, residual = self._inputs(chunk)
@@ -239,6 +257,21 @@ class Operation:
         if collected is not None and first < last:
             y = self.codec.decode_narrowed(collected, count, codes, contributors, asked.divisor, shift)
             self._write(y, start)
+        if collected is None or not (self.sums_exactly or self._spoiled(agreed)):
+            return []
+        return [each for each in self.codec.spoilers(packet, collected, codes, contributors) if self._is_news(each)]
+
+    def _spoiled(self, agreed: Codes) -> bool:
+        """Whether a block with one of these codes is not finite."""
+        return self.agrees and bool((agreed == CODE_NOT_FINITE).any())
+
+    def _is_news(self, spoiler: Spoiler) -> bool:
+        """Whether that worker was not known to have spoiled the sum, or not so near its beginning."""
+        known = self.spoilers.get(spoiler.place)
+        if known is not None and known.first <= spoiler.first:
+            return False
+        self.spoilers[spoiler.place] = spoiler
+        return True
 
     def _write(self, result: npt.NDArray[Any], start: int) -> None:
         """Copy what is kept of elements from `start` on to the destination, own ones apart."""

@@ -34,7 +34,7 @@ from fanin.numerics.lanes import WORD_BITS, Words
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.congestion import Congestion
 from fanin.protocol.ecn import Capable, Marked
-from fanin.protocol.events import ReductionDone, RoundHeard, Stands, WorkerEvent
+from fanin.protocol.events import ReductionDone, RoundHeard, Spoiled, Stands, WorkerEvent
 from fanin.protocol.job import LEFT_MIN_TIMEOUTS, JobSpec
 from fanin.protocol.keepalive import Phase
 from fanin.protocol.loss_recovery import LossRecovery
@@ -494,7 +494,8 @@ class WorkerMachine:
             Fact.OWNED: operation.owned,
             Fact.ACKNOWLEDGED: packet.bitmap >> self._worker & 1,
             Fact.BARE: bare,
-            Fact.ENOUGH: shape == (operation.code_count, 0) and not operation.keeps(item),
+            Fact.ENOUGH: shape == (operation.code_count, 0)
+            and not operation.keeps(item, self._stream.agreed_codes(item)),
             Fact.ACCEPTED: slot in self._accepted,
             Fact.MULTICAST: packet.kind is Kind.RESULT,
             Fact.FITS: shape == (operation.code_count, words) and lanes == (operation.lanes and operation.lanes.result),
@@ -606,10 +607,11 @@ class WorkerMachine:
             count = operation.result_word_count(item)
             # No words: a round of passes alone, whose sum is zero.
             words = packet.words[:count] if len(packet.words) else np.zeros(count, np.uint32)
-            kept = words if operation.keeps(item) else None
             agreed = brought if by_forecast else self._stream.agreed_codes(item)
+            kept = words if operation.keeps(item, agreed) else None
             shift = packet.lanes.shift if packet.lanes else 0
-            operation.store(words_chunk, agreed, kept, packet.contributors, shift)
+            for spoiler in operation.store(words_chunk, agreed, kept, packet.contributors, shift):
+                self._events.append(Spoiled(operation.ticket, *spoiler))
         done = self._stream.finish(item, brought)
         if done is not None:
             self._done(done)
@@ -669,7 +671,8 @@ class WorkerMachine:
             codes, words = self._in_turn(operation, item)
         slot = item % self._spec.slots
         base = self._stream.base(slot)
-        keeps, passes, lanes = operation.keeps(item), operation.passes(item), operation.lanes
+        keeps = operation.keeps(item, self._stream.agreed_codes(item))
+        passes, lanes = operation.passes(item), operation.lanes
         flags = NO_FLAGS if keeps else Flag.BARE  # R-WORKER-8
         longer = operation.result_word_count(item) > len(words)
         if keeps and (passes or longer) and slot in self._accepted:  # R-WORKER-7

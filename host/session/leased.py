@@ -46,6 +46,7 @@ from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership, used_in_child
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import JoinedSession, added_up
+from fanin.host.session.spoilers import Spoiler
 from fanin.interruptions import interrupts
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SwitchAddress
@@ -223,6 +224,18 @@ class LeasedSession:
         with self._changed:
             session, own = self._where(ticket)
         return own is not False if session is None or isinstance(own, Exception) else session.done(own)
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether any sum of the present lease was spoiled, as in `Session.spoiled`."""
+        session = self._session
+        return session is not None and session.spoiled
+
+    def spoilers_of(self, ticket: int) -> list[Spoiler]:
+        """The ranks that have spoiled that sum of the present lease, as `Session.spoilers_of` says."""
+        with self._changed:
+            session, own = self._where(ticket)
+        return [] if session is None or isinstance(own, Exception) else session.spoilers_of(own)
 
     def joined(self) -> JoinedSession:
         """The membership of the present lease, joined if there is none. Waits for the other ranks to join, too."""

@@ -48,6 +48,7 @@ from fanin.host.session.line import LOOK_INTERVAL_S
 from fanin.host.session.outputs import check_outputs
 from fanin.host.session.path import look_again
 from fanin.host.session.questions import Questions
+from fanin.host.session.spoilers import SpoiledSums, Spoiler
 from fanin.interruptions import interrupts
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
@@ -59,6 +60,7 @@ from fanin.protocol.events import (
     PathNarrowed,
     ReductionDone,
     RoundHeard,
+    Spoiled,
     SwitchSilent,
     WorkerEvent,
     WorkersGone,
@@ -70,6 +72,8 @@ WAIT_SLICE_S = 0.5
 """A wait returns to Python this often, so that Ctrl-C is heard."""
 REASON_TIMEOUT_S = 2.0
 """How long a failed engine may take to say why."""
+SPOILED_TIMEOUT_S = 1.0
+"""How long another thread may take between reading and noting who has spoiled a sum."""
 TELL_TIMEOUT_S = 1.0
 """How long it may take to tell the others, through the controller, why this rank gives up."""
 MAX_CHANGES = 1024
@@ -155,6 +159,7 @@ class Session:
         self._followed = False
         self._members = tuple(range(self.size))
         self._changes: deque[MembershipChange] = deque(maxlen=MAX_CHANGES)
+        self._spoiled_sums = SpoiledSums()
         for event in joined.events:
             self._take(event)
 
@@ -281,6 +286,21 @@ class Session:
         """Whether the ticket's result is in place. False for ever for one that failed: see `failure`."""
         return self._engine.done(ticket)
 
+    @property
+    def spoiled(self) -> bool:
+        """Whether any sum so far was spoiled: by NaN or infinities of some rank."""
+        return self._engine.spoiled > 0
+
+    def spoilers_of(self, ticket: int) -> list[Spoiler]:
+        """The ranks that have spoiled that sum, which is done, in their order; of the latest MAX_SUMS such sums."""
+        deadline = time.monotonic() + SPOILED_TIMEOUT_S
+        self._read_events()
+        while self._spoiled_sums.taken < self._engine.spoiled and time.monotonic() < deadline:
+            time.sleep(0.0)  # another thread has read an event, and is about to note it
+            self._read_events()
+        with self._lock:
+            return self._spoiled_sums.of(ticket)
+
     def follow(self) -> None:
         """From now on `next_progress` tells of everything that happens; before the first submit, for one thread."""
         self._followed = True
@@ -398,6 +418,11 @@ class Session:
     def _take(self, event: WorkerEvent) -> None:
         if isinstance(event, MembersChanged):
             self._note(event)
+        elif isinstance(event, Spoiled):
+            # In a tree places are ranks; elsewhere workers have the places, and may stand for other ranks.
+            rank = event.place if self.spec.places else self._who.ranks(1 << event.place)[0]
+            with self._lock:
+                self._spoiled_sums.take(event, rank)
         elif isinstance(event, FAILURES):
             error = self._explain(event)
             narrowed = isinstance(error, PathNarrowedError) and not self._falls_back

@@ -43,6 +43,7 @@ from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError,
 from fanin.host.codecs.words import codec_class, codec_for
 from fanin.host.session.progress import Progress
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
+from fanin.host.session.spoilers import SpoiledSums, Spoiler
 from fanin.host.session.threads import started
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import Rounds, SwitchAddress
@@ -147,6 +148,9 @@ class ShardedSession:
         """Once it is over: tickets that were not done, and never will be."""
         self._parts: dict[int, tuple[Part, ...]] = {}
         """Parts of tickets that nobody has seen finished, oldest first."""
+        self._firsts: dict[int, tuple[int, ...]] = {}
+        """The first elements of those parts, where there are several."""
+        self._spoiled_sums = SpoiledSums()
 
     def _use(self, sessions: Sequence[Session], spread: Spread) -> None:
         """Deal reductions to these, and be what they are together."""
@@ -181,13 +185,19 @@ class ShardedSession:
             ticket = self._submitted + 1
             packet_elements = self._packet_elements(reduction.element, reduction.lanes)
             dealt = deal(reduction, packet_elements, self._spread, ticket)
+            parts: tuple[Part, ...] = ()
+            firsts: tuple[int, ...] = (0,)
             try:
-                parts = tuple((self._sessions[shard], self._sessions[shard].submit(part)) for shard, part in dealt)
+                for shard, part in dealt:
+                    parts += ((self._sessions[shard], self._sessions[shard].submit(part)),)
+                    firsts += (firsts[-1] + part.count,)
             except SwitchLostError:
                 self._begin_naming()
                 raise
             self._submitted = ticket
             self._parts[ticket] = parts
+            if len(parts) > 1:
+                self._firsts[ticket] = firsts
             if len(self._parts) > MAX_UNSEEN_TICKETS:
                 self._forget_done()
         if self.observer is not None:
@@ -219,11 +229,34 @@ class ShardedSession:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for session, part in self._parts.get(ticket, ()):
             self._wait_for(session, part, ticket, timeout_s, deadline)
+        if self.spoiled:
+            self._note_spoilers(ticket)
         with self._lock:
             if ticket in self._undone:
                 assert self._failure is not None
                 raise self._failure.with_traceback(None)
             self._parts.pop(ticket, None)
+            self._firsts.pop(ticket, None)
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether any sum so far was spoiled, as in `Session.spoiled`."""
+        return any(each.spoiled for each in self._sessions)
+
+    def spoilers_of(self, ticket: int) -> list[Spoiler]:
+        """The ranks that have spoiled that sum, as `Session.spoilers_of` says, in any of its parts."""
+        self._note_spoilers(ticket)
+        with self._lock:
+            return self._spoiled_sums.of(ticket)
+
+    def _note_spoilers(self, ticket: int) -> None:
+        """Remember who has spoiled a sum while its parts are known."""
+        parts = self._parts.get(ticket, ())
+        for (session, part), first in zip(parts, self._firsts.get(ticket, (0,)), strict=False):
+            found = [each._replace(first=first + each.first) for each in session.spoilers_of(part)]
+            if found:
+                with self._lock:
+                    self._spoiled_sums.note(ticket, found)
 
     def _wait_for(
         self, session: Session, part: int, ticket: int, timeout_s: float | None, deadline: float | None
@@ -355,6 +388,7 @@ class ShardedSession:
     def _forget_done(self) -> None:
         for ticket in [ticket for ticket in self._parts if self._done(ticket)]:
             del self._parts[ticket]
+            self._firsts.pop(ticket, None)
 
 
 JoinedSession = Session | ShardedSession

@@ -116,6 +116,11 @@ class SurvivingSession(ShardedSession):
                 )
             _ = self.failure  # also where this ticket's own shards are well
 
+    @property
+    def spoiled(self) -> bool:
+        """False: what is dealt anew when a shard is lost has other parts, and nobody is named (docs/nonfinite.md)."""
+        return False
+
     def done(self, ticket: int) -> bool:
         """Whether a reduction has ended, as `Session.done` says."""
         with self._lock:

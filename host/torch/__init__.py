@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fanin.host.torch.training.codec_hook import CodecState, codec_hook
     from fanin.host.torch.training.hooks import LanesState, lanes_hook
     from fanin.host.torch.training.membership import Membership
+    from fanin.host.torch.training.nonfinite import nonfinite_reports, on_nonfinite
+    from fanin.host.torch.training.rank_watch import RankReport, watch_ranks
     from fanin.host.torch.training.replicas import check_replicas, check_replicas_every
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs
     from fanin.host.torch.training.stale import StaleOptions, is_newcomer
@@ -28,6 +30,7 @@ _WHERE = {
     "LanesState": "hooks",
     "Membership": "membership",
     "ProcessGroupFanin": "torchft_group",
+    "RankReport": "rank_watch",
     "ShardCodecs": "shard_codecs",
     "StaleOptions": "stale",
     "StaleSynchronousState": "stale_hook",
@@ -37,9 +40,12 @@ _WHERE = {
     "codec_hook": "codec_hook",
     "is_newcomer": "stale",
     "lanes_hook": "hooks",
+    "nonfinite_reports": "nonfinite",
+    "on_nonfinite": "nonfinite",
     "shard_codecs": "shard_codecs",
     "stale_synchronous_hook": "stale_hook",
     "two_level_hook": "two_level",
+    "watch_ranks": "rank_watch",
 }
 """The modules of fanin.host.torch.training that have the names which are imported when they are asked for."""
 
@@ -50,6 +56,7 @@ __all__ = [
     "LanesState",
     "Membership",
     "ProcessGroupFanin",
+    "RankReport",
     "ShardCodecs",
     "StaleOptions",
     "StaleSynchronousState",
@@ -61,9 +68,12 @@ __all__ = [
     "create",
     "is_newcomer",
     "lanes_hook",
+    "nonfinite_reports",
+    "on_nonfinite",
     "shard_codecs",
     "stale_synchronous_hook",
     "two_level_hook",
+    "watch_ranks",
 ]
 
 

@@ -22,6 +22,7 @@ from fanin.host.torch.collectives import (
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.gloo import inner
 from fanin.host.torch.handles import completion, registered, request, work
+from fanin.host.torch.handles.bucket_names import BucketNames
 from fanin.host.torch.handles.dynamo import keep_out
 from fanin.options import ENVIRONMENT_PREFIX, Options
 from fanin.variables import without_effect
@@ -57,6 +58,7 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
         world=world,
         parts_with_store=not global_ranks,
     )
+    group.nonfinite.namer = BucketNames(group)
     if not global_ranks:
         _world_options = options
     return group

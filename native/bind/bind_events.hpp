@@ -20,6 +20,9 @@ struct WorkerEventToPython {
     return events.attr("MembersChanged")(event.change, event.members, event.gone, event.come, event.base);
   }
   pybind11::object operator()(const Stands& event) const { return events.attr("Stands")(event.base); }
+  pybind11::object operator()(const Spoiled& event) const {
+    return events.attr("Spoiled")(event.ticket, event.place, event.first, event.count);
+  }
   pybind11::object operator()(const RoundHeard& event) const { return events.attr("RoundHeard")(event.base); }
   pybind11::object operator()(const WorkersGone& event) const {
     return events.attr("WorkersGone")(event.lost, event.left);

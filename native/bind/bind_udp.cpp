@@ -84,11 +84,11 @@ class BoundWorkerEngine {
     const double slice_s = std::min(bounded(timeout_s), SIGNAL_INTERVAL_S);
     const std::uint64_t unfinished = submitted([&] {
       const std::uint64_t ticket = engine().submit(reduction);
-      return engine().wait(ticket, slice_s) ? 0 : ticket;
+      return engine().wait(ticket, slice_s) && engine().spoiled() == 0 ? 0 : ticket;
     });
     if (unfinished == 0) return 0;
     owners_.keep(unfinished, std::move(owner));
-    return wait(unfinished, timeout_s - slice_s) ? 0 : unfinished;
+    return wait(unfinished, timeout_s - slice_s) && engine().spoiled() == 0 ? 0 : unfinished;
   }
 
   bool done(std::uint64_t ticket) {
@@ -260,6 +260,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("shares_memory", [](Bound& self) { return self.engine().has_bypass(); })
       .def_property_readonly("receive_buffer_bytes", [](Bound& self) { return self.engine().receive_buffer_bytes(); })
       .def_property_readonly("failed", [](Bound& self) { return self.engine().failed(); })
+      .def_property_readonly("spoiled", [](Bound& self) { return self.engine().spoiled(); })
       .def_property_readonly("trouble", [](Bound& self) { return self.engine().trouble(); })
       .def("start", [](Bound& self) { self.engine().start(); })
       .def("submit", &Bound::submit, py::arg("reduction"))

@@ -107,6 +107,25 @@ class ExactCodec final : public WordCodec {
     exact_decode(parts, with_, divisor != 0 ? divisor : std::max(counted, 1u), kept.skip, kept.count, kept.out);
   }
 
+  // Of sums alone: a maximum may hold infinities.
+  std::vector<Spoiler> spoilers(std::uint64_t packet, const std::uint8_t* words_be, const std::uint16_t*,
+                                std::uint32_t) const override {
+    std::vector<Spoiler> found;
+    if (with_ != Operator::sum || !is_floating(element_)) return found;
+    const PacketSpan at = span(packet);
+    const std::uint32_t present = marks_ != 0 ? load_be32(words_be) : EVERYBODY;
+    const std::size_t part_words = exact_words(element_, at.count);
+    for (std::uint32_t rank = 0; rank < ranks_; ++rank) {
+      if (rank < 32 && (present >> rank & 1) == 0) continue;
+      const std::uint8_t* const part = words_be + (marks_ + rank * part_words) * WORD_BYTES;
+      if (exact_finite(element_, part, at.count)) continue;
+      std::size_t first = 0;
+      while (exact_finite(element_, part + first * element_bytes(element_), 1)) ++first;
+      found.push_back({rank, at.start + first, 1});
+    }
+    return found;
+  }
+
   void update_residual(const Contribution& own, const std::uint16_t*) const override {
     exact_residual(element_, own.x, own.n, own.factor, own.residual);
   }

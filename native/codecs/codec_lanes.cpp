@@ -1,8 +1,10 @@
 // Block floating point in lanes, and float64 over three words. The rules stand in host/codecs/words/lanes.py and
 // wide.py; the kernels tell the two apart.
 #include <algorithm>
+#include <optional>
 
 #include "kernels/kernels.hpp"
+#include "codecs/spoilers.hpp"
 #include "codecs/word_codec.hpp"
 
 namespace fanin {
@@ -11,12 +13,14 @@ namespace {
 
 class LanesCodec final : public BlockCodec {
  public:
-  LanesCodec(const Reduction& asked, const JobSpec& spec) : fixed_(asked.element, asked.lanes, spec.contributions()) {
+  LanesCodec(const Reduction& asked, const JobSpec& spec, std::uint32_t place)
+      : fixed_(asked.element, asked.lanes, spec.contributions()) {
     number = static_cast<std::uint8_t>(fixed_.lanes);
     scaled = true;
     lay_out(asked.count, elements_per_packet(fixed_, spec.words_per_packet / spec.codes_per_packet),
             spec.codes_per_packet);
     whole_words_ = words_for(fixed_, packet_elements);
+    marks_.emplace(fixed_, block_elements, place, spec.ranks());
   }
 
   std::size_t word_count(std::uint64_t packet) const override {
@@ -39,19 +43,29 @@ class LanesCodec final : public BlockCodec {
                divisor != 0 ? divisor : std::max(contributors, 1u), kept.skip, kept.count, kept.out);
   }
 
+  void mark(const Contribution& own, const std::uint16_t* agreed, std::uint8_t* words_be) const override {
+    marks_->mark(own, agreed, words_be);
+  }
+
+  std::vector<Spoiler> spoilers(std::uint64_t packet, const std::uint8_t* words_be, const std::uint16_t* agreed,
+                                std::uint32_t contributors) const override {
+    return marks_->read(span(packet), agreed, words_be, contributors);
+  }
+
   void update_residual(const Contribution& own, const std::uint16_t* codes) const override {
     fanin::update_residual(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual);
   }
 
  private:
   FixedPoint fixed_;
+  std::optional<Marks> marks_;
   std::size_t whole_words_ = 0;  // of a packet that is full
 };
 
 bool is_width(std::uint32_t lanes) { return lanes == 32 || lanes == 16 || lanes == 8 || lanes == 4; }
 
-std::shared_ptr<WordCodec> make(const Reduction& asked, const JobSpec& spec, std::uint32_t) {
-  return std::make_shared<LanesCodec>(asked, spec);
+std::shared_ptr<WordCodec> make(const Reduction& asked, const JobSpec& spec, std::uint32_t place) {
+  return std::make_shared<LanesCodec>(asked, spec, place);
 }
 
 const CodecEntry lanes{"lanes",

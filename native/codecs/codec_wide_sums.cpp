@@ -2,11 +2,13 @@
 // host/codecs/words/wide_sums.py and fanin/numerics/wide_sums.py.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
 #include "kernels/kernels.hpp"
 #include "wire/packet.hpp"
+#include "codecs/spoilers.hpp"
 #include "codecs/word_codec.hpp"
 
 namespace fanin {
@@ -20,7 +22,7 @@ std::int32_t largest(std::uint32_t bits) { return (1 << (bits - 1)) - 1; }
 
 class WideSumsCodec final : public BlockCodec {
  public:
-  WideSumsCodec(const Reduction& asked, const JobSpec& spec) : fixed_(asked.element, 8, 1) {
+  WideSumsCodec(const Reduction& asked, const JobSpec& spec, std::uint32_t place) : fixed_(asked.element, 8, 1) {
     lanes = static_cast<std::uint8_t>(asked.lanes - 96);
     up_ = lane_bits_up(lanes), down_ = lane_bits_down(lanes);
     const std::string widths = std::to_string(up_) + "/" + std::to_string(down_);
@@ -38,6 +40,7 @@ class WideSumsCodec final : public BlockCodec {
     scaled = true;
     lay_out(asked.count, std::uint64_t{spec.words_per_packet / spec.codes_per_packet} * (32 / down_),
             spec.codes_per_packet);
+    marks_.emplace(fixed_, block_elements, place, spec.ranks(), lanes);
   }
 
   std::size_t word_count(std::uint64_t packet) const override { return (span(packet).count * up_ + 31) / 32; }
@@ -68,6 +71,15 @@ class WideSumsCodec final : public BlockCodec {
                         divisor != 0 ? divisor : std::max(contributors, 1u), kept.skip, kept.count, kept.out);
   }
 
+  void mark(const Contribution& own, const std::uint16_t* agreed, std::uint8_t* words_be) const override {
+    marks_->mark(own, agreed, words_be);
+  }
+
+  std::vector<Spoiler> spoilers(std::uint64_t packet, const std::uint8_t* words_be, const std::uint16_t* agreed,
+                                std::uint32_t contributors) const override {
+    return marks_->read(span(packet), agreed, words_be, contributors);
+  }
+
   void update_residual(const Contribution& own, const std::uint16_t* codes) const override {
     fanin::update_residual(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual);
   }
@@ -89,6 +101,7 @@ class WideSumsCodec final : public BlockCodec {
 
   FixedPoint fixed_;  // with 2^(U-1) - 1 levels each side
   std::uint32_t up_ = 8, down_ = 8;
+  std::optional<Marks> marks_;
 };
 
 const CodecEntry wide_sums{
@@ -96,8 +109,8 @@ const CodecEntry wide_sums{
     [](Element element, std::uint32_t lanes) {
       return is_wide_sum(lanes) && is_floating(element) && element != Element::float64;
     },
-    [](const Reduction& asked, const JobSpec& spec, std::uint32_t) -> std::shared_ptr<WordCodec> {
-      return std::make_shared<WideSumsCodec>(asked, spec);
+    [](const Reduction& asked, const JobSpec& spec, std::uint32_t place) -> std::shared_ptr<WordCodec> {
+      return std::make_shared<WideSumsCodec>(asked, spec, place);
     }};
 
 }  // namespace

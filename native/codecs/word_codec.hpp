@@ -29,6 +29,13 @@ struct Kept {
   std::uint8_t* out;
 };
 
+// A worker, by its place among all of the job, with an element that is not finite: one of [first, first + count).
+struct Spoiler {
+  std::uint32_t place;
+  std::uint64_t first;
+  std::uint64_t count;
+};
+
 struct PacketSpan {
   std::uint64_t start;
   std::size_t count;
@@ -64,6 +71,12 @@ class WordCodec {
   // The same of a sum that the switch has narrowed; of a codec with `lanes`.
   virtual void decode_narrowed(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes,
                                std::uint32_t contributors, double divisor, std::uint32_t shift, const Kept& kept);
+  // Marks in a packet's encoded words the blocks that this worker has spoiled (spoilers.hpp), by the agreed codes.
+  virtual void mark(const Contribution&, const std::uint16_t*, std::uint8_t*) const {}
+  // Workers that have spoiled elements of a packet, by what `collect` has returned.
+  virtual std::vector<Spoiler> spoilers(std::uint64_t, const std::uint8_t*, const std::uint16_t*, std::uint32_t) const {
+    return {};
+  }
   // residual = x * factor + residual - what encoding made of it; called before decode, which may overwrite x.
   virtual void update_residual(const Contribution& own, const std::uint16_t* codes) const = 0;
 };

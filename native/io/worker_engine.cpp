@@ -113,6 +113,9 @@ void WorkerEngine::take_event(std::uint32_t flow, const WorkerEvent& event) {
         ++first_ticket_;
       }
       if (subscribed_) publish(event);
+    } else if (std::holds_alternative<Spoiled>(event)) {
+      publish(event);
+      ++spoiled_;
     } else if (const auto* changed = std::get_if<MembersChanged>(&event)) {
       if (change_ && changed->change <= change_->change) return;  // another flow has told of it
       // A newcomer enters each flow by itself, in one before a loss and in another after it: what is news to this flow

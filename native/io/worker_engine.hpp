@@ -40,6 +40,7 @@ class WorkerEngine {
   void subscribe();  // from now on events tell of every reduction that is done
   std::optional<WorkerEvent> next_event(double timeout_s);
   bool failed() const { return failed_.load(); }
+  std::uint64_t spoiled() const { return spoiled_.load(); }  // events Spoiled so far
   bool closed();
   void begin(std::uint32_t base);  // of a newcomer, once Stands has come
   bool leave(double timeout_s);    // true once the switch has confirmed it on every flow
@@ -63,6 +64,7 @@ class WorkerEngine {
   std::mutex submit_lock_;
   std::atomic<bool> failed_ = false;
   std::atomic<bool> failing_ = false;
+  std::atomic<std::uint64_t> spoiled_ = 0;
 
   std::mutex state_lock_;                   // guards everything below
   std::condition_variable progress_;        // for wait() and leave()

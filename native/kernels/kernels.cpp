@@ -197,6 +197,40 @@ void exact_residual(Element element, const void* x, std::size_t n, double factor
   kernels().exact_residual(element, x, n, factor, residual);
 }
 
+namespace {
+
+// `exponent`: the bits that are all set in what is NaN or infinite. The loop has no branch, so it is vectorized.
+template <typename Bits>
+bool all_finite(const std::uint8_t* part_be, std::size_t n, Bits exponent) {
+  Bits mask = 0;
+  for (std::size_t i = 0; i < sizeof mask; ++i)
+    reinterpret_cast<std::uint8_t*>(&mask)[i] = static_cast<std::uint8_t>(exponent >> 8 * (sizeof mask - 1 - i));
+  Bits bad = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    Bits bits;
+    std::memcpy(&bits, part_be + i * sizeof bits, sizeof bits);
+    bad |= static_cast<Bits>((bits & mask) == mask);
+  }
+  return bad == 0;
+}
+
+}  // namespace
+
+bool exact_finite(Element element, const std::uint8_t* part_be, std::size_t n) {
+  switch (element) {
+    case Element::float32:
+      return all_finite(part_be, n, std::uint32_t{0x7F800000});
+    case Element::float64:
+      return all_finite(part_be, n, std::uint64_t{0x7FF} << 52);
+    case Element::float16:
+      return all_finite(part_be, n, std::uint16_t{0x7C00});
+    case Element::bfloat16:
+      return all_finite(part_be, n, std::uint16_t{0x7F80});
+    default:
+      return true;
+  }
+}
+
 void exact_decode(const Parts& parts, Operator with, double divisor, std::size_t skip, std::size_t keep, void* out) {
   const DefaultFloatingPoint arithmetic;
   kernels().exact_decode(parts, with, divisor, skip, keep, out);

@@ -88,6 +88,8 @@ struct Parts {
   std::size_t part_bytes;
   const std::uint8_t* words_be;
 };
+// Whether all of a rank's `n` elements, in wire order, are finite.
+bool exact_finite(Element element, const std::uint8_t* part_be, std::size_t n);
 // Writes elements [skip, skip + keep) of the result to `out`.
 void exact_decode(const Parts& parts, Operator with, double divisor, std::size_t skip, std::size_t keep, void* out);
 

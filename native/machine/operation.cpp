@@ -91,7 +91,11 @@ void Operation::own_codes(std::uint64_t chunk, std::uint16_t* codes) const {
 void Operation::quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const {
   const std::uint64_t number = packet(chunk);
   const PacketSpan at = codec_->span(number);
-  if (!owned()) return codec_->encode(number, own(at), codes(agreed), words);
+  if (!owned()) {
+    codec_->encode(number, own(at), codes(agreed), words);
+    if (spoiled(agreed)) codec_->mark(own(at), agreed, words);
+    return;
+  }
   const Range mine = own(Range{at.start, at.start + at.count});
   const std::uint8_t* const from = asked_.source + (mine.first - asked_.own_first);
   if (mine.count() == at.count) return codec_->encode(number, {from, at.count, 1.0, nullptr}, nullptr, words);
@@ -112,8 +116,8 @@ bool Operation::is_sole(std::uint64_t item) const {
   return own(Range{at.start, at.start + at.count}).count() == at.count;
 }
 
-bool Operation::keeps(std::uint64_t item) const {
-  if (!carries_words(item) || forecasts || keeps_all()) return true;
+bool Operation::keeps(std::uint64_t item, const std::uint16_t* agreed) const {
+  if (!carries_words(item) || forecasts || keeps_all() || sums_exactly() || spoiled(agreed)) return true;
   const Range wanted = kept(codec_->span(packet(words_chunk(item))));
   return wanted.count() > (owned() ? own(wanted).count() : 0);
 }
@@ -134,16 +138,16 @@ Kept Operation::place(const PacketSpan& at, Range elements) const {
           asked_.destination + (elements.first - asked_.keep_first) * element_bytes(asked_.element)};
 }
 
-void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words,
-                      std::uint32_t contributors, std::uint32_t shift) {
+std::vector<Spoiler> Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words,
+                                      std::uint32_t contributors, std::uint32_t shift) {
   const std::uint64_t number = packet(chunk);
   if (asked_.counts != nullptr) asked_.counts[number] = contributors;
   const PacketSpan at = codec_->span(number);
   if (owned()) keep_own(at);
   const std::uint8_t* const collected = words == nullptr ? nullptr : codec_->collect(number, words);
-  if (collected == nullptr && (words != nullptr || codec_->in_one_flow)) return;
+  if (collected == nullptr && (words != nullptr || codec_->in_one_flow)) return {};
   if (asked_.residual != nullptr) codec_->update_residual(own(at), codes(agreed));
-  if (collected == nullptr) return;
+  if (collected == nullptr) return {};
   const Range wanted = kept(at);
   const Range mine = owned() ? own(wanted) : Range{wanted.first, wanted.first};
   for (const Range& part : {Range{wanted.first, mine.first}, Range{mine.last, wanted.last}}) {
@@ -161,6 +165,21 @@ void Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const st
                             {there.skip, there.count, near.data()});
     stream_copy(there.out, near.data(), bytes);
   }
+  if (!sums_exactly() && !spoiled(agreed)) return {};
+  std::vector<Spoiler> news = codec_->spoilers(number, collected, agreed, contributors);
+  std::erase_if(news, [this](const Spoiler& each) { return !is_news(each); });
+  return news;
+}
+
+bool Operation::is_news(const Spoiler& spoiler) {
+  const auto known = std::ranges::find(spoilers_, spoiler.place, &Spoiler::place);
+  if (known == spoilers_.end()) {
+    spoilers_.push_back(spoiler);
+    return true;
+  }
+  if (known->first <= spoiler.first) return false;
+  *known = spoiler;
+  return true;
 }
 
 // Once the result has come: what was read to be sent, a window before, is in the caches still.

@@ -2,10 +2,13 @@
 // table stand in host/machine/operation.py.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "kernels/kernels.hpp"
 #include "wire/job.hpp"
 #include "wire/reduction.hpp"
 #include "machine/scale_forecast.hpp"
@@ -38,8 +41,8 @@ class Operation {
   bool passes(std::uint64_t item) const;
   // Whether nobody else contributes anything to it.
   bool is_sole(std::uint64_t item) const;
-  // Whether the words of the item's result are needed here.
-  bool keeps(std::uint64_t item) const;
+  // Whether the words of the item's result are needed here, also to tell who has spoiled the sum.
+  bool keeps(std::uint64_t item, const std::uint16_t* agreed) const;
   Shape shape() const { return {asked_.count, asked_.element, codec_->number}; }
 
   // --- items ---
@@ -67,12 +70,24 @@ class Operation {
   void quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const;
   // Writes a chunk's result to the destination, and what quantizing lost to the residual.
   // `words`: null where none are kept. `shift`: of a sum that the switch has narrowed.
-  void store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words, std::uint32_t contributors,
-             std::uint32_t shift = 0);
+  // Returns what is news of who has spoiled the sum.
+  std::vector<Spoiler> store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words,
+                             std::uint32_t contributors, std::uint32_t shift = 0);
   // The same for a round that nobody contributed to; without agreed codes.
   void store_zeros(std::uint64_t chunk);
 
  private:
+  // Whether every rank's floats are in the words.
+  bool sums_exactly() const {
+    return asked_.lanes == EXACT && is_floating(asked_.element) && asked_.with == Operator::sum;
+  }
+  // Whether a block with one of these codes is not finite.
+  bool spoiled(const std::uint16_t* agreed) const {
+    return code_count != 0 && std::find(agreed, agreed + code_count, CODE_NOT_FINITE) != agreed + code_count;
+  }
+  // Whether that worker was not known to have spoiled the sum, or not so near its beginning.
+  bool is_news(const Spoiler& spoiler);
+
   // The number of a chunk of this flow among those of all.
   std::uint64_t packet(std::uint64_t chunk) const { return flow_ + chunk * flow_count_; }
   Contribution own(const PacketSpan& at) const {
@@ -102,6 +117,7 @@ class Operation {
   std::shared_ptr<WordCodec> codec_;
   std::uint64_t flow_ = 0;
   std::uint64_t flow_count_ = 1;
+  std::vector<Spoiler> spoilers_;  // one for each worker: the first that is known
 };
 
 }  // namespace fanin

@@ -10,6 +10,12 @@ struct Ready {};
 struct ReductionDone {
   std::uint64_t ticket;
 };
+struct Spoiled {
+  std::uint64_t ticket;
+  std::uint32_t place;
+  std::uint64_t first;
+  std::uint64_t count;
+};
 struct RoundHeard {
   std::uint64_t base;
 };
@@ -41,7 +47,7 @@ struct Departed {
   bool confirmed;
 };
 
-using WorkerEvent = std::variant<Ready, MembersChanged, Stands, ReductionDone, RoundHeard, WorkersGone, SwitchSilent,
-                                 PathNarrowed, PacketRefused, Departed>;
+using WorkerEvent = std::variant<Ready, MembersChanged, Stands, ReductionDone, Spoiled, RoundHeard, WorkersGone,
+                                 SwitchSilent, PathNarrowed, PacketRefused, Departed>;
 
 }  // namespace fanin

@@ -543,7 +543,8 @@ std::uint32_t WorkerMachine::State::facts(const Parsed& packet) {
   const auto where = [](bool holds, std::uint32_t bit) { return holds ? bit : 0U; };
   return where(header.signature != operation.signature, fact::OTHER) | where(passes_alone, fact::PASSES_ALONE) |
          where(operation.owned(), fact::OWNED) | where((header.bitmap >> worker_ & 1) != 0, fact::ACKNOWLEDGED) |
-         where(bare, fact::BARE) | where(wordless && coded && !operation.keeps(item), fact::ENOUGH) |
+         where(bare, fact::BARE) |
+         where(wordless && coded && !operation.keeps(item, stream_.agreed_codes(item)), fact::ENOUGH) |
          where(accepted_[slot] != 0, fact::ACCEPTED) | where(header.kind == Kind::result, fact::MULTICAST) |
          where(coded && packet.word_count == words && without_shift(header.lanes) == lanes_of_result(operation.lanes()),
                fact::FITS) |
@@ -571,12 +572,14 @@ void WorkerMachine::State::take(const Parsed& packet, double now, bool marked) {
   if (operation.carries_words(item)) {
     const std::uint64_t chunk = operation.words_chunk(item);
     const std::uint16_t* const agreed = forecasts ? operation.forecast.codes.data() : stream_.agreed_codes(item);
-    if (!operation.keeps(item))
+    if (!operation.keeps(item, stream_.agreed_codes(item)))
       operation.store(chunk, agreed, nullptr, header.contributors);
     else if (packet.word_count == 0)  // of passes alone, or it would not fit
       operation.store_zeros(chunk);
     else
-      operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes));
+      for (const Spoiler& each :
+           operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes)))
+        events_.push_back(Spoiled{operation.ticket, each.place, each.first, each.count});
   }
   const std::uint64_t ticket = stream_.finish(slot, packet.codes);
   if (ticket != 0) done(ticket);
@@ -692,7 +695,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   const std::uint64_t base = stream_.base(slot);
   const bool forecasts = stream_.forecasts(slot);
   // R-WORKER-7: what is accepted and shorter than its result is sent again as zeros of that length.
-  const bool keeps = operation.keeps(item);
+  const bool keeps = operation.keeps(item, stream_.agreed_codes(item));
   const bool asks = keeps && accepted_[slot] != 0 &&
                     (operation.passes(item) || operation.result_word_count(item) > operation.word_count(item));
   const bool passes = operation.passes(item) && !asks;

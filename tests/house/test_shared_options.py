@@ -25,6 +25,7 @@ SAMPLES: dict[str, tuple[Any, Any]] = {
     "words_per_packet": (64, 128),
     "flows": (1, 2),
     "on_worker_loss": ("raise", "continue"),
+    "on_nonfinite": ("warn", "skip"),
     "fallback": ("raise", "gloo"),
     "inside": ("gloo", "nccl"),
     "device_wait": ("auto", "block"),

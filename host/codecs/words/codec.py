@@ -21,6 +21,7 @@ import numpy as np
 from fanin.numerics.fixed_point import Array, Codes, Residual
 from fanin.numerics.lanes import Words
 from fanin.numerics.reduction import Element, Operator
+from fanin.numerics.spoilers import Marks, Spoiler
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import LaneField
 
@@ -92,6 +93,15 @@ class WordCodec(ABC):
         assert not shift, f"{self.name} sums have no shift"
         return self.decode(words, count, codes, contributors, divisor)
 
+    def mark(  # noqa: B027 - most codecs have no marks
+        self, words: Words, x: Array, codes: Codes, factor: float, residual: Residual | None
+    ) -> None:
+        """Mark in a packet's encoded words the blocks that this worker has spoiled (fanin/numerics/spoilers.py)."""
+
+    def spoilers(self, packet: int, words: Words, codes: Codes, contributors: int) -> list[Spoiler]:
+        """Workers that have spoiled elements of a packet, by the words that `collect` has returned."""
+        return []
+
     @abstractmethod
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
         """Loss of x * factor + residual by encoding. Only for float32, float16 and bfloat16."""
@@ -99,6 +109,9 @@ class WordCodec(ABC):
 
 class Blocks(WordCodec):
     """A codec whose packets have consecutive elements, in blocks of whole words."""
+
+    marks: Marks | None = None
+    """Marks of blocks that are not finite; None for codecs without scale codes."""
 
     def _lay_out(self, count: int, block_elements: int, blocks: int) -> None:
         self.count = count
@@ -110,3 +123,12 @@ class Blocks(WordCodec):
         """The packet's range of consecutive elements, as (first, count)."""
         start = packet * self.packet_elements
         return start, min(self.packet_elements, self.count - start)
+
+    def mark(self, words: Words, x: Array, codes: Codes, factor: float, residual: Residual | None) -> None:
+        """Mark the blocks whose agreed code is not finite."""
+        if self.marks is not None:
+            self.marks.mark(words, codes, x, factor, residual)
+
+    def spoilers(self, packet: int, words: Words, codes: Codes, contributors: int) -> list[Spoiler]:
+        """Workers that have marked such blocks."""
+        return [] if self.marks is None else self.marks.read(words, codes, *self.span(packet), contributors)

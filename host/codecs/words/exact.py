@@ -26,6 +26,7 @@ from fanin.numerics import exact
 from fanin.numerics.fixed_point import Array, Codes, Residual
 from fanin.numerics.lanes import Words
 from fanin.numerics.reduction import EXACT, Element, Operator
+from fanin.numerics.spoilers import Spoiler
 from fanin.protocol.job import JobSpec
 
 MAX_SPREAD_WORDS = 1 << 20
@@ -114,6 +115,15 @@ class Exact(WordCodec):
         by = divisor or max(present.bit_count() if self._marks else contributors, 1)
         codec = exact.ExactCodec(self._element, self._operator, self._ranks)
         return codec.decode(words[self._marks :], count, by, present)
+
+    def spoilers(self, packet: int, words: Words, codes: Codes, contributors: int) -> list[Spoiler]:
+        """Ranks whose elements are not finite, each with the first; of sums alone: a maximum may hold infinities."""
+        if self._operator is not Operator.SUM or not self._element.floating:
+            return []
+        start, count = self.span(packet)
+        codec = exact.ExactCodec(self._element, self._operator, self._ranks)
+        found = codec.first_not_finite(words[self._marks :], count, self._marked(words))
+        return [Spoiler(place, start + first, 1) for place, first in found]
 
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
         """Loss by rounding to the element type."""

@@ -13,6 +13,7 @@ from fanin.host.codecs.words.codec import Blocks
 from fanin.numerics.fixed_point import Array, Codec, Codes, Residual
 from fanin.numerics.lanes import Words
 from fanin.numerics.reduction import LANES, Element, Operator
+from fanin.numerics.spoilers import Marks
 from fanin.protocol.job import JobSpec
 
 
@@ -30,6 +31,7 @@ class Lanes(Blocks):
         self.number = self.fixed.lanes
         block = self.fixed.elements_per_packet(spec.words_per_packet // spec.codes_per_packet)
         self._lay_out(count, block, spec.codes_per_packet)
+        self.marks = Marks(self.fixed, self.block_elements, place, spec.all_workers)
 
     def word_count(self, packet: int) -> int:
         """Words of the packet's lanes."""

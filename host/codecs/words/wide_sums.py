@@ -16,6 +16,7 @@ from fanin.host.codecs.words.codec import Blocks
 from fanin.numerics.fixed_point import Array, Codes, Residual
 from fanin.numerics.lanes import WORD_BITS, Words, words_for
 from fanin.numerics.reduction import WIDE_SUMS, Element, Operator
+from fanin.numerics.spoilers import Marks
 from fanin.numerics.wide_sums import WideCodec
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import LaneField
@@ -43,6 +44,7 @@ class WideSums(Blocks):
         self.lanes = self.wide.lanes
         block = spec.words_per_packet // spec.codes_per_packet * (WORD_BITS // down)
         self._lay_out(count, block, spec.codes_per_packet)
+        self.marks = Marks(self.wide.fixed, self.block_elements, place, spec.all_workers, self.lanes)
 
     def word_count(self, packet: int) -> int:
         """Words of the packet's lanes on the way up."""

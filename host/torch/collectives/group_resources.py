@@ -101,7 +101,7 @@ class GroupResources:
         join_timeout_s = max(min(options.join_timeout_s, timeout.total_seconds()), MIN_JOIN_TIMEOUT_S)
         self.options = dataclasses.replace(options, join_timeout_s=join_timeout_s)
         self._world, self._world_failures = world, world_failures
-        self.failures = Failures(group_name, rank, size, global_ranks)
+        self.failures = Failures(group_name, rank, size, global_ranks, options.on_nonfinite)
         self.completion = Completion(ordered=options.ordered_futures)
         self.session: AnySession | None = None
         self._switch_reducer: SwitchReducer | None = None

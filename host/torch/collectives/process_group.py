@@ -43,6 +43,7 @@ from fanin.host.torch.device.encoder import Contribution
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.failures import WATCH
 from fanin.host.torch.handles.host_tensor import beneath_layers, concrete, layers_active
+from fanin.host.torch.handles.nonfinite import NonFinite
 from fanin.host.torch.handles.registered import wanted as notes_wanted
 from fanin.host.torch.handles.work import CombinedWork, DefaultTimeout, FaninWork, LocalWork, Tensors
 from fanin.host.torch.meeting.levels import Levels, agree
@@ -202,12 +203,17 @@ class FaninProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """How often each collective took which path (`switch.all_reduce`, `gloo.broadcast`, ...), bytes per path, and
         the engine's own counters (`engine.packets_out`, `engine.bytes_out`, ...). Of sums of two levels
         `two_levels.*`, and `between.*`: the same of the group between hosts."""
-        counted: dict[str, int | float] = dict(self._counters)
+        counted: dict[str, int | float] = dict(self._counters) | self._resources.failures.nonfinite.counters()
         if self._resources.session is not None:
             counted |= {f"engine.{name}": value for name, value in self._resources.session.counters().items()}
         if self._resources.two_levels is not None:
             counted |= self._resources.two_levels.counters_between()
         return counted
+
+    @property
+    def nonfinite(self) -> NonFinite:
+        """Sums that NaN and infinities have reached."""
+        return self._resources.failures.nonfinite
 
     def describe(self) -> str:
         """One line for people: job, switch, engine, window; and how CUDA tensors go, once there was one."""

@@ -81,9 +81,11 @@ class SwitchReducer:
     def hand_over(self, request: Request) -> int:
         """Give it to the session, and return the ticket. The request, and so its memory, lives until that is done."""
         try:
-            return self.session.submit(request.reduction(self.divisor))
+            ticket = self.session.submit(request.reduction(self.divisor))
         except Exception as error:
             self._failures.raise_explained(error, request.name, request.timeout_s)
+        self._failures.nonfinite.submitted(ticket, request.source.nbytes)
+        return ticket
 
     def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
         """Arithmetic for codes and words on that device; None: the host does. Every rank asks at the same point."""
@@ -115,6 +117,8 @@ class SwitchReducer:
                 session.wait(ticket, at_present(timeout_s()))
         except Exception as error:
             self._failures.raise_explained(error, name, timeout_s())
+        if ticket and session.spoiled:
+            self._failures.nonfinite.look(session, ticket, name)
         return self._done
 
     def drain(self) -> None:

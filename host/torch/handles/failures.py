@@ -34,6 +34,7 @@ from fanin.errors import (
     SwitchUnreachableError,
     WorkerLostError,
 )
+from fanin.host.torch.handles.nonfinite import NonFinite
 from fanin.interruptions import interrupts
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
@@ -56,13 +57,17 @@ BREAK_TAG = 0x7FAA1900
 class Failures:
     """The failures of one group: detection while waiting, and wording."""
 
-    def __init__(self, group_name: str, rank: int, size: int, global_ranks: list[int]) -> None:
+    def __init__(
+        self, group_name: str, rank: int, size: int, global_ranks: list[int], on_nonfinite: str = "warn"
+    ) -> None:
         self.group_name = group_name
         self.rank = rank
         self.size = size
         self._is_world = not global_ranks
         self.global_ranks = global_ranks or list(range(size))
         self.session: AnySession | None = None
+        self.nonfinite = NonFinite(on_nonfinite, rank)
+        """Sums that NaN and infinities have reached."""
         self.survivable: Callable[[FaninError], bool] = lambda failure: False
         """Whether the group goes on after this failure of its session (fallback)."""
 

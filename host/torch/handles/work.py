@@ -249,6 +249,8 @@ class SwitchWork(FaninWork):
             self._session.wait(self._ticket, timeout_s)
         except Exception as error:
             self._failures.raise_explained(error, self._name, timeout_s)
+        if self._session.spoiled:
+            self._failures.nonfinite.look(self._session, self._ticket, self._name)
 
 
 class GlooWork(FaninWork):

@@ -104,6 +104,11 @@ def fanin_group(group: c10d.ProcessGroup | None, *, newcomers: bool = False) -> 
             "newcomers, since all ranks must have the same iterations. Remedy: use AsynchronousOptimizer, or "
             "Membership and synchronous training, or start the job again from a checkpoint"
         )
+    if found.options.on_nonfinite != "warn":
+        raise ConfigurationError(
+            f"on_nonfinite = {found.options.on_nonfinite!r} with stale training: a rank leaves out its own gradient "
+            "that is not finite, and the others learn nothing of it. Remedy: on_nonfinite='warn'"
+        )
     return found
 
 

@@ -1,0 +1,51 @@
+"""Who has spoiled which sums of a session: NaN and infinities, by the ranks that contributed them.
+
+A machine tells of them before it tells that a reduction is done (fanin/protocol/events.py, Spoiled), so that whoever
+has waited for a sum may ask.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fanin.protocol.events import Spoiled
+
+MAX_SUMS = 256
+"""Spoiled sums that are remembered, the latest ones."""
+
+
+class Spoiler(NamedTuple):
+    """A rank with an element that is NaN or infinite: one of [first, first + count) of what was summed."""
+
+    rank: int
+    first: int
+    count: int
+
+
+class SpoiledSums:
+    """The latest spoiled sums, by ticket. Its owner's lock guards it."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+        """Events that were taken in."""
+        self._of: OrderedDict[int, dict[int, Spoiler]] = OrderedDict()
+
+    def take(self, event: Spoiled, rank: int) -> None:
+        """A rank has spoiled a sum."""
+        self.taken += 1
+        self.note(event.ticket, [Spoiler(rank, event.first, event.count)])
+
+    def note(self, ticket: int, spoilers: Iterable[Spoiler]) -> None:
+        """These have spoiled the sum; of each rank the first element counts."""
+        known = self._of.setdefault(ticket, {})
+        for each in spoilers:
+            if each.rank not in known or each.first < known[each.rank].first:
+                known[each.rank] = each
+        if len(self._of) > MAX_SUMS:
+            self._of.popitem(last=False)
+
+    def of(self, ticket: int) -> list[Spoiler]:
+        """Ranks that have spoiled the sum, in their order."""
+        return sorted(self._of.get(ticket, {}).values())

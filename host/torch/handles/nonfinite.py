@@ -1,0 +1,260 @@
+"""NaN and infinities that reach a sum: which rank contributed them, in which step, to which parameter.
+
+Rules
+-----
+* The packets of a spoiled sum say who has spoiled it (fanin/numerics/spoilers.py), alike on all ranks. So nothing is
+  asked of anybody, and a sum that is finite costs a comparison.
+* A report is made once for each sum, by whichever thread learns first that the sum is done: counted, logged where the
+  ranks are others than in the last report, and handed to callbacks.
+* A step ends with a call of any optimizer's `step`; steps of one optimizer count, of several those of the busiest.
+* `raise`: every wait for the sum raises NonFiniteError, on all ranks alike.
+* `skip`: the next `step` of each optimizer of the process finds no gradients, and so changes neither weights nor state,
+  on all ranks of the group alike, since all have waited for the same sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import weakref
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from fanin.errors import NonFiniteError, UnsupportedError
+
+if TYPE_CHECKING:
+    from fanin.host.session.leased import AnySession
+    from fanin.host.session.spoilers import Spoiler
+
+log = logging.getLogger("fanin")
+
+MAX_SUMS = 4096
+"""Sums that are remembered to tell which bucket of a step one was; the latest ones."""
+MAX_REPORTS = 256
+"""Reports that are remembered, the latest ones."""
+
+NAMED_FROM_STEP = 4
+"""DistributedDataParallel makes its final buckets in the second step, and tells of them after the third."""
+
+
+class Namer(Protocol):
+    """Whoever knows which parameters are summed (bucket_names.py)."""
+
+    def learn(self) -> None:
+        """Look at the model, between two steps: in a backward pass its reducer is locked."""
+
+    def name(self, sizes_bytes: Sequence[int], at: int, first: int, count: int) -> str | None:
+        """The parameter with elements [first, first + count) of the `at`-th sum of a step; None: not known.
+
+        `sizes_bytes`: of the sums since the step began.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """A rank that has spoiled a sum."""
+
+    rank: int
+    """In the group."""
+    first: int
+    """The element that is not finite is one of [first, first + count) of what was summed; the first such one."""
+    count: int
+    parameter: str | None
+    """Name of the parameter with that element, where it is known: of the buckets of DistributedDataParallel."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NonFiniteReport:
+    """A sum that NaN or infinities have reached."""
+
+    step: int
+    """1 before the first `step` of an optimizer of this process has ended, 2 after it, and so on."""
+    collective: str
+    culprits: tuple[Culprit, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Group ranks that have spoiled it."""
+        return tuple(each.rank for each in self.culprits)
+
+    def __str__(self) -> str:
+        return f"step {self.step}, {self.collective}: " + "; ".join(map(_in_words, self.culprits))
+
+
+def _in_words(culprit: Culprit) -> str:
+    end = culprit.first + culprit.count - 1
+    where = f"element {culprit.first:,}" if culprit.count == 1 else f"one of elements {culprit.first:,} to {end:,}"
+    named = "" if culprit.parameter is None else f"{culprit.parameter!r}, "
+    return f"rank {culprit.rank} contributed NaN or infinity ({named}{where})"
+
+
+class NonFinite:
+    """What is known of one group's spoiled sums, and what becomes of them."""
+
+    def __init__(self, policy: str, rank: int) -> None:
+        """`policy`: Options.on_nonfinite."""
+        self.policy = policy
+        self._rank = rank
+        self.namer: Namer | None = None
+        self.callbacks: OrderedDict[int, Callable[[NonFiniteReport], None]] = OrderedDict()
+        self._lock = threading.Lock()
+        """The lock of everything that follows."""
+        self._sums: deque[tuple[int, int]] = deque(maxlen=MAX_SUMS)
+        """Tickets and bytes of sums since the step began."""
+        self._reports: OrderedDict[int, NonFiniteReport] = OrderedDict()
+        self._counts: Counter[str] = Counter()
+        self._told: tuple[int, ...] = ()
+        """Ranks that the log has named last."""
+        STEPS.add(self)
+
+    @property
+    def reports(self) -> tuple[NonFiniteReport, ...]:
+        """The latest reports, oldest first."""
+        with self._lock:
+            return tuple(self._reports.values())
+
+    def counters(self) -> dict[str, int]:
+        """`nonfinite.sums`, `nonfinite.rank.R` for each rank that has spoiled any, `nonfinite.skipped_steps`."""
+        with self._lock:
+            return {f"nonfinite.{name}": count for name, count in self._counts.items()}
+
+    def submitted(self, ticket: int, size_bytes: int) -> None:
+        """A sum was begun."""
+        self._sums.append((ticket, size_bytes))
+
+    def step_ended(self) -> None:
+        """What is summed from here on belongs to the next step."""
+        if self.namer is not None and self._sums and STEPS.begun == NAMED_FROM_STEP:
+            self.namer.learn()
+        self._sums.clear()
+
+    def look(self, session: AnySession, ticket: int, name: str) -> None:
+        """A sum is done in a session that has spoiled ones: report it, if it is one. Raises NonFiniteError."""
+        spoilers = session.spoilers_of(ticket)
+        if not spoilers:
+            return
+        with self._lock:
+            report = self._reports.get(ticket)
+            is_new = report is None
+            if report is None:
+                report = self._reports[ticket] = self._report(ticket, name, spoilers)
+                self._count(report)
+            told, self._told = self._told, report.ranks
+        if is_new:
+            self._tell(report, told)
+        if self.policy == "raise":
+            raise _as_error(report)
+
+    # --- below: with the lock held ---
+
+    def _report(self, ticket: int, name: str, spoilers: Sequence[Spoiler]) -> NonFiniteReport:
+        sums = list(self._sums)
+        at = next((index for index, (each, _) in enumerate(sums) if each == ticket), -1)
+        sizes = [size_bytes for _, size_bytes in sums]
+
+        def parameter(spoiler: Spoiler) -> str | None:
+            return None if self.namer is None or at < 0 else self.namer.name(sizes, at, spoiler.first, spoiler.count)
+
+        culprits = tuple(
+            Culprit(rank=each.rank, first=each.first, count=each.count, parameter=parameter(each)) for each in spoilers
+        )
+        return NonFiniteReport(step=STEPS.begun, collective=name, culprits=culprits)
+
+    def _count(self, report: NonFiniteReport) -> None:
+        self._counts["sums"] += 1
+        self._counts.update(f"rank.{rank}" for rank in report.ranks)
+        if len(self._reports) > MAX_REPORTS:
+            self._reports.popitem(last=False)
+
+    # --- below: without ---
+
+    def _tell(self, report: NonFiniteReport, told: tuple[int, ...]) -> None:
+        if self.policy == "skip":
+            STEPS.spoil()
+        if told != report.ranks:
+            outcome = {"warn": "", "raise": "; it raises", "skip": "; this step is left out on every rank"}[self.policy]
+            log.warning("rank %d: a sum is not finite: %s%s", self._rank, report, outcome)
+        for callback in list(self.callbacks.values()):
+            callback(report)
+
+    def skipped(self) -> None:
+        """A step of an optimizer was left out."""
+        with self._lock:
+            self._counts["skipped_steps"] += 1
+
+
+def _as_error(report: NonFiniteReport) -> NonFiniteError:
+    error = NonFiniteError(
+        report.ranks,
+        report.step,
+        tuple(each.parameter for each in report.culprits),
+        f"a sum is not finite: {report}. Remedy: look at that rank's data, learning rate and loss scale; "
+        "on_nonfinite='skip' leaves such steps out, and 'warn' goes on",
+    )
+    error.explained = True  # type: ignore[attr-defined]
+    return error
+
+
+class Steps:
+    """Steps of this process's optimizers, and those that are to be left out."""
+
+    def __init__(self) -> None:
+        self.begun = 1
+        """Number of the step that is under way."""
+        self._groups: weakref.WeakSet[NonFinite] = weakref.WeakSet()
+        self._taken: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._spoiled = itertools.count(1)
+        self._spoils = 0
+        """Sums that want a step to be left out, so far."""
+        self._seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        """By optimizer: how many of them there were at its last step."""
+        self._hooked = False
+
+    def add(self, group: NonFinite) -> None:
+        """Tell a group of the ends of steps."""
+        self._groups.add(group)
+        if not self._hooked:
+            self._hooked = True
+            register_optimizer_step_pre_hook(self._before_step)
+            register_optimizer_step_post_hook(self._after_step)
+
+    def spoil(self) -> None:
+        """The next step of each optimizer is to be left out."""
+        self._spoils = next(self._spoiled)
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not any(group.policy == "skip" for group in self._groups):
+            return
+        if any(argument is not None for argument in (*args[1:], *kwargs.values())):
+            raise UnsupportedError(
+                f"on_nonfinite='skip' with {type(optimizer).__name__}.step(closure): the closure makes gradients "
+                "within the step, which can no longer be left out. Remedy: an optimizer without a closure, or 'raise'"
+            )
+        seen, self._seen[optimizer] = self._seen.get(optimizer, 0), self._spoils
+        if seen == self._spoils:
+            return
+        for each in optimizer.param_groups:
+            for parameter in each["params"]:
+                parameter.grad = None
+        for group in self._groups:
+            if group.policy == "skip":
+                group.skipped()
+
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        taken = self._taken[optimizer] = self._taken.get(optimizer, 0) + 1
+        self.begun = max(self.begun, taken + 1)
+        for group in self._groups:
+            group.step_ended()
+
+
+STEPS = Steps()
+"""The steps of this process."""

@@ -1,0 +1,54 @@
+"""Sums that are not finite, and ranks that are unlike the others: three ranks, in one launch; and the parts alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from fanin.errors import ConfigurationError
+from fanin.host.torch.handles.bucket_names import bucket_of, name_at
+from fanin.options import Options
+from tests.torch.job import Outcomes, checks_of, run_checks
+
+CHECKS = "tests.torch.nonfinite_checks"
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    """One launch for all checks."""
+    return run_checks(CHECKS, 3)
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize("check", checks_of(CHECKS))
+def test_nonfinite(outcomes: Outcomes, check: str) -> None:
+    outcomes.expect_ok(check)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "at", "buckets", "bucket"),
+    [
+        ([8, 4, 4, 2], 2, [8, 4, 4, 2], 2),
+        ([1, 8, 4, 4, 2], 2, [8, 4, 4, 2], 1),
+        ([4, 4, 4, 4, 4, 4], 4, [4, 4, 4], 1),
+        ([8, 4, 4, 2], 3, [8, 4], None),
+        ([4, 4], 1, [2, 2], None),
+    ],
+    ids=["alike ones", "a sum before", "all alike", "another", "other sizes"],
+)
+def test_a_bucket_is_told_by_the_sums_before_it(
+    sizes: list[int], at: int, buckets: list[int], bucket: int | None
+) -> None:
+    assert bucket_of(sizes, at, buckets) == bucket
+
+
+def test_elements_of_a_bucket_have_names() -> None:
+    bucket = [("a", 10), ("b", 5), ("c", 1)]
+    assert [name_at(bucket, first, 1) for first in (0, 9, 10, 14, 15)] == ["a", "a", "b", "b", "c"]
+    assert name_at(bucket, 8, 7) == "a or b"
+
+
+@pytest.mark.parametrize("other", [{"fallback": "gloo"}, {"on_worker_loss": "continue"}, {"inside": "gloo"}], ids=str)
+def test_reactions_that_ranks_would_not_share_are_refused(other: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="on_nonfinite = 'skip' with"):
+        Options(on_nonfinite="skip", **other)  # type: ignore[arg-type]
