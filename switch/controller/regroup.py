@@ -81,9 +81,8 @@ def decide(job: str, shard: int, said: Mapping[int, Regroup]) -> Regrouped | Non
     holders: list[int] = []
     for ticket in range(first, last + 1):
         done = [rank for rank, each in sorted(said.items()) if _has_done(each, ticket)]
-        if len(done) < len(
-            said
-        ):  # the lowest that has the result gives it to the others; without one it is summed anew
+        # The lowest that has the result gives it to the others; without one it is summed anew.
+        if len(done) < len(said):
             again.append(ticket)
             holders.append(done[0] if done else control.NOBODY)
     return Regrouped(
