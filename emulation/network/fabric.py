@@ -160,7 +160,7 @@ class Fabric:
         if cable.link.rate_bit_s is None or rate_bit_s is None:
             raise FaninError(f"{cable.name} has no rate: it cannot be slowed down")
         for end in (cable.lower, cable.upper):
-            # A train that waits at the head of the queue, and that the new burst has no room for, would stop all others.
+            # A train that waits at the head of the queue, too long for the new burst, would stop all that follow.
             burst_bytes = _burst_bytes(cable.link.rate_bit_s, cable)
             command = f"qdisc change dev {end.device} root {_bucket(rate_bit_s, cable, burst_bytes)}"
             commands.tc_batch(end.namespace, [command])

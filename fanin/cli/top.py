@@ -87,7 +87,7 @@ def view(addresses: Sequence[SwitchAddress], before: Answers, after: Answers) ->
 
 
 def line_of(addresses: Sequence[SwitchAddress], before: Answers, after: Answers) -> str:
-    """The same as one line of JSON. FaninError where no switch has answered."""
+    """Rates and findings as one line of JSON. FaninError where no switch has answered."""
     heard, (first, last) = _heard(addresses, before, after)
     if not last:
         raise FaninError("; ".join(str(each) for each in after))

@@ -37,7 +37,7 @@ MARKS_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What holds a job up."""
+    """Cause that holds a job up."""
 
     kind: str
     """A kind of RULES, or SLOW_SHARD."""
@@ -58,7 +58,7 @@ class Rule:
 
     kind: str
     holds: Callable[[RankRates, Sequence[RankRates]], bool]
-    """Of a rank, and of the other ranks of the job at the same switch that are counted; at least one."""
+    """Whether it is true of a rank, beside the other ranks of the job that the switch counts, at least one."""
     words: Callable[[RankRates, Sequence[RankRates]], str]
     everywhere: bool = False
     """Whether it is true of a rank only if most of the job's switches show it: a rank's own switch may not, and at a
@@ -165,7 +165,7 @@ def findings(before: Sequence[Stats | None], after: Sequence[Stats]) -> tuple[Fi
 
 def _of_job(name: str, there: dict[int, JobRates]) -> list[Finding]:
     slow = _slow_shards(name, there)
-    # What ranks show at a slow shard is the shard's doing.
+    # Ranks at a slow shard look slow for the shard's sake.
     sound = {switch: job for switch, job in there.items() if all(each.switch != switch for each in slow)}
     found = []
     for rank in sorted({rank.rank for job in sound.values() for rank in job.ranks if rank.counted}):

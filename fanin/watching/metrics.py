@@ -25,10 +25,10 @@ DROPPED = "dropped_"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric."""
+    """A metric as the table describes it."""
 
     name: str
-    """As it is exported; a histogram's is followed by `_bucket`."""
+    """Exported name; a histogram's is followed by `_bucket`."""
     kind: Kind
     labels: tuple[str, ...]
     meaning: str

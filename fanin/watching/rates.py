@@ -17,7 +17,7 @@ TURNAROUND_QUANTILE = 0.25
 """Part of a rank's turnarounds that are shorter than `RankRates.turnaround_s`. Low, since a turnaround with a pause of
 the program in it is longer than those of the path."""
 MIN_TURNAROUNDS = 8
-"""Fewer tell nothing."""
+"""Number of turnarounds below which they tell nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class RankRates:
 
     rank: int
     process: str
-    """`host:pid`."""
+    """Host and process id of the rank, `host:pid`."""
     state: str
-    """As MemberReport.state."""
+    """State of the rank, one of those of MemberReport."""
     counted: bool
     """Whether the switch counts by rank; everything below is 0 otherwise."""
     waited_s: float = 0.0

@@ -1,4 +1,4 @@
-// What a switch counts for each worker of a job; names, meaning and rules as in switch/machine/member_tally.py.
+// Counts of a switch for each worker of a job; names, meaning and rules as in switch/machine/member_tally.py.
 #pragma once
 
 #include <algorithm>

@@ -23,7 +23,7 @@ class Arrivals:
         self.sent = 0
         """Transmissions that its orders tell of, over all processes in the worker's place."""
         self.came = 0
-        """Those of them that came."""
+        """Number of those transmissions that came."""
 
     def restart(self) -> None:
         """A new process has the worker's place, whose orders begin anew."""

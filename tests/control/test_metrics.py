@@ -33,7 +33,7 @@ pytest.importorskip("prometheus_client", reason="needs prometheus_client: pip in
 
 PROMETHEUS = shutil.which("prometheus")
 BASE_UNITS = ("seconds", "bytes", "packets", "info", "jobs", "ranks", "suspected")
-"""What a gauge's or a histogram's name may end with: a unit, or what is counted."""
+"""Ends of names of gauges and histograms: a unit, or the things that are counted."""
 
 
 def test_no_label_is_one_that_prometheus_sets_itself() -> None:

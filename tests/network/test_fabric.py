@@ -30,6 +30,10 @@ from tests.support.processes import until
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
 PORT = 9999
+SO_SNDBUFFORCE = 32
+"""Option of asm-generic/socket.h: a send buffer of that length, whatever the system allows others."""
+UDP_SEGMENT = 103
+"""Option of linux/udp.h: a datagram is cut into segments of that length, and travels as one train where it can."""
 INTERACTIVE = 6
 """TC_PRIO_INTERACTIVE of linux/pkt_sched.h: pfifo_fast's first band."""
 LIMIT_S = 30.0
@@ -130,6 +134,25 @@ def test_a_link_that_is_cut_carries_nothing_until_it_is_back() -> None:
             fabric.cut(link, False)
             sender.sendto(b"back", far)
             assert receiver.recv(100) == b"back"
+
+
+def test_a_link_that_is_slowed_down_passes_on_the_trains_that_wait() -> None:
+    """A bucket smaller than the train at the head of its queue would never pass it on."""
+    segment_bytes, segments, trains = 1000, 60, 16
+    with Fabric(Topology(workers=1, link=Link(rate_bit_s=6e7, queue_bytes=1 << 21))) as fabric:
+        far = (fabric.topology.root_address, PORT)
+        sender, receiver = ends(fabric)
+        with sender, receiver:
+            sender.sendto(b"first", far)  # what waits for an address may be dropped
+            assert receiver.recv(2000) == b"first"
+            sender.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 22)
+            sender.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, segment_bytes)
+            for _ in range(trains):
+                sender.sendto(bytes(segment_bytes * segments), far)
+            fabric.set_rate(fabric.cables[0], 1e7)
+            sender.sendto(b"last", far)
+            while receiver.recv(2000) != b"last":
+                pass
 
 
 def test_racks_reach_one_another_through_the_root() -> None:

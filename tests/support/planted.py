@@ -31,7 +31,7 @@ THINK_S = 0.010
 """Time that a healthy worker computes between sums, within THINK_VARIES of it."""
 THINK_VARIES = 0.15
 FAULTS = ("straggler", "lossy uplink", "lossy downlink", "clogged queue")
-"""Of one rank; a slow shard is planted by `slow_shard`."""
+"""Faults that one rank has; `slow_shard` plants the other kind."""
 
 
 def snapshot(machine: Any, spec: JobSpec, now: float) -> Stats:
@@ -58,7 +58,7 @@ class PlantedJob:
     def __init__(self, fault: str | None, seed: int, *, kind: str = "native", workers: int = 4) -> None:
         self.dice = random.Random(f"planted {seed}")
         self.rank = self.dice.randrange(workers)
-        """Whose the fault is."""
+        """Rank that has the fault."""
         self._fault = fault
         self.spec = job(workers=workers, slots=16, words_per_packet=WORDS)
         self.cluster = Cluster.joined(kind, spec=self.spec, switch=kind, link=LINK, seed=seed)

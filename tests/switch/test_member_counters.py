@@ -32,7 +32,8 @@ def test_names_are_the_same_for_every_worker_before_anything_came(machine_type: 
     first, second = Bench(machine_type).machine.member_counters(1)
     assert first == second
     assert list(first) == [
-        "contributions", "bytes_in", "transmissions", "lost_up", "asked_again", "repeated", "marks", "last", "waited_us",
+        "contributions", "bytes_in", "transmissions", "lost_up", "asked_again", "repeated", "marks", "last",
+        "waited_us",
     ]  # fmt: skip
 
 
