@@ -47,6 +47,8 @@ class Plan:
     lanes: tuple[int | str, ...]
     untagged: tuple[int | str, ...] = ()
     """Lane widths that are measured without tags (`authenticate=False`) as well."""
+    siphash: tuple[int | str, ...] = ()
+    """Lane widths that are measured with tags of SipHash (`tag="siphash"`) as well."""
     samples: int = 5
     calls: int = 10
     """Number of calls of a sample, 1..20."""
@@ -66,6 +68,7 @@ class Plan:
     def rivals(self) -> list[Rival]:
         """gloo, and fanin with each of the lanes."""
         tagged = [Rival("fanin", lanes) for lanes in self.lanes]
+        tagged += [Rival("fanin", lanes, siphash=True) for lanes in self.siphash]
         return [Rival("gloo"), *tagged, *(Rival("fanin", lanes, tags=False) for lanes in self.untagged)]
 
 

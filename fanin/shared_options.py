@@ -25,6 +25,7 @@ SHARED: dict[str, Callable[[Options], Shown]] = {
     "on_worker_loss": lambda options: options.on_worker_loss,
     "ordered_futures": lambda options: options.ordered_futures,
     "authenticate": lambda options: options.authenticate,
+    "tag": lambda options: options.tag,
 }
 """The same value on every rank: sums, routes, ways into the job, or the order of collectives depend on it."""
 

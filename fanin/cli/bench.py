@@ -392,6 +392,9 @@ def cost(
     untagged: Annotated[
         str, typer.Option(help="Lane widths to measure with authenticate=False as well, separated by commas.")
     ] = "8",
+    siphash: Annotated[
+        str, typer.Option(help="Lane widths to measure with FANIN_TAG=siphash as well, separated by commas.")
+    ] = "",
     samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Of every rival, in turn.")] = 5,
     calls: Annotated[int, typer.Option(min=1, max=20, help="Of a sample.")] = 10,
     json: output.JsonFile = None,
@@ -409,6 +412,7 @@ def cost(
         bytes=bytes_,
         lanes=_lanes(lanes),
         untagged=_lanes(untagged),
+        siphash=_lanes(siphash),
         samples=samples,
         calls=calls,
     )
