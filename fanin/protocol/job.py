@@ -236,7 +236,7 @@ class Uplink:
     data_key: bytes = field(default=b"", repr=False)
     """The data key of the job at the parent, as JobSpec.data_key."""
     tag: TagAlgorithm = SIPHASH
-    """As JobSpec.tag, at the parent."""
+    """Algorithm of the tags between switch and parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +254,7 @@ class ParentRoute:
     data_key: bytes = field(default=b"", repr=False)
     """The data key of the job at the parent, as JobSpec.data_key."""
     tag: TagAlgorithm = SIPHASH
-    """As JobSpec.tag, at the parent."""
+    """Algorithm of the tags between switch and parent."""
 
     def uplink(self, parent: int, flow: int) -> Uplink:
         """For the machine of one flow, whose driver has given the parent this number."""

@@ -2,7 +2,7 @@
 // for an instruction set each, behind the pragma that names it.
 //
 // POLYVAL is Horner's rule in GF(2^128): S = (S + X) * H for each block X, the last of which holds the length. Up to
-// sixteen blocks are multiplied by H^16 to H^1 and added before the sum is reduced (Gueron and Kounavis, "Intel
+// thirty-two blocks are multiplied by H^32 to H^1 and added before the sum is reduced (Gueron and Kounavis, "Intel
 // carry-less multiplication instruction and its usage for computing the GCM mode", 2010). Zeros before a message do not
 // change its hash: they fill the first register.
 #pragma once

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import io
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,7 +109,7 @@ def test_the_algorithm_is_one_that_all_ranks_and_the_switch_compute(
 
 
 @pytest.mark.parametrize("changes", [{"authenticate": True}, {"exposed": True}], ids=str)
-def test_ranks_that_take_no_algorithm_in_common_are_refused_and_never_untagged(changes: dict[str, object]) -> None:
+def test_ranks_that_take_no_algorithm_in_common_are_refused_and_never_untagged(changes: dict[str, Any]) -> None:
     world = tagging_world(BOTH)
     world.join(join(0, tags=(SIPHASH,), **changes))
     refused = world.refused(join(1, tags=(GCM_SIV,), **changes))
