@@ -43,6 +43,8 @@ class Plan:
     """fanin's lane widths, separated by commas."""
     untagged: Lanes = (8,)
     """Lane widths to measure with authenticate=False as well, separated by commas."""
+    siphash: Lanes = ()
+    """Lane widths to measure with FANIN_TAG=siphash as well, separated by commas."""
     samples: Annotated[int, Bounds(1, MAX_SAMPLES)] = 5
     """Samples of every rival, in turn."""
     calls: Annotated[int, Bounds(1, MAX_CALLS)] = 10
@@ -60,6 +62,7 @@ class Plan:
     def rivals(self) -> list[Rival]:
         """gloo, and fanin with each of the lanes."""
         tagged = [Rival("fanin", lanes) for lanes in self.lanes]
+        tagged += [Rival("fanin", lanes, siphash=True) for lanes in self.siphash]
         return [Rival("gloo"), *tagged, *(Rival("fanin", lanes, tags=False) for lanes in self.untagged)]
 
 

@@ -29,6 +29,7 @@ from fanin.numerics.fixed_point import Codec
 from fanin.numerics.reduction import LANES, Element
 from fanin.numerics.wide_sums import narrowed
 from fanin.protocol import packet_tag
+from fanin.protocol.tag_algorithm import GCM_SIV, SIPHASH
 from fanin.protocol.wire import LaneField
 
 ELEMENTS = 64 * 1024
@@ -120,10 +121,17 @@ def tag_rows(implementation: str) -> list[Row]:
     dice = np.random.default_rng(2)
     key = dice.bytes(16)
     rows = []
-    for name, lengths in (("keyed tags of a train", (1448, 1448)), ("keyed tags, each alone", (1448, 1444))):
+    for name, lengths, algorithm in (
+        ("siphash tags of a train", (1448, 1448), SIPHASH),
+        ("siphash tags, each alone", (1448, 1444), SIPHASH),
+        ("gcm-siv tags", (1448, 1448), GCM_SIV),
+    ):
+        if algorithm not in _native.tag_algorithms():
+            continue
         datagrams = [dice.bytes(lengths[place % 2]) for place in range(ELEMENTS * 4 // lengths[0])]
-        tags = partial(_native.packet_tags, [key] * len(datagrams), datagrams, True)
-        assert tags() == [packet_tag.tag(key, datagram, packet_tag.Direction.TO_SWITCH) for datagram in datagrams]
+        tags = partial(_native.packet_tags, [key] * len(datagrams), datagrams, True, algorithm)
+        expected = [packet_tag.tag(key, each, packet_tag.Direction.TO_SWITCH, algorithm) for each in datagrams]
+        assert tags() == expected
         rows.append(Row(name, 32, implementation, _with(implementation, tags), []))
     return rows
 

@@ -11,6 +11,7 @@ from fanin.benchmarks.harness import Output
 from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
 from fanin.options import Options
+from fanin.protocol.tag_algorithm import SIPHASH
 from fanin.settings import Text, read_words
 
 FLOAT_BYTES = 4
@@ -22,6 +23,8 @@ AGAINST = ("gloo", "mpi")
 FLOAT32_EPSILON = 2.0**-23
 UNTAGGED = "-open"
 """Suffix of the label of a rival without tags."""
+BY_SIPHASH = f"-{SIPHASH}"
+"""Suffix of the label of a rival with tags of that algorithm; without a suffix the job chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +43,22 @@ class Rival:
     """
     tags: bool = True
     """Whether fanin's packets carry keyed tags; False: `authenticate=False`."""
+    siphash: bool = False
+    """Whether these tags are SipHash's whatever the processor can."""
 
     @property
     def label(self) -> str:
         """A name without commas, read back by `parse`."""
         lossy = "" if self.loss_percent is None else f"-{self.loss_percent:g}"
-        untagged = "" if self.tags else UNTAGGED
+        tags = (UNTAGGED if not self.tags else "") + (BY_SIPHASH if self.siphash else "")
         if self.backend == "fanin":
-            return f"fanin-{self.lanes}{lossy}{untagged}"
+            return f"fanin-{self.lanes}{lossy}{tags}"
         return f"mpi-{self.transport}" if self.backend == "mpi" else self.backend
 
     @classmethod
     def parse(cls, label: str) -> Rival:
         """The rival of that label."""
-        backend, _, detail = label.removesuffix(UNTAGGED).partition("-")
+        backend, _, detail = label.removesuffix(UNTAGGED).removesuffix(BY_SIPHASH).partition("-")
         if backend == "fanin":
             lanes, _, lossy = detail.partition("-")
             return cls(
@@ -61,6 +66,7 @@ class Rival:
                 lanes=lanes if "/" in lanes else int(lanes),
                 loss_percent=float(lossy) if lossy else None,
                 tags=not label.endswith(UNTAGGED),
+                siphash=label.endswith(BY_SIPHASH),
             )
         return cls(backend, transport=detail)
 
@@ -71,6 +77,8 @@ class Rival:
             given["faults"] = f"drop={self.loss_percent}%@seed={rank}"
         if not self.tags:
             given["authenticate"] = False
+        if self.siphash:
+            given["tag"] = SIPHASH
         return Options.from_environment(environment, **given)
 
     def bytes_through_wire(self, workers: int) -> float:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from fanin.numerics.reduction import Brief, Reduction
 from fanin.protocol.events import SwitchEvent, WorkerEvent
 from fanin.protocol.job import JobSpec, ParentRoute, Uplink
+from fanin.protocol.tag_algorithm import TagAlgorithm
 
 # --- kernels (native/bind/bind_kernels.cpp) ---
 
@@ -92,7 +93,10 @@ def wait_flag(address: int, value: int, timeout_s: float) -> bool: ...
 def store_flag(address: int, value: int) -> None: ...
 def load_flag(address: int) -> int: ...
 def crc32(data: _Bytes, start: int = 0) -> int: ...
-def packet_tags(keys: Sequence[bytes], datagrams: Sequence[bytes], to_switch: bool) -> list[int]:
+def tag_algorithms() -> list[TagAlgorithm]: ...
+def packet_tags(
+    keys: Sequence[bytes], datagrams: Sequence[bytes], to_switch: bool, algorithm: str = "siphash"
+) -> list[int]:
     """Tag each datagram as fanin.protocol.packet_tag.tag does; those of one length in a row side by side."""
 
 def hadamard_in_place(x: npt.NDArray[np.float32], block: int) -> None:

@@ -18,6 +18,7 @@ from fanin.addresses import SwitchAddress as SwitchAddress
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
 from fanin.numerics.reduction import lanes_number
+from fanin.protocol.tag_algorithm import TAG_ALGORITHMS, TagAlgorithm
 
 ENVIRONMENT_PREFIX = "FANIN_"
 MAX_HOST_CHARACTERS = 200
@@ -98,6 +99,9 @@ class Options:
     authenticate: bool | None = None
     """A keyed tag in every data packet: who sees a job's packets cannot forge any. Wants a secret; the same on every
     rank. None: where packets of a rank leave its machine, unless the switch cannot, or CURVE encrypts them."""
+    tag: TagAlgorithm | None = None
+    """Algorithm of keyed tags: `siphash`, or `gcm-siv`, which wants a processor with AES and carry-less multiplication
+    (docs/security.md). The same on every rank. None: gcm-siv where all ranks and the switch can, else siphash."""
     native: bool | None = None
     """True: the native engine or an error. False: the Python twin. None: native where it is built."""
     shared_memory: bool | None = None
@@ -202,6 +206,9 @@ class Options:
                 f"on_nonfinite = {self.on_nonfinite!r} with {name} = {getattr(self, name)!r}: ranks would not all hear "
                 f"of the same sums. Remedy: on_nonfinite='warn', or leave out {name}",
             )
+        check(
+            self.tag in (None, *TAG_ALGORITHMS), f"tag = {self.tag!r}; must be {' or '.join(map(repr, TAG_ALGORITHMS))}"
+        )
         check(self.inside in (None, "nccl", "gloo"), f"inside = {self.inside!r}; must be 'nccl', 'gloo' or None")
         for name, plain in (("on_worker_loss", "raise"), ("fallback", "raise")):
             check(

@@ -26,6 +26,7 @@ SHARED: dict[str, Callable[[Options], Shown]] = {
     "on_nonfinite": lambda options: options.on_nonfinite,
     "ordered_futures": lambda options: options.ordered_futures,
     "authenticate": lambda options: options.authenticate,
+    "tag": lambda options: options.tag,
 }
 """The same value on every rank: sums, routes, ways into the job, or the order of collectives depend on it."""
 

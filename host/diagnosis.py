@@ -17,7 +17,7 @@ from typing import Literal
 
 import fanin
 from fanin.errors import FaninError, SwitchUnreachableError
-from fanin.extension import native_extension
+from fanin.extension import native_extension, tag_algorithms
 from fanin.host.session.control import ControlClient
 from fanin.host.session.path import Reached, discover, exposed, reach, resolve, start_hint
 from fanin.host.transports.stack import open_bare
@@ -26,6 +26,7 @@ from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.pace import LONGEST_FRAME_BYTES
 from fanin.protocol.seal import OPEN
+from fanin.protocol.tag_algorithm import preferred
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, slots_for
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, Kind, Packet, WireError, datagram_bytes, parse
 from fanin.protocol.wire import VERSION as WIRE_VERSION
@@ -243,7 +244,11 @@ def _tags(data: control.DataReport, there: Reached, options: Options) -> Check:
         remedy = "leave FANIN_AUTHENTICATE unset, or use a software switch"
         return Check(name="tags", state="failure", result="this switch's pipeline computes none", remedy=remedy)
     if options.authenticate or (options.authenticate is None and outside and data.tags):
-        return Check(name="tags", result="data packets carry keyed tags, in jobs with a secret")
+        algorithm = preferred([data.tags, tag_algorithms(options.native) if options.tag is None else (options.tag,)])
+        if algorithm is None:
+            result = f"the switch tags by {' or '.join(data.tags)}, this rank by {options.tag} alone"
+            return Check(name="tags", state="failure", result=result, remedy="leave FANIN_TAG unset on every rank")
+        return Check(name="tags", result=f"data packets carry keyed tags ({algorithm}), in jobs with a secret")
     why = "packets do not leave this machine" if facts.local else "CURVE protects them"
     if outside:
         why = "FANIN_AUTHENTICATE=0" if data.tags else "this switch's pipeline computes none"

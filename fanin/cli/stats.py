@@ -143,7 +143,7 @@ def _jobs_table(answer: control.Stats) -> FigureTable:
             shape += f" of {job.max_staleness}" if job.max_staleness != job.staleness else ""
         if job.on_worker_loss == "continue":
             shape += ", survives losses"
-        shape += ", keyed tags" * job.authenticated
+        shape += f", keyed tags ({job.tag_algorithm})" * job.authenticated
         shape += ", accumulators" * job.accumulators
         if job.shards > 1:
             shape += f", {job.share:.1%} of a job over {job.shards} shards"

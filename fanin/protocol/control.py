@@ -47,8 +47,9 @@ from fanin.errors import FaninError
 from fanin.protocol import strict
 from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
+from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 
-VERSION = 2
+VERSION = 3
 """Version of this protocol. A controller refuses every other one, with the reason."""
 DEFAULT_PORT = 4919
 """0x1337: TCP for control and UDP for data."""
@@ -152,8 +153,9 @@ class Join:
     """Whether packets carry a keyed tag; None: the controller decides."""
     exposed: bool = False
     """Whether packets of this rank leave its machine, and nothing else protects them."""
-    taggable: bool = True
-    """Whether the leaf of this rank can tag packets; True without a leaf."""
+    tags: tuple[str, ...] = (SIPHASH,)
+    """Algorithms of keyed tags (fanin/protocol/tag_algorithm.py) that this rank takes and its leaf, if it has one, can
+    compute. Unknown names are passed over."""
     accumulators: bool | None = False
     """Whether this rank needs an accumulator for each lane at the switch (JobSpec.accumulators). None: it can use
     them."""
@@ -213,6 +215,8 @@ class Admitted:
     """Whether the switch keeps one for each lane."""
     authenticate: bool = False
     """Whether packets carry a keyed tag: its key is derived from the one that this message is sealed with."""
+    tag_algorithm: TagAlgorithm = SIPHASH
+    """Algorithm of that tag."""
     data_host: str = ""
     """Address that data goes to where that is not this controller's: of a switch that it programs from outside."""
 
@@ -303,6 +307,8 @@ class Placed:
     """Whether both keep one for each lane."""
     authenticate: bool = False
     """Whether packets between leaf and parent carry a keyed tag."""
+    tag_algorithm: TagAlgorithm = SIPHASH
+    """Algorithm of that tag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,6 +484,8 @@ class JobReport:
     """Fingerprint of the key that its ranks speak with."""
     authenticated: bool = False
     """Whether its packets carry keyed tags."""
+    tag_algorithm: TagAlgorithm = SIPHASH
+    """Algorithm of these tags."""
     accumulators: bool = False
     """Whether it has an accumulator for each lane, for wide sums."""
     shards: int = 1
@@ -494,8 +502,8 @@ class DataReport:
     description: str
     ports: tuple[int, ...]
     counters: dict[str, int]
-    tags: bool = True
-    """Whether it can tag packets."""
+    tags: tuple[str, ...] = (SIPHASH,)
+    """Algorithms of keyed tags that it computes, the preferred one first; none for a pipeline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

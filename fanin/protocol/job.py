@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from fanin.errors import ConfigurationError
 from fanin.protocol import packet_tag, window
 from fanin.protocol.seal import DATA_KEY_BYTES
+from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 from fanin.protocol.wire import (
     HEADER_BYTES,
     MAX_CODES,
@@ -91,6 +92,8 @@ class JobSpec:
     data_key: bytes = field(default=b"", repr=False)
     """Key of the tag that every packet carries in the checksum's place; empty: none. Engines and servers are given the
     job's key, machines the one of their flow (`for_flow`)."""
+    tag: TagAlgorithm = SIPHASH
+    """Algorithm of that tag."""
     liveness_timeout_s: float = LIVENESS_TIMEOUT_S
     survives_loss: bool = False
     """Whether the job goes on without a worker that is lost or has left: the controller then evicts it."""
@@ -232,6 +235,8 @@ class Uplink:
     token: int
     data_key: bytes = field(default=b"", repr=False)
     """The data key of the job at the parent, as JobSpec.data_key."""
+    tag: TagAlgorithm = SIPHASH
+    """Algorithm of the tags between switch and parent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +253,8 @@ class ParentRoute:
     token: int
     data_key: bytes = field(default=b"", repr=False)
     """The data key of the job at the parent, as JobSpec.data_key."""
+    tag: TagAlgorithm = SIPHASH
+    """Algorithm of the tags between switch and parent."""
 
     def uplink(self, parent: int, flow: int) -> Uplink:
         """For the machine of one flow, whose driver has given the parent this number."""
@@ -258,6 +265,7 @@ class ParentRoute:
             worker=self.worker,
             token=self.token,
             data_key=packet_tag.of_flow(self.data_key, flow),
+            tag=self.tag,
         )
 
 

@@ -11,9 +11,13 @@ Rules
 * The datagram, padded with zeros to whole blocks of 32 bytes, is dealt out word by word (64 bits, little-endian) to
   four lanes. Lane j is SipHash-2-4 of the word j and of its own words; the tag is the low half of SipHash-2-4 of the
   datagram's length and the four lanes. Four chains side by side keep a vector unit busy, one would not.
+* That is algorithm `siphash`. Algorithm `gcm-siv` keeps keys, directions and the field: the tag is the first 32 bits of
+  AES-128-GCM-SIV's (fanin/protocol/gcm_siv.py) with the datagram as associated data, an empty plaintext and a nonce
+  that never changes. It is a function of key and datagram alone, so that sending the same bytes again shows nothing.
 * 32 bits: see docs/security.md.
 
-Twin of native/wire/packet_tag.cpp. SipHash: Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012.
+Twin of native/kernels/packet_tag.cpp. SipHash: Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT
+2012.
 """
 
 from __future__ import annotations
@@ -23,8 +27,12 @@ import hmac
 import struct
 from collections.abc import Sequence
 
+from fanin.protocol import gcm_siv
+from fanin.protocol.tag_algorithm import GCM_SIV, SIPHASH, TagAlgorithm
 from fanin.protocol.wire import HEADER_BYTES, OFFSET_CHECKSUM, OFFSET_WORKER, SWITCH_WORKER
 
+NONCE = b"fanin packet"
+"""Nonce of every packet under algorithm gcm-siv."""
 LANES = 4
 BLOCK_BYTES = 8 * LANES
 _MASK = 2**64 - 1
@@ -93,10 +101,14 @@ def of_everybody(flow_key: bytes) -> bytes:
     return derived(flow_key, Purpose.EVERYBODY)
 
 
-def tag(key: bytes, datagram: bytes | bytearray | memoryview, direction: Direction) -> int:
+def tag(
+    key: bytes, datagram: bytes | bytearray | memoryview, direction: Direction, algorithm: TagAlgorithm = SIPHASH
+) -> int:
     """The 32 bits that belong into the datagram's checksum field; what stands there now does not matter."""
     data = bytes(datagram)
     data = data[:OFFSET_CHECKSUM] + struct.pack("!I", direction) + data[HEADER_BYTES:]
+    if algorithm == GCM_SIV:
+        return int.from_bytes(gcm_siv.tag(key, NONCE, b"", data)[:4], "big")
     data += bytes(-len(data) % BLOCK_BYTES)
     lanes = _lanes(key, data)
     return siphash24(key, struct.pack(f"<{1 + LANES}Q", len(datagram), *lanes)) & 0xFFFFFFFF
@@ -135,22 +147,25 @@ def _lanes(key: bytes, data: bytes) -> list[int]:
     return [hashes >> _APART * lane & _MASK for lane in range(LANES)]
 
 
-def tagged(key: bytes, datagram: bytes, direction: Direction) -> bytes:
+def tagged(key: bytes, datagram: bytes, direction: Direction, algorithm: TagAlgorithm = SIPHASH) -> bytes:
     """The datagram with its tag."""
-    return datagram[:OFFSET_CHECKSUM] + struct.pack("!I", tag(key, datagram, direction)) + datagram[HEADER_BYTES:]
+    made = struct.pack("!I", tag(key, datagram, direction, algorithm))
+    return datagram[:OFFSET_CHECKSUM] + made + datagram[HEADER_BYTES:]
 
 
-def tag_holds(key: bytes, datagram: bytes | bytearray | memoryview, direction: Direction) -> bool:
+def tag_holds(
+    key: bytes, datagram: bytes | bytearray | memoryview, direction: Direction, algorithm: TagAlgorithm = SIPHASH
+) -> bool:
     """Whether a datagram (of a header at least) carries its tag."""
     claimed = bytes(datagram[OFFSET_CHECKSUM:HEADER_BYTES])
-    return hmac.compare_digest(struct.pack("!I", tag(key, datagram, direction)), claimed)
+    return hmac.compare_digest(struct.pack("!I", tag(key, datagram, direction, algorithm)), claimed)
 
 
 class PacketKeys:
     """The keys of one flow of a job, as its switch has them. Without a flow key, nothing is tagged and all holds."""
 
-    def __init__(self, flow_key: bytes, tokens: Sequence[int]) -> None:
-        self._flow_key = flow_key
+    def __init__(self, flow_key: bytes, tokens: Sequence[int], algorithm: TagAlgorithm = SIPHASH) -> None:
+        self._flow_key, self._algorithm = flow_key, algorithm
         self._workers = [of_worker(flow_key, token) for token in tokens] if flow_key else []
         self._everybody = of_everybody(flow_key) if flow_key else b""
 
@@ -165,25 +180,28 @@ class PacketKeys:
             return datagram
         worker = datagram[OFFSET_WORKER]
         key = self._everybody if worker == SWITCH_WORKER else self._workers[worker]
-        return tagged(key, datagram, Direction.FROM_SWITCH)
+        return tagged(key, datagram, Direction.FROM_SWITCH, self._algorithm)
 
     def holds(self, datagram: bytes | bytearray | memoryview, worker: int) -> bool:
         """Whether a datagram comes from that worker."""
-        return not self._flow_key or tag_holds(self._workers[worker], datagram, Direction.TO_SWITCH)
+        if not self._flow_key:
+            return True
+        return tag_holds(self._workers[worker], datagram, Direction.TO_SWITCH, self._algorithm)
 
 
 class MemberKeys:
     """The keys of one flow of a job, as one of its workers has them, or a leaf at its parent."""
 
-    def __init__(self, flow_key: bytes, token: int) -> None:
+    def __init__(self, flow_key: bytes, token: int, algorithm: TagAlgorithm = SIPHASH) -> None:
+        self._algorithm = algorithm
         self._own = of_worker(flow_key, token) if flow_key else b""
         self._everybody = of_everybody(flow_key) if flow_key else b""
 
     def finish(self, datagram: bytes) -> bytes:
         """A datagram to the switch, with its tag."""
-        return tagged(self._own, datagram, Direction.TO_SWITCH) if self._own else datagram
+        return tagged(self._own, datagram, Direction.TO_SWITCH, self._algorithm) if self._own else datagram
 
     def holds(self, datagram: bytes | bytearray | memoryview) -> bool:
         """Whether a datagram comes from the switch, to this worker or to all."""
         key = self._everybody if self._own and datagram[OFFSET_WORKER] == SWITCH_WORKER else self._own
-        return not key or tag_holds(key, datagram, Direction.FROM_SWITCH)
+        return not key or tag_holds(key, datagram, Direction.FROM_SWITCH, self._algorithm)

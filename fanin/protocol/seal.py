@@ -18,6 +18,8 @@ import hmac
 import re
 from dataclasses import dataclass, field
 
+from fanin.protocol.tag_algorithm import GCM_SIV, SIPHASH, TagAlgorithm
+
 KEY_BYTES = 32
 TAG_BYTES = 16
 """Length of a keyed hash: 128 bits."""
@@ -31,7 +33,7 @@ DATA_KEY_BYTES = 16
 """Bytes of the key that data packets are tagged with (fanin/protocol/packet_tag.py)."""
 
 _CONTROL, _FINGERPRINT = b"fanin control", b"fanin finger"
-_DATA = b"fanin data"
+_DATA: dict[TagAlgorithm, bytes] = {SIPHASH: b"fanin data", GCM_SIV: b"fanin data siv"}
 _REQUEST, _REPLY = b"fanin request", b"fanin reply"
 _KEY = re.compile(rf"[0-9a-f]{{{2 * KEY_BYTES}}}")
 
@@ -46,10 +48,13 @@ def fingerprint(key: bytes) -> str:
     return hashlib.blake2b(key, digest_size=FINGERPRINT_BYTES, person=_FINGERPRINT).hexdigest()
 
 
-def data_key(control_key: bytes, job: int, generation: int) -> bytes:
-    """The key of a job's data packets at one switch, where it has that index and generation: both ends derive it."""
+def data_key(control_key: bytes, job: int, generation: int, algorithm: TagAlgorithm = SIPHASH) -> bytes:
+    """The key of a job's data packets at one switch, where it has that index and generation: both ends derive it.
+
+    No key serves two algorithms.
+    """
     where = job.to_bytes(2, "big") + generation.to_bytes(4, "big")
-    return hashlib.blake2b(where, key=control_key, digest_size=DATA_KEY_BYTES, person=_DATA).digest()
+    return hashlib.blake2b(where, key=control_key, digest_size=DATA_KEY_BYTES, person=_DATA[algorithm]).digest()
 
 
 def tag(key: bytes, data: bytes, *, reply: bool) -> bytes:

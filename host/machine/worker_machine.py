@@ -89,7 +89,7 @@ class WorkerMachine:
         self._spec = spec
         self._worker = worker
         self._switch = switch
-        self._keys = MemberKeys(spec.data_key, token)
+        self._keys = MemberKeys(spec.data_key, token, spec.tag)
         self._welcomes = 0
         """In a job with keyed tags: the least sequence number that the next WELCOME may have."""
         self._token = np.array([token >> 32, token & 0xFFFFFFFF], np.uint32)

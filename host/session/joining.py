@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 import fanin
 from fanin.errors import ConfigurationError, FaninError, JoinTimeoutError
+from fanin.extension import tag_algorithms
 from fanin.host.codecs import make
 from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
 from fanin.host.session.control import ControlClient
@@ -47,6 +48,7 @@ from fanin.protocol.events import (
 )
 from fanin.protocol.job import JobSpec
 from fanin.protocol.seal import OPEN, Credentials, data_key
+from fanin.protocol.tag_algorithm import TagAlgorithm
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 
 MAX_EVENT_WAIT_S = 0.05
@@ -159,6 +161,7 @@ class _Joining:
             words_per_packet=options.words_per_packet,
             checksum=bool(options.checksum) or (options.checksum is None and options.corrupts),
             authenticate=options.authenticate,
+            tags=tags_taken(options),
             accumulators=accumulators_wished(options, rounds),
             exposed=exposed(facts, who.address.scheme, curve=options.curve_server_key is not None),
             quorum=rounds.quorum,
@@ -183,6 +186,11 @@ class _Joining:
         if self._options.authenticate and not admitted.authenticate:
             raise ConfigurationError(
                 f"switch {self._who.address} tags no packets. Remedy: leave FANIN_AUTHENTICATE unset, or use another"
+            )
+        if admitted.authenticate and admitted.tag_algorithm not in self._request.tags:
+            raise ConfigurationError(
+                f"switch {self._who.address} tags packets by {admitted.tag_algorithm}, this rank by "
+                f"{' or '.join(self._request.tags)}. Remedy: use a switch of the same version of fanin"
             )
         flows, asked = len(admitted.ports), self._options.flows
         if asked is not None and asked != flows:
@@ -331,6 +339,19 @@ def accumulators_wished(options: Options, rounds: Rounds) -> bool | None:
     return None if rounds == SYNCHRONOUS else False
 
 
+def tags_taken(options: Options) -> tuple[TagAlgorithm, ...]:
+    """Algorithms of keyed tags that a rank takes; ConfigurationError where the one that it was given does not run."""
+    able = tag_algorithms(options.native)
+    if options.tag is None:
+        return able
+    if options.tag not in able:
+        raise ConfigurationError(
+            f"tag = {options.tag!r}: this processor lacks AES or carry-less multiplication, or native code is not "
+            "in use. Remedy: leave FANIN_TAG unset on every rank, or siphash"
+        )
+    return (options.tag,)
+
+
 def worker_of(admitted: control.Admitted) -> int:
     """The number that this rank has at its switch: its own, or its place among those at its leaf."""
     return admitted.ranks.index(admitted.rank) if admitted.ranks else admitted.rank
@@ -339,7 +360,7 @@ def worker_of(admitted: control.Admitted) -> int:
 def spec_of(admitted: control.Admitted, credentials: Credentials = OPEN) -> JobSpec:
     """The job as its worker, which speaks with these credentials, sees it: the other ranks' tokens are not its
     business."""
-    key = data_key(credentials.key, admitted.index, admitted.generation) if admitted.authenticate else b""
+    key = data_key(credentials.key, admitted.index, admitted.generation, admitted.tag_algorithm)
     return JobSpec(
         job=admitted.index,
         generation=admitted.generation,
@@ -353,7 +374,8 @@ def spec_of(admitted: control.Admitted, credentials: Credentials = OPEN) -> JobS
         tokens=tuple(admitted.token if worker == worker_of(admitted) else 0 for worker in range(admitted.workers)),
         checksum=admitted.checksum,
         accumulators=admitted.accumulators,
-        data_key=key,
+        data_key=key if admitted.authenticate else b"",
+        tag=admitted.tag_algorithm,
         liveness_timeout_s=admitted.liveness_timeout_s,
         survives_loss=admitted.on_worker_loss == "continue",
         total_workers=admitted.total_workers,

@@ -144,7 +144,7 @@ class Session:
             f"job {self.job_name!r} rank {self.rank} of {self.size} at {self.address}: {joined.engine.description}, "
             f"{spec.words_per_packet} words per packet ({spec.packet_bytes} bytes), {spec.slots} slots"
             f"{', accumulators for wide sums' * spec.accumulators}"
-            f"{', checksums' * spec.checksum}{', keyed tags' * bool(spec.data_key)}"
+            f"{', checksums' * spec.checksum}{f', keyed tags ({spec.tag})' * bool(spec.data_key)}"
         )
         self.observer: Callable[[int, Reduction], None] | None = None
         """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""

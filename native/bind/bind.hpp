@@ -24,14 +24,27 @@ void bind_udp(pybind11::module_& module);
 void bind_carriers(pybind11::module_& module);
 void bind_wires(pybind11::module_& module);
 
-inline DataKey data_key_from_python(const pybind11::handle& given) {
-  const auto bytes = given.cast<std::string>();
-  if (bytes.empty()) return std::nullopt;
-  if (bytes.size() != 2 * sizeof(std::uint64_t)) throw pybind11::value_error("a data key has 16 bytes");
-  SipKey key;
-  std::memcpy(&key.low, bytes.data(), sizeof key.low);
-  std::memcpy(&key.high, bytes.data() + sizeof key.low, sizeof key.high);
+// A fanin.protocol.tag_algorithm.TagAlgorithm that this processor has the instructions for.
+inline TagAlgorithm tag_algorithm_from_python(const std::string& name) {
+  if (name == "siphash") return TagAlgorithm::siphash;
+  if (name != "gcm-siv") throw pybind11::value_error("a tag's algorithm is none of TagAlgorithm");
+  if (!gcm_siv_runs_here()) throw pybind11::value_error("this processor computes no tags by gcm-siv");
+  return TagAlgorithm::gcm_siv;
+}
+
+inline SecretKey secret_key_from_python(std::string_view bytes, const std::string& algorithm) {
+  SecretKey key = {{}, tag_algorithm_from_python(algorithm)};
+  if (bytes.size() != sizeof key.bits) throw pybind11::value_error("a data key has 16 bytes");
+  std::memcpy(&key.bits.low, bytes.data(), sizeof key.bits.low);
+  std::memcpy(&key.bits.high, bytes.data() + sizeof key.bits.low, sizeof key.bits.high);
   return key;
+}
+
+// Of a fanin.protocol.job.JobSpec, Uplink or ParentRoute.
+inline DataKey data_key_from_python(const pybind11::handle& given) {
+  const auto bytes = given.attr("data_key").cast<std::string>();
+  if (bytes.empty()) return std::nullopt;
+  return secret_key_from_python(bytes, given.attr("tag").cast<std::string>());
 }
 
 // Whether it is a fanin.protocol.ecn.Marked. Most are bytes and nothing more, which is quick to see.
@@ -64,7 +77,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   job.codes_per_packet = spec.attr("codes_per_packet").cast<std::uint32_t>();
   for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());
   job.checksum = spec.attr("checksum").cast<bool>();
-  job.data_key = data_key_from_python(spec.attr("data_key"));
+  job.data_key = data_key_from_python(spec);
   job.all_workers = spec.attr("all_workers").cast<std::uint32_t>();
   for (const auto& place : spec.attr("places")) job.places.push_back(place.cast<std::uint32_t>());
   job.accumulators = spec.attr("accumulators").cast<bool>();
@@ -89,7 +102,7 @@ inline Uplink uplink_from_python(const pybind11::handle& given) {
                 .generation = given.attr("generation").cast<std::uint32_t>(),
                 .worker = given.attr("worker").cast<std::uint8_t>(),
                 .token = given.attr("token").cast<std::uint64_t>(),
-                .data_key = data_key_from_python(given.attr("data_key"))};
+                .data_key = data_key_from_python(given)};
 }
 
 inline Element element_from_python(int element) {

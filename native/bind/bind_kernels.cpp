@@ -325,15 +325,16 @@ void shifted_decode_into(const py::array_t<std::uint8_t>& encoded, std::size_t c
 
 // Of datagrams in a row, in one call: keys of 16 bytes, the way of all of them.
 std::vector<std::uint32_t> tags_of(const std::vector<py::bytes>& keys, const std::vector<py::bytes>& datagrams,
-                                   bool to_switch) {
+                                   bool to_switch, const std::string& algorithm) {
   require(keys.size() == datagrams.size(), "each datagram has a key");
-  std::vector<SipKey> read(keys.size());
+  std::vector<TagKey> read;
   std::vector<Tagged> asked;
+  read.reserve(keys.size());
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const std::string_view key = keys[i], data = datagrams[i];
-    require(key.size() == sizeof(SipKey) && data.size() >= HEADER_BYTES, "a key has 16 bytes, a datagram its header");
-    std::memcpy(&read[i], key.data(), sizeof(SipKey));
-    asked.push_back({&read[i],
+    require(data.size() >= HEADER_BYTES, "a datagram has its header");
+    if (i == 0 || key != std::string_view(keys[i - 1])) read.emplace_back(secret_key_from_python(key, algorithm));
+    asked.push_back({&read.back(),
                      {reinterpret_cast<const std::uint8_t*>(data.data()), data.size()},
                      to_switch ? Direction::to_switch : Direction::from_switch});
   }
@@ -385,7 +386,13 @@ void bind_kernels(py::module_& module) {
         return crc32(data.data(), static_cast<std::size_t>(data.size()), start);
       },
       py::arg("data"), py::arg("start") = 0);
-  module.def("packet_tags", &tags_of, py::arg("keys"), py::arg("datagrams"), py::arg("to_switch"));
+  module.def("packet_tags", &tags_of, py::arg("keys"), py::arg("datagrams"), py::arg("to_switch"),
+             py::arg("algorithm") = "siphash");
+  module.def("tag_algorithms", [] {
+    std::vector<std::string> names = {"siphash"};
+    if (gcm_siv_runs_here()) names.insert(names.begin(), "gcm-siv");
+    return names;
+  });
   module.def("word_codecs", [] {
     std::vector<std::string> names;
     for (const CodecEntry* entry : codec_table()) names.emplace_back(entry->name);

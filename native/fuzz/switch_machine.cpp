@@ -39,7 +39,7 @@ JobSpec job(std::uint16_t index, std::uint32_t staleness, Guard guard) {
   spec.tokens = {1, 2, 3};
   spec.accumulators = true;
   spec.checksum = guard == Guard::checksums;
-  if (guard == Guard::tags) spec.data_key = SipKey{1, 2};
+  if (guard == Guard::tags) spec.data_key = SecretKey{{1, 2}};
   return spec;
 }
 

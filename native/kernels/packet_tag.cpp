@@ -4,7 +4,9 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <stdexcept>
 
+#include "kernels/gcm_siv.hpp"
 #include "kernels/kernel_table.hpp"  // FANIN_X86_KERNELS
 #include "kernels/kernels.hpp"
 
@@ -40,7 +42,7 @@ struct Messages {
         end((sizeof(std::uint64_t) + (FIRST_BYTES + middle_bytes + last_bytes) / TAG_LANES) << 56) {
     for (std::size_t i = 0; i < datagrams.size(); ++i) {
       const std::uint8_t* const data = datagrams[i].datagram.data();
-      keys[i] = datagrams[i].key;
+      keys[i] = &datagrams[i].key->siphash;
       middle[i] = data + std::min(bytes, FIRST_BYTES);
       std::memset(first[i], 0, FIRST_BYTES);
       std::memcpy(first[i], data, std::min(bytes, FIRST_BYTES));
@@ -176,23 +178,78 @@ const TagTable& tag_table() {
   return portable_tags;
 }
 
+// A nonce that is the same for all packets: what a packet says goes again in the same bytes, with the same tag.
+constexpr std::array<std::uint8_t, GCM_SIV_NONCE_BYTES> NONCE = {'f', 'a', 'n', 'i', 'n', ' ',
+                                                                 'p', 'a', 'c', 'k', 'e', 't'};
+
+// How many at the beginning are of that algorithm.
+std::size_t of_gcm_siv(std::span<const Tagged> datagrams) {
+  std::size_t count = 0;
+  while (count < datagrams.size() && datagrams[count].key->algorithm == TagAlgorithm::gcm_siv) ++count;
+  return count;
+}
+
+#if FANIN_X86_KERNELS
+bool has_wide_products() {
+  static const bool has = __builtin_cpu_supports("vpclmulqdq");
+  return has;
+}
+
+void gcm_siv_tags(std::span<const Tagged> datagrams, std::uint32_t* tags) {
+  const char* const in_use = kernels_in_use();
+  if (has_wide_products() && in_use == avx512_kernels.name) return gcm_siv_tags_of_four(datagrams, tags);
+  if (has_wide_products() && in_use == avx2_kernels.name) return gcm_siv_tags_of_two(datagrams, tags);
+  gcm_siv_tags_of_one(datagrams, tags);
+}
+#else
+void gcm_siv_tags(std::span<const Tagged>, std::uint32_t*) { throw std::logic_error("no key of GCM-SIV can be here"); }
+#endif
+
 }  // namespace
 
-SipKey derived(const SipKey& key, KeyPurpose purpose, std::uint64_t value) {
+#if FANIN_X86_KERNELS
+bool gcm_siv_runs_here() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1");
+}
+#else
+bool gcm_siv_runs_here() { return false; }
+GcmSivKey gcm_siv_key(const std::array<std::uint8_t, AES_BLOCK_BYTES>&,
+                      const std::array<std::uint8_t, GCM_SIV_NONCE_BYTES>&) {
+  throw std::logic_error("this processor computes no tags of GCM-SIV");
+}
+#endif
+
+TagKey::TagKey(const SecretKey& key) : algorithm(key.algorithm), siphash(key.bits) {
+  if (algorithm != TagAlgorithm::gcm_siv) return;
+  std::array<std::uint8_t, AES_BLOCK_BYTES> bytes;
+  std::memcpy(bytes.data(), &key.bits.low, sizeof key.bits.low);
+  std::memcpy(bytes.data() + sizeof key.bits.low, &key.bits.high, sizeof key.bits.high);
+  gcm_siv = gcm_siv_key(bytes, NONCE);
+}
+
+SecretKey derived(const SecretKey& key, KeyPurpose purpose, std::uint64_t value) {
   const auto half = [&](std::uint8_t number) {
     std::array<std::uint8_t, 10> message = {static_cast<std::uint8_t>(purpose), number};
     std::memcpy(message.data() + 2, &value, sizeof value);
-    return siphash24(key, message);
+    return siphash24(key.bits, message);
   };
-  return {.low = half(0), .high = half(1)};
+  return {.bits = {.low = half(0), .high = half(1)}, .algorithm = key.algorithm};
 }
 
 void packet_tags(std::span<const Tagged> datagrams, std::uint32_t* tags) {
   const TagTable& table = tag_table();
   while (!datagrams.empty()) {
+    if (const std::size_t count = of_gcm_siv(datagrams); count > 0) {
+      gcm_siv_tags(datagrams.first(count), tags);
+      datagrams = datagrams.subspan(count);
+      tags += count;
+      continue;
+    }
     std::size_t equal = 1;
     while (equal < std::min(datagrams.size(), TAGS_TOGETHER) &&
-           datagrams[equal].datagram.size() == datagrams[0].datagram.size())
+           datagrams[equal].datagram.size() == datagrams[0].datagram.size() &&
+           datagrams[equal].key->algorithm == TagAlgorithm::siphash)
       ++equal;
     const std::size_t taken = equal == 4 && table.four != nullptr ? 4 : equal >= 2 && table.two != nullptr ? 2 : 1;
     (taken == 4 ? table.four : taken == 2 ? table.two : table.one)(Messages(datagrams.first(taken)), tags);
@@ -201,22 +258,22 @@ void packet_tags(std::span<const Tagged> datagrams, std::uint32_t* tags) {
   }
 }
 
-std::uint32_t packet_tag(const SipKey& key, std::span<const std::uint8_t> datagram, Direction direction) {
+std::uint32_t packet_tag(const TagKey& key, std::span<const std::uint8_t> datagram, Direction direction) {
   std::uint32_t tag;
   const Tagged one = {&key, datagram, direction};
   packet_tags({&one, 1}, &tag);
   return tag;
 }
 
-void put_tag(const SipKey& key, std::span<std::uint8_t> datagram, Direction direction) {
+void put_tag(const TagKey& key, std::span<std::uint8_t> datagram, Direction direction) {
   store_be32(datagram.data() + OFFSET_CHECKSUM, packet_tag(key, datagram, direction));
 }
 
-bool tag_holds(const SipKey& key, std::span<const std::uint8_t> datagram, Direction direction) {
+bool tag_holds(const TagKey& key, std::span<const std::uint8_t> datagram, Direction direction) {
   return load_be32(datagram.data() + OFFSET_CHECKSUM) == packet_tag(key, datagram, direction);
 }
 
-void put_tags(std::span<const SipKey* const> keys, std::span<const std::span<std::uint8_t>> datagrams,
+void put_tags(std::span<const TagKey* const> keys, std::span<const std::span<std::uint8_t>> datagrams,
               Direction direction) {
   for (std::size_t first = 0; first < datagrams.size(); first += TAGS_TOGETHER) {
     const std::size_t count = std::min(datagrams.size() - first, TAGS_TOGETHER);
@@ -230,12 +287,12 @@ void put_tags(std::span<const SipKey* const> keys, std::span<const std::span<std
 
 PacketKeys::PacketKeys(const DataKey& flow_key, std::span<const std::uint64_t> tokens) : flow_key_(flow_key) {
   if (!flow_key_) return;
-  for (const std::uint64_t token : tokens) workers_.push_back(derived(*flow_key_, KeyPurpose::worker, token));
-  everybody_ = derived(*flow_key_, KeyPurpose::everybody, 0);
+  for (const std::uint64_t token : tokens) workers_.emplace_back(derived(*flow_key_, KeyPurpose::worker, token));
+  everybody_ = TagKey(derived(*flow_key_, KeyPurpose::everybody, 0));
 }
 
 void PacketKeys::renew(std::uint32_t worker, std::uint64_t token) {
-  if (flow_key_) workers_[worker] = derived(*flow_key_, KeyPurpose::worker, token);
+  if (flow_key_) workers_[worker] = TagKey(derived(*flow_key_, KeyPurpose::worker, token));
 }
 
 void PacketKeys::finish(std::span<std::uint8_t> datagram) const {
@@ -246,8 +303,8 @@ void PacketKeys::finish(std::span<std::uint8_t> datagram) const {
 
 MemberKeys::MemberKeys(const DataKey& flow_key, std::uint64_t token) : tags_(flow_key.has_value()) {
   if (!tags_) return;
-  own_ = derived(*flow_key, KeyPurpose::worker, token);
-  everybody_ = derived(*flow_key, KeyPurpose::everybody, 0);
+  own_ = TagKey(derived(*flow_key, KeyPurpose::worker, token));
+  everybody_ = TagKey(derived(*flow_key, KeyPurpose::everybody, 0));
 }
 
 }  // namespace fanin

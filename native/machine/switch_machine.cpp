@@ -236,7 +236,7 @@ void SwitchMachine::receive_datagrams(std::span<const Arrival> datagrams, double
 }
 
 // Of what a worker of a job with tags says; null for other things, and for what is dropped without a look at its tag.
-const SipKey* SwitchMachine::State::key_of(std::span<const std::uint8_t> datagram) {
+const TagKey* SwitchMachine::State::key_of(std::span<const std::uint8_t> datagram) {
   if (datagram.size() < HEADER_BYTES || !from_workers(static_cast<Kind>(datagram[OFFSET_KIND]))) return nullptr;
   const SwitchJob* const job = find(load_be16(datagram.data() + OFFSET_JOB));
   if (job == nullptr || load_be32(datagram.data() + OFFSET_GENERATION) != job->spec.generation) return nullptr;

@@ -38,7 +38,7 @@ struct SwitchMachine::State {
                const ComputedTag& computed = {});
   void receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source, double now,
                bool marked, const ComputedTag& computed);
-  const SipKey* key_of(std::span<const std::uint8_t> datagram);
+  const TagKey* key_of(std::span<const std::uint8_t> datagram);
   void contribute(SwitchJob& job, const Parsed& packet, Address source, double now);
   void register_source(SwitchJob& job, std::uint32_t worker, Address source);
   void welcome(SwitchJob& job, const Parsed& hello, Address source);

@@ -32,7 +32,7 @@ class SwitchQueue {
   // The bytes stay where they are. `mark` is set to the datagram's place in the queue, from 1, until it has been handed
   // out (then to 0); whoever is about to change the bytes calls copy_out first if the mark is not 0. Unless `key` is
   // null, they get its keyed tag before they are handed out: it lasts until then, or make_tags is called.
-  void push_in_place(std::span<std::uint8_t> datagram, const SipKey* key, std::uint32_t* mark,
+  void push_in_place(std::span<std::uint8_t> datagram, const TagKey* key, std::uint32_t* mark,
                      std::span<const Address> destinations) {
     Item& item = append(datagram.size(), destinations);
     item.in_place = datagram.data();
@@ -50,7 +50,7 @@ class SwitchQueue {
 
   // The same of one that may get longer, up to `most_bytes`, until another is pushed by this or the queue is handed
   // out. `key` as in push_in_place.
-  std::span<std::uint8_t> push_run(std::size_t bytes, std::size_t most_bytes, const SipKey* key,
+  std::span<std::uint8_t> push_run(std::size_t bytes, std::size_t most_bytes, const TagKey* key,
                                    std::span<const Address> destinations) {
     Item& item = append(bytes, destinations);
     item.key = key;
@@ -97,7 +97,7 @@ class SwitchQueue {
   void make_tags() {
     end_run();
     if (!std::exchange(untagged_, false)) return;
-    std::array<const SipKey*, TAGS_TOGETHER> keys;
+    std::array<const TagKey*, TAGS_TOGETHER> keys;
     std::array<std::span<std::uint8_t>, TAGS_TOGETHER> datagrams;
     std::size_t count = 0;
     const auto make = [&] {
@@ -127,7 +127,7 @@ class SwitchQueue {
  private:
   struct Item {
     std::uint8_t* in_place = nullptr;
-    const SipKey* key = nullptr;  // of a tag that is still to be made
+    const TagKey* key = nullptr;  // of a tag that is still to be made
     std::uint32_t* mark = nullptr;
     std::uint32_t copy_at = 0;
     std::uint32_t bytes = 0;

@@ -92,7 +92,7 @@ void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::ui
   ++job.tally.rounds;
   job.parities[slot / WORD_BITS] ^= std::uint32_t{1} << slot % WORD_BITS;
   const std::span<std::uint8_t> datagram = job.ring.result(slot, number);
-  const SipKey* const key = job.keys.of_everybody();
+  const TagKey* const key = job.keys.of_everybody();
   const std::span<const std::uint8_t> without_words = job.ring.bare_result(slot, number);
   const std::uint32_t bare = without_words.size() == datagram.size() ? 0 : job.ring.bare(slot);
   if (bare == 0) {

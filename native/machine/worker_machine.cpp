@@ -190,7 +190,7 @@ std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
 // Those of one length side by side; of what is dropped without a look at its tag, none.
 void WorkerMachine::State::receive(std::span<const Arrival> datagrams, double now) {
   const DefaultFloatingPoint arithmetic;  // of all kernels
-  const auto key_of = [this](const Arrival& arrival) -> const SipKey* {
+  const auto key_of = [this](const Arrival& arrival) -> const TagKey* {
     const std::uint8_t* const data = arrival.bytes.data();
     if (arrival.bytes.size() < HEADER_BYTES || arrival.source != switch_ || load_be16(data + OFFSET_JOB) != spec_.job ||
         load_be32(data + OFFSET_GENERATION) != spec_.generation)
@@ -209,7 +209,7 @@ void WorkerMachine::State::receive(std::span<const Arrival> datagrams, double no
 
 void WorkerMachine::State::tag(std::span<const iovec> datagrams) const {
   if (!keys_.tags()) return;
-  std::array<const SipKey*, TAGS_TOGETHER> keys;
+  std::array<const TagKey*, TAGS_TOGETHER> keys;
   keys.fill(&keys_.own());
   std::array<std::span<std::uint8_t>, TAGS_TOGETHER> together;
   for (std::size_t first = 0; first < datagrams.size(); first += TAGS_TOGETHER) {

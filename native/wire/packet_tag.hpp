@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "wire/gcm_siv.hpp"
 #include "wire/packet.hpp"
 #include "wire/siphash.hpp"
 #include "wire/wire_constants.hpp"
@@ -22,38 +23,55 @@ enum class Direction : std::uint8_t { to_switch = 1, from_switch = 2 };
 
 enum class KeyPurpose : std::uint8_t { flow = 0, worker = 1, everybody = 2 };
 
-using DataKey = std::optional<SipKey>;  // none: packets are not tagged
+// The ways to compute a tag. Keys are derived by SipHash for each of them.
+enum class TagAlgorithm : std::uint8_t { siphash, gcm_siv };
 
-SipKey derived(const SipKey& key, KeyPurpose purpose, std::uint64_t value);
+struct SecretKey {
+  SipKey bits;
+  TagAlgorithm algorithm = TagAlgorithm::siphash;
+};
+using DataKey = std::optional<SecretKey>;  // none: packets are not tagged
+
+SecretKey derived(const SecretKey& key, KeyPurpose purpose, std::uint64_t value);
 inline DataKey of_flow(const DataKey& key, std::uint32_t flow) {
   return key ? DataKey(derived(*key, KeyPurpose::flow, flow)) : std::nullopt;
 }
+
+// A key that tags are made with, ready for its algorithm.
+struct TagKey {
+  TagAlgorithm algorithm = TagAlgorithm::siphash;
+  SipKey siphash;
+  GcmSivKey gcm_siv;  // only of that algorithm
+
+  TagKey() = default;
+  explicit TagKey(const SecretKey& key);
+};
 
 // Of datagrams of HEADER_BYTES at least. Those of a few of one length in a row are computed side by side, which takes a
 // processor little more time than one: TAGS_TOGETHER at most, so that is a good number to ask for.
 inline constexpr std::size_t TAGS_TOGETHER = 4;
 struct Tagged {
-  const SipKey* key = nullptr;
+  const TagKey* key = nullptr;
   std::span<const std::uint8_t> datagram;
   Direction direction = Direction::to_switch;
 };
 void packet_tags(std::span<const Tagged> datagrams, std::uint32_t* tags);
 // Writes them to the checksum fields.
-void put_tags(std::span<const SipKey* const> keys, std::span<const std::span<std::uint8_t>> datagrams,
+void put_tags(std::span<const TagKey* const> keys, std::span<const std::span<std::uint8_t>> datagrams,
               Direction direction);
 
 // Of one. `put_tag` writes it to the checksum field.
-std::uint32_t packet_tag(const SipKey& key, std::span<const std::uint8_t> datagram, Direction direction);
-void put_tag(const SipKey& key, std::span<std::uint8_t> datagram, Direction direction);
-bool tag_holds(const SipKey& key, std::span<const std::uint8_t> datagram, Direction direction);
+std::uint32_t packet_tag(const TagKey& key, std::span<const std::uint8_t> datagram, Direction direction);
+void put_tag(const TagKey& key, std::span<std::uint8_t> datagram, Direction direction);
+bool tag_holds(const TagKey& key, std::span<const std::uint8_t> datagram, Direction direction);
 
 // A tag that was computed before it is asked for, with others; of no datagram while there is no key.
 struct ComputedTag {
-  const SipKey* key = nullptr;
+  const TagKey* key = nullptr;
   std::uint32_t tag = 0;
   bool needless = false;  // by the way that the datagram has come (Arrival::here)
 
-  bool holds(const SipKey& wanted, std::span<const std::uint8_t> datagram, Direction direction) const {
+  bool holds(const TagKey& wanted, std::span<const std::uint8_t> datagram, Direction direction) const {
     if (needless) return true;
     if (key != &wanted) return tag_holds(wanted, datagram, direction);
     return load_be32(datagram.data() + OFFSET_CHECKSUM) == tag;
@@ -92,13 +110,13 @@ class PacketKeys {
     return !tags() || computed.holds(workers_[worker], datagram, Direction::to_switch);
   }
   // Null where nothing is tagged.
-  const SipKey* of_worker(std::uint32_t worker) const { return tags() ? &workers_[worker] : nullptr; }
-  const SipKey* of_everybody() const { return tags() ? &everybody_ : nullptr; }
+  const TagKey* of_worker(std::uint32_t worker) const { return tags() ? &workers_[worker] : nullptr; }
+  const TagKey* of_everybody() const { return tags() ? &everybody_ : nullptr; }
 
  private:
   DataKey flow_key_;
-  std::vector<SipKey> workers_;
-  SipKey everybody_;
+  std::vector<TagKey> workers_;
+  TagKey everybody_;
 };
 
 // The same as one of its workers has them, or a leaf at its parent.
@@ -114,15 +132,15 @@ class MemberKeys {
   bool holds(std::span<const std::uint8_t> datagram, const ComputedTag& computed = {}) const {
     return !tags_ || computed.holds(of_addressee(datagram), datagram, Direction::from_switch);
   }
-  const SipKey& own() const { return own_; }
+  const TagKey& own() const { return own_; }
   // Of what the switch says: to all, or to this one.
-  const SipKey& of_addressee(std::span<const std::uint8_t> datagram) const {
+  const TagKey& of_addressee(std::span<const std::uint8_t> datagram) const {
     return datagram[OFFSET_WORKER] == SWITCH_WORKER ? everybody_ : own_;
   }
 
  private:
   bool tags_ = false;
-  SipKey own_, everybody_;
+  TagKey own_, everybody_;
 };
 
 }  // namespace fanin

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from fanin.protocol.control import Join, Refusal, Refused, Tune, one_line
 from fanin.protocol.job import MAX_TREE_WORKERS, JobSpec
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
+from fanin.protocol.tag_algorithm import TAG_ALGORITHMS, TagAlgorithm, preferred
 from fanin.protocol.window import IP_UDP_HEADER_BYTES, MAX_SHARDS
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.protocol.wire import VERSION as WIRE_VERSION
@@ -29,6 +30,8 @@ assert 2 * MAX_NAME_CHARACTERS < MAX_TEXT_CHARACTERS
 
 ADD_DATA = f"start the switch with --data {either(joint=',')}"
 """The remedy where a scheme is not served."""
+UNLIKE_TAGS = "leave FANIN_TAG unset on every rank, or set siphash"
+"""The remedy where a tag's algorithm is not everybody's."""
 
 
 def refuse(code: Refusal, reason: str, remedy: str, ranks: Collection[int] = ()) -> Refused:
@@ -129,11 +132,18 @@ def judge_accumulators(join: Join, *, able: bool) -> Refused | None:
     )
 
 
-def judge_tags(join: Join, *, open_job: bool = False, able: bool = True) -> Refused | None:
+def judge_tags(
+    join: Join, *, open_job: bool = False, able: Collection[TagAlgorithm] = TAG_ALGORITHMS
+) -> Refused | None:
     """Why the packets of a rank that insists on keyed tags cannot have them; None where they can, or it does not.
 
-    `open_job`: there is no secret behind the job's key. `able`: the data plane can tag packets.
+    `open_job`: there is no secret behind the job's key. `able`: algorithms that the data plane computes.
     """
+    if join.tags and able and join.authenticate is not False and preferred([join.tags, able]) is None:
+        reason = (
+            f"rank {join.rank} takes keyed tags by {' or '.join(join.tags)}; this switch computes {' or '.join(able)}"
+        )
+        return refuse(Refusal.SHAPE, reason, UNLIKE_TAGS)
     if not join.authenticate:
         return None
     if open_job:
@@ -145,12 +155,27 @@ def judge_tags(join: Join, *, open_job: bool = False, able: bool = True) -> Refu
     return None
 
 
-def tags_packets(joins: Sequence[Join], *, open_job: bool, able: bool) -> bool:
-    """Whether the packets of a job, of whose ranks none was refused by `judge_tags`, carry keyed tags."""
-    if joins[0].authenticate is not None:
-        return joins[0].authenticate
-    able = able and not open_job and all(join.taggable for join in joins)
-    return able and any(join.exposed for join in joins)
+def tag_of(joins: Sequence[Join], *, open_job: bool, able: Collection[TagAlgorithm]) -> TagAlgorithm | None:
+    """Algorithm of the tags of a job's packets; None where they carry none.
+
+    Of its ranks none was refused by `judge_tags`, nor all together by `judge_unlike_tags`.
+    """
+    wanted = joins[0].authenticate
+    if wanted is None:
+        wanted = not open_job and any(join.exposed for join in joins)
+    return preferred([able, *(join.tags for join in joins)]) if wanted else None
+
+
+def judge_unlike_tags(joins: Sequence[Join], *, able: Collection[TagAlgorithm]) -> Refused | None:
+    """The objection to ranks that can all have keyed tags, and none of one algorithm; None where they have one.
+
+    Without it their packets would go without tags.
+    """
+    parties = [able, *(join.tags for join in joins)]
+    if joins[0].authenticate is False or not all(parties) or preferred(parties) is not None:
+        return None
+    wishes = ", ".join(f"rank {join.rank} {' or '.join(join.tags)}" for join in joins)
+    return refuse(Refusal.DISAGREEMENT, f"no algorithm of keyed tags is taken by all: {wishes}", UNLIKE_TAGS)
 
 
 def judge_beside(join: Join, first: Join) -> Refused | None:
@@ -182,6 +207,10 @@ def judge_newcomer(join: Join, spec: JobSpec) -> Refused | None:
     """The objection to a Join, of a rank whose place is free, to the running job that `spec` describes; None without
     one.
     """
+    if spec.data_key and spec.tag not in join.tags:
+        takes = " or ".join(join.tags) or "nothing"
+        reason = f"rank {join.rank} takes keyed tags by {takes}; those of the running job are by {spec.tag}"
+        return refuse(Refusal.SHAPE, reason, "join from a machine whose processor has it, or start the job again")
     needed = spec.packet_bytes + IP_UDP_HEADER_BYTES
     if scheme_of(join.scheme).packets_are_datagrams and join.path_mtu < needed:
         return refuse(

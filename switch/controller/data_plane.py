@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S, JobSpec
+from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 from fanin.switch.controller.job_shape import SwitchBuffers
 from fanin.switch.server.interface import Server
 
@@ -29,7 +30,7 @@ class DataPlane:
     buffers: SwitchBuffers
     host: str = ""
     """Host that workers send data to; empty: the one at which they reach the controller."""
-    tags: bool = True
-    """Whether it can tag packets (fanin/protocol/packet_tag.py): a pipeline cannot."""
+    tags: tuple[TagAlgorithm, ...] = (SIPHASH,)
+    """Algorithms of keyed tags that it computes (fanin/protocol/packet_tag.py); a pipeline none."""
     running: tuple[JobSpec, ...] = ()
     """Jobs that were on it already, and go on."""

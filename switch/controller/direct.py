@@ -13,7 +13,14 @@ from fanin.errors import ConfigurationError
 from fanin.protocol import control
 from fanin.protocol.control import Join, Refusal, Refused, Scheme, Started, Waiting
 from fanin.protocol.job import JobSpec
-from fanin.switch.controller.admission import judge_accumulators, judge_alone, judge_tags, judge_tune, refuse
+from fanin.switch.controller.admission import (
+    judge_accumulators,
+    judge_alone,
+    judge_tags,
+    judge_tune,
+    judge_unlike_tags,
+    refuse,
+)
 from fanin.switch.controller.adoption import adopted
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.gate import Caller
@@ -42,8 +49,8 @@ class Direct:
         return judge_tags(join, able=plane.tags) or judge_accumulators(join, able=plane.buffers.accumulators)
 
     def judge_all(self, job: Job) -> Refused | None:
-        """A job of one switch has no more to agree on."""
-        return None
+        """A job of one switch has no more to agree on than the algorithm of tags."""
+        return judge_unlike_tags(job.joins, able=self.plane(job).tags)
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """One for each rank."""
@@ -52,9 +59,9 @@ class Direct:
     def spec(self, job: Job) -> JobSpec:
         """With the K and S that the ranks ask for."""
         first = job.first
-        shape = choose_shape([member.join for member in job.members.values()], self.plane(job).buffers)
+        shape = choose_shape(job.joins, self.plane(job).buffers)
         return replace(
-            self._resources.new_spec(shape, first.size, job.tag_key(able=self.plane(job).tags)),
+            self._resources.new_spec(shape, first.size, job.tagging(self.plane(job).tags)),
             quorum=first.size if first.quorum is None else first.quorum,
             staleness=first.staleness,
             max_staleness=first.max_staleness,

@@ -13,7 +13,7 @@ predecessor.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,11 +30,21 @@ from fanin.protocol.control import (
     one_line,
 )
 from fanin.protocol.job import SUSPICION_TIMEOUT_S, JobSpec
-from fanin.switch.controller.admission import tags_packets
+from fanin.protocol.tag_algorithm import TagAlgorithm
+from fanin.switch.controller.admission import tag_of
 from fanin.switch.controller.data_plane import DataPlane
 
 Title = tuple[str, str]
 """How a job is known: its name, and the fingerprint of its ranks' key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tagging:
+    """How the packets of a job are tagged."""
+
+    control_key: bytes = field(repr=False)
+    """The key of the job's control messages, from which those of tags are derived."""
+    algorithm: TagAlgorithm
 
 
 class State(enum.Enum):
@@ -192,12 +202,15 @@ class Job:
     regrouped: Regrouped | None = None
     """The decision on these reports."""
 
-    def tag_key(self, *, able: bool) -> bytes:
-        """The key that the keys of packets' tags are derived from; empty without tags. `able`: whether the data plane
-        can tag.
-        """
-        joins = [member.join for member in self.members.values()]
-        return self.control_key if tags_packets(joins, open_job=not self.control_key, able=able) else b""
+    @property
+    def joins(self) -> list[Join]:
+        """The requests of the ranks that are there."""
+        return [member.join for member in self.members.values()]
+
+    def tagging(self, able: Collection[TagAlgorithm]) -> Tagging | None:
+        """How packets are tagged by a data plane that computes these algorithms; None without tags."""
+        algorithm = tag_of(self.joins, open_job=not self.control_key, able=able)
+        return None if algorithm is None else Tagging(self.control_key, algorithm)
 
     @property
     def title(self) -> Title:

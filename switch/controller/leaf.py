@@ -29,8 +29,9 @@ from fanin.protocol.control import Join, Placed, Refusal, Refused, Relayed
 from fanin.protocol.events import BranchNarrowed, SwitchEvent
 from fanin.protocol.job import JobSpec, ParentRoute
 from fanin.protocol.seal import OPEN, data_key
+from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 from fanin.schemes import tree_scheme
-from fanin.switch.controller.admission import judge_accumulators, judge_tags, refuse
+from fanin.switch.controller.admission import judge_accumulators, judge_tags, judge_unlike_tags, refuse
 from fanin.switch.controller.controller import AnyController
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
@@ -80,8 +81,8 @@ class Part:
         return None
 
     def judge_all(self, job: Job) -> Refused | None:
-        """Object to nothing: the parent has judged all ranks."""
-        return None
+        """Object to ranks here that take no tag of one algorithm; the parent has judged all else."""
+        return judge_unlike_tags(job.joins, able=self._leaf.plane.tags)
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
         """One for each rank that was placed here."""
@@ -99,8 +100,7 @@ class Part:
             checksum=placed.checksum,
             accumulators=placed.accumulators,
         )
-        tag_key = job.tag_key(able=self._leaf.plane.tags)
-        spec = self._leaf.resources.new_spec(shape, len(placed.ranks), tag_key)
+        spec = self._leaf.resources.new_spec(shape, len(placed.ranks), job.tagging(self._leaf.plane.tags))
         return replace(spec, liveness_timeout_s=placed.liveness_timeout_s, total_workers=placed.size)
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
@@ -112,6 +112,7 @@ class Part:
                 f"the parent {parent.address} has {len(placed.ports)} flows, this leaf {len(server.ports)}: --flows, "
                 "which a leaf that starts after its parent needs not"
             )
+        key = data_key(job.control_key, placed.index, placed.generation, placed.tag_algorithm)
         route = ParentRoute(
             host=parent.host,
             ports=placed.ports,
@@ -119,7 +120,8 @@ class Part:
             generation=placed.generation,
             worker=placed.branch,
             token=placed.token,
-            data_key=data_key(job.control_key, placed.index, placed.generation) if placed.authenticate else b"",
+            data_key=key if placed.authenticate else b"",
+            tag=placed.tag_algorithm,
         )
         server.admit_leaf(spec, route, share_memory=share_memory)
 
@@ -173,9 +175,9 @@ class LeafController(AnyController):
         random_bits: Callable[[int], int],
         started_s: float,
         engine: str,
-        tags: bool = True,
+        tags: tuple[TagAlgorithm, ...] = (SIPHASH,),
     ) -> None:
-        """`tags`: whether the data plane can tag packets."""
+        """`tags`: algorithms of keyed tags that the data plane computes."""
         self.server, self.parent = server, parent
         self.plane = DataPlane(server, buffers, tags=tags)
         super().__init__(
@@ -231,7 +233,7 @@ class LeafController(AnyController):
             words_per_packet=_least(join.words_per_packet, self.plane.buffers.words_per_packet),
             slots=_least(join.slots, self.plane.buffers.slots),
             exposed=join.exposed or self.parent.exposed,
-            taggable=self.plane.tags,
+            tags=tuple(each for each in self.plane.tags if each in join.tags),
             accumulators=join.accumulators if self.plane.buffers.accumulators else False,
         )
         self.say_up(job.key, control.Enlist(leaf=self._id, address=self.parent.own_address, join=narrowed))

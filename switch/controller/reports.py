@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fanin.protocol.control import Admitted, Explanation, JobReport, MemberReport, Scheme, Stats
 from fanin.protocol.job import JobSpec
+from fanin.protocol.tag_algorithm import SIPHASH
 from fanin.switch.controller.admission import largest_staleness
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.jobs import Job
@@ -30,6 +31,7 @@ def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, 
         checksum=spec.checksum,
         accumulators=spec.accumulators,
         authenticate=bool(spec.data_key),
+        tag_algorithm=spec.tag,
         liveness_timeout_s=spec.liveness_timeout_s,
         on_worker_loss="continue" if spec.survives_loss else "raise",
         token=spec.tokens[worker],
@@ -67,6 +69,7 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
         counters=server.job_counters(spec.job) if spec else {},
         key=job.key,
         authenticated=bool(spec and spec.data_key),
+        tag_algorithm=spec.tag if spec else SIPHASH,
         accumulators=bool(spec and spec.accumulators),
         shards=first.shards,
         share=first.share,

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from fanin.protocol.control import Refusal, Refused
 from fanin.protocol.job import JobSpec
 from fanin.protocol.seal import data_key
+from fanin.protocol.tag_algorithm import SIPHASH
 from fanin.switch.controller.admission import no_memory, refuse
 from fanin.switch.controller.data_plane import Limits
 from fanin.switch.controller.job_shape import JobShape
 from fanin.switch.controller.job_table import JobTable
+from fanin.switch.controller.jobs import Tagging
 
 MAX_INDEX = 0xFFFF
 UNLIMITED_BYTES = 1 << 40
@@ -112,12 +114,16 @@ class Resources:
         """64 bits that nobody can guess."""
         return self._random_bits(64)
 
-    def new_spec(self, shape: JobShape, workers: int, control_key: bytes = b"") -> JobSpec:
+    def new_spec(self, shape: JobShape, workers: int, tagging: Tagging | None = None) -> JobSpec:
         """A synchronous job with an identity of its own. ConfigurationError for a shape that no job can have.
 
-        `control_key`: the key of its control messages, if its packets are to be tagged: they then need no checksum.
+        Packets that are tagged need no checksum.
         """
         index, generation = self._take_index(), self._random_bits(32)
+        key, algorithm = b"", SIPHASH
+        if tagging is not None:
+            algorithm = tagging.algorithm
+            key = data_key(tagging.control_key, index, generation, algorithm)
         return JobSpec(
             job=index,
             generation=generation,
@@ -127,9 +133,10 @@ class Resources:
             words_per_packet=shape.words_per_packet,
             codes_per_packet=shape.codes_per_packet,
             tokens=tuple(self.draw_token() for _ in range(workers)),
-            checksum=shape.checksum and not control_key,
+            checksum=shape.checksum and not key,
             accumulators=shape.accumulators,
-            data_key=data_key(control_key, index, generation) if control_key else b"",
+            data_key=key,
+            tag=algorithm,
             liveness_timeout_s=self.limits.liveness_timeout_s,
         )
 

@@ -19,7 +19,14 @@ from fanin.protocol.control import Join, Refusal, Refused, Relayed, Started, Wai
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.schemes import tree_scheme
-from fanin.switch.controller.admission import in_words, judge_accumulators, judge_alone, judge_tags, refuse
+from fanin.switch.controller.admission import (
+    in_words,
+    judge_accumulators,
+    judge_alone,
+    judge_tags,
+    judge_unlike_tags,
+    refuse,
+)
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.direct import all_processes
 from fanin.switch.controller.job_shape import choose_shape
@@ -56,7 +63,7 @@ class ThroughLeaves:
         branches = self.workers(job)
         crowd = max(map(len, branches))
         if len(branches) <= MAX_WORKERS and crowd <= MAX_WORKERS:
-            return None
+            return judge_unlike_tags(job.joins, able=self._plane.tags)
         reason = f"{len(branches)} leaves with up to {crowd} ranks each; a switch takes {MAX_WORKERS}"
         return refuse(Refusal.TOO_MANY_WORKERS, reason, "spread the ranks over more leaves")
 
@@ -69,8 +76,8 @@ class ThroughLeaves:
 
     def spec(self, job: Job) -> JobSpec:
         """Synchronous, with lanes for all ranks."""
-        shape = choose_shape([member.join for member in job.members.values()], self._plane.buffers)
-        spec = self._resources.new_spec(shape, len(self.workers(job)), job.tag_key(able=self._plane.tags))
+        shape = choose_shape(job.joins, self._plane.buffers)
+        spec = self._resources.new_spec(shape, len(self.workers(job)), job.tagging(self._plane.tags))
         return replace(spec, total_workers=job.first.size, branches=True)
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
@@ -106,6 +113,7 @@ class ThroughLeaves:
             checksum=spec.checksum,
             accumulators=spec.accumulators,
             authenticate=bool(spec.data_key),
+            tag_algorithm=spec.tag,
             liveness_timeout_s=spec.liveness_timeout_s,
             ports=self._plane.server.ports,
         )

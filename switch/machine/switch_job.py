@@ -47,8 +47,8 @@ class SwitchJob:
         """By slot, of those that were used."""
         self.tokens = list(spec.tokens)
         """Token that a HELLO or BYE of each worker must carry; a new process in a place has a new one."""
-        self.keys = PacketKeys(spec.data_key, spec.tokens)
-        self.parent_keys = MemberKeys(uplink.data_key, uplink.token) if uplink is not None else None
+        self.keys = PacketKeys(spec.data_key, spec.tokens, spec.tag)
+        self.parent_keys = MemberKeys(uplink.data_key, uplink.token, uplink.tag) if uplink is not None else None
         self.hellos = [0] * spec.workers
         """In a job with keyed tags, by worker: the least sequence number that its next HELLO may have."""
         self.parent_welcomes = 0

@@ -230,7 +230,7 @@ def _plane(
         server,
         buffers,
         "" if adopts_s is None else host,
-        tags=False,
+        tags=(),
         running=tuple(job.spec for job in control.jobs.values()),
     )
 

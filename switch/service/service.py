@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanin import files, schemes
 from fanin.errors import ConfigurationError
+from fanin.extension import tag_algorithms
 from fanin.formats.zmtp import ZmtpLimits
 from fanin.options import SwitchAddress
 from fanin.protocol import control
@@ -353,7 +354,10 @@ class SwitchService:
             raise
 
     def _plane(self, scheme: Scheme, server: Server) -> DataPlane:
-        return self._supplied_plane or DataPlane(server, _buffers(scheme_of(scheme), server))
+        if self._supplied_plane is not None:
+            return self._supplied_plane
+        buffers = _buffers(scheme_of(scheme), server)
+        return DataPlane(server, buffers, tags=tag_algorithms(self.options.native))
 
     def _open_server(self, scheme: Scheme, port: int) -> Server:
         options = self.options

@@ -48,7 +48,7 @@ JOIN = st.builds(
     control.Join, job=TEXT, rank=NUMBER, size=NUMBER, nonce=TEXT, wire_version=NUMBER, software=TEXT, process=TEXT,
     scheme=SCHEME, path_mtu=NUMBER, receive_buffer_bytes=NUMBER, slots=st.none() | NUMBER,
     words_per_packet=st.none() | NUMBER, checksum=st.booleans(),
-    authenticate=st.none() | st.booleans(), exposed=st.booleans(), taggable=st.booleans(),
+    authenticate=st.none() | st.booleans(), exposed=st.booleans(), tags=st.lists(TEXT, max_size=3).map(tuple),
     quorum=st.none() | NUMBER, staleness=NUMBER, max_staleness=st.none() | NUMBER, on_worker_loss=LOSS,
     join_timeout_s=FRACTION,
 )  # fmt: skip

@@ -26,6 +26,7 @@ from fanin.numerics.fixed_point import DTYPES, Array, Codec
 from fanin.numerics.reduction import WIDE_SUMS, Element, Operator
 from fanin.numerics.wide_sums import WideCodec, accumulated, narrowed
 from fanin.protocol.packet_tag import MemberKeys, PacketKeys
+from fanin.protocol.tag_algorithm import GCM_SIV, SIPHASH, TagAlgorithm
 from fanin.protocol.wire import HELLO_RUNS, Flag, Kind, LaneField, Packet, Reason
 
 HERE = Path(__file__).parent
@@ -244,7 +245,7 @@ TAG_KEY = bytes(range(16))
 TAG_TOKENS = tuple(0x0123456789ABCDEF + worker for worker in range(4))
 
 
-def tag_cases() -> list[dict[str, Any]]:
+def tag_cases(algorithm: TagAlgorithm) -> list[dict[str, Any]]:
     """The packets that workers and a switch send each other, and a long one, with their keyed tags."""
     packets = wire_packets()
     packets["contribution_of_300_words"] = replace(packets["contribution"], words=np.arange(300, dtype=np.uint32))
@@ -254,10 +255,10 @@ def tag_cases() -> list[dict[str, Any]]:
         if packet.kind in (Kind.PROBE, Kind.ECHO) or packet.flags & Flag.CHECKSUM:
             continue
         if packet.kind in (Kind.CONTRIBUTION, Kind.HELLO, Kind.BYE):
-            said = MemberKeys(TAG_KEY, TAG_TOKENS[packet.worker]).finish(packet.to_bytes())
+            said = MemberKeys(TAG_KEY, TAG_TOKENS[packet.worker], algorithm).finish(packet.to_bytes())
             cases.append({"name": name, "worker": packet.worker, "direction": "TO_SWITCH", "bytes": said.hex()})
         if packet.kind not in (Kind.CONTRIBUTION, Kind.HELLO):
-            said = PacketKeys(TAG_KEY, TAG_TOKENS).finish(packet.to_bytes())
+            said = PacketKeys(TAG_KEY, TAG_TOKENS, algorithm).finish(packet.to_bytes())
             cases.append({"name": name, "worker": packet.worker, "direction": "FROM_SWITCH", "bytes": said.hex()})
     return cases
 
@@ -269,7 +270,7 @@ def _hex(array: npt.NDArray[Any]) -> str:
 def files() -> dict[str, str]:
     """The text of each golden file, by its name."""
     cases = {"numerics.json": numerics_cases(), "exact.json": exact_cases(), "wire.json": wire_cases()}
-    cases["tags.json"] = tag_cases()
+    cases["tags.json"], cases["tags_gcm_siv.json"] = tag_cases(SIPHASH), tag_cases(GCM_SIV)
     cases["wide_sums.json"] = wide_cases()
     return {name: json.dumps(rows, indent=1) + "\n" for name, rows in cases.items()}
 

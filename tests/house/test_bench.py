@@ -187,7 +187,9 @@ def test_a_rival_with_narrower_lanes_may_err_more_and_sends_less() -> None:
     assert narrow.bytes_through_wire(4) == wide.bytes_through_wire(4) / 4
 
 
-@pytest.mark.parametrize("label", ["gloo", "fanin-32", "fanin-4/8", "fanin-32-1.5", "fanin-8-open", "mpi-shm"])
+@pytest.mark.parametrize(
+    "label", ["gloo", "fanin-32", "fanin-4/8", "fanin-32-1.5", "fanin-8-open", "fanin-8-siphash", "mpi-shm"]
+)
 def test_rivals_are_read_back_from_their_labels(label: str) -> None:
     assert Rival.parse(label).label == label
 
@@ -195,6 +197,11 @@ def test_rivals_are_read_back_from_their_labels(label: str) -> None:
 def test_a_rival_without_tags_says_so_in_its_options() -> None:
     assert Rival.parse("fanin-8-open").options(0, {}).authenticate is False
     assert Rival.parse("fanin-8").options(0, {"FANIN_AUTHENTICATE": "1"}).authenticate is True
+
+
+def test_a_rival_with_tags_of_one_algorithm_says_so_in_its_options() -> None:
+    assert Rival.parse("fanin-8-siphash").options(0, {}).tag == "siphash"
+    assert Rival.parse("fanin-8").options(0, {}).tag is None
 
 
 @pytest.mark.parametrize(

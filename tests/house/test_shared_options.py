@@ -43,6 +43,7 @@ SAMPLES: dict[str, tuple[Any, Any]] = {
     "curve_server_key": ("k" * 40, "l" * 40),
     "checksum": (False, True),
     "authenticate": (False, True),
+    "tag": ("siphash", "gcm-siv"),
     "native": (False, True),
     "shared_memory": (False, True),
 }

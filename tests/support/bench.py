@@ -116,7 +116,7 @@ class Bench:
     def bytes_of(self, packet: Packet) -> bytes:
         """The packet as its worker sends it: with its tag, if the job has a data key."""
         token = self.spec.tokens[packet.worker % self.spec.workers]
-        return MemberKeys(self.spec.data_key, token).finish(packet.to_bytes())
+        return MemberKeys(self.spec.data_key, token, self.spec.tag).finish(packet.to_bytes())
 
     def sent(self) -> list[tuple[Packet, int]]:
         said = [*self._said, *self.machine.datagrams_to_send(self.now)]

@@ -11,6 +11,7 @@ from fanin.protocol.ecn import Marked
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import HELLO_RUNS, MAX_RUN, Flag, Kind, LaneField, Packet, parse
 from tests.support.bench import MACHINES, NO_FLAGS, Bench, Machine, address, make_spec
+from tests.support.machines import GUARDS
 
 WIDTHS = tuple(WIDE_SUMS.values())
 WORDS = 12
@@ -31,7 +32,7 @@ def random_spec(random: Random) -> JobSpec:
         codes=random.randint(1, 3),
         words=48,
         accumulators=random.random() < 0.7,
-        **random.choice([{}, {"checksum": True}, {"data_key": bytes(range(16))}]),  # type: ignore[arg-type]
+        **random.choice(GUARDS),
     )
 
 

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fanin.extension import tag_algorithms
 from fanin.protocol import packet_tag
 from fanin.protocol.job import Uplink
 from fanin.protocol.packet_tag import Direction, MemberKeys, PacketKeys
+from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason, parse
 from tests.support.bench import PLENTY, Bench, Machine, MachineType, address, make_spec
 from tests.support.machines import native
@@ -215,20 +217,23 @@ PARENT = 9000
 UP = Uplink(parent=PARENT, job=77, generation=0xFEED, worker=3, token=0xABCDEF, data_key=packet_tag.of_flow(KEY, 5))
 
 
-def leaf(machine_type: MachineType) -> tuple[Machine, Bench]:
-    """A leaf with two workers, tagged on both sides, under keys of their own."""
+def leaf(machine_type: MachineType, tag: TagAlgorithm = SIPHASH) -> tuple[Machine, Bench]:
+    """A leaf with two workers, tagged on both sides, under keys of their own; by `tag` on its way up."""
     bench = Bench(machine_type, TAGGED, registered=False)
     machine = machine_type(PLENTY)
-    machine.admit_leaf(dataclasses.replace(TAGGED, total_workers=4), UP)  # type: ignore[attr-defined]
+    machine.admit_leaf(dataclasses.replace(TAGGED, total_workers=4), dataclasses.replace(UP, tag=tag))  # type: ignore[attr-defined]
     bench.machine = machine
     for worker in range(2):
         bench.say(bench.hello(worker), address(worker))
     return machine, bench
 
 
-def test_a_leaf_speaks_with_its_parent_under_the_keys_of_the_parent_s_job(machine_type: MachineType) -> None:
-    machine, bench = leaf(machine_type)
-    at_parent = PacketKeys(UP.data_key, [0, 0, 0, UP.token])
+@pytest.mark.parametrize("tag", tag_algorithms(None))
+def test_a_leaf_speaks_with_its_parent_under_the_keys_of_the_parent_s_job(
+    machine_type: MachineType, tag: TagAlgorithm
+) -> None:
+    machine, bench = leaf(machine_type, tag)
+    at_parent = PacketKeys(UP.data_key, [0, 0, 0, UP.token], tag)
     welcome = Packet(
         kind=Kind.WELCOME,
         job=77,

@@ -17,6 +17,7 @@ from fanin.protocol.timers import REORDER_THRESHOLD, TRACKED
 from fanin.protocol.wire import HEADER_BYTES, OFFSET_CHECKSUM, RECEIPT_REPEATED, Kind, Packet, Reason
 from tests.support.cluster import WORKER_MACHINES, Cluster, job, reduction, worker_machine
 from tests.support.lockstep import Lockstep
+from tests.support.machines import GUARDS
 from tests.support.network import SWITCH, Link
 
 pytestmark = pytest.mark.skipif(WORKER_MACHINES["native"] is None, reason="the native extension is not built")
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.skipif(WORKER_MACHINES["native"] is None, reason="the n
 def specs(draw: st.DrawFn) -> JobSpec:
     workers = draw(st.integers(1, 3))
     codes = draw(st.sampled_from([1, 2, 3]))
-    guard: dict[str, Any] = draw(st.sampled_from([{}, {"checksum": True}, {"data_key": bytes(range(16))}]))
+    guard: dict[str, Any] = draw(st.sampled_from(GUARDS))
     return job(
         survives_loss=draw(st.booleans()),
         workers=workers,
