@@ -99,6 +99,10 @@ class ReplicasDifferError(FaninError):
         self.ranks = ranks
 
 
+class NotFiniteError(FaninError, ArithmeticError):
+    """Every rank's local steps have led to weights that are not finite, so a meeting has nothing to take."""
+
+
 class ArgumentError(FaninError, ValueError):
     """A collective's arguments do not go together: sizes, element types, devices, or a rank that there is not."""
 

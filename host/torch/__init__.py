@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from fanin.host.torch.training.asynchronous import AsynchronousOptimizer
     from fanin.host.torch.training.codec_hook import CodecState, codec_hook
     from fanin.host.torch.training.hooks import LanesState, lanes_hook
+    from fanin.host.torch.training.meetings.describe import describe_training
+    from fanin.host.torch.training.meetings.local_steps import LocalSteps
+    from fanin.host.torch.training.meetings.outer import Outer
+    from fanin.host.torch.training.meetings.period import Every, Quadratic
     from fanin.host.torch.training.membership import Membership
     from fanin.host.torch.training.replicas import check_replicas, check_replicas_every
     from fanin.host.torch.training.shard_codecs import ShardCodecs, shard_codecs
@@ -25,9 +29,13 @@ if TYPE_CHECKING:
 _WHERE = {
     "AsynchronousOptimizer": "asynchronous",
     "CodecState": "codec_hook",
+    "Every": "meetings.period",
     "LanesState": "hooks",
+    "LocalSteps": "meetings.local_steps",
     "Membership": "membership",
+    "Outer": "meetings.outer",
     "ProcessGroupFanin": "torchft_group",
+    "Quadratic": "meetings.period",
     "ShardCodecs": "shard_codecs",
     "StaleOptions": "stale",
     "StaleSynchronousState": "stale_hook",
@@ -35,6 +43,7 @@ _WHERE = {
     "check_replicas": "replicas",
     "check_replicas_every": "replicas",
     "codec_hook": "codec_hook",
+    "describe_training": "meetings.describe",
     "is_newcomer": "stale",
     "lanes_hook": "hooks",
     "shard_codecs": "shard_codecs",
@@ -46,10 +55,14 @@ _WHERE = {
 __all__ = [
     "AsynchronousOptimizer",
     "CodecState",
+    "Every",
     "FaninProcessGroup",
     "LanesState",
+    "LocalSteps",
     "Membership",
+    "Outer",
     "ProcessGroupFanin",
+    "Quadratic",
     "ShardCodecs",
     "StaleOptions",
     "StaleSynchronousState",
@@ -59,6 +72,7 @@ __all__ = [
     "codec_hook",
     "counters",
     "create",
+    "describe_training",
     "is_newcomer",
     "lanes_hook",
     "shard_codecs",
