@@ -10,83 +10,74 @@ rate of a link, the bytes that a codec saves against float32 in 32-bit lanes tak
 
 from __future__ import annotations
 
-import re
 import statistics
-from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from rich.console import Console
-
+from fanin.benchmarks import codecs_train, codecs_train_rows
+from fanin.benchmarks.codecs_texts import Codecs, check_codecs, further_codecs
+from fanin.benchmarks.harness import Output, Report, alike, by, reports, table
+from fanin.benchmarks.rivals import FLOAT_BYTES, MAX_BYTES, check_bytes
 from fanin.benchmarks.thc import PAPER
-from fanin.emulation.announced import announced, reports_of
-from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable
-from fanin.emulation.processes import LocalJob
-from fanin.errors import ConfigurationError, FaninError
-from fanin.examples.tasks import TASKS
-from fanin.host.codecs import make, table
-from fanin.host.codecs.codec import Place
+from fanin.errors import ConfigurationError
+from fanin.settings import Bounds, Words, check_bounds
 
-FLOAT_BYTES = 4
+WORKER = "fanin.benchmarks.codecs_worker"
 MAX_STEP = 10_000
-MAX_WORKERS = 32
+STEPS = 5
 BASELINE = "lanes:32"
 """The codec that bytes are compared with."""
-DISTRIBUTIONS = ("normal", "student", "digits@50")
-"""Default distributions of the values."""
 DRAWN = ("normal", "student")
-
-
-def split(texts: str) -> tuple[str, ...]:
-    """Codecs that are separated by commas; a comma within a codec's text is not followed by a codec's name."""
-    names = "|".join(table())
-    return tuple(text for text in re.split(rf",(?=(?:{names})(?:[:,]|$))", texts) if text)
+WIDTHS = ("lanes:16", "lanes:8", "lanes:8/8", "rotated:16", "rotated:4/8", "rotated:4/4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Settings of the benchmark."""
+class Plan(codecs_train_rows.Plan):
+    """Settings of the benchmark, and with `train` of the trainings in its place."""
 
-    workers: int
-    bytes: int
-    """Bytes of float32 per worker; a multiple of 4."""
-    steps: int
-    codecs: tuple[str, ...] = ()
-    """Empty: every codec with its defaults, and the first of them in several widths."""
-
-    values: tuple[str, ...] = DISTRIBUTIONS
-    """normal, student, or TASK@STEP."""
+    bytes: Annotated[int, Bounds(4096, MAX_BYTES)] = 4_194_304
+    """Bytes of float32 per worker."""
+    values: Words = (*DRAWN, "digits@50")
+    """Values: normal, student, or gradients captured at a step of digits or text: digits@50."""
+    train: bool = False
+    """Train through each of them, and time steps over slow star links (root)."""
 
     def __post_init__(self) -> None:
-        if not 2 <= self.workers <= MAX_WORKERS:
-            raise ConfigurationError(f"workers = {self.workers}; must be in 2..{MAX_WORKERS}")
+        check_bounds(self)
+        if self.train:
+            codecs_train_rows.Plan.__post_init__(self)
+            return
+        if self.runs_file is not None:
+            raise ConfigurationError("--record, --html and --runs are of `fanin bench codecs --train`")
+        if len(self.workers) != 1:
+            raise ConfigurationError("several numbers of workers are for `fanin bench codecs --train`")
         for each in self.values:
             task, _, step = each.partition("@")
-            if each not in DRAWN and (task not in TASKS or not step.isdecimal() or not 1 <= int(step) <= MAX_STEP):
+            known = task in codecs_train_rows.STEPS and step.isdecimal() and 1 <= int(step) <= MAX_STEP
+            if each not in DRAWN and not known:
                 raise ConfigurationError(
-                    f"values = {each!r}; expected {' or '.join(DRAWN)}, or a step of {' or '.join(TASKS)} in "
-                    f"1..{MAX_STEP}, as in digits@50"
+                    f"values = {each!r}; expected {' or '.join(DRAWN)}, or a step of "
+                    f"{' or '.join(codecs_train_rows.STEPS)} in 1..{MAX_STEP}, as in digits@50"
                 )
-        if self.bytes % FLOAT_BYTES:
-            raise ConfigurationError(f"bytes = {self.bytes}; must be a multiple of {FLOAT_BYTES}")
-        for text in self.texts:
-            make(text).encoder(Place(0, self.workers, ()))
+        check_bytes(self.bytes)
+        check_codecs(self.measured, *self.workers)
 
     @property
-    def texts(self) -> list[str]:
-        """The codecs, the baseline first."""
-        rest = [
-            "lanes:16",
-            "lanes:8",
-            "lanes:8/8",
-            "rotated:16",
-            "rotated:4/8",
-            "rotated:4/4",
-            *sorted(set(table()) - {"lanes"}),
-        ]
-        return list(dict.fromkeys([BASELINE, *(self.codecs or rest)]))
+    def measured(self) -> list[str]:
+        """The codecs, the baseline first; by default all, and the first of them in several widths."""
+        return list(dict.fromkeys([BASELINE, *(self.codecs or (*WIDTHS, *further_codecs()))]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Command line of a rank (codecs_worker.py)."""
+
+    codecs: Codecs
+    values: Words
+    count: int
+    steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,86 +106,76 @@ class Row:
     """The rate of a link above which the codec loses time; 0 where it saves no bytes."""
 
 
-def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
-    """Measure, check, print a table; write a JSON list of rows. FaninError where ranks got different results."""
-    arguments = [
-        "--codecs",
-        "|".join(plan.texts),
-        "--values",
-        ",".join(plan.values),
-        "--count",
-        str(plan.bytes // FLOAT_BYTES),
-        "--steps",
-        str(plan.steps),
-    ]
-    reports: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    job = LocalJob("fanin.benchmarks.codecs_worker", arguments, plan.workers, {})
-    with announced(console, f"{plan.workers} workers, {plan.bytes:,} bytes") as tell, job:
-        for _, record in reports_of(job, tell):
-            reports[record["codec"], record["distribution"]].append(record)
+def bench(plan: Plan, output: Output) -> Sequence[Row | codecs_train_rows.Row]:
+    """Measure, check, print a table; write the rows. FaninError where ranks got different results."""
+    if plan.train:
+        return codecs_train.bench(plan, output)
+    if output.record is not None or output.html is not None:
+        raise ConfigurationError("--record, --html and --runs are of `fanin bench codecs --train`")
+    workers, steps = plan.workers[0], plan.steps or STEPS
+    asked = Asked(codecs=tuple(plan.measured), values=plan.values, count=plan.bytes // FLOAT_BYTES, steps=steps)
+    words = f"{workers} workers, {plan.bytes:,} bytes"
+    found = by(reports(output, words, workers, WORKER, asked), "codec", "distribution")
     rows = [
-        _row(plan, text, distribution, reports[text, distribution], reports[BASELINE, distribution])
-        for distribution in plan.values
-        for text in plan.texts
+        _row(asked, found[codec, values], found[BASELINE, values]) for values in plan.values for codec in asked.codecs
     ]
-    console.print(table_of(plan, rows))
-    console.print(table_of_thc())
-    if json_file:
-        write_rows(json_file, rows)
+    output.show(rows, table_of(plan, rows), table_of_thc())
     return rows
 
 
-def _row(
-    plan: Plan, codec: str, distribution: str, reports: list[dict[str, Any]], baseline: list[dict[str, Any]]
-) -> Row:
-    if len({record["checksum"] for record in reports}) != 1:
-        raise FaninError(f"{codec} on {distribution} values: the ranks got different results")
-    bytes_out, plain = (max(record["bytes_out"] for record in each) for each in (reports, baseline))
-    encode_s, decode_s = (
-        max(statistics.median(record[name]) for record in reports) for name in ("encode_s", "decode_s")
-    )
+def _row(asked: Asked, found: list[Report], baseline: list[Report]) -> Row:
+    codec, distribution, elements = (found[0][name] for name in ("codec", "distribution", "elements"))
+    alike(f"{codec} on {distribution} values", found, "checksum")
+    bytes_out, plain = (max(report["bytes_out"] for report in each) for each in (found, baseline))
+    encode_s, decode_s = (max(statistics.median(report[name]) for report in found) for name in ("encode_s", "decode_s"))
     busy_s = encode_s + decode_s
     return Row(
         codec=codec,
         distribution=distribution,
-        workers=plan.workers,
-        elements=reports[0]["elements"],
-        steps=plan.steps,
-        nmse=reports[0]["nmse"],
-        nmse_of_steps=reports[0]["nmse_of_steps"],
+        workers=len(found),
+        elements=elements,
+        steps=asked.steps,
+        nmse=found[0]["nmse"],
+        nmse_of_steps=found[0]["nmse_of_steps"],
         bytes_out=bytes_out,
-        bytes_in=max(record["bytes_in"] for record in reports),
+        bytes_in=max(report["bytes_in"] for report in found),
         saved=plain / bytes_out,
         encode_ms=encode_s * 1e3,
         decode_ms=decode_s * 1e3,
-        gigabytes_per_s=FLOAT_BYTES * reports[0]["elements"] / busy_s / 1e9,
+        gigabytes_per_s=FLOAT_BYTES * elements / busy_s / 1e9,
         break_even_bit_s=max(0.0, plain - bytes_out) * 8 / busy_s,
     )
 
 
 def table_of_thc() -> FigureTable:
     """THC's own tables on normal values, whose error our rotated lanes are to be compared with."""
-    found = FigureTable("THC's tables, computed", ("bits up", "levels", "clipped", "NMSE, normal"))
-    for each in PAPER:
-        found.add(f"{each.bits}", f"{each.granularity + 1}", f"1/{1 / each.share:.0f}", f"{each.nmse():.3g}")
-    found.caption = "of any number of workers: their errors are independent, and so are the values"
-    return found
+    return table(
+        "THC's tables, computed",
+        PAPER,
+        [
+            ("bits up", "bits:d"),
+            ("levels", lambda each: f"{each.granularity + 1}"),
+            ("clipped", lambda each: f"1/{1 / each.share:.0f}"),
+            ("NMSE, normal", lambda each: f"{each.nmse():.3g}"),
+        ],
+        caption="of any number of workers: their errors are independent, and so are the values",
+    )
 
 
-def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
+def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     """The rows as a table for people."""
-    headings = ("codec", "values", "NMSE", "of steps", "bytes out", "saved", "ms", "break-even Mbit/s")
-    table_ = FigureTable(f"codecs: {plan.bytes:,} bytes of float32, {plan.workers} workers", headings)
-    for row in rows:
-        table_.add(
-            row.codec,
-            row.distribution,
-            f"{row.nmse:.2g}",
-            f"{row.nmse_of_steps:.2g}",
-            f"{row.bytes_out:,.0f}",
-            f"{row.saved:.1f}",
-            f"{row.encode_ms + row.decode_ms:.1f}",
-            f"{row.break_even_bit_s / 1e6:,.0f}",
-        )
-    table_.caption = f"{plan.steps} steps; bytes per step and worker from the engine's counters, headers included"
-    return table_
+    return table(
+        f"codecs: {plan.bytes:,} bytes of float32, {plan.workers[0]} workers",
+        rows,
+        [
+            ("codec", "codec"),
+            ("values", "distribution"),
+            ("NMSE", "nmse:.2g"),
+            ("of steps", "nmse_of_steps:.2g"),
+            ("bytes out", "bytes_out:,.0f"),
+            ("saved", "saved:.1f"),
+            ("ms", lambda row: f"{row.encode_ms + row.decode_ms:.1f}"),
+            ("break-even Mbit/s", lambda row: f"{row.break_even_bit_s / 1e6:,.0f}"),
+        ],
+        caption=f"{plan.steps or STEPS} steps; bytes per step and worker from the engine's counters, headers included",
+    )

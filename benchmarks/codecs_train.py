@@ -10,49 +10,31 @@ The target is what float32 over gloo reaches in the end, plus TARGET_SHARE of it
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from pathlib import Path
-
-from rich.console import Console
-
-from fanin import files
 from fanin.benchmarks.codecs_train_rows import Plan, Row, rows_of
 from fanin.benchmarks.codecs_train_runs import Trainings, carry_out
-from fanin.benchmarks.codecs_train_tables import record_of, tables_of, verdicts
-from fanin.emulation import report
+from fanin.benchmarks.codecs_train_tables import recorded, tables_of, title_of, verdicts
+from fanin.benchmarks.harness import Output
 from fanin.emulation.network.commands import require_privileges
-from fanin.emulation.recording import Beginning
 
 
-def bench(
-    plan: Plan,
-    *,
-    runs_file: Path | None,
-    json_file: Path | None,
-    record_file: Path | None,
-    html: Path | None,
-    console: Console,
-    command: str,
-) -> list[Row]:
-    """Train, check, print tables; write a JSON list of rows, the record and the page with all curves.
+def bench(plan: Plan, output: Output) -> list[Row]:
+    """Train, check, print tables; write rows, the record and the page with all curves.
 
-    `runs_file` keeps every training; those that it has are not done again.
+    `plan.runs_file` keeps every training; those that it has are not done again.
     """
     if plan.rates_bit_s:
         require_privileges()
-    beginning = Beginning()
-    kept = Trainings(runs_file)
-    carry_out(plan.runs, kept, console)
+    kept = Trainings(plan.runs_file)
+    carry_out(plan.runs, kept, output)
     rows = rows_of(plan, kept)
-    for each in tables_of(plan, rows):
-        console.print(each)
+    output.show(rows, *tables_of(plan, rows))
     for line in verdicts(rows):
-        console.print(line, markup=False, highlight=False)
-    if json_file is not None:
-        files.write(json_file, json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n", "the figures")
-    run = record_of(plan, rows, command, beginning)
-    if record_file is not None:
-        run.write(record_file)
-    report.publish(run, html, console)
+        output.say(line)
+    settings = {
+        "workers": ",".join(map(str, plan.workers)),
+        "task": ",".join(plan.tasks),
+        "repeats": plan.repeats,
+        "timed_steps": plan.timed_steps,
+    }
+    output.publish(title_of(plan), settings, **recorded(plan, rows))
     return rows

@@ -6,12 +6,14 @@ import dataclasses
 import math
 import statistics
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
+from fanin.benchmarks.codecs_texts import Codecs, check_codecs, further_codecs
 from fanin.benchmarks.codecs_train_runs import GLOO, Outcome, Run, Trainings
+from fanin.emulation.network.units import Rates
 from fanin.errors import ConfigurationError, FaninError
-from fanin.examples.tasks import TASKS
-from fanin.host.codecs import make, table
-from fanin.host.codecs.codec import Place
+from fanin.settings import Bounds, Named, Numbers, Words, check_bounds
 
 LINK, PROCESSORS = "link", "processors"
 """The two resources that may bound a step."""
@@ -21,6 +23,8 @@ APART_SHARE = 0.01
 STEPS = {"digits": 200, "text": 64}
 """Default number of steps of a training."""
 MIN_STEPS = 4
+POINTS = 16
+"""Evaluations in each training."""
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """Two-sided 95 % of Student's t with 1, 2, ... degrees of freedom; the last one serves beyond."""
 DEFAULTS = ("lanes:32", "lanes:8/8", "rotated:4/8", "rotated:4/4", "by_layer:4/8", "adaptive:4/8")
@@ -31,40 +35,40 @@ DEFAULTS = ("lanes:32", "lanes:8/8", "rotated:4/8", "rotated:4/4", "by_layer:4/8
 class Plan:
     """Settings of the trainings."""
 
-    tasks: tuple[str, ...]
-    workers: tuple[int, ...]
-    steps: int | None
-    """None: as many as the task is given."""
-    timed_steps: int
-    """Over links of each rate."""
-    repeats: int
-    """Seeds, from 0 on."""
-    rates_bit_s: tuple[float, ...]
-    """None of them: only what is learned."""
-    batch: int | None = None
-    """Samples per step over all workers together; None: as the task has it."""
-    codecs: tuple[str, ...] = ()
-    points: int = 16
-    """Evaluations in each training."""
+    workers: Annotated[Numbers, Bounds(2, 32)] = (4,)
+    """Worker processes, 2..32; with --train several numbers, separated by commas."""
+    codecs: Codecs = ()
+    """Codecs as docs/codecs.md has them, separated by commas; all by default."""
+    steps: Annotated[int | None, Bounds(3, 100_000)] = None
+    """Steps of each codec on each distribution, 5; with --train of training, by the task."""
+    tasks: Annotated[Words, Named("task")] = ("digits",)
+    """With --train: digits, text; separated by commas."""
+    rates_bit_s: Annotated[Rates, Named("rates")] = (1e8, 1e9)
+    """With --train: rates of the links, separated by commas; none: only what is learned."""
+    batch: Annotated[int | None, Bounds(2, 1024)] = None
+    """With --train: samples per step over all workers together."""
+    timed_steps: Annotated[int, Named("timed"), Bounds(MIN_STEPS, 1000)] = 8
+    """With --train: steps over links of each rate."""
+    repeats: Annotated[int, Bounds(1, 100)] = 1
+    """With --train: trainings, each of its own seed."""
+    runs_file: Annotated[Path | None, Named("runs")] = None
+    """With --train: file that keeps every training; those that it has are not done again."""
 
     def __post_init__(self) -> None:
-        if not self.tasks or not set(self.tasks) <= set(TASKS):
-            raise ConfigurationError(f"task = {','.join(self.tasks)!r}; must be some of {', '.join(TASKS)}")
-        if not self.workers or not all(2 <= workers <= 32 for workers in self.workers):
-            raise ConfigurationError(f"workers = {','.join(map(str, self.workers))!r}; each must be in 2..32")
+        check_bounds(self)
+        if not self.tasks or not set(self.tasks) <= set(STEPS):
+            raise ConfigurationError(f"task = {','.join(self.tasks)!r}; must be some of {', '.join(STEPS)}")
+        if not self.workers:
+            raise ConfigurationError("workers = ''; each must be in 2..32")
         for task in self.tasks:
             for workers in self.workers:
                 if self.batch_of(task) % workers:
                     raise ConfigurationError(f"workers = {workers}; must divide the batch of {self.batch_of(task)}")
-        if any(self.steps_of(task) < MIN_STEPS for task in self.tasks) or self.repeats < 1:
-            raise ConfigurationError(f"{self.repeats} runs of {self.steps} steps; at least 1 of {MIN_STEPS}")
-        if not all(MIN_STEPS <= self.timed_steps <= self.steps_of(task) for task in self.tasks):
-            raise ConfigurationError(f"timed = {self.timed_steps}; must be in {MIN_STEPS}..steps")
+            if self.steps_of(task) < self.timed_steps:
+                raise ConfigurationError(f"timed = {self.timed_steps}; must be in {MIN_STEPS}..steps")
         if self.rates_bit_s and min(self.rates_bit_s) <= 0:
             raise ConfigurationError("rates: expected some, as in 100mbit,1gbit, or none")
-        for text in self.texts:
-            for workers in self.workers:
-                make(text).encoder(Place(0, workers, ()))
+        check_codecs(self.texts, *self.workers)
 
     def steps_of(self, task: str) -> int:
         """Number of steps of a training."""
@@ -72,12 +76,14 @@ class Plan:
 
     def batch_of(self, task: str) -> int:
         """Number of samples per step."""
+        from fanin.examples.tasks import TASKS  # torch is no part of a command's help
+
         return TASKS[task].batch if self.batch is None else self.batch
 
     @property
     def texts(self) -> list[str]:
         """The codecs to train with, as texts."""
-        return list(dict.fromkeys(self.codecs or (*DEFAULTS, *sorted(set(table()) - {"lanes"}))))
+        return list(dict.fromkeys(self.codecs or (*DEFAULTS, *further_codecs())))
 
     @property
     def rivals(self) -> list[str]:
@@ -87,7 +93,7 @@ class Plan:
     def learning(self, task: str, workers: int, codec: str, seed: int) -> Run:
         """A whole training, without links."""
         steps = self.steps_of(task)
-        return Run(task, workers, codec, self.batch_of(task), steps, min(self.points, steps), seed)
+        return Run(task, workers, codec, self.batch_of(task), steps, min(POINTS, steps), seed)
 
     def timing(self, task: str, workers: int, codec: str, rate_bit_s: float) -> Run:
         """The first steps of the first seed, over links."""

@@ -8,22 +8,15 @@ same. So an hour of slow links is not spent on finding out how well a codec lear
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import Console
-
-from fanin.benchmarks.kept import Kept
-from fanin.benchmarks.linked_job import linked_job
-from fanin.emulation.announced import announced, reports_of
+from fanin.benchmarks.harness import Output, reports
+from fanin.benchmarks.kept import Kept, runs_as_text
 from fanin.emulation.network.topology import Link
-from fanin.emulation.processes import LocalJob
 from fanin.errors import FaninError
 from fanin.protocol.window import packet_shape
 
@@ -100,31 +93,30 @@ class Trainings(Kept[Run, Outcome]):
         super().__init__(path, Outcome)
 
 
-def carry_out(runs: list[Run], kept: Trainings, console: Console) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Command line of a rank (codecs_train_worker.py)."""
+
+    trainings: Annotated[tuple[Run, ...], runs_as_text(Run)]
+
+
+def carry_out(runs: list[Run], kept: Trainings, output: Output) -> None:
     """Do what `kept` has not; FaninError where replicas differ at the end."""
     places: dict[tuple[int, float | None], list[Run]] = defaultdict(list)
     for run in kept.missing(runs):
         places[run.workers, run.rate_bit_s].append(run)
+    environment = {"FANIN_WORDS_PER_PACKET": str(packet_shape(Link().mtu)[0])}
     for (workers, rate_bit_s), here in places.items():
         where = "this machine" if rate_bit_s is None else f"links of {rate_in_words(rate_bit_s)}"
-        with ExitStack() as stack:
-            tell = stack.enter_context(announced(console, f"{workers} workers, {where}, {len(here)} trainings"))
-            job = stack.enter_context(_job(workers, rate_bit_s, here, stack))
-            told: dict[int, list[dict[str, Any]]] = defaultdict(list)
-            for _, report in reports_of(job, tell):
-                said = told[report["run"]]
-                said.append(report)
-                if len(said) == workers:
-                    kept.add(outcome_of(here[report["run"]], said))
+        words = f"{workers} workers, {where}, {len(here)} trainings"
+        link = None if rate_bit_s is None else Link(rate_bit_s=rate_bit_s)
+        found = reports(
+            output, words, workers, WORKER, Asked(trainings=tuple(here)), link=link, environment=environment
+        )
+        for _ in kept.collect(found, here, workers, outcome_of, "run"):
+            pass  # ranks report nothing else
     if left := kept.missing(runs):
         raise FaninError(f"{left[0].words}: not all ranks have said how it went; please report this")
-
-
-def _job(workers: int, rate_bit_s: float | None, runs: list[Run], stack: ExitStack) -> LocalJob:
-    link = Link(rate_bit_s=rate_bit_s)
-    arguments = [json.dumps([dataclasses.asdict(run) for run in runs])]
-    environment = {"FANIN_WORDS_PER_PACKET": str(packet_shape(link.mtu)[0])}
-    return linked_job(stack, workers, None if rate_bit_s is None else link, WORKER, arguments, environment)
 
 
 def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:

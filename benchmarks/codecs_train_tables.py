@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from typing import Any
 
 from fanin.benchmarks.codecs_train_rows import PROCESSORS, TARGET_SHARE, Plan, Row
 from fanin.benchmarks.codecs_train_runs import GLOO, rate_in_words
+from fanin.benchmarks.harness import table
 from fanin.benchmarks.processor import busy_in_words
 from fanin.emulation import record
 from fanin.emulation.figures import FigureTable
-from fanin.emulation.recording import Beginning, finished
 
 MAX_LABEL = 32
 """Characters of a codec in a legend."""
@@ -52,23 +52,13 @@ def _case(row: Row) -> str:
     return f"{row.task}, {row.workers} workers{rate}"
 
 
-def record_of(plan: Plan, rows: list[Row], command: str, beginning: Beginning) -> record.RunRecord:
-    """For the page: the curves, times to the target, and the tables as notes."""
+def recorded(plan: Plan, rows: list[Row]) -> dict[str, Any]:
+    """Parts of the record for the page: the curves, times to the target, and the tables as notes."""
     timed, shown = [row for row in rows if row.rate_bit_s is not None], labels(plan.rivals)
     # Without rates, steps stand in the place of seconds on the axis of time.
     drawn = [(row, 1.0 if row.step_s is None else row.step_s) for row in timed or rows]
-    return finished(
-        beginning,
-        kind="bench",
-        title=_title(plan),
-        command=command,
-        settings={
-            "workers": ",".join(map(str, plan.workers)),
-            "task": ",".join(plan.tasks),
-            "repeats": plan.repeats,
-            "timed_steps": plan.timed_steps,
-        },
-        progress=[
+    return {
+        "progress": [
             record.Progress(
                 time_s=step * step_s,
                 rank=0,
@@ -82,7 +72,7 @@ def record_of(plan: Plan, rows: list[Row], command: str, beginning: Beginning) -
             for step, loss, right in row.points
             if math.isfinite(loss)
         ],
-        quantities=[
+        "quantities": [
             record.Quantity(
                 plot="Time to the loss of float32 over gloo",
                 name=shown[row.codec],
@@ -92,8 +82,8 @@ def record_of(plan: Plan, rows: list[Row], command: str, beginning: Beginning) -
             )
             for row in timed
         ],
-        notes=[*verdicts(rows), *map(_in_words, rows)],
-    )
+        "notes": [*verdicts(rows), *map(_in_words, rows)],
+    }
 
 
 def labels(codecs: list[str]) -> dict[str, str]:
@@ -106,7 +96,8 @@ def labels(codecs: list[str]) -> dict[str, str]:
     return found
 
 
-def _title(plan: Plan) -> str:
+def title_of(plan: Plan) -> str:
+    """Title of the tables and of the page."""
     runs = f", {plan.repeats} seeds" if plan.repeats > 1 else ""
     return f"codecs: {' and '.join(plan.tasks)}, {', '.join(map(str, plan.workers))} workers{runs}"
 
@@ -135,89 +126,77 @@ def tables_of(plan: Plan, rows: list[Row]) -> list[FigureTable]:
 
 
 def _learned_table(plan: Plan, rows: list[Row]) -> FigureTable:
-    found = FigureTable(_title(plan), ("codec", "loss", "to gloo's", "accuracy", "points", "steps"))
-    case = ""
-    for row in rows:
-        if _case(row) != case:
-            case = _case(row)
-            found.add_section(f"{case}, {row.steps} steps, target loss {row.target_loss:.3f}")
-        found.add(
-            row.codec,
-            f"{row.loss:.3f}{_range(row.loss_range, '.3f')}",
-            f"{row.loss_change:+.2%}{_range(row.loss_change_range, '.2f', 100)}",
-            f"{row.accuracy:.1%}",
-            f"{row.accuracy_change * 100:+.2f}{_range(row.accuracy_change_range, '.2f', 100)}",
-            "never" if row.to_target_steps is None else f"{row.to_target_steps:.0f}",
-        )
-    found.caption = (
-        f"on the test set at the end, +- half of the 95 % interval over {plan.repeats} seeds; points: of accuracy "
-        f"above gloo's float32; steps: to its loss plus {TARGET_SHARE:.0%}"
+    return table(
+        title_of(plan),
+        rows,
+        [
+            ("codec", "codec"),
+            ("loss", lambda row: f"{row.loss:.3f}{_range(row.loss_range, '.3f')}"),
+            ("to gloo's", lambda row: f"{row.loss_change:+.2%}{_range(row.loss_change_range, '.2f', 100)}"),
+            ("accuracy", "accuracy:.1%"),
+            (
+                "points",
+                lambda row: f"{row.accuracy_change * 100:+.2f}{_range(row.accuracy_change_range, '.2f', 100)}",
+            ),
+            ("steps", lambda row: "never" if row.to_target_steps is None else f"{row.to_target_steps:.0f}"),
+        ],
+        section=lambda row: f"{_case(row)}, {row.steps} steps, target loss {row.target_loss:.3f}",
+        caption=f"on the test set at the end, +- half of the 95 % interval over {plan.repeats} seeds; points: of "
+        f"accuracy above gloo's float32; steps: to its loss plus {TARGET_SHARE:.0%}",
     )
-    return found
 
 
 def _range(half: float | None, form: str, times: float = 1) -> str:
     return "" if half is None else f" +-{half * times:{form}}"
 
 
+def _section(row: Row) -> str:
+    return f"{_case(row)}, target loss {row.target_loss:.3f}"
+
+
 def _timed_table(plan: Plan, rows: list[Row]) -> FigureTable:
-    found = FigureTable(
-        "the same over links", ("codec", "ms/step", "busy", "bytes out", "saved", "to target", "to gloo")
+    return table(
+        "the same over links",
+        rows,
+        [
+            ("codec", "codec"),
+            ("ms/step", "step_s:ms0"),
+            ("busy", lambda row: busy_in_words(row.processor)),
+            ("bytes out", "bytes_out:,.0f"),
+            ("saved", "saved:.1f"),
+            ("to target", lambda row: "never" if row.to_target_s is None else f"{row.to_target_s:.1f} s"),
+            ("to gloo", "speed_up:.1f"),
+        ],
+        section=_section,
+        caption=f"medians of {plan.timed_steps} steps, the first two left out; busy: this machine's processors, with "
+        "all workers on them (*: they set the time); bytes per step of the worker's device, headers included",
     )
-    for row in _by_case(rows, found):
-        found.add(
-            row.codec,
-            _ms(row.step_s),
-            busy_in_words(row.processor),
-            f"{row.bytes_out:,.0f}",
-            f"{row.saved:.1f}",
-            "never" if row.to_target_s is None else f"{row.to_target_s:.1f} s",
-            "" if row.speed_up is None else f"{row.speed_up:.1f}",
-        )
-    found.caption = (
-        f"medians of {plan.timed_steps} steps, the first two left out; busy: this machine's processors, with all "
-        "workers on them (*: they set the time); bytes per step of the worker's device, headers included"
-    )
-    return found
 
 
 def _bounds_table(rows: list[Row]) -> FigureTable:
-    found = FigureTable(
-        "what bounds a step", ("codec", "bound by", "link", "no links", "codec's", "worker's", "own core", "to gloo")
+    gloo = {_case(row): row for row in rows if row.codec == GLOO}
+
+    def to_gloo(row: Row) -> str:
+        speed_up = row.own_core_speed_up(gloo.get(_case(row), rows[0]))
+        return "" if speed_up is None else f"{speed_up:.1f}"
+
+    return table(
+        "what bounds a step",
+        rows,
+        [
+            ("codec", "codec"),
+            ("bound by", lambda row: "" if row.bound_by is None else f"{row.bound_by[0]} {row.bound_by[1]:.0%}"),
+            ("link", "link_s:ms0"),
+            ("no links", "without_links_s:ms0"),
+            ("codec's", "codec_s:ms0"),
+            ("worker's", "processor_s:ms0"),
+            ("own core", "own_core_s:ms0"),
+            ("to gloo", to_gloo),
+        ],
+        section=_section,
+        caption="milliseconds of a step; bound by: what takes more of it, the bytes alone on the link, or the same "
+        "step without links; link: what the bytes alone take; no links: the same step with all workers on this "
+        "machine's processors alone; codec's: its arithmetic, beside the other workers; worker's: what one worker used "
+        "of a processor; own core: link and worker's, a step of workers with a core each if nothing overlaps, and by "
+        "that the time to the target compared with gloo's",
     )
-    gloo = rows[0]
-    for row in _by_case(rows, found):
-        gloo = row if row.codec == GLOO else gloo  # the first one of each case
-        speed_up = row.own_core_speed_up(gloo)
-        found.add(
-            row.codec,
-            "" if row.bound_by is None else f"{row.bound_by[0]} {row.bound_by[1]:.0%}",
-            _ms(row.link_s),
-            _ms(row.without_links_s),
-            _ms(row.codec_s),
-            _ms(row.processor_s),
-            _ms(row.own_core_s),
-            "" if speed_up is None else f"{speed_up:.1f}",
-        )
-    found.caption = (
-        "milliseconds of a step; bound by: what takes more of it, the bytes alone on the link, or the same step "
-        "without links; link: what the bytes alone take; no links: the same step with all workers on this machine's "
-        "processors alone; codec's: its arithmetic, beside the other workers; worker's: what one worker used of a "
-        "processor; own core: link and worker's, a step of workers with a core each if nothing overlaps, and by that "
-        "the time to the target compared with gloo's"
-    )
-    return found
-
-
-def _by_case(rows: list[Row], table: FigureTable) -> Iterator[Row]:
-    """The rows, with a section of the table for each case."""
-    case = ""
-    for row in rows:
-        if _case(row) != case:
-            case = _case(row)
-            table.add_section(f"{case}, target loss {row.target_loss:.3f}")
-        yield row
-
-
-def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1e3:.0f}"

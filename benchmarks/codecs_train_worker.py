@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 import statistics
-import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,9 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from fanin.benchmarks.codecs_train_runs import GLOO, Run, evaluated
+from fanin.benchmarks.codecs_train_runs import GLOO, Asked, Run, evaluated
 from fanin.benchmarks.device_bytes import device_bytes
 from fanin.benchmarks.processor import ProcessorMeter
+from fanin.benchmarks.ranks import asked_of, group_of_ranks, progress, report
 from fanin.examples.tasks import TASKS
 from fanin.examples.train import cross_entropy, evaluate, replica_hash
 from fanin.host.torch import CodecState, codec_hook
@@ -131,20 +130,14 @@ def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """The trainings of the first argument, a JSON list; every rank prints a line for each."""
-    runs = [Run(**each) for each in json.loads(sys.argv[1])]
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=TIMEOUT)
-    groups = {GLOO: dist.new_group(backend="gloo", timeout=TIMEOUT), "fanin": dist.new_group(backend="fanin")}
-    for number, run in enumerate(runs):
-        print(json.dumps({"run": number, **train(run, groups)}), flush=True)
-        if dist.get_rank() == 0:
-            words = f"{number + 1} of {len(runs)} is done: {run.task}, {run.codec}, seed {run.seed}"
-            print(json.dumps({"progress": words}), flush=True)
-    dist.barrier(groups[GLOO])
-    dist.destroy_process_group()
+def main(asked: Asked) -> None:
+    """Do the trainings; every rank reports each."""
+    with group_of_ranks(timeout=TIMEOUT):
+        groups = {GLOO: dist.new_group(backend="gloo", timeout=TIMEOUT), "fanin": dist.new_group(backend="fanin")}
+        for number, run in enumerate(asked.trainings):
+            report({"run": number, **train(run, groups)})
+            progress(f"{number + 1} of {len(asked.trainings)} is done: {run.task}, {run.codec}, seed {run.seed}")
 
 
 if __name__ == "__main__":
-    main()
+    main(asked_of(Asked, __doc__))

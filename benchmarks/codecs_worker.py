@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import zlib
-from datetime import timedelta
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from fanin.benchmarks.codecs import Asked
+from fanin.benchmarks.ranks import asked_of, group_of_ranks, report
 from fanin.examples.tasks import TASKS, Task
 from fanin.examples.train import cross_entropy
 from fanin.host.codecs import make
@@ -63,22 +62,17 @@ def inputs_of(distribution: str, count: int, size: int) -> tuple[list[Floats], t
     return [drawn(distribution, peer, count) for peer in range(size)], (shape,)
 
 
-def run(codecs: list[str], distributions: list[str], count: int, steps: int) -> None:
-    """Every codec, `steps` times on the same values."""
-    torch.set_num_threads(1)
-    dist.init_process_group("fanin", timeout=timedelta(seconds=120))
-    group = dist.group.WORLD
-    assert isinstance(group, FaninProcessGroup)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    for distribution in distributions:
-        inputs, shapes = inputs_of(distribution, count, size)
-        mean = np.mean(np.asarray(inputs, np.float64), axis=0)
-        for text in codecs:
-            figures = measured(group, text, inputs[rank], shapes, mean, steps)
-            record = {"codec": text, "distribution": distribution, "elements": len(mean), **figures}
-            print(json.dumps(record), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+def run(asked: Asked) -> None:
+    """Every codec, so many times on the same values."""
+    with group_of_ranks("fanin") as (rank, size):
+        group = dist.group.WORLD
+        assert isinstance(group, FaninProcessGroup)
+        for distribution in asked.values:
+            inputs, shapes = inputs_of(distribution, asked.count, size)
+            mean = np.mean(np.asarray(inputs, np.float64), axis=0)
+            for text in asked.codecs:
+                figures = measured(group, text, inputs[rank], shapes, mean, asked.steps)
+                report({"codec": text, "distribution": distribution, "elements": len(mean), **figures})
 
 
 def measured(
@@ -122,10 +116,4 @@ def nmse(x: np.ndarray[tuple[int], np.dtype[np.floating]], mean: np.ndarray[tupl
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--codecs", required=True, help="as docs/codecs.md has them, separated by |")
-    parser.add_argument("--values", required=True, help="separated by commas")
-    parser.add_argument("--count", type=int, required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    arguments = parser.parse_args()
-    run(arguments.codecs.split("|"), arguments.values.split(","), arguments.count, arguments.steps)
+    run(asked_of(Asked, __doc__))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from fanin import files
+from fanin.benchmarks.harness import Report
 from fanin.emulation.dataclass_files import load_json, read_dataclass
 from fanin.errors import ConfigurationError
+from fanin.settings import Text
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
@@ -52,6 +55,27 @@ class Kept(Generic[R, Brought]):
         """The runs that are still to be done."""
         return [run for run in runs if run not in self._found]
 
+    def collect(
+        self,
+        found: Iterable[Report],
+        runs: Sequence[R],
+        ranks: int,
+        outcome_of: Callable[[R, list[Report]], Brought],
+        key: str,
+    ) -> Iterator[Report]:
+        """Keep the outcome of each run once all ranks have reported it: `key` holds its place in `runs`. Yields reports
+        of other things.
+        """
+        said: dict[int, list[Report]] = defaultdict(list)
+        for report in found:
+            if key not in report:
+                yield report
+                continue
+            number = report[key]
+            said[number].append(report)
+            if len(said[number]) == ranks:
+                self.add(outcome_of(runs[number], said[number]))
+
     def add(self, outcome: Brought) -> None:
         """Keep it, in the file, too."""
         self._found[outcome.run] = outcome
@@ -61,3 +85,11 @@ class Kept(Generic[R, Brought]):
             text = json.dumps([dataclasses.asdict(each) for each in self._found.values()]) + "\n"
             files.write(fresh, text, "the runs")
             os.replace(fresh, self._path)
+
+
+def runs_as_text(kind: type[Any]) -> Text:
+    """The form as text of a field of runs, which are flat dataclasses: a JSON list."""
+    return Text(
+        lambda _, text: tuple(kind(**each) for each in json.loads(text)),
+        lambda runs: json.dumps([dataclasses.asdict(run) for run in runs]),
+    )

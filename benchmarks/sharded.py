@@ -8,72 +8,84 @@ seeds, and the losses stand beside each other; a file keeps each training, so th
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
 from collections import defaultdict
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from rich.console import Console
-
-from fanin.benchmarks.collectives import DEVICES, require_device, tell_unusable
-from fanin.benchmarks.linked_job import linked_job, slowest
+from fanin.benchmarks.harness import (
+    DEVICES,
+    Output,
+    Report,
+    by,
+    median_ratio,
+    reports,
+    require_device,
+    slowest,
+    table,
+    usable,
+)
 from fanin.benchmarks.processor import busy_in_words
+from fanin.benchmarks.rivals import MAX_SAMPLES
 from fanin.benchmarks.sharded_rivals import RIVALS, ShardedRival
-from fanin.benchmarks.sharded_runs import COMPARED_SEED, Run, Trainings, outcome_of, to_do
-from fanin.benchmarks.usable import UNUSABLE
-from fanin.emulation.announced import announced, reports_of
-from fanin.emulation.dataclass_files import write_rows
-from fanin.emulation.figures import FigureTable, milliseconds
-from fanin.emulation.network.switch_place import SwitchPlace
-from fanin.emulation.network.topology import Link
+from fanin.benchmarks.sharded_runs import COMPARED_SEED, Run, Runs, Trainings, outcome_of, to_do
+from fanin.emulation.figures import FigureTable
+from fanin.emulation.network.switch_place import Place, SwitchPlace
+from fanin.emulation.network.topology import Link, Topology
+from fanin.emulation.network.units import Rate
 from fanin.errors import ConfigurationError
+from fanin.settings import Bounds, Named, OneOf, Words, check_bounds
 
 WORKER = "fanin.benchmarks.sharded_worker"
 EXACT = "fanin-32"
 """The rival that bytes are compared with."""
-
-Reports = dict[str, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Settings of the benchmark."""
 
-    workers: int
+    workers: Annotated[int, Bounds(2, 32)] = 8
     """Hosts, of one rank each."""
-    link: Link | None
-    """Link of every host; None: all ranks on this machine, without links."""
-    switch_at: SwitchPlace
-    rivals: tuple[str, ...]
-    steps: int
-    """To time, per rival; 0: none."""
-    epochs: int
-    """To train, per rival and seed; 0: none."""
-    seeds: int
-    device: str = "cpu"
-    """Device of weights and gradients; with "cuda", ranks share devices where there are fewer."""
+    rate_bit_s: Annotated[Rate, Named("rate")] = 1e8
+    """Rate of every link, each way (root): 100mbit, 1gbit. none: this machine, without links."""
+    switch_at: Place = SwitchPlace.parse("hosts")
+    """Place of the switch, over links: own (a port per host), rank0, hosts, spare:K."""
+    rivals: Words = ("gloo", "gloo-bfloat16", "fanin-32", "fanin-8")
+    """Some of gloo, gloo-bfloat16, nccl, nccl-bfloat16 (both over sockets), fanin-32, fanin-8, fanin-8-kept (codes kept
+    for backward), fanin-6, fanin-4; separated by commas."""
+    device: Annotated[str, OneOf(*DEVICES)] = "cpu"
+    """Device of weights and gradients: cpu or cuda; ranks share devices where there are fewer."""
+    steps: Annotated[int, Bounds(0, MAX_SAMPLES)] = 5
+    """Steps to time, per rival."""
+    epochs: Annotated[int, Bounds(0, 1000)] = 0
+    """Epochs to train, per rival and seed."""
+    seeds: Annotated[int, Bounds(1, 100)] = 1
+    """Seeds of weights and order of samples."""
+    runs: Path | None = None
+    """File that keeps every training; those that it has are not done again."""
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise ConfigurationError(f"device = {self.device!r}; must be one of {', '.join(DEVICES)}")
+        check_bounds(self)
         for label in self.rivals:
             ShardedRival.parse(label)
         if not self.rivals or len(set(self.rivals)) != len(self.rivals):
             raise ConfigurationError(f"rivals = {','.join(self.rivals)!r}; name some of {', '.join(RIVALS)}, once each")
         if not self.steps and not self.epochs:
             raise ConfigurationError("steps = 0 and epochs = 0: nothing to measure; expected one of them above 0")
+        if self.link is not None:
+            Topology(workers=self.workers, link=self.link, switch_at=self.switch_at)
 
     @property
-    def rate_bit_s(self) -> float | None:
-        """Rate of every link; None: without links, or as fast as they go."""
-        return None if self.link is None else self.link.rate_bit_s
+    def link(self) -> Link | None:
+        """Link of every host, its device as Linux makes it; None: all ranks on this machine, without links."""
+        return None if self.rate_bit_s is None else Link(rate_bit_s=self.rate_bit_s, bands=True)
 
     def training(self, rival: str, seed: int) -> Run:
         """The training of one rival with one seed."""
-        place = "" if self.link is None else str(self.switch_at)
+        place = "" if self.rate_bit_s is None else str(self.switch_at)
         return Run(rival, self.workers, self.epochs, seed, self.rate_bit_s, place, self.device)
 
     @property
@@ -81,6 +93,17 @@ class Plan:
         """All trainings, seed by seed."""
         seeds = range(self.seeds if self.epochs else 0)
         return [self.training(rival, seed) for seed in seeds for rival in self.rivals]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Command line of a rank (sharded_worker.py)."""
+
+    rivals: Words
+    """Labels of those whose steps are timed."""
+    steps: int = 0
+    trainings: Runs = ()
+    device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,71 +154,59 @@ class Row:
         return None if self.link_s is None or self.used_s is None else self.link_s + self.used_s
 
 
-def bench(plan: Plan, *, runs_file: Path | None = None, json_file: Path | None, console: Console) -> list[Row]:
-    """Measure, print a table; write a JSON list of rows. FaninError where ranks disagree on a loss.
-
-    `runs_file` keeps every training; those that it has are not done again. Steps are timed anew.
-    """
+def bench(plan: Plan, output: Output) -> list[Row]:
+    """Measure, print tables; write the rows. FaninError where ranks disagree on a loss. Steps are timed anew."""
     require_device(plan.device)
-    kept = Trainings(runs_file)
+    kept = Trainings(plan.runs)
     unusable: dict[str, str] = {}
-    timed = _carry_out(plan, to_do(plan.trainings, kept), kept, unusable, console)
+    timed = _carry_out(plan, to_do(plan.trainings, kept), kept, unusable, output)
     rows = [_learned(plan, _timed(plan, label, timed), kept) for label in plan.rivals if label not in unusable]
-    console.print(table_of(plan, rows))
-    tell_unusable(unusable, console)
+    output.show(rows, table_of(plan, rows))
+    output.say_unusable(unusable)
     if plan.steps:
-        console.print(bounds_of(rows))
-    if json_file:
-        write_rows(json_file, rows)
+        output.console.print(bounds_of(rows))
     return rows
 
 
-def _carry_out(plan: Plan, runs: list[Run], kept: Trainings, unusable: dict[str, str], console: Console) -> Reports:
+def _carry_out(
+    plan: Plan, runs: list[Run], kept: Trainings, unusable: dict[str, str], output: Output
+) -> dict[str, list[Report]]:
     """Keep what trainings bring, and note rivals that do not run; what all ranks say of the steps, by rival."""
-    timed: Reports = defaultdict(list)
     if not plan.steps and not runs:
-        return timed
-    arguments = ["--rivals", ",".join(plan.rivals), "--steps", str(plan.steps), "--device", plan.device]
-    arguments += ["--trainings", json.dumps([dataclasses.asdict(run) for run in runs])]
-    said: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    with ExitStack() as stack:
-        job = linked_job(stack, plan.workers, plan.link, WORKER, arguments, switch_at=plan.switch_at)
-        tell = stack.enter_context(announced(console, f"{plan.workers} workers, FSDP2"))
-        stack.enter_context(job)
-        for _, record in reports_of(job, tell):
-            if UNUSABLE in record:
-                unusable[record["rival"]] = record[UNUSABLE]
-            elif "training" not in record:
-                timed[record["rival"]].append(record)
-            else:
-                number = record["training"]
-                said[number].append(record)
-                if len(said[number]) == plan.workers:
-                    kept.add(outcome_of(runs[number], said[number]))
-    return timed
+        return defaultdict(list)
+    asked = Asked(rivals=plan.rivals, steps=plan.steps, trainings=tuple(runs), device=plan.device)
+    words = f"{plan.workers} workers, FSDP2"
+    found = reports(output, words, plan.workers, WORKER, asked, link=plan.link, switch_at=plan.switch_at)
+    steps = kept.collect(usable(found, unusable), runs, plan.workers, outcome_of, "training")
+    return by(steps, "rival")
 
 
-def _timed(plan: Plan, label: str, timed: Reports) -> Row:
+def _timed(plan: Plan, label: str, timed: dict[str, list[Report]]) -> Row:
     row = Row(label, plan.workers, plan.rate_bit_s)
     own = timed[label]
     if not own:
         return row
-    seconds, gloo = slowest(own), timed["gloo"]
-    sent = max(record["sent_bytes"] for record in own) or None
-    exact = max((record["sent_bytes"] for record in timed[EXACT]), default=0.0)
+    seconds = slowest(own)
+    sent = _most(own, "sent_bytes")
+    exact = _most(timed[EXACT], "sent_bytes")
     return dataclasses.replace(
         row,
         parameter_bytes=own[0]["parameter_bytes"],
         seconds=tuple(seconds),
         median_s=statistics.median(seconds),
-        to_gloo=statistics.median(slowest(gloo)) / statistics.median(seconds) if gloo else None,
+        to_gloo=median_ratio(own, timed["gloo"]),
         sent_bytes=sent,
         share_of_exact=sent / exact if sent and exact else None,
-        processor=max((record["processor"] or 0.0 for record in own), default=0.0) or None,
-        used_s=max(record["used_s"] for record in own),
-        waited_s=max(record["waited_s"] for record in own) or None,
-        link_bytes=max(record["link_bytes"] for record in own) or None,
+        processor=_most(own, "processor"),
+        used_s=max(report["used_s"] for report in own),
+        waited_s=_most(own, "waited_s"),
+        link_bytes=_most(own, "link_bytes"),
     )
+
+
+def _most(found: Sequence[Report], key: str) -> float | None:
+    """The largest of all ranks'; None where it is 0 or not known."""
+    return max((report[key] or 0.0 for report in found), default=0.0) or None
 
 
 def _learned(plan: Plan, row: Row, kept: Trainings) -> Row:
@@ -211,65 +222,61 @@ def _learned(plan: Plan, row: Row, kept: Trainings) -> Row:
     )
 
 
-def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
+def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     """The rows as a table for people."""
-    headings = (
-        "moves",
-        "median ms",
-        "to gloo",
-        "MB sent",
-        "of exact",
-        "loss",
-        "test loss",
-        "to the first",
-        "apart",
-        "in the end",
-    )
     rate = "" if plan.rate_bit_s is None else f", links of {plan.rate_bit_s / 1e6:g} Mbit/s"
     where = "" if plan.device == "cpu" else f", weights on {plan.device}"
-    table = FigureTable(f"FSDP2, text transformer, {plan.workers} workers{rate}{where}", headings, left=("moves",))
-    for row in rows:
-        loss = statistics.mean(row.losses) if row.losses else None
-        first = statistics.mean(rows[0].losses) if rows[0].losses else None
-        table.add(
-            row.rival,
-            milliseconds(row.median_s),
-            "" if row.to_gloo is None else f"{row.to_gloo:.2f}",
-            "" if row.sent_bytes is None else f"{row.sent_bytes / 1e6:.1f}",
-            "" if row.share_of_exact is None else f"{row.share_of_exact:.3f}",
-            "" if loss is None else f"{loss:.4f}",
-            "" if not row.test_losses else f"{statistics.mean(row.test_losses):.4f}",
-            "" if loss is None or first is None else f"{loss / first - 1:+.2%}",
-            "" if row.apart_step is None else f"{row.apart_step:.2g}",
-            "" if row.apart is None else f"{row.apart:.2g}",
-        )
+    first = statistics.mean(rows[0].losses) if rows[0].losses else None
     timed = f"{plan.steps} steps each, interleaved; MB sent: per step, by the rank that sent most, from counters"
     trained = (
         f"{plan.epochs} epochs from {plan.seeds} seeds; apart: how far a parameter is from the first rival's after one "
         "step, in norms"
     )
-    table.caption = "; ".join([timed] * bool(plan.steps) + [trained] * bool(plan.epochs))
-    return table
+
+    def to_first(row: Row) -> str:
+        return f"{statistics.mean(row.losses) / first - 1:+.2%}" if row.losses and first is not None else ""
+
+    return table(
+        f"FSDP2, text transformer, {plan.workers} workers{rate}{where}",
+        rows,
+        [
+            ("moves", "rival"),
+            ("median ms", "median_s:ms"),
+            ("to gloo", "to_gloo:.2f"),
+            ("MB sent", lambda row: "" if row.sent_bytes is None else f"{row.sent_bytes / 1e6:.1f}"),
+            ("of exact", "share_of_exact:.3f"),
+            ("loss", lambda row: f"{statistics.mean(row.losses):.4f}" if row.losses else ""),
+            ("test loss", lambda row: f"{statistics.mean(row.test_losses):.4f}" if row.test_losses else ""),
+            ("to the first", to_first),
+            ("apart", "apart_step:.2g"),
+            ("in the end", "apart:.2g"),
+        ],
+        caption="; ".join([timed] * bool(plan.steps) + [trained] * bool(plan.epochs)),
+    )
 
 
-def bounds_of(rows: list[Row]) -> FigureTable:
+def bounds_of(rows: Sequence[Row]) -> FigureTable:
     """A table of the bounds of a step: the link, or the processors that all ranks share."""
-    headings = ("moves", "median ms", "busy", "link ms", "rank's ms", "waited ms", "with own core", "to gloo")
-    table = FigureTable("what bounds a step", headings, left=("moves",))
     gloo = next((row.own_core_s for row in rows if row.rival == "gloo"), None)
-    for row in rows:
-        times = (row.link_s, row.used_s, row.waited_s, row.own_core_s)
-        table.add(
-            row.rival,
-            milliseconds(row.median_s),
-            busy_in_words(row.processor),
-            *("" if each is None else f"{each * 1e3:.0f}" for each in times),
-            "" if gloo is None or row.own_core_s is None else f"{gloo / row.own_core_s:.2f}",
-        )
-    table.caption = (
-        "of a step; busy: this machine's processors, with all ranks on them (*: they set the time); link: "
+
+    def to_gloo(row: Row) -> str:
+        return "" if gloo is None or row.own_core_s is None else f"{gloo / row.own_core_s:.2f}"
+
+    return table(
+        "what bounds a step",
+        rows,
+        [
+            ("moves", "rival"),
+            ("median ms", "median_s:ms"),
+            ("busy", lambda row: busy_in_words(row.processor)),
+            ("link ms", "link_s:ms0"),
+            ("rank's ms", "used_s:ms0"),
+            ("waited ms", "waited_s:ms0"),
+            ("with own core", "own_core_s:ms0"),
+            ("to gloo", to_gloo),
+        ],
+        caption="of a step; busy: this machine's processors, with all ranks on them (*: they set the time); link: "
         "what the bytes alone take, by a host's device; rank's: what one rank used of a processor, without its host's "
         "shard; waited: for gathers and reductions; with own core: link and rank's, a step of ranks with a core each "
-        "if nothing overlaps, and by that gloo's time / this one's"
+        "if nothing overlaps, and by that gloo's time / this one's",
     )
-    return table

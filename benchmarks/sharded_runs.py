@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fanin.benchmarks.kept import Kept
+from fanin.benchmarks.kept import Kept, runs_as_text
 from fanin.errors import FaninError
 
 COMPARED_SEED = 0
@@ -31,6 +31,9 @@ class Run:
     switch_at: str = ""
     """Place of the sums, over links: packets differ by it, and with them the elements that share a scale."""
     device: str = "cpu"
+
+
+Runs = Annotated[tuple[Run, ...], runs_as_text(Run)]
 
 
 @dataclass(frozen=True, slots=True)

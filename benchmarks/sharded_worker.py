@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
-import itertools
-import json
 import os
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,13 +15,13 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT
 from fanin.benchmarks.device_bytes import device_bytes
+from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT, asked_of, group_of_ranks, progress, report
+from fanin.benchmarks.sharded import Asked
 from fanin.benchmarks.sharded_rivals import ShardedRival
 from fanin.benchmarks.sharded_runs import COMPARED_SEED, Run
 from fanin.benchmarks.trainee import LEARNING_RATE, WARM_UP_STEPS, Trainee
-from fanin.benchmarks.usable import UNUSABLE, prepare_nccl, tried
-from fanin.emulation.announced import PROGRESS
+from fanin.benchmarks.usable import device_of_rank, usable_groups
 from fanin.examples import text
 from fanin.examples.sharded import BATCH, shard
 from fanin.examples.sharded import LEARNING_RATE as TRAINING_RATE
@@ -50,18 +47,6 @@ def group_of(rival: ShardedRival) -> dist.ProcessGroup:
     return group
 
 
-def meshes_of(labels: Iterable[str], device: torch.device) -> dict[str, DeviceMesh]:
-    """A mesh for every rival that runs on this device; the others are reported, by every rank."""
-    found = {}
-    for label in dict.fromkeys(labels):
-        group, reason = tried(functools.partial(group_of, ShardedRival.parse(label)), device)
-        if group is not None:
-            found[label] = DeviceMesh.from_group(group, device.type)
-        else:
-            print(json.dumps({"rival": label, UNUSABLE: reason}), flush=True)
-    return found
-
-
 def trainee(rival: ShardedRival, mesh: DeviceMesh, seed: int, learning_rate: float) -> ShardedTrainee:
     """The same weights for every rival."""
     torch.manual_seed(seed)
@@ -81,7 +66,7 @@ def sent_bytes(codecs: ShardCodecs | None) -> float:
     return counted.get("engine.bytes_out", 0) + counted.get("gloo.bytes", 0)
 
 
-def steps_in_turn(meshes: Mapping[str, DeviceMesh], rivals: list[str], steps: int) -> Iterator[dict[str, object]]:
+def steps_in_turn(meshes: Mapping[str, DeviceMesh], rivals: Sequence[str], steps: int) -> None:
     """Every rival takes a step in turn; a report for each at the end."""
     training, _ = text.load()
     usable = [label for label in rivals if label in meshes]
@@ -97,19 +82,20 @@ def steps_in_turn(meshes: Mapping[str, DeviceMesh], rivals: list[str], steps: in
                 passed = zip(one.link_bytes, device_bytes(), before, strict=True)
                 out, come = (known + now - then for known, now, then in passed)
                 one.link_bytes = out, come
-        if dist.get_rank() == 0:
-            yield {PROGRESS: f"step {number + 1} of {WARM_UP_STEPS + steps}"}
+        progress(f"step {number + 1} of {WARM_UP_STEPS + steps}")
     for one in trainees:
-        yield {
-            "rival": one.rival.label,
-            "seconds": one.seconds,
-            "processor": one.processor.share,
-            "used_s": statistics.median(one.used_s),
-            "link_bytes": max(one.link_bytes) / steps,
-            "waited_s": 0.0 if one.codecs is None else sum(row.waited_ms for row in one.codecs.statement()) / 1e3,
-            "parameter_bytes": sum(p.numel() * 4 for p in one.model.parameters()),
-            "sent_bytes": (sent_bytes(one.codecs) - one.bytes_before) / steps,
-        }
+        report(
+            {
+                "rival": one.rival.label,
+                "seconds": one.seconds,
+                "processor": one.processor.share,
+                "used_s": statistics.median(one.used_s),
+                "link_bytes": max(one.link_bytes) / steps,
+                "waited_s": 0.0 if one.codecs is None else sum(row.waited_ms for row in one.codecs.statement()) / 1e3,
+                "parameter_bytes": sum(p.numel() * 4 for p in one.model.parameters()),
+                "sent_bytes": (sent_bytes(one.codecs) - one.bytes_before) / steps,
+            }
+        )
 
 
 def whole(one: ShardedTrainee) -> list[torch.Tensor]:
@@ -123,7 +109,7 @@ def apart(one: ShardedTrainee, reference: list[torch.Tensor]) -> float:
     return max(float((own - first).norm() / first.norm()) for own, first in found)
 
 
-def trainings_in_turn(meshes: Mapping[str, DeviceMesh], runs: list[Run]) -> Iterator[dict[str, object]]:
+def trainings_in_turn(meshes: Mapping[str, DeviceMesh], runs: Sequence[Run]) -> None:
     """One training after the other: the losses, and how far the weights are from the first rival's."""
     references: dict[str, list[torch.Tensor]] = {}
     for number, run in enumerate(runs):
@@ -131,14 +117,11 @@ def trainings_in_turn(meshes: Mapping[str, DeviceMesh], runs: list[Run]) -> Iter
             continue
         one = trainee(ShardedRival.parse(run.rival), meshes[run.rival], run.seed, TRAINING_RATE)
         compared = references if run.seed == COMPARED_SEED else None
-        for report in training_of(run, one, compared):
-            yield report if PROGRESS in report else {"training": number, **report}
+        report({"training": number, **training_of(run, one, compared)})
 
 
-def training_of(
-    run: Run, one: ShardedTrainee, references: dict[str, list[torch.Tensor]] | None
-) -> Iterator[dict[str, object]]:
-    """Progress, and at the end a report. `references`: weights that others are compared with, made by the first one."""
+def training_of(run: Run, one: ShardedTrainee, references: dict[str, list[torch.Tensor]] | None) -> dict[str, object]:
+    """Train, and report the end. `references`: weights that others are compared with, made by the first one."""
     training, test = text.load()
     rank, workers = dist.get_rank(), dist.get_world_size()
     sampler: DistributedSampler[TensorDataset] = DistributedSampler(training, workers, rank, seed=run.seed)
@@ -151,15 +134,14 @@ def training_of(
             losses.append(one.step(*(each.to(one.device) for each in batch)))
             if references is not None and epoch == 0 and len(losses) == 1:
                 apart_step = apart(one, references.setdefault("step", whole(one)))
-        if rank == 0:
-            yield {PROGRESS: f"seed {run.seed}, {run.rival}, epoch {epoch + 1} of {run.epochs}"}
+        progress(f"seed {run.seed}, {run.rival}, epoch {epoch + 1} of {run.epochs}")
     mean = torch.stack(losses).mean().cpu()
     dist.all_reduce(mean)
     inputs, classes = (each.to(one.device) for each in test.tensors)
     with torch.no_grad():
         tested = cross_entropy(one.model(inputs[rank::workers]).float(), classes[rank::workers]).cpu()
     dist.all_reduce(tested)
-    yield {
+    return {
         "loss": mean.item() / workers,
         "test_loss": tested.item() / workers,
         "apart_step": apart_step,
@@ -167,33 +149,19 @@ def training_of(
     }
 
 
-def run(rivals: list[str], steps: int, trainings: list[Run], device_type: str) -> None:
-    """Measure and print the requested steps and trainings."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    device = torch.device(device_type)
-    if device.type == "cuda":  # ranks share devices where there are fewer
-        device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-    prepare_nccl(dist.get_rank(), os.environ)
-    meshes = meshes_of([*(rivals if steps else ()), *(run.rival for run in trainings)], device)
-    timed = steps_in_turn(meshes, rivals, steps) if steps else ()
-    for line in itertools.chain(timed, trainings_in_turn(meshes, trainings)):
-        print(json.dumps(line), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+def run(asked: Asked) -> None:
+    """Measure and report the requested steps and trainings."""
+    with group_of_ranks():
+        device = device_of_rank(asked.device)
+        labels = [*(asked.rivals if asked.steps else ()), *(run.rival for run in asked.trainings)]
+        groups = usable_groups(
+            {label: functools.partial(group_of, ShardedRival.parse(label)) for label in labels}, device
+        )
+        meshes = {label: DeviceMesh.from_group(group, device.type) for label, group in groups.items()}
+        if asked.steps:
+            steps_in_turn(meshes, asked.rivals, asked.steps)
+        trainings_in_turn(meshes, asked.trainings)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rivals", required=True, help="labels of those whose steps are timed, separated by commas")
-    parser.add_argument("--steps", type=int, default=0)
-    parser.add_argument("--trainings", default="[]", help="a JSON list of the Runs of sharded_runs.py")
-    parser.add_argument("--device", default="cpu")
-    arguments = parser.parse_args()
-    run(
-        arguments.rivals.split(","),
-        arguments.steps,
-        [Run(**each) for each in json.loads(arguments.trainings)],
-        arguments.device,
-    )
+    run(asked_of(Asked, __doc__))

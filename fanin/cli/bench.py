@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanin.cli import extras, output
+from fanin.cli import extras, later, output
 from fanin.cli.epilogs import epilog
+from fanin.cli.fields import parameter, with_options
 
 if TYPE_CHECKING:
     from fanin.emulation.network.topology import Link
@@ -27,134 +31,62 @@ NOT_BESIDE_SHARED_LINK = (
 app = typer.Typer(no_args_is_help=True, help="Measure against other backends.")
 
 
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One command: the module of its name in fanin.benchmarks, which has a `Plan` and `bench` (harness.py)."""
+
+    text: str
+    """Help of the command."""
+    extra: str = "torch"
+    """Extra of pyproject.toml that it needs beyond fanin's own dependencies."""
+    alone: str = ""
+    """Field of a flag with which it needs nothing more."""
+    page: bool = False
+    """Whether it has a record and a page besides its rows."""
+
+
+BENCHMARKS = {
+    "codecs": Benchmark(
+        "Measure what gradient codecs lose, send and take; with --train, how fast they learn over slow links.",
+        extra="demo",
+        page=True,
+    ),
+    "sharded": Benchmark("Time and train FSDP2 with exact and with quantized moves."),
+    "collectives": Benchmark(
+        "Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."
+    ),
+    "allreduce": Benchmark("Time torch.distributed.all_reduce over fanin and its rivals.", page=True),
+    "cost": Benchmark(
+        "Processor time of an all-reduce per call and host, beside gloo's, and what links need of it (root)."
+    ),
+}
+
+
+def made(name: str, benchmark: Benchmark) -> Callable[..., None]:
+    """The command's function: its options are the fields of the benchmark's Plan."""
+    module = importlib.import_module(f"fanin.benchmarks.{name}")
+
+    def bench(make: Callable[[], Any], given: Mapping[str, Any], **files: Path | None) -> None:
+        if not given.get(benchmark.alone):
+            extras.require(benchmark.extra, f"`fanin bench {name}`")
+        output.check(*files.values())
+        from fanin.benchmarks.harness import Output
+
+        module.bench(make(), Output(**files, command=output.command_line()))
+
+    files = [parameter("json", output.JsonFile)]
+    if benchmark.page:
+        files += [parameter("record", output.RecordFile), parameter("html", output.HtmlFile)]
+    return with_options(module.Plan, bench, benchmark.text, files)
+
+
+for _name, _benchmark in BENCHMARKS.items():
+    later.add(app, _name, _benchmark.text, partial(made, _name, _benchmark), epilog(_name))
+
+
 @app.callback()
 def bench() -> None:
     """Measure against other backends, in one run, with every result checked."""
-
-
-@app.command(epilog=epilog("allreduce"))
-def allreduce(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,
-    bytes_: Annotated[
-        int, typer.Option("--bytes", min=4, max=MAX_BYTES, help="Bytes of float32 per worker.")
-    ] = 26_214_400,
-    lanes: Annotated[
-        str, typer.Option(help="fanin's lane widths, separated by commas: 8 (packed), 4/8 (bits up / down).")
-    ] = "32,16,8",
-    against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
-    samples: Annotated[int, typer.Option(min=11, max=MAX_SAMPLES, help="Samples per rival, at least 11.")] = 11,
-    loss: Annotated[
-        str, typer.Option(help="Rows behind a fault injector: percent of datagrams dropped, separated by commas.")
-    ] = "",
-    json: output.JsonFile = None,
-    record: output.RecordFile = None,
-    html: output.HtmlFile = None,
-) -> None:
-    """Time torch.distributed.all_reduce over fanin and its rivals."""
-    extras.require("torch", "`fanin bench allreduce`")
-    output.check(json, record, html)
-    from rich.console import Console
-
-    from fanin.benchmarks import allreduce as benchmark
-
-    rivals = tuple(name for name in against.split(",") if name)
-    plan = benchmark.Plan(
-        workers=workers,
-        bytes=bytes_,
-        lanes=_lanes(lanes),
-        against=rivals,
-        samples=samples,
-        loss_percent=_percentages(loss),
-    )
-    benchmark.bench(
-        plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
-    )
-
-
-@app.command(epilog=epilog("codecs"))
-def codecs(
-    workers: Annotated[
-        str, typer.Option(help="Worker processes, 2..32; with --train several numbers, separated by commas.")
-    ] = "4",
-    bytes_: Annotated[
-        int, typer.Option("--bytes", min=4096, max=MAX_BYTES, help="Bytes of float32 per worker.")
-    ] = 4_194_304,
-    codecs: Annotated[str, typer.Option(help="As docs/codecs.md has them, separated by commas; all by default.")] = "",
-    values: Annotated[
-        str, typer.Option(help="normal, student, or gradients captured at a step of digits or text: digits@50.")
-    ] = "normal,student,digits@50",
-    steps: Annotated[
-        int | None,
-        typer.Option(
-            min=3, max=100_000, help="Of each codec on each distribution, 5; with --train of training, by the task."
-        ),
-    ] = None,
-    train: Annotated[
-        bool, typer.Option("--train", help="Train through each of them, and time steps over slow star links (root).")
-    ] = False,
-    task: Annotated[str, typer.Option(help="With --train: digits, text; separated by commas.")] = "digits",
-    rates: Annotated[
-        str, typer.Option(help="With --train: of the links, separated by commas; none: only what is learned.")
-    ] = "100mbit,1gbit",
-    batch: Annotated[
-        int | None, typer.Option(min=2, max=1024, help="With --train: samples per step over all workers together.")
-    ] = None,
-    timed: Annotated[int, typer.Option(min=4, max=1000, help="With --train: steps over links of each rate.")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, max=100, help="With --train: trainings, each of its own seed.")] = 1,
-    runs: Annotated[
-        Path | None,
-        typer.Option(help="With --train: file that keeps every training; those that it has are not done again."),
-    ] = None,
-    json: output.JsonFile = None,
-    record: output.RecordFile = None,
-    html: output.HtmlFile = None,
-) -> None:
-    """Measure what gradient codecs lose, send and take; with --train, how fast they learn over slow links."""
-    extras.require("demo", "`fanin bench codecs`")
-    output.check(json, record, html)
-    from rich.console import Console
-
-    from fanin.benchmarks import codecs as benchmark
-    from fanin.errors import ConfigurationError
-
-    chosen, numbers = benchmark.split(codecs), _numbers("workers", workers)
-    if train:
-        from fanin.benchmarks import codecs_train, codecs_train_rows
-        from fanin.emulation.network.units import rate_bit_s
-
-        found = [rate_bit_s(text) for text in rates.split(",")]
-        plan = codecs_train_rows.Plan(
-            tasks=tuple(task.split(",")),
-            workers=numbers,
-            steps=steps,
-            timed_steps=timed,
-            repeats=repeats,
-            batch=batch,
-            rates_bit_s=tuple(rate for rate in found if rate is not None),
-            codecs=chosen,
-        )
-        codecs_train.bench(
-            plan,
-            runs_file=runs,
-            json_file=json,
-            record_file=record,
-            html=html,
-            console=Console(),
-            command=output.command_line(),
-        )
-        return
-    if record is not None or html is not None or runs is not None:
-        raise ConfigurationError("--record, --html and --runs are of `fanin bench codecs --train`")
-    if len(numbers) != 1:
-        raise ConfigurationError("several numbers of workers are for `fanin bench codecs --train`")
-    measured = benchmark.Plan(
-        workers=numbers[0],
-        bytes=bytes_,
-        steps=5 if steps is None else steps,
-        codecs=chosen,
-        values=tuple(values.split(",")),
-    )
-    benchmark.bench(measured, json_file=json, console=Console())
 
 
 @app.command(epilog=epilog("network"))
@@ -292,127 +224,6 @@ def network(
     benchmark.bench(
         plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
     )
-
-
-@app.command(epilog=epilog("sharded"))
-def sharded(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Hosts, of one rank each.")] = 8,
-    rate: Annotated[
-        str, typer.Option(help="Of every link, each way (root): 100mbit, 1gbit. none: this machine, without links.")
-    ] = "100mbit",
-    switch_at: Annotated[str, typer.Option(help="own (a port per host), rank0, hosts, spare:K.")] = "hosts",
-    rivals: Annotated[
-        str,
-        typer.Option(
-            help="Of gloo, gloo-bfloat16, nccl, nccl-bfloat16 (both over sockets), fanin-32, fanin-8, fanin-8-kept "
-            "(codes kept for backward), fanin-6, fanin-4; separated by commas."
-        ),
-    ] = "gloo,gloo-bfloat16,fanin-32,fanin-8",
-    device: Annotated[
-        str, typer.Option(help="Of weights and gradients: cpu or cuda; ranks share devices where there are fewer.")
-    ] = "cpu",
-    steps: Annotated[int, typer.Option(min=0, max=MAX_SAMPLES, help="To time, per rival.")] = 5,
-    epochs: Annotated[int, typer.Option(min=0, max=1000, help="To train, per rival and seed.")] = 0,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Of weights and order of samples.")] = 1,
-    runs: Annotated[
-        Path | None, typer.Option(help="File that keeps every training; those that it has are not done again.")
-    ] = None,
-    json: output.JsonFile = None,
-) -> None:
-    """Time and train FSDP2 with exact and with quantized moves."""
-    extras.require("torch", "`fanin bench sharded`")
-    output.check(json, None, None)
-    from rich.console import Console
-
-    from fanin.benchmarks import sharded as benchmark
-    from fanin.emulation.network.switch_place import SwitchPlace
-
-    plan = benchmark.Plan(
-        workers=workers,
-        link=_link(rate, workers, switch_at),
-        switch_at=SwitchPlace.parse(switch_at),
-        rivals=tuple(each for each in rivals.split(",") if each),
-        steps=steps,
-        epochs=epochs,
-        seeds=seeds,
-        device=device,
-    )
-    benchmark.bench(plan, runs_file=runs, json_file=json, console=Console())
-
-
-@app.command(epilog=epilog("collectives"))
-def collectives(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Hosts, of one rank each.")] = 4,
-    rate: Annotated[
-        str, typer.Option(help="Of every link, each way (root): 100mbit, 1gbit. none: this machine, without links.")
-    ] = "none",
-    switch_at: Annotated[str, typer.Option(help="Over links: own (a port per host), rank0, hosts, spare:K.")] = "hosts",
-    which: Annotated[
-        str, typer.Option(help="Of broadcast, all_gather, reduce_scatter, reduce, all_reduce; separated by commas.")
-    ] = "broadcast,all_gather,reduce_scatter",
-    bytes_: Annotated[
-        str, typer.Option("--bytes", help="Of the whole float32 tensor, several separated by commas.")
-    ] = "26214400",
-    lanes: Annotated[str, typer.Option(help="fanin's lane widths of sums, separated by commas.")] = "32",
-    samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Samples per rival, size and collective.")] = 11,
-    device: Annotated[
-        str, typer.Option(help="Of the tensors: cpu or cuda; ranks share devices where there are fewer.")
-    ] = "cpu",
-    json: output.JsonFile = None,
-) -> None:
-    """Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."""
-    extras.require("torch", "`fanin bench collectives`")
-    output.check(json, None, None)
-    from rich.console import Console
-
-    from fanin.benchmarks import collectives as benchmark
-    from fanin.emulation.network.switch_place import SwitchPlace
-
-    plan = benchmark.Plan(
-        workers=workers,
-        link=_link(rate, workers, switch_at),
-        switch_at=SwitchPlace.parse(switch_at),
-        collectives=tuple(each for each in which.split(",") if each),
-        sizes=_numbers("bytes", bytes_),
-        lanes=_lanes(lanes),
-        samples=samples,
-        device=device,
-    )
-    benchmark.bench(plan, json_file=json, console=Console())
-
-
-@app.command(epilog=epilog("cost"))
-def cost(
-    hosts: Annotated[
-        str, typer.Option(help="Namespaces with a rank and a shard each; several numbers separated by commas.")
-    ] = "2",
-    mtu: Annotated[str, typer.Option(help="Of every link, several separated by commas.")] = "1500",
-    bytes_: Annotated[int, typer.Option("--bytes", min=4, max=MAX_BYTES, help="Of float32 per rank.")] = 26_214_400,
-    lanes: Annotated[str, typer.Option(help="fanin's lane widths, separated by commas.")] = "32,16,8,8/8",
-    untagged: Annotated[
-        str, typer.Option(help="Lane widths to measure with authenticate=False as well, separated by commas.")
-    ] = "8",
-    samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Of every rival, in turn.")] = 5,
-    calls: Annotated[int, typer.Option(min=1, max=20, help="Of a sample.")] = 10,
-    json: output.JsonFile = None,
-) -> None:
-    """Processor time of an all-reduce per call and host, beside gloo's, and what links need of it (root)."""
-    extras.require("torch", "`fanin bench cost`")
-    output.check(json, None, None)
-    from rich.console import Console
-
-    from fanin.benchmarks import cost as benchmark
-
-    plan = benchmark.Plan(
-        hosts=_numbers("hosts", hosts),
-        mtus=_numbers("mtu", mtu),
-        bytes=bytes_,
-        lanes=_lanes(lanes),
-        untagged=_lanes(untagged),
-        samples=samples,
-        calls=calls,
-    )
-    benchmark.bench(plan, json_file=json, console=Console())
 
 
 @app.command(epilog=epilog("staleness"))

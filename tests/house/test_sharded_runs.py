@@ -11,12 +11,13 @@ import pytest
 from rich.console import Console
 
 from fanin.benchmarks import sharded
+from fanin.benchmarks.harness import Output
 from fanin.benchmarks.sharded_runs import Outcome, Run, Trainings, outcome_of, to_do
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.errors import ConfigurationError, FaninError
 
 PLAN = sharded.Plan(
-    workers=2, link=None, switch_at=SwitchPlace("hosts"), rivals=("gloo", "fanin-8"), steps=0, epochs=3, seeds=2
+    workers=2, rate_bit_s=None, switch_at=SwitchPlace("hosts"), rivals=("gloo", "fanin-8"), steps=0, epochs=3, seeds=2
 )
 
 
@@ -54,7 +55,8 @@ def test_the_first_rival_trains_again_where_others_are_compared_with_its_weights
 def test_rows_are_made_of_the_file_where_it_has_every_training(tmp_path: Path) -> None:
     all_in(tmp_path / "runs.json")
     screen, rows_file = io.StringIO(), tmp_path / "rows.json"
-    sharded.bench(PLAN, runs_file=tmp_path / "runs.json", json_file=rows_file, console=Console(file=screen))
+    plan = dataclasses.replace(PLAN, runs=tmp_path / "runs.json")
+    sharded.bench(plan, Output(json=rows_file, console=Console(file=screen)))
     rows = json.loads(rows_file.read_text())
     assert [row["losses"] for row in rows] == [[2.0, 3.0], [2.1, 3.1]]
     assert rows[1]["test_losses"] == [3.1, 4.1]
