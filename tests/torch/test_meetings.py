@@ -158,16 +158,17 @@ def test_an_overlapped_result_is_applied_one_period_late_and_nothing_is_lost(gro
             self.weight = nn.Parameter(torch.zeros(5))
 
     def act(rank: int) -> torch.Tensor:
-        own = Rank(groups, rank, Constant(), period=4, overlap=4)
+        model = Constant()
+        own = Rank(groups, rank, model, period=4, overlap=4)
         seen = []
         for _ in range(12):
-            own.model.weight.grad = torch.full((5,), float(rank + 1))
+            model.weight.grad = torch.full((5,), float(rank + 1))
             own.training.step()
-            seen.append(float(own.model.weight.detach()[0]))
+            seen.append(float(model.weight.detach()[0]))
         assert seen[3] == pytest.approx(-4 * RATE * (rank + 1))  # under way, so the weights are this rank's own
         assert seen[7] == pytest.approx(-4 * RATE * 2)  # the mean of the first period
         own.training.flush()
-        return own.model.weight.detach().clone()
+        return model.weight.detach().clone()
 
     for each in on_every_rank(act):
         torch.testing.assert_close(each, torch.full((5,), -12 * RATE * 2), rtol=1e-5, atol=1e-5)
@@ -245,7 +246,7 @@ def test_a_step_that_the_scaler_skips_counts_and_meetings_stay_aligned(groups: G
             inputs, targets = batch(rank, step)
             scaler.scale(nn.functional.cross_entropy(own.model(inputs), targets)).backward()
             if (rank, step) == (1, 1):
-                own.model[0].weight.grad[0, 0] = torch.inf  # type: ignore[index, union-attr]
+                own.model[0].weight.grad[0, 0] = torch.inf  # type: ignore[index]
             own.training.step(scaler=scaler)
             scaler.update()
         assert own.training.in_step
@@ -262,7 +263,7 @@ def test_a_rank_that_is_not_finite_is_left_out_and_begins_anew(groups: Groups) -
         for step in range(4):
             learn(own.model, rank, step)
             if (rank, step) == (2, 0):
-                own.model[0].weight.grad[0, 0] = torch.nan  # type: ignore[index, union-attr]
+                own.model[0].weight.grad[0, 0] = torch.nan  # type: ignore[index]
             own.training.step()
         return weights(own.model), own.training.totals.left_out
 
@@ -278,7 +279,7 @@ def test_training_that_has_diverged_everywhere_ends_and_rolls_back(groups: Group
         own.train(2)
         met = weights(own.model)
         own.train(1, 2)
-        own.model[0].weight.data[0, 0] = torch.nan  # type: ignore[index, union-attr]
+        own.model[0].weight.data[0, 0] = torch.nan  # type: ignore[index]
         learn(own.model, rank, 3)
         with pytest.raises(NotFiniteError, match="ranks 0, 1, 2"):
             own.training.step()
@@ -410,7 +411,7 @@ def test_a_model_that_changed_between_meetings_is_named_on_every_rank(groups: Gr
         own = Rank(groups, rank, period=2)
         own.train(3)
         if rank == 1:
-            own.model[0].weight.requires_grad_(False)  # type: ignore[index, union-attr]
+            own.model[0].weight.requires_grad_(False)  # type: ignore[index]
         with pytest.raises(ConfigurationError, match="rank 1: the optimizer's parameters"):
             own.train(1, 3)
 
@@ -426,7 +427,7 @@ def test_what_cannot_meet_is_refused(groups: Groups) -> None:
         ({"period": 8, "codec": "no_such"}, ConfigurationError, "no_such"),
     ):
         with pytest.raises(kind, match=word):
-            LocalSteps(model, optimizer, group=groups[0], **wrong)  # type: ignore[arg-type]
+            LocalSteps(model, optimizer, group=groups[0], **wrong)
     double = nn.Linear(2, 2).double()
     with pytest.raises(UnsupportedError, match="float64"):
         LocalSteps(double, torch.optim.SGD(double.parameters(), lr=RATE), period=2, group=groups[0])

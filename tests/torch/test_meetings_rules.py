@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -136,7 +137,7 @@ class Ledger:
         self.landings: list[tuple[int, int]] = []  # number, step
         self.in_the_air: Counter[int] = Counter()
 
-    def act(self, actions: list[Launch | Land]) -> None:
+    def act(self, actions: Sequence[Launch | Land]) -> None:
         for action in actions:
             if isinstance(action, Launch):
                 assert action.number == len(self.launches)

@@ -1,6 +1,6 @@
 """A model's buffers at a meeting, such as BatchNorm's running statistics: means of floats, maxima of counts.
 
-What travels is what each rank changed since the last meeting, in 32-bit lanes, so a narrow codec never rounds them.
+Changes since the last meeting travel in 32-bit lanes, so a narrow codec never rounds them.
 Masks of bools and complex numbers are left as they are.
 """
 
@@ -60,7 +60,7 @@ class Buffers:
 
 
 class BufferSums:
-    """Sums under way."""
+    """Sums of one meeting's buffers, under way."""
 
     def __init__(self, buffers: Buffers, group: FaninProcessGroup, changes: torch.Tensor, counts: torch.Tensor) -> None:
         self._buffers, self._changes, self._counts = buffers, changes, counts

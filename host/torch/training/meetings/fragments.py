@@ -29,7 +29,7 @@ class Segment:
 
     @property
     def count(self) -> int:
-        """Number of elements."""
+        """Number of elements of all rows together."""
         return math.prod(self.shape)
 
     def read(self) -> torch.Tensor:
@@ -60,7 +60,7 @@ class Fragment:
 
     @property
     def count(self) -> int:
-        """Number of elements."""
+        """Number of elements of all rows together."""
         return sum(each.count for each in self.segments)
 
     def weights(self) -> Floats:
@@ -71,7 +71,7 @@ class Fragment:
         return cast(Floats, out.numpy())
 
     def delta(self, start: Floats) -> torch.Tensor:
-        """What training has subtracted from `start`, shape (count,).
+        """Return the change that training has subtracted from `start`, shape (count,).
 
         `start` counts as rounded to each parameter's type, in which the worker began: rounding is no training.
         """

@@ -42,13 +42,25 @@ class LateMeetings:
         self._job: StaleJob | None = None
         self.in_step = True
         """Whether nothing was handed in since the last flush."""
+        self._waiting = False
+        """Whether the delta is handed in, and its result has not come."""
 
     def meet(self) -> None:
         """Hand the model's delta in; once its meeting, or a later one, has a result, the model gets the start weights.
 
-        A delta that is not finite counts as 0. Raises the session's failure, CollectiveTimeoutError.
+        A delta that is not finite counts as 0. Raises the session's failure, and CollectiveTimeoutError, after which it
+        may be called again: the delta counts once.
         """
         self.in_step = False
+        if not self._waiting:
+            self._hand_in()
+        assert self._job is not None
+        self._job.runner.wait_for_results()
+        self._waiting = False
+        self._job.resumed()
+        self.begin()
+
+    def _hand_in(self) -> None:
         delta: Floats = self._fragment.delta(self._base).numpy()
         share = np.float32(1.0 / self._group.size())
         if not np.isfinite(delta).all():
@@ -67,9 +79,7 @@ class LateMeetings:
         runner = self._job.runner
         self._job.stepped()
         runner.hand_in(lambda out: np.copyto(out, delta), runner.rounds.base)
-        runner.wait_for_results()
-        self._job.resumed()
-        self.begin()
+        self._waiting = True
 
     def flush(self) -> list[Account]:
         """Let everything late land; the model then has the same weights on every rank. Collective.
@@ -95,6 +105,7 @@ class LateMeetings:
         if self._job is not None:
             self._job.close()
             self._job = None
+            self._waiting = False
 
     def _take(self, result: Result) -> None:
         """In the runner's thread. A meeting without contributions moves nothing."""

@@ -120,7 +120,7 @@ class LocalSteps:
         self._buffers = Buffers(model)
         self._schedule = Schedule(fragments, overlap)
         self._todo: deque[Action] = deque()
-        """What is due and not done, since an error came between."""
+        """Actions that are due and not done, since an error came between."""
         self._exchanges: dict[int, Exchange] = {}
         self._failure: Exception | None = None
         self._period = 0
@@ -172,7 +172,7 @@ class LocalSteps:
         return result
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """The optimizer's."""
+        """Clear the gradients, as the optimizer does."""
         self.optimizer.zero_grad(set_to_none)
 
     def flush(self) -> list[Account]:
@@ -279,9 +279,10 @@ class LocalSteps:
         try:
             self._exchanges[action.number] = self._exchange(action, part)
         except BaseException as error:  # some of it may have been sent, so nothing can go on after it
-            self._failure = (
-                error if isinstance(error, Exception) else FaninError(f"interrupted in a meeting: {error!r}")
-            )
+            if interrupts(error) or not isinstance(error, Exception):
+                self._failure = FaninError(f"a meeting was interrupted while it was launched: {error!r}")
+            else:
+                self._failure = error
             raise
         part.met_step = self._schedule.step
         part.handed_in = part.fragment.weights() if self.plan.overlap else None
@@ -338,7 +339,8 @@ class LocalSteps:
             raise
         if mean is not None:
             take(part.outer, mean, self.plan.outer, exchange.base)
-        part.set_weights("keep" if self._flushing else self.plan.mix)
+        left_out = self.group.rank() in missing
+        part.set_weights(0.0 if left_out else "keep" if self._flushing else self.plan.mix)
         exchange.take_buffers()
         del self._exchanges[action.number]
         self._furthest_step = max(each.step for each in said)
@@ -346,7 +348,7 @@ class LocalSteps:
         self.totals.meetings += 1
         self.totals.payload_bytes += exchange.payload_bytes
         self.totals.waited_s += exchange.waited_s
-        if self.group.rank() in missing:
+        if left_out:
             self._left_out(action)
 
     def _left_out(self, action: Land) -> None:

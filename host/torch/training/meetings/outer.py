@@ -38,9 +38,9 @@ class Outer:
     lr: float = 1.0
     """Outer learning rate, above 0."""
     momentum: float = 0.0
-    """0..1, below 1."""
+    """Share of the past in the outer momentum, 0..1 and below 1."""
     nesterov: bool = False
-    """Nesterov's momentum."""
+    """Whether the step looks ahead, as Nesterov's momentum does."""
     clip: float | None = None
     """Largest Euclidean norm of a fragment's momentum (CO2's outer momentum clipping), above 0; None: any."""
     gap: float | Literal["measured"] = 1.0
@@ -50,7 +50,7 @@ class Outer:
 
     def __post_init__(self) -> None:
         legal = 0 < self.lr < math.inf and 0 <= self.momentum < 1 and (self.clip is None or self.clip > 0)
-        gap = self.gap == "measured" or (not isinstance(self.gap, str) and 0 < self.gap < math.inf)
+        gap = self.gap == "measured" if isinstance(self.gap, str) else 0 < self.gap < math.inf
         if not legal or not gap or (self.nesterov and not self.momentum):
             raise ConfigurationError(
                 f"{self}: lr, clip and gap (or 'measured') must be above 0, momentum in 0..1 and below 1, and above 0 "
@@ -75,7 +75,7 @@ class OuterState:
 
     @classmethod
     def of(cls, start: Floats, outer: Outer) -> OuterState:
-        """At the beginning."""
+        """The state before the first meeting."""
         return cls(start, np.zeros(len(start) if outer.momentum else 0, np.float32))
 
 

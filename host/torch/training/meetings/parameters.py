@@ -1,4 +1,4 @@
-"""Which parameters local steps train, and what of a model or a group does not go together with them."""
+"""The parameters that local steps train, and checks of model and group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def facts(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Facts]:
-    """What must not change between meetings, of every parameter of the optimizer; -1: no longer in the model.
+    """Facts of every parameter of the optimizer that stay the same between meetings; -1: no longer in the model.
 
     FSDP2 puts other tensors into the module while it computes, so a sharded parameter counts by the optimizer alone.
     """

@@ -36,7 +36,7 @@ class Part:
     rank goes on from the start weights."""
 
     def delta(self) -> torch.Tensor:
-        """What this rank has learned and not handed in, shape (count,)."""
+        """The change that this rank has learned and not handed in, shape (count,)."""
         return self.fragment.delta(self.outer.start if self.handed_in is None else self.handed_in)
 
     def set_weights(self, mix: float | Literal["keep"]) -> None:

@@ -43,7 +43,7 @@ class Every(Period):
 
     @property
     def shortest(self) -> int:
-        """The period itself."""
+        """The period itself, which never changes."""
         return self.count
 
 

@@ -41,7 +41,7 @@ class Plan:
                 f"overlap = {self.overlap}; must be in 0..{shortest}, the shortest period of {self.period}, since a "
                 "fragment's meeting is over before its next one"
             )
-        legal = self.mix == "keep" or (not isinstance(self.mix, str) and 0 <= self.mix < 1)
+        legal = self.mix == "keep" if isinstance(self.mix, str) else 0 <= self.mix < 1
         if not legal or (self.mix and not self.overlap):
             raise ConfigurationError(
                 f"mix = {self.mix!r}; must be 'keep', or in 0..1 and below 1, and 0 without overlap, where replicas "

@@ -10,7 +10,7 @@ class Totals:
     """Sums over all meetings of this rank that have landed."""
 
     meetings: int = 0
-    """Meetings of fragments."""
+    """Number of meetings, each of one fragment."""
     payload_bytes: int = 0
     """In words of contributions, without headers: what this rank sent, and about what it received."""
     waited_s: float = 0.0
