@@ -29,6 +29,7 @@ from fanin.addresses import SwitchList
 from fanin.benchmarks.advice_gpus import gpu_notes
 from fanin.benchmarks.advice_links import Listener, round_trip_s, send_datagrams, stream
 from fanin.benchmarks.advice_meeting import meet
+from fanin.benchmarks.advice_meetings import meeting_notes
 from fanin.benchmarks.advice_prediction import (
     Choice,
     Forecast,
@@ -219,6 +220,7 @@ class _Rank:
             return None
         gpus = [None if each["gpu"] is None else Gpu(**each["gpu"]) for each in self.facts]
         notes += gpu_notes(network, gpus, profile, best)
+        notes += meeting_notes(network, self.plan.lanes, profile, best)
         names = tuple(self.facts[leader]["host"] for leader in self.hosts.leaders)
         racks: tuple[str, ...] = ()
         if best is not None and best.choice.place == "racks":
