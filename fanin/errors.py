@@ -110,6 +110,10 @@ class NonFiniteError(FaninError, ArithmeticError):
         """By rank: the name of the parameter with the first such element; None where it is not known."""
 
 
+class DivergedError(FaninError, ArithmeticError):
+    """Every rank's local steps have led to weights that are not finite, so a meeting has nothing to take."""
+
+
 class ArgumentError(FaninError, ValueError):
     """A collective's arguments do not go together: sizes, element types, devices, or a rank that there is not."""
 

@@ -39,6 +39,7 @@ from fanin.advice.forecasts import (
 )
 from fanin.advice.gpu_notes import gpu_notes
 from fanin.advice.link_probes import Listener, round_trip_s, send_datagrams, stream
+from fanin.advice.local_step_notes import meeting_notes
 from fanin.advice.meeting_point import meet
 from fanin.benchmarks.allreduce import checked_error
 from fanin.benchmarks.harness import slowest
@@ -219,6 +220,7 @@ class _Rank:
             return None
         gpus = [None if each["gpu"] is None else Gpu(**each["gpu"]) for each in self.facts]
         notes += gpu_notes(network, gpus, profile, best)
+        notes += meeting_notes(network, self.plan.lanes, profile, best)
         names = tuple(self.facts[leader]["host"] for leader in self.hosts.leaders)
         racks: tuple[str, ...] = ()
         if best is not None and best.choice.place == "racks":

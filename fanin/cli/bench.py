@@ -75,6 +75,9 @@ BENCHMARKS = {
         extra="demo",
         page=True,
     ),
+    "meetings": Benchmark(
+        "Train by local steps with few meetings, beside DDP, over slow links.", extra="demo", page=True
+    ),
     "sharded": Benchmark("Time and train FSDP2 with exact and with quantized moves."),
     "collectives": Benchmark(
         "Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."

@@ -56,6 +56,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sudo fanin bench network --workers 8 --rate 100mbit --against gloo,mpi",
         "sudo fanin bench network --workers 4 --rate 1gbit --bytes 65536,1048576,26214400 --steps 5",
     ),
+    "meetings": (
+        "sudo fanin bench meetings --task digits --rate 4mbit",
+        "sudo fanin bench meetings --task text --rate 100mbit --steps 48 --step-ms 100 --repeats 1 --conditions even",
+        "fanin bench meetings --rate none --modes ddp-gloo,diloco,co2-8/8,alone",
+    ),
     "staleness": (
         "fanin bench staleness --plot staleness.png",
         "fanin bench staleness --conditions even,slow-worker --steps 100",

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from fanin.host.torch.training.asynchronous import AsynchronousOptimizer
     from fanin.host.torch.training.codec_hook import CodecState, codec_hook
     from fanin.host.torch.training.hooks import LanesState, lanes_hook
+    from fanin.host.torch.training.meetings.describe import describe_training
+    from fanin.host.torch.training.meetings.local_steps import LocalSteps
+    from fanin.host.torch.training.meetings.outer import Outer
+    from fanin.host.torch.training.meetings.period import Every, Quadratic
     from fanin.host.torch.training.membership import Membership
     from fanin.host.torch.training.nonfinite import nonfinite_reports, on_nonfinite
     from fanin.host.torch.training.rank_watch import RankReport, watch_ranks
@@ -27,9 +31,13 @@ if TYPE_CHECKING:
 _WHERE = {
     "AsynchronousOptimizer": "asynchronous",
     "CodecState": "codec_hook",
+    "Every": "meetings.period",
     "LanesState": "hooks",
+    "LocalSteps": "meetings.local_steps",
     "Membership": "membership",
+    "Outer": "meetings.outer",
     "ProcessGroupFanin": "torchft_group",
+    "Quadratic": "meetings.period",
     "RankReport": "rank_watch",
     "ShardCodecs": "shard_codecs",
     "StaleOptions": "stale",
@@ -38,6 +46,7 @@ _WHERE = {
     "check_replicas": "replicas",
     "check_replicas_every": "replicas",
     "codec_hook": "codec_hook",
+    "describe_training": "meetings.describe",
     "is_newcomer": "stale",
     "lanes_hook": "hooks",
     "nonfinite_reports": "nonfinite",
@@ -52,10 +61,14 @@ _WHERE = {
 __all__ = [
     "AsynchronousOptimizer",
     "CodecState",
+    "Every",
     "FaninProcessGroup",
     "LanesState",
+    "LocalSteps",
     "Membership",
+    "Outer",
     "ProcessGroupFanin",
+    "Quadratic",
     "RankReport",
     "ShardCodecs",
     "StaleOptions",
@@ -66,6 +79,7 @@ __all__ = [
     "codec_hook",
     "counters",
     "create",
+    "describe_training",
     "is_newcomer",
     "lanes_hook",
     "nonfinite_reports",

@@ -1,0 +1,263 @@
+"""`fanin bench meetings`: training with fewer meetings beside DDP, in one table and one page of plots.
+
+Every mode trains the same network from the same weights, on the same samples in the same order, over links of a stated
+rate (namespaces, root) or on this machine. A step's computing is emulated by sleeping on top of the gradient's own
+time, since this machine has fewer processors than workers. Replicas must be bit-identical in the end. Evaluation is of
+copies of the weights, after the clock has stopped; bytes are those that left a host by its device.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fanin.benchmarks.codecs_train_rows import half_interval
+from fanin.benchmarks.harness import Output, Report, alike, by, reports, table
+from fanin.emulation.figures import FigureTable
+from fanin.emulation.network.switch_place import Place, SwitchPlace
+from fanin.emulation.network.topology import Link
+from fanin.emulation.network.units import Rate
+from fanin.emulation.record import Progress, Quantity
+from fanin.errors import ConfigurationError, FaninError
+from fanin.settings import Bounds, Named, OneOf, Words, check_bounds
+
+WORKER = "fanin.benchmarks.meetings_worker"
+GLOO, LANES_32, ALONE = "ddp-gloo", "ddp-32", "alone"
+MODES = {
+    GLOO: "DDP over gloo",
+    LANES_32: "DDP, 32-bit lanes",
+    "ddp-8/8": "DDP, 8/8",
+    "local-sgd": "local SGD H = 8 (torch's, gloo)",
+    "qsr": "QSR, base 4",
+    "diloco": "DiLoCo H = 16",
+    "streaming-8/8": "streaming DiLoCo, F = 4, tau = 2, 8/8",
+    "streaming-4/8": "streaming DiLoCo, F = 4, tau = 2, 4/8",
+    "co2": "CO2 H = 8",
+    "co2-8/8": "CO2 H = 8, 8/8",
+    "co2-gap": "CO2 H = 8, measured gap",
+    ALONE: "no communication",
+}
+"""Modes, and their names in tables."""
+CONDITIONS = {"even": "even workers", "random": "each step 5 times longer with probability 0.1"}
+SMOOTHED = 2
+"""Points over which accuracy is averaged before it is compared with the target."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Settings of the benchmark."""
+
+    workers: Annotated[int, Bounds(2, 32)] = 4
+    """Hosts, of one worker each."""
+    task: Annotated[str, OneOf("digits", "text")] = "digits"
+    """Task that is trained: digits or text."""
+    steps: Annotated[int, Bounds(16, 100_000)] = 160
+    """Local steps of every worker, in every mode."""
+    step_ms: Annotated[float, Bounds(0.0, 60_000.0)] = 30.0
+    """Emulated compute time of an ordinary step, beside the gradient's own."""
+    repeats: Annotated[int, Bounds(1, 100)] = 2
+    """Runs of each mode under each condition, with a seed each."""
+    rate_bit_s: Annotated[Rate, Named("rate")] = 4e6
+    """Rate of every link, each way (root): 4mbit, 100mbit. none: this machine, without links."""
+    switch_at: Place = SwitchPlace.parse("own")
+    """Place of the switch, over links: own (a port per host), rank0, hosts, spare:K."""
+    modes: Words = tuple(MODES)
+    """Modes, separated by commas, of ddp-gloo, ddp-32, ddp-8/8, local-sgd, qsr, diloco, streaming-8/8, streaming-4/8,
+    co2, co2-8/8, co2-gap, alone."""
+    conditions: Words = tuple(CONDITIONS)
+    """Conditions of the workers, even or random, separated by commas."""
+    target: Annotated[float, Bounds(0.01, 1.0)] = 0.95
+    """Share of the first mode's accuracy at the end, whose time is compared."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        for name, given, known in (("modes", self.modes, MODES), ("conditions", self.conditions, CONDITIONS)):
+            if not given or set(given) - set(known):
+                raise ConfigurationError(f"{name} = {','.join(given)!r}; must be some of {', '.join(known)}")
+
+    @property
+    def link(self) -> Link | None:
+        """Every host's link; None: none."""
+        return None if self.rate_bit_s is None else Link(rate_bit_s=self.rate_bit_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Trainings that each rank carries out."""
+
+    task: str
+    steps: int
+    step_ms: float
+    repeats: int
+    modes: Words
+    condition: str
+    links: int
+    """1 if there are links, whose bytes count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One mode under one condition; means over the repeats."""
+
+    condition: str
+    mode: str
+    to_target_s: float | None
+    """Seconds until rank 0's accuracy reached the target; None: in one repeat it did not."""
+    seconds: float
+    """Duration of all steps, flush included."""
+    accuracy: float
+    """At the end, on the test set, after equal samples."""
+    accuracy_range: float | None
+    """Half of its 95 % interval; None of a single repeat."""
+    to_gloo: float | None
+    """DDP over gloo's seconds over this mode's."""
+    to_lanes: float | None
+    """The same of DDP over 32-bit lanes."""
+    above_alone: float | None
+    """Share by which it takes longer than without communication."""
+    megabytes: float | None
+    """Left the host that sent most; None: there is no link."""
+    meetings: float
+    """Exchanges of gradients, weights or deltas of a whole model or of a fragment."""
+    waited_s: float | None
+    """For which training waited for meetings, at the rank that waited longest; None: it is not known."""
+    peak_mbit_s: float | None
+    """Most that left a host in one second."""
+    points: tuple[tuple[float, float, float], ...]
+    """Seconds, test loss and accuracy at rank 0, in the first repeat."""
+
+
+def bench(plan: Plan, output: Output) -> list[Row]:
+    """Train in every mode under every condition, check, print the table, write rows, record and page."""
+    rows: list[Row] = []
+    for condition in plan.conditions:
+        asked = Asked(
+            task=plan.task, steps=plan.steps, step_ms=plan.step_ms, repeats=plan.repeats, modes=plan.modes,
+            condition=condition, links=int(plan.link is not None),
+        )  # fmt: skip
+        words = f"{plan.workers} workers, {CONDITIONS[condition]}"
+        found = list(reports(output, words, plan.workers, WORKER, asked, link=plan.link, switch_at=plan.switch_at))
+        rows += rows_of(plan, condition, found)
+    output.show(rows, table_of(plan, rows))
+    output.publish(
+        f"meetings: {title_of(plan)}",
+        {"workers": plan.workers, "steps": plan.steps, "step_ms": plan.step_ms, "repeats": plan.repeats,
+         "task": plan.task, "rate_bit_s": plan.rate_bit_s or 0.0, "switch_at": str(plan.switch_at)},
+        progress=[
+            Progress(time_s=at, rank=0, loss=loss, accuracy=right, label=MODES[row.mode],
+                     group=CONDITIONS[row.condition])
+            for row in rows
+            for at, loss, right in row.points
+        ],
+        quantities=[
+            Quantity(plot="Time of all steps", name=MODES[row.mode], value=row.seconds, unit="s",
+                     group=CONDITIONS[row.condition])
+            for row in rows
+        ],
+    )  # fmt: skip
+    return rows
+
+
+def rows_of(plan: Plan, condition: str, found: Sequence[Report]) -> list[Row]:
+    """The rows of one condition; FaninError where replicas differ or a rank said nothing."""
+    runs = by(found, "mode", "repeat")
+    for mode in plan.modes:
+        for repeat in range(plan.repeats):
+            said = runs.get((mode, repeat), [])
+            if len(said) != plan.workers:
+                raise FaninError(f"{mode}, {condition}, repeat {repeat}: {len(said)} of {plan.workers} ranks reported")
+            if mode != ALONE:
+                alike(f"{mode}, {condition}, repeat {repeat}", said, "replica")
+    every = {mode: [runs[mode, repeat] for repeat in range(plan.repeats)] for mode in plan.modes}
+    seconds = {mode: statistics.mean(max(each["seconds"] for each in said) for said in every[mode]) for mode in every}
+    wanted = plan.target * statistics.mean(_first(said)["points"][-1][2] for said in every[plan.modes[0]])
+    return [_row(condition, mode, every[mode], seconds, wanted) for mode in plan.modes]
+
+
+def _row(condition: str, mode: str, runs: list[list[Report]], seconds: dict[str, float], wanted: float) -> Row:
+    firsts = [_first(said) for said in runs]
+    reached = [to_target(first["points"], wanted) for first in firsts]
+    times = [at for at in reached if at is not None]
+    ends = [first["points"][-1][2] for first in firsts]
+
+    def ratio(other: str) -> float | None:
+        return seconds[other] / seconds[mode] if other in seconds else None
+
+    alone = ratio(ALONE)
+    return Row(
+        condition=condition,
+        mode=mode,
+        to_target_s=statistics.mean(times) if len(times) == len(reached) else None,
+        seconds=seconds[mode],
+        accuracy=statistics.mean(ends),
+        accuracy_range=half_interval(ends),
+        to_gloo=ratio(GLOO),
+        to_lanes=ratio(LANES_32),
+        above_alone=None if alone is None else 1 / alone - 1,
+        megabytes=_most(runs, "sent_bytes", 1e-6),
+        meetings=statistics.mean(first["meetings"] for first in firsts),
+        waited_s=_most(runs, "waited_s", 1.0),
+        peak_mbit_s=_most(runs, "peak_bit_s", 1e-6),
+        points=tuple((at, loss, right) for at, loss, right in firsts[0]["points"]),
+    )
+
+
+def _first(said: Sequence[Report]) -> Report:
+    return next(each for each in said if each["rank"] == 0)
+
+
+def _most(runs: Sequence[Sequence[Report]], key: str, factor: float) -> float | None:
+    """Mean over the repeats of the largest of all ranks'; None where it is not known."""
+    found = [max((each[key] for each in said if each[key] is not None), default=None) for said in runs]
+    known = [each * factor for each in found if each is not None]
+    return statistics.mean(known) if known else None
+
+
+def to_target(points: Sequence[Sequence[float]], target: float) -> float | None:
+    """When the mean of the last few accuracies first reached the target."""
+    for end in range(SMOOTHED, len(points) + 1):
+        window = points[end - SMOOTHED : end]
+        if sum(point[2] for point in window) / SMOOTHED >= target:
+            return window[-1][0]
+    return None
+
+
+def title_of(plan: Plan) -> str:
+    """Task, workers, links and length."""
+    links = "no links" if plan.rate_bit_s is None else f"links of {plan.rate_bit_s / 1e6:g} Mbit/s"
+    return (
+        f"{plan.task}, {plan.workers} workers, {links}, {plan.steps} steps of {plan.step_ms:g} ms, {plan.repeats} runs"
+    )
+
+
+def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
+    """The rows as a table for people."""
+
+    def accuracy(row: Row) -> str:
+        return f"{row.accuracy:.1%}" + ("" if row.accuracy_range is None else f" ± {row.accuracy_range:.1%}")
+
+    def percent(value: Any) -> str:
+        return "" if value is None else f"{value:+.0%}"
+
+    return table(
+        title_of(plan),
+        rows,
+        [
+            ("mode", lambda row: MODES[row.mode]),
+            ("to target", lambda row: "never" if row.to_target_s is None else f"{row.to_target_s:.1f} s"),
+            ("all steps", "seconds:{:.1f} s"),
+            ("gloo / this", "to_gloo:.2f"),
+            ("32 bits / this", "to_lanes:.2f"),
+            ("over alone", lambda row: percent(row.above_alone)),
+            ("accuracy", accuracy),
+            ("MB", "megabytes:.2f"),
+            ("meetings", "meetings:.0f"),
+            ("waited", "waited_s:{:.2f} s"),
+            ("peak Mbit/s", "peak_mbit_s:.2f"),
+        ],
+        section=lambda row: CONDITIONS[row.condition],
+        caption=f"target: {plan.target:.0%} of the first mode's accuracy at the end; MB: left the host that sent most; "
+        "peak: in any second; over alone: beyond the time without communication",
+    )

@@ -1,0 +1,261 @@
+"""One rank of `fanin bench meetings`: trains the same network in every mode, in turn, and reports curves."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+from fanin.benchmarks.device_bytes import device_bytes
+from fanin.benchmarks.meetings import ALONE, Asked
+from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT, asked_of, group_of_ranks, progress, report
+from fanin.examples import digits
+from fanin.examples.tasks import TASKS
+from fanin.examples.train import cross_entropy, replica_hash
+from fanin.host.torch import Every, LocalSteps, Outer, Quadratic
+from fanin.options import Options
+
+POINTS = 16
+"""Points of a curve."""
+SLOW_PROBABILITY, SLOW_FACTOR = 0.1, 5.0
+SAMPLED_S, WINDOW_S = 0.1, 1.0
+"""How often bytes are looked at, and over how long a rate is taken."""
+DILOCO = Outer(lr=0.7, momentum=0.9, nesterov=True)
+CO2 = Outer(momentum=0.2)
+"""Within the range of the released code, whose gap is 1."""
+MEASURED_GAP = Outer(momentum=0.2, gap="measured")
+GROWTH = 2.0
+"""Alpha of the quadratic rule, in first learning rates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The network, its data and its optimizer."""
+
+    network: Callable[[], nn.Module]
+    data: Callable[[], tuple[TensorDataset, TensorDataset]]
+    samples: int
+    """Per step of a worker."""
+    rate: float
+    optimizer: Callable[[Iterable[Tensor], float], torch.optim.Optimizer]
+    evaluated: int
+    """Test samples that a point of a curve takes, at most."""
+
+
+SUBJECTS = {
+    "digits": Subject(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)),
+        digits.load, 16, 0.25, lambda parameters, rate: torch.optim.SGD(parameters, lr=rate), 10_000,
+    ),
+    "text": Subject(
+        TASKS["text"].network, TASKS["text"].data, 4, 1e-3,
+        lambda parameters, rate: torch.optim.AdamW(parameters, lr=rate, fused=True), 128,
+    ),
+}  # fmt: skip
+
+
+class Traffic:
+    """Bytes that leave this host: in all, and most in one window, by a thread that looks now and then."""
+
+    def __init__(self) -> None:
+        self._first = device_bytes()[0]
+        self._seen = [(time.monotonic(), self._first)]
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(SAMPLED_S):
+            self._seen.append((time.monotonic(), device_bytes()[0]))
+
+    def stop(self) -> tuple[int, float]:
+        """Bytes, and the largest bit/s over a window."""
+        self._ended.set()
+        self._thread.join()
+        self._seen.append((time.monotonic(), device_bytes()[0]))
+        peak, begin = 0.0, 0
+        for at_s, sent in self._seen:
+            while at_s - self._seen[begin][0] > WINDOW_S:
+                begin += 1
+            peak = max(peak, (sent - self._seen[begin][1]) * 8 / WINDOW_S)
+        return self._seen[-1][1] - self._first, peak
+
+
+@dataclass(slots=True)
+class Training:
+    """One mode's training: what a step does, and what a table needs of it."""
+
+    model: nn.Module
+    step: Callable[[], object]
+    optimizer: torch.optim.Optimizer
+    flush: Callable[[], object] = lambda: None
+    meetings: Callable[[int], int] = lambda steps: steps
+    waited_s: Callable[[], float | None] = lambda: None
+    snapshots: list[tuple[float, list[Tensor]]] = field(default_factory=list)
+    """Seconds, and a copy of the weights."""
+
+
+def training_of(mode: str, subject: Subject, network: nn.Module, steps: int) -> Training:
+    """The training of a mode; collective."""
+    optimizer = subject.optimizer(network.parameters(), subject.rate)
+    if mode == ALONE:
+        return Training(network, optimizer.step, optimizer, meetings=lambda _: 0)
+    if mode.startswith("ddp-"):
+        model = DistributedDataParallel(network, process_group=group_of(mode), init_sync=False)
+        return Training(model, optimizer.step, optimizer)
+    if mode == "local-sgd":
+        averager = PeriodicModelAverager(period=8, warmup_steps=0, process_group=group_of("gloo"))
+        local = PostLocalSGDOptimizer(optimizer, averager)
+
+        def average() -> None:
+            for each in network.parameters():
+                dist.all_reduce(each.data, op=dist.ReduceOp.SUM, group=group_of("gloo"))
+                each.data /= dist.get_world_size()
+
+        return Training(network, local.step, optimizer, average, lambda steps: -(-steps // 8))
+    training = LocalSteps(
+        network, optimizer, group=group_of("fanin"), init_sync=False, **settings(mode, subject, steps)
+    )
+    return Training(
+        network, training.step, optimizer, training.flush,
+        lambda _: training.totals.meetings, lambda: training.totals.waited_s,
+    )  # fmt: skip
+
+
+def settings(mode: str, subject: Subject, steps: int) -> dict[str, Any]:
+    """Arguments of LocalSteps in this mode."""
+    name, _, detail = mode.partition("-")
+    if mode == "co2-gap":
+        return {"period": Every(8), "outer": MEASURED_GAP, "overlap": 8}
+    kinds: dict[str, dict[str, Any]] = {
+        "qsr": {"period": Quadratic(alpha=GROWTH * subject.rate, base=4, init=4, total=steps)},
+        "diloco": {"period": Every(16), "outer": DILOCO},
+        "streaming": {"period": Every(16), "outer": DILOCO, "fragments": 4, "overlap": 2, "mix": 0.5},
+        "co2": {"period": Every(8), "outer": CO2, "overlap": 8},
+    }
+    return kinds[name] | ({"codec": detail} if detail else {})
+
+
+_groups: dict[str, dist.ProcessGroup] = {}
+
+
+def group_of(name: str) -> dist.ProcessGroup:
+    """A group of all ranks for each backend and lanes, made when it is first asked for, alike on all ranks."""
+    if name not in _groups:
+        lanes = name.removeprefix("ddp-")
+        if lanes == "gloo":
+            made = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        else:
+            options = Options(lanes=lanes) if "/" in lanes else Options()
+            made = dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=options)
+        _groups[name] = made
+    return _groups[name]
+
+
+def batches(subject: Subject, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """This rank's part of the training set, shuffled anew in each round through it."""
+    rank, workers = dist.get_rank(), dist.get_world_size()
+    inputs, targets = (each[rank::workers] for each in subject.data()[0].tensors)
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    while True:
+        order = torch.randperm(len(inputs), generator=generator)
+        for start in range(0, len(order) - subject.samples + 1, subject.samples):
+            chosen = order[start : start + subject.samples]
+            yield inputs[chosen], targets[chosen]
+
+
+def seconds_of(condition: str, step_s: float, seed: int) -> Iterator[float]:
+    """Emulated compute time of one step after the other, the same in every mode."""
+    chance = random.Random(1000 * (seed + 1) + dist.get_rank())
+    while True:
+        hit = condition == "random" and chance.random() < SLOW_PROBABILITY
+        yield step_s * (SLOW_FACTOR if hit else 1.0)
+
+
+def train(mode: str, asked: Asked, seed: int) -> None:
+    """Train in one mode, and report."""
+    subject = SUBJECTS[asked.task]
+    torch.manual_seed(5 + seed)
+    network = subject.network()
+    training = training_of(mode, subject, network, asked.steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        training.optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / asked.steps))
+    )
+    data, sleeps = batches(subject, seed), seconds_of(asked.condition, asked.step_ms / 1e3, seed)
+    every = max(asked.steps // POINTS, 1)
+    dist.barrier()
+    traffic, started = Traffic(), time.perf_counter()
+    for step in range(1, asked.steps + 1):
+        inputs, targets = next(data)
+        training.optimizer.zero_grad()
+        time.sleep(next(sleeps))
+        cross_entropy(training.model(inputs), targets).backward()
+        training.step()
+        schedule.step()
+        if dist.get_rank() == 0 and step % every == 0 and step < asked.steps:
+            copied = [each.detach().clone() for each in network.parameters()]
+            training.snapshots.append((time.perf_counter() - started, copied))
+    training.flush()
+    ended_s = time.perf_counter() - started
+    sent, peak = traffic.stop()
+    dist.barrier()
+    replica = replica_hash(network)
+    training.snapshots.append((ended_s, [each.detach().clone() for each in network.parameters()]))
+    report(
+        {
+            "mode": mode,
+            "repeat": seed,
+            "seconds": ended_s,
+            "points": curve(training, network, subject) if dist.get_rank() == 0 else [],
+            "replica": replica,
+            "meetings": training.meetings(asked.steps),
+            "waited_s": training.waited_s(),
+            "sent_bytes": sent if asked.links else None,
+            "peak_bit_s": peak if asked.links else None,
+        }
+    )
+    dist.barrier()
+
+
+@torch.no_grad()
+def curve(training: Training, network: nn.Module, subject: Subject) -> list[tuple[float, float, float]]:
+    """Seconds, loss and accuracy on the test set of every copy of the weights."""
+    inputs, targets = (each[: subject.evaluated] for each in subject.data()[1].tensors)
+    points = []
+    for at_s, copied in training.snapshots:
+        for own, each in zip(network.parameters(), copied, strict=True):
+            own.copy_(each)
+        logits = network(inputs)
+        right = (logits.argmax(-1) == targets).float().mean().item()
+        points.append((at_s, cross_entropy(logits, targets).item(), right))
+    return points
+
+
+def run(asked: Asked) -> None:
+    """Every mode with every seed."""
+    with group_of_ranks("fanin", COLLECTIVE_TIMEOUT):
+        total, done = asked.repeats * len(asked.modes), 0
+        for seed in range(asked.repeats):
+            for mode in asked.modes:
+                train(mode, asked, seed)
+                done += 1
+                progress(f"training {done} of {total} is done: {mode}")
+        with contextlib.suppress(RuntimeError):
+            dist.barrier()
+
+
+if __name__ == "__main__":
+    run(asked_of(Asked, __doc__))

@@ -1,0 +1,1 @@
+"""Training by local steps: workers train alone, and meet every so many steps (docs/meetings.md)."""

@@ -1,0 +1,98 @@
+"""The facts of local steps that all ranks must share, and their comparison when training begins."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from fanin.errors import CollectiveMismatchError, ConfigurationError
+from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training.meetings.outer import Outer
+from fanin.host.torch.training.meetings.period import Period
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Settings of `LocalSteps` but the model; the same on every rank."""
+
+    period: Period
+    outer: Outer
+    fragments: int
+    overlap: int
+    mix: float | Literal["keep"]
+    codec: str
+    quorum: int | None
+    staleness: int
+
+    def __post_init__(self) -> None:
+        shortest = self.period.shortest
+        if not 1 <= self.fragments <= shortest:
+            raise ConfigurationError(
+                f"fragments = {self.fragments}; must be in 1..{shortest}, the shortest period of {self.period}, since "
+                "each fragment meets once in a period"
+            )
+        if not 0 <= self.overlap <= shortest:
+            raise ConfigurationError(
+                f"overlap = {self.overlap}; must be in 0..{shortest}, the shortest period of {self.period}, since a "
+                "fragment's meeting is over before its next one"
+            )
+        legal = self.mix == "keep" if isinstance(self.mix, str) else 0 <= self.mix < 1
+        if not legal or (self.mix and not self.overlap):
+            raise ConfigurationError(
+                f"mix = {self.mix!r}; must be 'keep', or in 0..1 and below 1, and 0 without overlap, where replicas "
+                "are alike after every meeting"
+            )
+        if self.quorum is not None:
+            self._check_quorum()
+
+    def _check_quorum(self) -> None:
+        if self.quorum is not None and (self.quorum < 1 or not 1 <= self.staleness <= 1024):
+            raise ConfigurationError(
+                f"quorum = {self.quorum}, staleness = {self.staleness}; at least 1 worker, and 1..1024 meetings"
+            )
+        if self.fragments > 1 or self.overlap or self.outer.gap != 1.0 or not self.codec.startswith("lanes:"):
+            raise ConfigurationError(
+                "a quorum goes with one fragment, no overlap, a gap of 1 and lanes as codec: its meetings are rounds "
+                "of a stale job, which has one scale and one tensor. Remedy: leave out one of the two"
+            )
+
+    def facts(self) -> dict[str, str]:
+        """Everything by name, in words."""
+        return {name: str(getattr(self, name)) for name in asdict(self)}
+
+
+def compare(group: FaninProcessGroup, facts: dict[str, str]) -> None:
+    """Return if all ranks have the same facts; collective. CollectiveMismatchError names the first that differs.
+
+    The price of agreement is one small sum; only ranks that do not agree say more.
+    """
+    if group.size() == 1:
+        return
+    digest = hashlib.blake2b(repr(sorted(facts.items())).encode(), digest_size=4).digest()
+    said = torch.zeros(group.size(), dtype=torch.int32, device="cpu")
+    said[group.rank()] = int.from_bytes(digest, "little", signed=True)
+    dist.all_reduce(said, group=group)
+    if len(set(said.tolist())) == 1:
+        return
+    everyones: list[Any] = [None] * group.size()
+    dist.all_gather_object(everyones, facts, group=group)
+    raise CollectiveMismatchError(difference(everyones))
+
+
+def difference(everyones: Sequence[dict[str, str]]) -> str:
+    """The first fact that ranks differ in, and what each of them has."""
+    names = list(dict.fromkeys(name for each in everyones for name in each))
+    for name in names:
+        values = [each.get(name, "missing") for each in everyones]
+        if len(set(values)) > 1:
+            words = "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
+            return (
+                f"ranks would take unlike local steps: {name} differs ({words}). Remedy: the same model, optimizer "
+                "and LocalSteps on every rank"
+            )
+    return "ranks would take unlike local steps"
