@@ -66,7 +66,7 @@ class Cluster:
     """Hosts and links, alike; texts are as on the command line, where each field is an option."""
 
     workers: Annotated[int, Bounds(1, MAX_TOTAL_WORKERS)] = 4
-    """Ranks in all."""
+    """Number of ranks in all."""
     ranks_per_host: Annotated[int, Bounds(1, MAX_WORKERS)] = 1
     """Ranks that share a namespace and a link."""
     switch_at: str = "own"
