@@ -64,7 +64,7 @@ class Plan(scenario.Cluster):
     lanes: Lanes = (32, 16, 8)
     """fanin's lane widths, separated by commas: 8 (packed), 4/8 (bits up / down)."""
     against: Words = ("gloo",)
-    """Rivals: gloo, mpi; separated by commas."""
+    """Rivals: gloo, mpi, or MODULE:BACKEND, which the import of the module registers; separated by commas."""
     samples: Annotated[int, Bounds(5, MAX_SAMPLES)] = 11
     """Samples per rival and size."""
     steps: Annotated[int, Bounds(0, MAX_SAMPLES)] = 0

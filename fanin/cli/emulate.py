@@ -20,7 +20,7 @@ TEXT = "Run a training command on an emulated cluster (root): a namespace and a 
 IN_FILES = ("name", "duplicate", "reorder")
 """Fields of a scenario that its file alone gives."""
 FAULTS = (
-    "drop=1%,dup=0.5%,reorder=2%,corrupt=0.01%@seed=7, kill=worker:2@step:40, restart=switch@12s, "
+    "drop=1%,dup=0.5%@seed=7, reorder=2%, corrupt=0.01%, kill=worker:2@step:40, restart=switch@12s, "
     "pause=worker:2@12s+3s, down=link:3@5s+2s, slow=link:3:4x@5s+10s. May be repeated."
 )
 
