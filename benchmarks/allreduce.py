@@ -26,7 +26,7 @@ from fanin.benchmarks.rivals import (
     rivals_of,
 )
 from fanin.emulation.figures import FigureTable
-from fanin.emulation.record import Row as RecordedRow
+from fanin.records.record import Row as RecordedRow
 from fanin.settings import Bounds, Lanes, Named, Percentages, Words, check_bounds
 
 WORKER = "fanin.benchmarks.allreduce_worker"

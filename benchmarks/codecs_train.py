@@ -15,7 +15,7 @@ from fanin.benchmarks.codecs_train_runs import Trainings, carry_out
 from fanin.benchmarks.codecs_train_tables import recorded, tables_of, title_of, verdicts
 from fanin.benchmarks.harness import Output
 from fanin.emulation.network.commands import require_privileges
-from fanin.emulation.record import Scalar
+from fanin.records.record import Scalar
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:

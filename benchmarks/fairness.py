@@ -16,8 +16,8 @@ from fanin.benchmarks.harness import Output, reports_of_job, table
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.network.units import Rate
-from fanin.emulation.record import Quantity
 from fanin.errors import FaninError
+from fanin.records.record import Quantity
 from fanin.settings import Bounds, Named, OneOf, check_bounds, words_of
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from fanin.benchmarks.rivals import (
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network import scenario
 from fanin.emulation.network.topology import MAX_TOTAL_WORKERS, Topology
-from fanin.emulation.record import Row
 from fanin.errors import ConfigurationError, FaninError
+from fanin.records.record import Row
 from fanin.settings import Bounds, Lanes, Named, Numbers, Words, check_bounds, words_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from fanin.cli.ending import FAILED, INTERRUPTED
 from fanin.cli.fields import parameter, parameters, taking
 
 if TYPE_CHECKING:
-    from fanin.emulation.record import RunRecord
+    from fanin.records.record import RunRecord
 
 TEXT = "Run a training command on an emulated cluster (root): a namespace and a link per worker, and the switch."
 IN_FILES = ("name", "duplicate", "reorder")

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fanin.emulation import record
 from fanin.emulation.network import scenario as network_scenario
 from fanin.emulation.simulator import scenario as simulator_scenario
 from fanin.errors import ConfigurationError, FaninError, ProgramError, UnsupportedError
 from fanin.faults import FaultSchedule
 from fanin.formats.frames import read_frame
 from fanin.options import SwitchAddress
+from fanin.records import record
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = [path.read_text(encoding="utf-8") for path in sorted(simulator_scenario.SCENARIO_FOLDER.glob("*.toml"))]
