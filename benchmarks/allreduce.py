@@ -26,7 +26,7 @@ from fanin.benchmarks.rivals import (
     rivals_of,
 )
 from fanin.emulation.figures import FigureTable
-from fanin.emulation.record import Row as RecordedRow
+from fanin.records.record import Row as RecordedRow
 from fanin.settings import Bounds, Lanes, Named, Percentages, Words, check_bounds
 
 WORKER = "fanin.benchmarks.allreduce_worker"
@@ -45,7 +45,7 @@ class Plan:
     lanes: Lanes = (32, 16, 8)
     """fanin's lane widths, separated by commas: 8 (packed), 4/8 (bits up / down)."""
     against: Words = ("gloo",)
-    """Rivals: gloo, mpi; separated by commas."""
+    """Rivals: gloo, mpi, or MODULE:BACKEND, which the import of the module registers; separated by commas."""
     samples: Annotated[int, Bounds(11, MAX_SAMPLES)] = 11
     """Samples per rival, at least 11."""
     loss_percent: Annotated[Percentages, Named("loss")] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
 import zlib
@@ -49,7 +50,10 @@ def contribution(rank: int, count: int) -> Tensor:
 def group_of(rival: Rival) -> dist.ProcessGroup:
     """A process group of all ranks over it."""
     options = rival.options(dist.get_rank(), os.environ) if rival.backend == "fanin" else None
-    group: dist.ProcessGroup = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT, pg_options=options)
+    module, _, backend = rival.backend.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    group: dist.ProcessGroup = dist.new_group(backend=backend, timeout=COLLECTIVE_TIMEOUT, pg_options=options)
     return group
 
 

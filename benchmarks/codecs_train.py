@@ -15,6 +15,7 @@ from fanin.benchmarks.codecs_train_runs import Trainings, carry_out
 from fanin.benchmarks.codecs_train_tables import recorded, tables_of, title_of, verdicts
 from fanin.benchmarks.harness import Output
 from fanin.emulation.network.commands import require_privileges
+from fanin.records.record import Scalar
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
@@ -30,7 +31,7 @@ def bench(plan: Plan, output: Output) -> list[Row]:
     output.show(rows, *tables_of(plan, rows))
     for line in verdicts(rows):
         output.say(line)
-    settings = {
+    settings: dict[str, Scalar] = {
         "workers": ",".join(map(str, plan.workers)),
         "task": ",".join(plan.tasks),
         "repeats": plan.repeats,

@@ -9,8 +9,8 @@ from fanin.benchmarks.codecs_train_rows import PROCESSORS, TARGET_SHARE, Plan, R
 from fanin.benchmarks.codecs_train_runs import GLOO, rate_in_words
 from fanin.benchmarks.harness import table
 from fanin.benchmarks.processor import busy_in_words
-from fanin.emulation import record
 from fanin.emulation.figures import FigureTable
+from fanin.records import record
 
 MAX_LABEL = 32
 """Characters of a codec in a legend."""

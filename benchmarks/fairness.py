@@ -16,8 +16,8 @@ from fanin.benchmarks.harness import Output, reports_of_job, table
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.network.units import Rate
-from fanin.emulation.record import Quantity
 from fanin.errors import FaninError
+from fanin.records.record import Quantity
 from fanin.settings import Bounds, Named, OneOf, check_bounds, words_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def bench(plan: Plan, output: Output) -> list[Row]:
 
 
 def _measure(plan: Plan, fabric: Fabric, asked: Asked, output: Output) -> tuple[str, float, int, int]:
-    """What the second job does, the first one's bytes per second and sums, and what was flooded."""
+    """Run both jobs: the second one's activity, bytes per second and sums of the first, and messages flooded."""
     from fanin.emulation.network.placed_job import placed_job
 
     job = placed_job(fabric, "fanin.benchmarks.fairness_worker", words_of(asked))

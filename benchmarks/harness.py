@@ -13,15 +13,15 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from fanin.emulation.announced import announced, reports_of
-from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.emulation.network.topology import Link, Topology
 from fanin.emulation.processes import LocalJob
-from fanin.emulation.record import Scalar
-from fanin.emulation.recording import Beginning, finished
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
+from fanin.records.dataclass_files import write_rows
+from fanin.records.record import Scalar
+from fanin.records.recording import Beginning, finished
 from fanin.settings import words_of
 
 UNUSABLE = "unusable"

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from fanin import files
 from fanin.benchmarks.harness import Report
-from fanin.emulation.dataclass_files import load_json, read_dataclass
 from fanin.errors import ConfigurationError
+from fanin.records.dataclass_files import load_json, read_dataclass
 from fanin.settings import Text
 
 R = TypeVar("R")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.filesize import decimal
 
-from fanin.benchmarks import allreduce, mpi, shared_link
+from fanin.benchmarks import allreduce, mpi
+from fanin.benchmarks import shared_link as sharing
 from fanin.benchmarks.allreduce import ROUNDS, checked_error
 from fanin.benchmarks.harness import Output, Report, busy, by, reports_of_job, slowest, table
 from fanin.benchmarks.ideal import ideal_s
@@ -32,8 +33,8 @@ from fanin.benchmarks.rivals import (
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network import scenario
 from fanin.emulation.network.topology import MAX_TOTAL_WORKERS, Topology
-from fanin.emulation.record import Row
 from fanin.errors import ConfigurationError, FaninError
+from fanin.records.record import Row
 from fanin.settings import Bounds, Lanes, Named, Numbers, Words, check_bounds, words_of
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Plan(scenario.Cluster):
     """Settings of the benchmark, and with `shared_link` of another one (shared_link.py)."""
 
     workers: Annotated[int, Bounds(2, MAX_TOTAL_WORKERS)] = 4
-    """Ranks in all."""
+    """Number of ranks in all."""
     queue: str = "1mib"
     """Queue at either end of every link: 512kib. With --shared-link: of the shared one, or several with commas."""
     uplink: str | None = None
@@ -63,7 +64,7 @@ class Plan(scenario.Cluster):
     lanes: Lanes = (32, 16, 8)
     """fanin's lane widths, separated by commas: 8 (packed), 4/8 (bits up / down)."""
     against: Words = ("gloo",)
-    """Rivals: gloo, mpi; separated by commas."""
+    """Rivals: gloo, mpi, or MODULE:BACKEND, which the import of the module registers; separated by commas."""
     samples: Annotated[int, Bounds(5, MAX_SAMPLES)] = 11
     """Samples per rival and size."""
     steps: Annotated[int, Bounds(0, MAX_SAMPLES)] = 0
@@ -100,21 +101,21 @@ class Plan(scenario.Cluster):
         return self.scenario().topology
 
     @property
-    def shared_plans(self) -> list[shared_link.Plan]:
+    def shared_plans(self) -> list[sharing.Plan]:
         """The rows of --shared-link: one for each queue and number of TCP flows."""
         if len(self.sizes) != 1:
             raise ConfigurationError(f"bytes = {self.sizes}; expected one number with --shared-link")
         racks = 1 if self.uplink is None else 2  # with one, a scenario has no uplink
         shapes = [self.scenario(queue=queue, racks=racks, tcp_flows=0).topology for queue in self.queue.split(",")]
         return [
-            shared_link.Plan(
+            sharing.Plan(
                 workers=self.workers,
                 jobs=self.jobs,
                 tcp_flows=beside,
                 size=self.sizes[0],
                 link=shape.link,
                 uplink=None if self.uplink is None else shape.uplink,
-                seconds=self.seconds or shared_link.usual_seconds(beside),
+                seconds=self.seconds or sharing.usual_seconds(beside),
             )
             for shape in shapes
             for beside in self.tcp_flows
@@ -129,10 +130,10 @@ class AskedSteps:
     steps: int
 
 
-def bench(plan: Plan, output: Output) -> Sequence[Row | shared_link.Shares]:
+def bench(plan: Plan, output: Output) -> Sequence[Row | sharing.Shares]:
     """Measure, check, print a table; write rows, record and page."""
     if plan.shared_link:
-        return shared_link.bench(plan.shared_plans, output)
+        return sharing.bench(plan.shared_plans, output)
     from fanin.emulation.network.cross_traffic import CrossTraffic
     from fanin.emulation.network.fabric import Fabric
     from fanin.emulation.network.switches import Switches
@@ -229,7 +230,7 @@ class _Cluster:
         return slowest(found)[: self._plan.samples if "checksums" in found[0] else None]
 
     def _row(self, rival: Rival, found: Sequence[Report], gloo_s: float | None, **measured: Any) -> Row:
-        """The rival's figures."""
+        """Make the row of one rival from its ranks' reports."""
         seconds = self._seconds(found)
         median_s = statistics.median(seconds)
         return Row(

@@ -44,7 +44,7 @@ def group_of_ranks(backend: str = "gloo", timeout: timedelta = COLLECTIVE_TIMEOU
 
 
 def report(record: dict[str, Any]) -> None:
-    """Report to `harness.reports`."""
+    """Print a record, which `harness.reports` yields on the other side."""
     print(json.dumps(record), flush=True)
 
 

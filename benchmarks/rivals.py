@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -32,7 +33,7 @@ class Rival:
     """One way to sum a tensor over all workers."""
 
     backend: str
-    """`fanin`, `gloo` or `mpi`."""
+    """`fanin`, `gloo`, `mpi`, or another one as `module:backend`: importing the module registers the backend."""
     lanes: int | str = 32
     """Bits per element on the wire; or bits up / bits down, such as "4/8"."""
     transport: str = ""
@@ -58,6 +59,8 @@ class Rival:
     @classmethod
     def parse(cls, label: str) -> Rival:
         """The rival of that label."""
+        if ":" in label:
+            return cls(label)
         backend, _, detail = label.removesuffix(UNTAGGED).removesuffix(BY_SIPHASH).partition("-")
         if backend == "fanin":
             lanes, _, lossy = detail.partition("-")
@@ -141,8 +144,21 @@ def check_rivals(own: Iterable[Rival], against: Sequence[str]) -> None:
     own = list(own)
     for rival in own:
         rival.options(rank=0, environment={})
-    if set(against) - set(AGAINST) or not (own or against):
-        raise ConfigurationError(f"against = {','.join(against)!r}; name some of {' and '.join(AGAINST)}")
+    strange = [name for name in against if name not in AGAINST and not _is_importable(name)]
+    if strange or not (own or against):
+        raise ConfigurationError(
+            f"against = {','.join(against)!r}; name some of {' and '.join(AGAINST)}, or MODULE:BACKEND, whose module "
+            "can be imported and registers the backend with torch.distributed"
+        )
+
+
+def _is_importable(name: str) -> bool:
+    """Whether it is `module:backend` with a module that is there; it is imported by the ranks alone."""
+    module, _, backend = name.partition(":")
+    try:
+        return bool(module and backend) and importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def rivals_of(own: Iterable[Rival], against: Sequence[str], transports: Sequence[str], output: Output) -> list[Rival]:

@@ -18,13 +18,14 @@ from typing import Annotated, Any
 
 from fanin.benchmarks.harness import Output, Report, by, reports, table
 from fanin.benchmarks.rivals import MAX_SAMPLES
-from fanin.emulation import record, report
+from fanin.emulation import report
 from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network.commands import require_privileges
 from fanin.emulation.network.switch_place import OWN, Place
 from fanin.emulation.network.topology import Link
 from fanin.emulation.network.units import Rate
 from fanin.errors import ConfigurationError, FaninError
+from fanin.records import record
 from fanin.settings import Bounds, Named, OneOf, Words, check_bounds
 
 NARROW = "-8"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fanin.emulation.record import Progress
+from fanin.records.record import Progress
 
 FIGURES = ("epoch", "loss", "accuracy", "step_s", "communication_s")
 """Fields of such an object that are kept; one with none of them is no progress."""

@@ -19,14 +19,14 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from fanin import files
-from fanin.emulation import record as records
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network import timelines
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.progress import progress_of
-from fanin.emulation.recording import Beginning, finished
 from fanin.emulation.report import publish
 from fanin.errors import ConfigurationError, FaninError
+from fanin.records import record as records
+from fanin.records.recording import Beginning, finished
 
 BASELINE = "gloo"
 MAX_EPOCHS = 10_000

@@ -113,9 +113,13 @@ class Setting:
             raise ConfigurationError(f"{self.name} = {self.written(value)!r}; must be {which} of {words}")
 
 
-@functools.cache
-def settings_of(kind: type) -> tuple[Setting, ...]:
+def settings_of(kind: Any) -> tuple[Setting, ...]:
     """The settings of a dataclass, in the order of its fields; those without `init` are left out."""
+    return _settings(kind)
+
+
+@functools.cache
+def _settings(kind: Any) -> tuple[Setting, ...]:
     hints = typing.get_type_hints(kind, include_extras=True)
     found = []
     for each in dataclasses.fields(kind):
@@ -176,12 +180,12 @@ def commas(values: Iterable[Any]) -> str:
 
 
 def read_words(name: str, text: str) -> tuple[str, ...]:
-    """`gloo,mpi`."""
+    """Read words separated by commas: `gloo,mpi`."""
     return tuple(word for word in text.split(",") if word)
 
 
 def read_numbers(name: str, text: str) -> tuple[int, ...]:
-    """`1500,9000`."""
+    """Read whole numbers separated by commas: `1500,9000`."""
     try:
         return tuple(int(number) for number in read_words(name, text))
     except ValueError:
@@ -189,7 +193,7 @@ def read_numbers(name: str, text: str) -> tuple[int, ...]:
 
 
 def read_lanes(name: str, text: str) -> tuple[int | str, ...]:
-    """`32,8,4/8`: packed widths, and bits up / bits down."""
+    """Read lane widths: `32,8,4/8` are two packed ones, and bits up / bits down."""
     widths: list[int | str] = []
     for word in read_words(name, text):
         widths += [word] if "/" in word else read_numbers(name, word)
@@ -199,7 +203,7 @@ def read_lanes(name: str, text: str) -> tuple[int | str, ...]:
 
 
 def read_percentages(name: str, text: str) -> tuple[float, ...]:
-    """`0,0.5,1`, each perhaps with a `%`."""
+    """Read percentages: `0,0.5,1`, each perhaps with a `%`."""
     try:
         return tuple(float(part.strip().removesuffix("%")) for part in text.split(",") if part.strip())
     except ValueError:

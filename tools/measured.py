@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from fanin.emulation.record import Row, RunRecord
+from fanin.records.record import Row, RunRecord
 
 HEADINGS = ("", "the switch is", "32-bit lanes", "16-bit", "8-bit", "gloo")
 LANES = (32, 16, 8)

@@ -24,10 +24,13 @@ import fanin
 from fanin.addresses import HOSTS, RANK0
 from fanin.emulation import report
 from fanin.emulation.containers.roster import Member, State
-from fanin.emulation.machine import machine
 from fanin.emulation.network import timelines
 from fanin.emulation.progress import progress_of, unkept
-from fanin.emulation.record import (
+from fanin.errors import ConfigurationError, FaninError
+from fanin.faults import FaultSchedule
+from fanin.modules import running
+from fanin.records.machine import machine
+from fanin.records.record import (
     VERSION,
     Event,
     LinkRecord,
@@ -38,9 +41,6 @@ from fanin.emulation.record import (
     SwitchSample,
     WorkerRecord,
 )
-from fanin.errors import ConfigurationError, FaninError
-from fanin.faults import FaultSchedule
-from fanin.modules import running
 
 RECORD_FILE, PAGE_FILE = "fanin-record.json", "fanin-report.html"
 SAMPLE_INTERVAL_S = 0.5

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.scenario import Scenario
-from fanin.emulation.record import LinkSample, RunRecord
+from fanin.records.record import LinkSample, RunRecord
 
 COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow"}
 

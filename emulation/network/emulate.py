@@ -31,9 +31,9 @@ from fanin.emulation.network.switch_process import SwitchProcess
 from fanin.emulation.network.switches import Switches, fabric_for
 from fanin.emulation.network.traffic import Meters
 from fanin.emulation.progress import FIGURES
-from fanin.emulation.record import RunRecord
 from fanin.errors import ConfigurationError
 from fanin.modules import running
+from fanin.records.record import RunRecord
 
 TICK_S = 0.25
 """Between two samples of links and switch."""

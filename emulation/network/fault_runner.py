@@ -12,8 +12,8 @@ from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.launch import Workers
 from fanin.emulation.network.switches import Switches
 from fanin.emulation.network.timelines import steps_in
-from fanin.emulation.record import Event
 from fanin.faults import FaultSchedule, ScheduledFault
+from fanin.records.record import Event
 
 END_OF = "end of "
 """Before the text of a fault that lasts, when it is over."""

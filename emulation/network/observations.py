@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import fanin
-from fanin.emulation.machine import machine
 from fanin.emulation.network import timelines
 from fanin.emulation.network.launch import End, Line
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.traffic import link_record
 from fanin.emulation.progress import progress_of, unkept
-from fanin.emulation.record import (
+from fanin.records.machine import machine
+from fanin.records.record import (
     VERSION,
     Event,
     LinkSample,

@@ -18,17 +18,17 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
-from fanin.emulation.dataclass_files import load_toml, read_dataclass
 from fanin.emulation.network import units
 from fanin.emulation.network.cross_traffic import MAX_FLOWS, check_flows
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.switches import TARGETS
 from fanin.emulation.network.topology import MAX_MTU, MAX_RACKS, MAX_TOTAL_WORKERS, MIN_MTU, Link, Topology
-from fanin.emulation.record import Scalar
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultSchedule
 from fanin.options import Options
 from fanin.protocol.wire import MAX_WORKERS
+from fanin.records.dataclass_files import load_toml, read_dataclass
+from fanin.records.record import Scalar
 from fanin.settings import Bounds, OneOf, settings_of
 
 SHIPPED = Path(__file__).with_name("scenarios")
@@ -66,7 +66,7 @@ class Cluster:
     """Hosts and links, alike; texts are as on the command line, where each field is an option."""
 
     workers: Annotated[int, Bounds(1, MAX_TOTAL_WORKERS)] = 4
-    """Ranks in all."""
+    """Number of ranks in all."""
     ranks_per_host: Annotated[int, Bounds(1, MAX_WORKERS)] = 1
     """Ranks that share a namespace and a link."""
     switch_at: str = "own"

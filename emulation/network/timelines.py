@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fanin.emulation.process_output import object_in
-from fanin.emulation.record import MAX_SPANS, Activity, Span
+from fanin.records.record import MAX_SPANS, Activity, Span
 
 MAX_WAITED_FOR = 3
 MAX_NUMBER = float(1 << 63)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from fanin.emulation.network.fabric import Cable, Fabric
 from fanin.emulation.network.namespaces import inside
 from fanin.emulation.network.topology import Topology
-from fanin.emulation.record import LinkRecord, LinkSample
+from fanin.records.record import LinkRecord, LinkSample
 
 NETLINK_ROUTE = 0
 RTM_GETQDISC = 38

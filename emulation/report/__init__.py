@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fanin import files
-from fanin.emulation.record import RunRecord
 from fanin.errors import ConfigurationError, FaninError
+from fanin.records.record import RunRecord
 
 DEFAULT_PAGE = Path("fanin-report.html")
 """Default path of the page; the next run's page replaces it."""

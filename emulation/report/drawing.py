@@ -14,8 +14,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fanin.emulation.record import Event
 from fanin.emulation.report.palette import LIGHT, NAMES, Palette, with_variables
+from fanin.records.record import Event
 
 WIDE_IN, NARROW_IN = 10.0, 4.7
 PNG_DPI = 130

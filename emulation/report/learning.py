@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from matplotlib.ticker import FuncFormatter
 
-from fanin.emulation.record import Progress, RunRecord
 from fanin.emulation.report.drawing import Canvas, Plot, time_label
+from fanin.records.record import Progress, RunRecord
 
 MARKERS = "osD^vPX*"
 MARKED_POINTS = 60

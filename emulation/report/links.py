@@ -7,8 +7,8 @@ import itertools
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from fanin.emulation.record import LinkRecord, RunRecord
 from fanin.emulation.report.drawing import Canvas, Plot, rate_label
+from fanin.records.record import LinkRecord, RunRecord
 
 BITS_PER_BYTE = 8
 MAX_POINTS = 240

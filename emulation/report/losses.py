@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from matplotlib.ticker import FuncFormatter
 
-from fanin.emulation.record import RunRecord, SwitchRecord
 from fanin.emulation.report.drawing import Canvas, Plot
+from fanin.records.record import RunRecord, SwitchRecord
 
 WORKER_COUNTERS = {
     "retransmissions": "sent again",

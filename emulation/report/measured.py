@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from fanin.emulation.record import Row, RunRecord
 from fanin.emulation.report.drawing import Canvas, Plot, bytes_label, rate_label, time_label
+from fanin.records.record import Row, RunRecord
 
 MARKERS = "osD^vPX*"
 LIMIT_NOTE = (

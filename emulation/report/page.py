@@ -10,10 +10,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from fanin.emulation.record import Progress, RunRecord, Scalar
 from fanin.emulation.report import learning, links, losses, measured, quantities, timeline
 from fanin.emulation.report.drawing import Plot, bytes_label, rate_label, time_label
 from fanin.emulation.report.palette import style_sheet
+from fanin.records.record import Progress, RunRecord, Scalar
 
 PARTS = (measured, quantities, learning, links, timeline, losses)
 """In the order of the page; each has `plots(record)`."""

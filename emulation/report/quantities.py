@@ -8,8 +8,8 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from fanin.emulation.record import Quantity, RunRecord
 from fanin.emulation.report.drawing import Canvas, Plot, rate_label, time_label
+from fanin.records.record import Quantity, RunRecord
 
 ROW_IN, FRAME_IN = 0.34, 0.95
 """Height of a bar, and of what is around those of one group."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from fanin.emulation.record import Activity, RunRecord, Span, WorkerRecord
 from fanin.emulation.report.drawing import Canvas, Plot, time_label
+from fanin.records.record import Activity, RunRecord, Span, WorkerRecord
 
 ACTIVITIES: tuple[Activity, ...] = ("compute", "quantize", "send", "wait")
 COLOURS: dict[Activity, int] = {"compute": 0, "quantize": 3, "send": 2, "wait": 1}

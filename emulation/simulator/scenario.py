@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from fanin.emulation.dataclass_files import load_toml, read_dataclass
 from fanin.emulation.simulator.links import Link
 from fanin.errors import ConfigurationError
 from fanin.host.stale.policies import POLICIES
@@ -23,6 +22,7 @@ from fanin.numerics.reduction import lanes_number
 from fanin.protocol import strict
 from fanin.protocol.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
 from fanin.protocol.wire import MAX_WORKERS
+from fanin.records.dataclass_files import load_toml, read_dataclass
 
 SCENARIO_FOLDER = Path(__file__).parent / "scenarios"
 RECOVERY_S = 40.0

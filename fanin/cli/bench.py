@@ -93,7 +93,7 @@ def made(name: str, benchmark: Benchmark) -> Callable[..., None]:
     """The command's function: its options are the fields of the benchmark's Plan."""
     module = importlib.import_module(f"fanin.benchmarks.{name}")
 
-    def bench(make: Callable[[], Any], typed: Mapping[str, Any], **files: Path | None) -> None:
+    def bench(make: Callable[[], Any], typed: Mapping[str, Any], **files: Any) -> None:
         if benchmark.apart is not None and typed.get(benchmark.apart.flag):
             benchmark.apart.check(typed)
         else:

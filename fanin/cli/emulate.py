@@ -14,13 +14,13 @@ from fanin.cli.ending import FAILED, INTERRUPTED
 from fanin.cli.fields import parameter, parameters, taking
 
 if TYPE_CHECKING:
-    from fanin.emulation.record import RunRecord
+    from fanin.records.record import RunRecord
 
 TEXT = "Run a training command on an emulated cluster (root): a namespace and a link per worker, and the switch."
 IN_FILES = ("name", "duplicate", "reorder")
 """Fields of a scenario that its file alone gives."""
 FAULTS = (
-    "drop=1%,dup=0.5%,reorder=2%,corrupt=0.01%@seed=7, kill=worker:2@step:40, restart=switch@12s, "
+    "drop=1%,dup=0.5%@seed=7, reorder=2%, corrupt=0.01%, kill=worker:2@step:40, restart=switch@12s, "
     "pause=worker:2@12s+3s, down=link:3@5s+2s, slow=link:3:4x@5s+10s. May be repeated."
 )
 

@@ -24,7 +24,7 @@ def add(app: typer.Typer, name: str, text: str, make: Callable[[], Callable[...,
             return typer.main.get_command(alone)
 
         @property
-        def params(self) -> list[Any]:  # type: ignore[override]
+        def params(self) -> list[Any]:
             return list(self._command.params)
 
         @params.setter

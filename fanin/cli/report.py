@@ -18,8 +18,8 @@ def report(
     """Draw a saved record again: one HTML page that needs nothing but itself."""
     extras.require("plot", "`fanin report`")
     output.check(html)
-    from fanin.emulation.record import RunRecord
     from fanin.emulation.report import write_report
+    from fanin.records.record import RunRecord
 
     for path in write_report(RunRecord.read(record), html, png):
         print(path)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanin.emulation.record import RunRecord
+from fanin.records.record import RunRecord
 from tests.compose import cluster
 from tests.compose.cluster import USER, ComposeProject, run
 

@@ -11,7 +11,7 @@ import pytest
 from fanin.emulation.containers.job import show
 from fanin.emulation.containers.recording import PAGE_FILE, RECORD_FILE, Recorder, grown, settings_of
 from fanin.emulation.containers.roster import Roster
-from fanin.emulation.record import RunRecord
+from fanin.records.record import RunRecord
 
 
 def test_a_counter_that_fell_began_anew() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fanin.emulation.record import VERSION, Row, RunRecord, Scalar
+from fanin.records.record import VERSION, Row, RunRecord, Scalar
 from tests.house.repository import ROOT
 from tools import learned
 from tools.measured import HEADINGS, table

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fanin.emulation import record
 from fanin.emulation.network import scenario as network_scenario
 from fanin.emulation.simulator import scenario as simulator_scenario
 from fanin.errors import ConfigurationError, FaninError, ProgramError, UnsupportedError
 from fanin.faults import FaultSchedule
 from fanin.formats.frames import read_frame
 from fanin.options import SwitchAddress
+from fanin.records import record
 from fanin.switch.p4.program_file import read_program
 
 ROOT = Path(__file__).parents[2]

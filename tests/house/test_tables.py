@@ -13,8 +13,8 @@ from fanin.benchmarks import allreduce, codecs_train_rows, codecs_train_tables, 
 from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network import display
-from fanin.emulation.record import LinkSample, Row
 from fanin.examples import demo
+from fanin.records.record import LinkSample, Row
 from tests.report.records import emulated
 
 

@@ -18,8 +18,8 @@ from fanin.emulation.network.emulate import emulate
 from fanin.emulation.network.fault_runner import FaultRunner
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.timelines import steps_in
-from fanin.emulation.record import RunRecord
 from fanin.errors import UnsupportedError
+from fanin.records.record import RunRecord
 from tests.house.repository import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]

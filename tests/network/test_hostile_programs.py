@@ -18,8 +18,8 @@ from fanin.emulation.network import ownership
 from fanin.emulation.network.emulate import emulate, make_log_folder
 from fanin.emulation.network.launch import Workers
 from fanin.emulation.network.scenario import Scenario
-from fanin.emulation.record import RunRecord
 from fanin.errors import ConfigurationError, FaninError
+from fanin.records.record import RunRecord
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 

@@ -13,10 +13,10 @@ from fanin.benchmarks.rivals import Rival
 from fanin.emulation.network.scenario import LinkTable, uplink
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link, Topology
-from fanin.emulation.record import Row
 from fanin.errors import ConfigurationError
 from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
+from fanin.records.record import Row
 
 HOSTS, RANK0 = SwitchPlace.parse("hosts"), SwitchPlace.parse("rank0")
 SIZE = 4 << 20

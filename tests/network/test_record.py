@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fanin.emulation.record import (
+from fanin.errors import ConfigurationError
+from fanin.records.record import (
     VERSION,
     LinkRecord,
     LinkSample,
@@ -18,7 +19,6 @@ from fanin.emulation.record import (
     WorkerRecord,
     parse,
 )
-from fanin.errors import ConfigurationError
 
 
 def record() -> RunRecord:

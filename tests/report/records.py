@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fanin.emulation.record import (
+from fanin.records.record import (
     VERSION,
     Activity,
     Event,

@@ -10,8 +10,8 @@ import pytest
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 
-from fanin.emulation.record import RunRecord
 from fanin.emulation.report import write_report
+from fanin.records.record import RunRecord
 from tests.report.records import compared, emulated, measured
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fanin.emulation.record import VERSION, RunRecord, Scalar
 from fanin.emulation.report import publish, write_report
 from fanin.emulation.report.drawing import bytes_label, rate_label, time_label
 from fanin.emulation.report.links import busiest_share, rates_of
@@ -20,6 +19,7 @@ from fanin.emulation.report.page import plots_of, render, setting_label, tables_
 from fanin.emulation.report.palette import DARK, LIGHT, NAMES, Palette, style_sheet
 from fanin.emulation.report.timeline import shares_of, waited_s, window_of
 from fanin.errors import ConfigurationError
+from fanin.records.record import VERSION, RunRecord, Scalar
 from tests.report.colour_vision import VISIONS, lab, linear, luminance
 from tests.report.records import compared, emulated, measured
 

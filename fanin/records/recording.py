@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
 import fanin
-from fanin.emulation import record
-from fanin.emulation.machine import machine
+from fanin.records import record
+from fanin.records.machine import machine
 
 
 @dataclass(frozen=True, slots=True)

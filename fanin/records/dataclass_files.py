@@ -48,5 +48,5 @@ def load_toml(path: Path, what: str) -> dict[str, Any]:
 
 def write_rows(path: Path, rows: Sequence[Any]) -> None:
     """A JSON list of dataclasses or dicts, as `--json FILE` of a benchmark asks for; what files.write raises."""
-    plain = [dataclasses.asdict(row) if dataclasses.is_dataclass(row) else row for row in rows]
+    plain = [row if isinstance(row, dict) else dataclasses.asdict(row) for row in rows]
     files.write(path, json.dumps(plain, indent=2) + "\n", "the figures")

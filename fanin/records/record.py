@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Literal
 
 from fanin import files
-from fanin.emulation.dataclass_files import load_json, read_dataclass
 from fanin.errors import ConfigurationError, FaninError
 from fanin.protocol import strict
+from fanin.records.dataclass_files import load_json, read_dataclass
 
 VERSION = 1
 PROCESSORS_BUSY, LINKS_BUSY = 0.9, 0.9

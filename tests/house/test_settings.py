@@ -1,0 +1,112 @@
+"""Options from the fields of records: bounds, texts and help stand beside the field (fanin/settings.py)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+import typer
+import typer.main
+from typer.testing import CliRunner
+
+from fanin.benchmarks.rivals import Rival, check_rivals
+from fanin.cli import app
+from fanin.cli.bench import BENCHMARKS
+from fanin.cli.fields import docstrings, with_options
+from fanin.emulation.network.units import Rate, Rates, rate_bit_s, rate_text
+from fanin.errors import ConfigurationError
+from fanin.settings import Bounds, Lanes, Named, Numbers, OneOf, Words, check_bounds, fields_of, words_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Settings of nothing."""
+
+    workers: Annotated[int, Bounds(2, 32)] = 4
+    """Ranks,
+    in all."""
+    sizes: Annotated[Numbers, Named("bytes"), Bounds(4)] = (4096,)
+    """Bytes of a tensor."""
+    lanes: Lanes = (32, "4/8")
+    """Lane widths."""
+    device: Annotated[str, OneOf("cpu", "cuda")] = "cpu"
+    """Device of tensors."""
+    which: Annotated[Words, OneOf("reduce", "broadcast")] = ()
+    """Collectives."""
+    rate_bit_s: Annotated[Rate, Named("rate")] = 1e8
+    """Rate of links."""
+    rates: Rates = ()
+    """Rates of links."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"workers": 1}, "workers = 1; must be in 2..32"),
+        ({"sizes": (4096, 2)}, "bytes = 4096,2; must be at least 4"),
+        ({"device": "tpu"}, "device = 'tpu'; must be one of cpu, cuda"),
+        ({"which": ("reduce", "gather")}, "which = 'reduce,gather'; must be some of reduce, broadcast"),
+    ],
+)
+def test_an_illegal_field_is_named_with_its_value_and_bounds(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Plan(**wrong)
+    assert str(refused.value) == said
+
+
+def test_a_record_passes_through_a_command_line() -> None:
+    plan = Plan(workers=8, sizes=(4, 8), lanes=("8/8", 16), which=("reduce",), rate_bit_s=None, rates=(1e9, 2.5e6))
+    words = words_of(plan)
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert (options["--bytes"], options["--rate"]) == ("4,8", "none")
+    assert options["--rates"] == "1gbit,2.5mbit"
+    texts: dict[str, Any] = {"workers": 8, "sizes": "4,8", "lanes": "8/8,16", "which": "reduce"}
+    assert Plan(**fields_of(Plan, {**texts, "rate_bit_s": "none", "rates": "1gbit,2.5mbit"})) == plan
+
+
+@pytest.mark.parametrize("rate", [None, 1.0, 4e6, 1e8, 2.5e9])
+def test_rates_are_read_back_from_their_texts(rate: float | None) -> None:
+    assert rate_bit_s(rate_text(rate)) == rate
+
+
+def test_docstrings_of_fields_are_the_help() -> None:
+    assert docstrings(Plan)["workers"] == "Ranks, in all."
+    alone = typer.Typer()
+    alone.command()(with_options(Plan, lambda make, typed: print(make().sizes, sorted(typed)), "Does nothing."))
+    done = CliRunner().invoke(alone, ["--bytes", "8,16", "--workers", "4"])
+    assert done.output == "(8, 16) ['sizes', 'workers']\n"
+    text = " ".join(CliRunner().invoke(alone, ["--help"], env={"COLUMNS": "120"}).output.split())
+    assert "2<=x<=32" in text
+    assert "Bytes of a tensor." in text
+
+
+@pytest.mark.parametrize("name", [*BENCHMARKS, "emulate"])
+def test_help_is_whole_at_80_columns(name: str) -> None:
+    command = ["bench", name, "--help"] if name in BENCHMARKS else [name, "--help"]
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert done.exit_code == 0
+    assert "…" not in done.output
+
+
+@pytest.mark.processes
+def test_modules_of_commands_import_neither_numpy_nor_torch() -> None:
+    program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
+    program += "print(*{'numpy', 'torch'} & set(sys.modules))"
+    modules = [f"fanin.benchmarks.{name}" for name in BENCHMARKS]
+    done = subprocess.run([sys.executable, "-c", program, *modules], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_a_rival_of_another_package_is_its_module_and_its_backend() -> None:
+    assert Rival.parse("torch.distributed:gloo") == Rival("torch.distributed:gloo")
+    assert Rival.parse("torch.distributed:gloo").label == "torch.distributed:gloo"
+    check_rivals([], ("gloo", "json:anything"))
+    for wrong in ("nothing.of.the.kind:gloo", "json:", "nccl"):
+        with pytest.raises(ConfigurationError, match="MODULE:BACKEND"):
+            check_rivals([], (wrong,))
