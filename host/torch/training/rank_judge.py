@@ -6,13 +6,13 @@ model does and however training moves, so the test is built on nothing but that:
 
 1. *Compared within the step.* The strangeness of a rank is how far its logarithmic norm is from the median of the other
    ranks', or its cosine below theirs, in units of their spread (median absolute deviation, of this step or the usual
-   one, whichever is larger). What all ranks do together cancels out.
+   one, whichever is larger). Changes that all ranks share cancel out.
 2. *Ranked among the past.* p = (1 + how many of the last WINDOW steps' values, of all ranks, are as strange) / (1 + how
    many there are): a conformal p-value (Vovk, Gammerman, Shafer: Algorithmic Learning in a Random World,
    2005). Beyond the strangest value of the past, M, p falls as (M / value)^TAIL: heavier tails than
    those of values in units of the others' spread.
 3. *Bets against it.* e = POWER p^(POWER - 1) has an expectation of at most 1 for a healthy rank (Vovk, Wang: E-values,
-   Annals of Statistics 2021), and so has the mean of e over layers, however they depend on each other.
+   Annals of Statistics 2021), and the mean of e over layers has one, too, however layers depend on each other.
 4. *Added up over steps.* R <- (1 + R) e, the detector of Shiryaev and Roberts, which rises by a factor per strange step
    and forgets in a few usual ones. A healthy rank's R reaches T in T watched steps on average at the earliest (Shin,
    Ramdas, Rinaldo: E-detectors, 2023). With T = KINDS N / rate, for N ranks, all ranks together have at
@@ -55,7 +55,7 @@ class Finding:
 
     rank: int
     kind: str
-    """One of KINDS."""
+    """Name of the test, one of KINDS."""
     layer: int
     """Index of the layer where it is strangest."""
     norm_ratio: float
@@ -149,5 +149,5 @@ class RankJudge:
 
 
 def _spread(numbers: Values, middle: Values, axis: int) -> Values:
-    """Median absolute deviation."""
+    """Median absolute deviation from `middle`, along an axis."""
     return np.asarray(np.median(np.abs(numbers - middle), axis=axis))

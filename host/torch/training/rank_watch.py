@@ -38,7 +38,7 @@ FALSE_ALARMS_PER_STEP = 1e-5
 MAX_REPORTS = 256
 """Reports that are remembered, the latest ones."""
 NUMBERS = 3
-"""Of each layer: norm, cosine, hash of the weights."""
+"""Numbers of each layer: norm, cosine, hash of the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class RankWatch:
         return tuple(self._reports)
 
     def remove(self) -> None:
-        """End the watch."""
+        """End the watch, and judge its last step."""
         self._on_forward.remove()
         self._unhook()
         self.judge()
