@@ -150,7 +150,7 @@ def alarms(run: Run, steps: int, *, hashed: bool) -> Iterator[tuple[int, int, st
     """Step, rank and kind of every alarm of a run. `hashed`: whether weights are compared, too."""
     judge, differing = None, set[int]()
     for step, (norms, cosines, hashes) in zip(range(steps), run.steps(), strict=False):
-        judge = judge or RankJudge(RANKS, norms.shape[1], FALSE_ALARMS_PER_STEP)
+        judge = judge or RankJudge(RANKS, FALSE_ALARMS_PER_STEP)
         for found in judge.judge(norms, cosines):
             yield step, found.rank, f"{found.kind} ({found.norm_ratio:.2g}, {found.cosine:.2f})"
         if hashed:

@@ -77,7 +77,7 @@ class Marks:
             words[place // WORD_BITS] += np.uint32(1 << place % WORD_BITS)
 
     def read(self, words: Words, codes: Codes, start: int, count: int, contributors: int) -> list[Spoiler]:
-        """Who has marked blocks of a packet of elements [start, start + count), by the words of its result."""
+        """Read the marks in the words of a packet's result; the packet has elements [start, start + count)."""
         found: list[Spoiler] = []
         if not contributors:
             return found

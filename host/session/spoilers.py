@@ -1,4 +1,4 @@
-"""Who has spoiled which sums of a session: NaN and infinities, by the ranks that contributed them.
+"""Record of the spoiled sums of a session: NaN and infinities, by the ranks that contributed them.
 
 A machine tells of them before it tells that a reduction is done (fanin/protocol/events.py, Spoiled), so that whoever
 has waited for a sum may ask.

@@ -84,7 +84,9 @@ void Marks::read_block(std::uint64_t first, std::size_t count, const std::uint8_
     return;
   }
   const std::size_t n = words(count, 0);
-  const auto mark_of = [&](std::size_t word) { return load_be32(words_be + word * WORD_BYTES) - contributors * blank_; };
+  const auto mark_of = [&](std::size_t word) {
+    return load_be32(words_be + word * WORD_BYTES) - contributors * blank_;
+  };
   if (n >= workers_) {
     for (std::uint32_t place = 0; place < workers_; ++place) {
       const std::uint32_t mark = mark_of(place);

@@ -19,7 +19,7 @@ class Marks {
 
   // Marks in a packet's words, in wire order, the blocks that this worker has spoiled, by the agreed codes.
   void mark(const Contribution& own, const std::uint16_t* agreed, std::uint8_t* words_be) const;
-  // Who has marked blocks of a packet of those elements, by the words of its result.
+  // Reads the marks in the words of a packet's result; `at` are its elements.
   std::vector<Spoiler> read(const PacketSpan& at, const std::uint16_t* agreed, const std::uint8_t* words_be,
                             std::uint32_t contributors) const;
 

@@ -1,4 +1,4 @@
-"""Who has spoiled a sum: every machine learns it from the packets that tell of the NaN, whatever they are summed in."""
+"""Every machine learns who has spoiled a sum from the packets that tell of the NaN, in lanes of any kind."""
 
 from __future__ import annotations
 

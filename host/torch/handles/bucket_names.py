@@ -1,6 +1,6 @@
 """Names of parameters in the buckets of DistributedDataParallel, for reports of sums that are not finite.
 
-torch's reducer hands a process group flat buckets without a word on what is in them. What it logs about itself
+torch's reducer hands a process group flat buckets without the names of their parameters. Its record of itself
 (`_get_ddp_logging_data`) has the sizes of its final buckets and the order of the parameters in them. So a plain script
 needs no call of ours: once, after the third step, the DDP module is looked for among the process's objects. Later would
 be too late, since whoever asks while a backward pass waits for its sums waits for the reducer's lock, for ever.
@@ -87,7 +87,7 @@ def _first_buckets(
 
 
 def bucket_of(sizes_bytes: Sequence[int], at: int, buckets_bytes: Sequence[int]) -> int | None:
-    """Which bucket the `at`-th sum of a step was; None if it can have been none of them, or several."""
+    """The number of the bucket that the `at`-th sum of a step was; None if it is none of them, or one of several."""
     fitting = [
         bucket
         for bucket, size_bytes in enumerate(buckets_bytes)

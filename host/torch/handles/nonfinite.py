@@ -47,7 +47,7 @@ NAMED_FROM_STEP = 4
 
 
 class Namer(Protocol):
-    """Whoever knows which parameters are summed (bucket_names.py)."""
+    """Names of the parameters that are summed, as bucket_names.py knows them."""
 
     def learn(self) -> None:
         """Look at the model, between two steps: in a backward pass its reducer is locked."""
@@ -64,7 +64,7 @@ class Culprit:
     """A rank that has spoiled a sum."""
 
     rank: int
-    """In the group."""
+    """Its number in the group."""
     first: int
     """The element that is not finite is one of [first, first + count) of what was summed; the first such one."""
     count: int
@@ -98,10 +98,10 @@ def _in_words(culprit: Culprit) -> str:
 
 
 class NonFinite:
-    """What is known of one group's spoiled sums, and what becomes of them."""
+    """The spoiled sums of one group, and the reaction to them."""
 
     def __init__(self, policy: str, rank: int) -> None:
-        """`policy`: Options.on_nonfinite."""
+        """`policy` is the value of Options.on_nonfinite."""
         self.policy = policy
         self._rank = rank
         self.namer: Namer | None = None
@@ -132,7 +132,7 @@ class NonFinite:
         self._sums.append((ticket, size_bytes))
 
     def step_ended(self) -> None:
-        """What is summed from here on belongs to the next step."""
+        """Count the sums from here on to the next step."""
         if self.namer is not None and self._sums and STEPS.begun == NAMED_FROM_STEP:
             self.namer.learn()
         self._sums.clear()

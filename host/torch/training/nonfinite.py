@@ -2,7 +2,7 @@
 
     on_nonfinite(lambda report: print(report.step, report.ranks))
 
-docs/nonfinite.md says which sums tell what. The log has it without any call, and so have the group's counters.
+docs/nonfinite.md says which sums tell what. The log and the group's counters need no call.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ log = logging.getLogger("fanin")
 
 SAMPLED_ELEMENTS = 4096
 """Elements of each parameter that its agreement is computed from; norms are of all."""
-FALSE_ALARMS_PER_STEP = 1e-6
-"""False alarms of all ranks together per watched step: one in a million."""
+FALSE_ALARMS_PER_STEP = 1e-5
+"""False alarms of all ranks together per watched step: one in a hundred thousand."""
 MAX_REPORTS = 256
 """Reports that are remembered, the latest ones."""
 NUMBERS = 3
-"""Of each layer: norm, cosine, hash of the weights."""
+"""Numbers of each layer: norm, cosine, hash of the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class RankWatch:
         self._group: Any = model.process_group
         self._rank, self._ranks = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._layers = layers_of(model.module)
-        self._judge = RankJudge(self._ranks, len(self._layers), false_alarms_per_step)
+        self._judge = RankJudge(self._ranks, false_alarms_per_step)
         self._step = 0
         self._kept: dict[Tensor, tuple[Tensor, Tensor]] = {}
         """By parameter of the watched step: the squared norm of this rank's gradient, and its sample."""
@@ -133,7 +133,7 @@ class RankWatch:
         return tuple(self._reports)
 
     def remove(self) -> None:
-        """End the watch."""
+        """End the watch, and judge its last step."""
         self._on_forward.remove()
         self._unhook()
         self.judge()
