@@ -19,8 +19,8 @@ from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.switch_place import Place, SwitchPlace
 from fanin.emulation.network.topology import Link
 from fanin.emulation.network.units import Rate
-from fanin.emulation.record import Progress, Quantity
 from fanin.errors import ConfigurationError, FaninError
+from fanin.records.record import Progress, Quantity
 from fanin.settings import Bounds, Named, OneOf, Words, check_bounds
 
 WORKER = "fanin.benchmarks.meetings_worker"
