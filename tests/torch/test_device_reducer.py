@@ -13,7 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.torch.device import agreement, reducer
 from fanin.host.torch.device.reducer import HEAD_BYTES, _pinned
-from fanin.host.torch.handles.request import Request
+from fanin.host.torch.handles.call import Call
 from fanin.numerics.reduction import EXACT, Element, Operator
 from tests.support.host_device import HostDevice
 from tests.torch.device_groups import reducers_of
@@ -36,12 +36,12 @@ ELEMENTS = {
 }  # fmt: skip
 
 
-def request(tensor: torch.Tensor, **fields: Any) -> Request:
+def request(tensor: torch.Tensor, **fields: Any) -> Call:
     given: dict[str, Any] = {
-        "name": "all_reduce", "source": tensor, "kept": tensor, "element": ELEMENTS[tensor.dtype], "lanes": 32,
+        "collective": "all_reduce", "source": tensor, "kept": tensor, "element": ELEMENTS[tensor.dtype], "lanes": 32,
         "outputs": [tensor], "timeout_s": TIMEOUT_S,
     }  # fmt: skip
-    return Request(**{**given, **fields})
+    return Call(**{**given, **fields})
 
 
 def bits(tensor: torch.Tensor) -> Any:
@@ -77,7 +77,7 @@ def test_a_scattered_part_has_the_bits_of_the_hosts_path() -> None:
             x = torch.randn(SIZE * part, generator=torch.Generator().manual_seed(rank))
             mine, theirs = torch.empty(part), torch.empty(part)
             groups[rank].reduce_scatter_lanes(theirs, x, lanes=8).wait()
-            asked = request(x, name="reduce_scatter", kept=mine, keep_first=rank * part, lanes=8, outputs=[mine])
+            asked = request(x, collective="reduce_scatter", kept=mine, keep_first=rank * part, lanes=8, outputs=[mine])
             reducers[rank].submit(asked).wait()
             assert np.array_equal(bits(mine), bits(theirs))
 
@@ -160,7 +160,7 @@ def test_where_some_rank_has_no_device_tensors_go_by_the_host(monkeypatch: pytes
             switch = group._resources._switch_reducer
             assert switch is not None
             monkeypatch.setattr(switch, "_make_device", group._resources._make_device)
-        monkeypatch.setattr(Request, "device", property(lambda _request: torch.device("cuda", 0)))
+        monkeypatch.setattr(Call, "device", property(lambda _call: torch.device("cuda", 0)))
 
         def act(rank: int) -> None:
             tensor = torch.full((3000,), rank + 1, dtype=torch.int32)

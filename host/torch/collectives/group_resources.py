@@ -46,9 +46,9 @@ from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
 from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.gloo.inner import Inner
+from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import WATCH, Failures
-from fanin.host.torch.handles.request import Request
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.incarnation import find_incarnation, renewed_store
@@ -361,7 +361,7 @@ class GroupResources:
         return self._device_parts.make(switch, device, join, self._failed)
 
     @property
-    def submit(self) -> Callable[[Request], FaninWork]:
+    def submit(self) -> Callable[[Call], FaninWork]:
         """Start a reduction that the switch can do, on host or CUDA memory: the one way of every collective that sums.
 
         Which reducer does it is settled until `renew`, so callers may keep what this returns.
@@ -393,7 +393,7 @@ class GroupResources:
         switch = self.quick
         return None if switch is None or device.type == "cpu" else switch.arithmetic_on(device)
 
-    def _refuse(self, request: Request) -> FaninWork:
+    def _refuse(self, call: Call) -> FaninWork:
         raise self._outside_error()
 
     def _failed(self, failure: FaninError) -> None:

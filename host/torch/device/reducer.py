@@ -39,9 +39,9 @@ from fanin.numerics.reduction import EXACT, LANES, Element, Operator, Reduction
 
 if TYPE_CHECKING:
     from fanin.host.session.leased import AnySession
+    from fanin.host.torch.handles.call import Call
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
-    from fanin.host.torch.handles.request import Request
 
 log = logging.getLogger("fanin")
 
@@ -149,19 +149,19 @@ class DeviceReducer:
         """Whether pieces wait for their tickets, so that requests on host memory must queue behind them."""
         return self._word_threads.busy
 
-    def submit(self, request: Request) -> FaninWork:
+    def submit(self, call: Call) -> FaninWork:
         """Queue it on the device, and return at once."""
-        self.raise_if_failed(request.name, request.timeout_s)
-        if request.source.numel() == 0 and request.count <= 0:
-            return LocalWork(self._completion, request.outputs)
-        plan = self._plan(request)
+        self.raise_if_failed(call.collective, call.timeout_s)
+        if call.empty:
+            return LocalWork(self._completion, call.outputs)
+        plan = self._plan(call)
         with self._lock:
-            line = self._line(request.device, coded=plan is not None)
+            line = self._line(call.device, coded=plan is not None)
             device = line.device
             self._forget()
-            owes = request.residual is not None and request.residual.is_cpu and request.source.device.type != "cpu"
-            job = Job(device, request.name, request.timeout_s, [request], on_host=owes)
-            exchange = self._raw(request, line) if plan is None else self._coded(request, plan, line, job)
+            owes = call.residual is not None and call.residual.is_cpu and call.source.device.type != "cpu"
+            job = Job(device, call.collective, call.timeout_s, [call], on_host=owes)
+            exchange = self._raw(call, line) if plan is None else self._coded(call, plan, line, job)
             exchange.over = job.host.end
             self._jobs.append(job)
             try:
@@ -169,17 +169,15 @@ class DeviceReducer:
             except BaseException as error:  # tickets of some pieces are given, and other ranks wait for the rest
                 self._fail(error)
                 raise
-        return DeviceWork(job, self._failures, self._completion, request.outputs)
+        return DeviceWork(job, self._failures, self._completion, call.outputs)
 
-    def queue(self, request: Request, hand_over: Callable[[Request], int]) -> FaninWork:
+    def queue(self, call: Call, hand_over: Callable[[Call], int]) -> FaninWork:
         """A request on host memory, behind the pieces that wait."""
-        self.raise_if_failed(request.name, request.timeout_s)
-        work = QueuedWork(
-            self._failures, request.name, self._completion, request.outputs, request.timeout_s, request.finish
-        )
+        self.raise_if_failed(call.collective, call.timeout_s)
+        work = QueuedWork(call, self._failures, self._completion)
         # The courier does not hold the action at the end, nor the tensors that it is for.
-        bare = replace(request, outputs=[], finish=None)
-        land = partial(land_within, self._means.words.wait, request.timeout_s)
+        bare = call._replace(outputs=(), finish=None)
+        land = partial(land_within, self._means.words.wait, call.timeout_s)
         with self._lock:
             self._word_threads.put(Parcel(start=partial(hand_over, bare), land=land, over=work.host.end))
         return work
@@ -219,19 +217,19 @@ class DeviceReducer:
 
     # --- which way ---
 
-    def _plan(self, request: Request) -> Plan | None:
+    def _plan(self, call: Call) -> Plan | None:
         """The arithmetic on the device; None: the request goes as it is."""
         means = self._means
-        averages_by_count = request.average and not means.divisor
+        averages_by_count = call.average and not means.divisor
         if (
-            means.arithmetic is None or means.codes is None or request.lanes not in LANES or averages_by_count
-            or request.scale_code or (request.residual is not None and request.residual.device != request.source.device)
+            means.arithmetic is None or means.codes is None or call.lanes not in LANES or averages_by_count
+            or call.scale_code or (call.residual is not None and call.residual.device != call.source.device)
         ):  # fmt: skip
             return None
-        count = request.source.numel()
+        count = call.source.numel()
         return plan_of(
-            request.element, request.lanes, count, means.words.spec, contributors=means.words.size,
-            divisor=means.divisor if request.average else 1.0, factor=request.factor,
+            call.element, call.lanes, count, means.words.spec, contributors=means.words.size,
+            divisor=means.divisor if call.average else 1.0, factor=call.factor,
         )  # fmt: skip
 
     def _line(self, device: torch.device, *, coded: bool) -> Line:
@@ -249,29 +247,29 @@ class DeviceReducer:
 
     # --- as it is ---
 
-    def _raw(self, request: Request, line: Line) -> Exchange:
-        if request.residual is not None and not request.residual.is_cpu:
+    def _raw(self, call: Call, line: Line) -> Exchange:
+        if call.residual is not None and not call.residual.is_cpu:
             raise UnsupportedError(
-                f"{request.name}: a residual on {request.residual.device} with lanes that are made on the host. "
+                f"{call.collective}: a residual on {call.residual.device} with lanes that are made on the host. "
                 "Remedy: a residual on the host, or lanes of 32, 16, 8 or 4 bits with Triton on every rank"
             )
-        finish: list[Callable[[], object]] = [] if request.finish is None else [request.finish]
-        marked = list(request.outputs) or ([] if request.kept is None else [request.kept])
+        finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
+        marked = list(call.outputs) or ([] if call.kept is None else [call.kept])
         finish.append(lambda: self._mark(line, marked))
-        return Exchange(pieces=self._raw_pieces(request), timeout_s=request.timeout_s, finish=finish)
+        return Exchange(pieces=self._raw_pieces(call), timeout_s=call.timeout_s, finish=finish)
 
-    def _raw_pieces(self, request: Request) -> Iterator[Piece]:
-        whole = request.reduction(self._means.divisor)
-        size = request.source.element_size()
-        source = as_bytes(request.source.detach())
-        kept = None if request.kept is None else as_bytes(request.kept.detach())
+    def _raw_pieces(self, call: Call) -> Iterator[Piece]:
+        whole = call.reduction(self._means.divisor)
+        size = call.source.element_size()
+        source = as_bytes(call.source.detach())
+        kept = None if call.kept is None else as_bytes(call.kept.detach())
         owned = whole.own_count >= 0
         own_first, own_count = (whole.own_first, whole.own_count) if owned else (0, whole.count)
         per_piece = SLOT_BYTES // size
         for start in range(0, whole.count, per_piece):
             count = min(per_piece, whole.count - start)
             own_at, own = overlap(start, count, own_first, own_count)
-            kept_at, keep = overlap(start, count, whole.keep_first, request.kept_count)
+            kept_at, keep = overlap(start, count, whole.keep_first, call.kept_count)
             out = back = None
             if own:
                 begin = (start + own_at - own_first) * size
@@ -282,7 +280,7 @@ class DeviceReducer:
             piece = replace(
                 whole, count=count, keep_first=kept_at, keep_count=keep,
                 own_first=own_at if owned else 0, own_count=own if owned else -1,
-                residual=whole.residual + start * 4 if whole.residual else 0, owner=request.residual,
+                residual=whole.residual + start * 4 if whole.residual else 0, owner=call.residual,
             )  # fmt: skip
             yield Piece(
                 out=out, out_first=own_at * size, back=back, back_first=kept_at * size,
@@ -312,28 +310,28 @@ class DeviceReducer:
 
     # --- codes and words ---
 
-    def _coded(self, request: Request, plan: Plan, line: Line, job: Job) -> Exchange:
+    def _coded(self, call: Call, plan: Plan, line: Line, job: Job) -> Exchange:
         arithmetic = self._means.arithmetic
         assert arithmetic is not None
-        x = request.source.detach().reshape(-1)
-        residual = None if request.residual is None else request.residual.detach().reshape(-1)
+        x = call.source.detach().reshape(-1)
+        residual = None if call.residual is None else call.residual.detach().reshape(-1)
         count = x.numel()
         codes = line.device.allocate(line.leaving, plan.blocks(count) * CODE_BYTES).view(torch.int16)
         words = line.device.allocate(line.leaving, plan.words(count) * WORD_BYTES).view(torch.int32)
-        job.held = [request, codes]  # the decoding stream reads the codes, which belong to the other one
-        tag = _tag(request, plan)
+        job.held = [call, codes]  # the decoding stream reads the codes, which belong to the other one
+        tag = _tag(call, plan)
 
         def measure() -> None:
-            arithmetic.codes(plan, x, None if request.adds else residual, codes)
+            arithmetic.codes(plan, x, None if call.adds else residual, codes)
 
         def encode() -> None:
-            arithmetic.quantize(plan, x, residual, codes, words, adds=request.adds)
+            arithmetic.quantize(plan, x, residual, codes, words, adds=call.adds)
 
-        finish: list[Callable[[], object]] = [] if request.finish is None else [request.finish]
+        finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
         return Exchange(
             coding=Coding(measure=measure, pieces=self._code_pieces(codes, tag), encode=encode),
-            pieces=self._word_pieces(request, plan, line, codes, words, tag),
-            timeout_s=request.timeout_s,
+            pieces=self._word_pieces(call, plan, line, codes, words, tag),
+            timeout_s=call.timeout_s,
             finish=finish,
         )
 
@@ -349,20 +347,20 @@ class DeviceReducer:
             yield Piece(out=part, back=part, place=self._placer(self._codes, maximum, 0, 0))
 
     def _word_pieces(
-        self, request: Request, plan: Plan, line: Line, codes: torch.Tensor, words: torch.Tensor, tag: int
+        self, call: Call, plan: Plan, line: Line, codes: torch.Tensor, words: torch.Tensor, tag: int
     ) -> Iterator[Piece]:
-        count = request.source.numel()
+        count = call.source.numel()
         block_words = plan.words(plan.block_elements)
         piece_blocks = SLOT_BYTES // (block_words * WORD_BYTES)
-        kept = None if request.kept is None else request.kept.detach().reshape(-1)
-        back_block = request.keep_first // plan.block_elements
-        last = plan.words(min(request.keep_first + request.kept_count, count))
+        kept = None if call.kept is None else call.kept.detach().reshape(-1)
+        back_block = call.keep_first // plan.block_elements
+        last = plan.words(min(call.keep_first + call.kept_count, count))
         room = line.device.allocate(line.arriving, max(last - back_block * block_words, 0) * WORD_BYTES)
         for first_block in range(0, plan.blocks(count), piece_blocks):
             first_word, start = first_block * block_words, first_block * plan.block_elements
             part = words[first_word : first_word + piece_blocks * block_words]
             elements = min(piece_blocks * plan.block_elements, count - start)
-            at, keep = overlap(start, elements, request.keep_first, request.kept_count)
+            at, keep = overlap(start, elements, call.keep_first, call.kept_count)
             summed = Reduction(
                 source=NOWHERE, destination=NOWHERE, count=len(part), element=Element.INT32, tag=tag, keep_count=0
             )  # fmt: skip
@@ -374,7 +372,7 @@ class DeviceReducer:
                 summed = replace(summed, keep_first=back_first, keep_count=last_word - back_first)
                 place = (first_word + back_first - back_block * block_words) * WORD_BYTES
                 back = room[place : place + (last_word - back_first) * WORD_BYTES]
-                begin = start + at - request.keep_first
+                begin = start + at - call.keep_first
                 decode = self._decoder(
                     plan, line, back, codes[first_block + block :], kept[begin : begin + keep],
                     at - block * plan.block_elements,
@@ -428,10 +426,10 @@ class DeviceReducer:
             self._jobs.popleft().held = None
 
 
-def _tag(request: Request, plan: Plan) -> int:
+def _tag(call: Call, plan: Plan) -> int:
     """Tag of everything that ranks must agree in: the collective, its lanes, its element type and count."""
-    said = zlib.crc32(f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {request.source.numel()}".encode())
-    return ((said & 0x3FFFFF | CODED) << 8 | request.reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
+    said = zlib.crc32(f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {call.source.numel()}".encode())
+    return ((said & 0x3FFFFF | CODED) << 8 | call.reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
 
 
 def _nothing_like(dtype: torch.dtype) -> float | int:

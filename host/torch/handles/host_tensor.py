@@ -176,6 +176,13 @@ def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
         tensor.detach().copy_(host, non_blocking=tensor.is_cuda and host.is_pinned())
 
 
+def copy_bytes_back(tensor: torch.Tensor, arrived: torch.Tensor) -> None:
+    """The same for bytes, which may start at an address that the element type cannot have."""
+    whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=arrived.device)
+    as_bytes(whole).copy_(arrived)
+    copy_back(tensor, whole)
+
+
 def restore_all(host_tensors: Iterable[HostTensor]) -> Callable[[], None] | None:
     """One action that restores all that need it, or None."""
     actions = [host_tensor.restore for host_tensor in host_tensors if host_tensor.restore is not None]
