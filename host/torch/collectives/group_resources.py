@@ -200,10 +200,12 @@ class GroupResources:
     def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Open the session, and then gloo."""
         if self.size > 1:
-            self._device_parts = DeviceParts(
-                store, self.rank, self.size, timeout, self.options, self.failures, self.completion
-            )
             self._join(store, group_name, timeout)
+        if self.session is not None:
+            self._device_parts = DeviceParts(
+                store, self.meeting.job_name, self.rank, self.size, timeout, self.options, self.failures,
+                self.completion,
+            )  # fmt: skip
         gloo_store = c10d.PrefixStore("gloo", store)
         self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
         self._watch()

@@ -35,14 +35,13 @@ from fanin.host.torch.collectives.torch_calls import TorchCalls
 from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.device.arithmetic import Arithmetic
 from fanin.host.torch.device.encoder import Contribution
-from fanin.host.torch.handles.call import SUM, Call, Tensors
+from fanin.host.torch.handles.call import SUM, Call, Tensors, number_of
 from fanin.host.torch.handles.failures import WATCH
 from fanin.host.torch.handles.host_tensor import beneath_layers, concrete, layers_active
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.meeting.levels import Levels, agree
 from fanin.host.torch.meeting.meeting import Meeting
 from fanin.host.torch.meeting.parting import StoreHost
-from fanin.numerics.reduction import lanes_number
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.seal import Credentials
 
@@ -203,7 +202,7 @@ class FaninProcessGroup(TorchCalls):
         with beneath_layers() if layers_active() else contextlib.nullcontext():
             tensor = concrete(tensor)
             call = self._call("all_reduce", tensor, [tensor], op)
-            return self._in_lanes(call._replace(lanes=_number(lanes), residual=residual, scale_code=scale_code))
+            return self._in_lanes(call._replace(lanes=number_of(lanes), residual=residual, scale_code=scale_code))
 
     def average_encoded(self, asked: Contribution) -> FaninWork:
         """Average what a DeviceEncoder has made of a bucket, unawaited."""
@@ -229,7 +228,7 @@ class FaninProcessGroup(TorchCalls):
 
     def residual_device(self, tensor: torch.Tensor, lanes: int | str | None = None) -> torch.device:
         """Device of a residual of sums of `tensor` in these lanes; every rank asks, as for `arithmetic_on`."""
-        return self._reductions.residual_device(tensor, _number(lanes))
+        return self._reductions.residual_device(tensor, number_of(lanes))
 
     def reduce_scatter_lanes(
         self, output: torch.Tensor, tensor: torch.Tensor, *, op: Any = SUM, lanes: int | str | None = None,
@@ -242,7 +241,7 @@ class FaninProcessGroup(TorchCalls):
         """
         call = self._call("reduce_scatter", tensor, [output], op)
         with beneath_layers() if layers_active() else contextlib.nullcontext():
-            return self._reduce_scatter(call._replace(lanes=_number(lanes), residual=residual))
+            return self._reduce_scatter(call._replace(lanes=number_of(lanes), residual=residual))
 
     def open_two_levels(self, kind: str) -> TwoLevels | None:
         """Groups inside this rank's host and between hosts (docs/gpu.md); every rank calls it at the same point.
@@ -257,7 +256,8 @@ class FaninProcessGroup(TorchCalls):
         if self.size() == 1 or self.outside:
             return None
         rank, timeout = self.rank(), timedelta(seconds=self.timeout_s)
-        store = c10d.PrefixStore(f"fanin/levels/{kind}/{next(self._openings)}", self._store)
+        opening = next(self._openings)
+        store = c10d.PrefixStore(f"fanin/levels/{kind}/{opening}", self._store)
         is_world = not self._resources.global_ranks
         levels = agree(store, rank, self.size(), kind, self.options, timeout, is_world=is_world)
         if levels is None or len(levels.inside) == 1:
@@ -266,7 +266,7 @@ class FaninProcessGroup(TorchCalls):
         inside = Inside(kind, host, levels.inside.index(rank), len(levels.inside), timeout)
         between = self._between(levels, store, timeout) if levels.hosts > 1 else None
         resources = self._resources
-        cause = FirstCause(store, resources.failures)
+        cause = FirstCause(store, f"{self.job_name}/{kind}/{opening}", resources.failures)
         opened = TwoLevels(levels, inside, between, resources.failures, resources.completion, self._counters, cause)
         resources.opened_levels.append(opened)
         return opened
@@ -304,11 +304,6 @@ class FaninProcessGroup(TorchCalls):
         self._resources.close()
         if self._store_host is not None:
             self._store_host.close()
-
-
-def _number(lanes: int | str | None) -> int | None:
-    """The word codec's number of lanes in any of the forms that callers give."""
-    return lanes_number(lanes) if isinstance(lanes, str) else lanes
 
 
 def _made_as(group: weakref.ref[FaninProcessGroup]) -> str:

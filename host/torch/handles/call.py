@@ -39,15 +39,20 @@ class Terms(NamedTuple):
     residual: torch.Tensor | None
 
 
+def number_of(lanes: int | str | None) -> int | None:
+    """The word codec's number of lanes in any of the forms that callers give; None: those of the group."""
+    return lanes_number(lanes) if isinstance(lanes, str) else lanes
+
+
 def set_lanes(tensor: torch.Tensor, lanes: int | str | None, residual: torch.Tensor | None = None) -> None:
     """Have all-reduces of this tensor object go through these lanes, with error feedback where a residual is given.
 
     For all-reduces that torch itself calls, as HSDP's over the replicas: what a hook wants travels with the tensor.
     `lanes`: as in `Options.lanes`; None: those of the group, and with no residual either the tensor is as before.
     `residual`: contiguous float32 with as many elements, read and updated, where `FaninProcessGroup.residual_device`
-    says. Raises ConfigurationError for illegal lanes.
+    says. Raises ConfigurationError for lanes in words that mean none.
     """
-    number = None if lanes is None else lanes_number(lanes)
+    number = number_of(lanes)
     tensor.fanin_terms = None if number is None and residual is None else Terms(number, residual)  # type: ignore[attr-defined]
 
 
