@@ -28,7 +28,7 @@ import torch
 
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.handles.call import Call
+from fanin.host.torch.handles.call import Call, tag_of
 from fanin.host.torch.handles.host_tensor import as_bytes, copy_back, copy_bytes_back, flat, lies_flat
 from fanin.host.torch.handles.overlap import apart
 from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork
@@ -55,7 +55,7 @@ class Exchanges:
     """Exchanges of one group, whose arguments have been checked."""
 
     def __init__(self, resources: GroupResources) -> None:
-        self._submit = resources.submit
+        self._submit, self._quick = resources.submit, resources.quick
         self._rank, self._size = resources.rank, resources.size
         self._completion = resources.completion
 
@@ -87,7 +87,7 @@ class Exchanges:
         source = apart(source, [room for room in rooms if room.data_ptr() != source.data_ptr()])
         works = [
             self._one(
-                call._replace(outputs=[output], waits=False), (*sizes, owner), room.nbytes,
+                call.but(outputs=[output], waits=False), (*sizes, owner), room.nbytes,
                 source if owner == self._rank else _nothing(source), 0, room, _arrive(output, room),
             )
             for owner, (output, room) in enumerate(zip(outputs, rooms, strict=True))
@@ -112,8 +112,16 @@ class Exchanges:
         """One reduction of `total` bytes, of which this rank contributes `source`. All tensors are plain."""
         if total == 0:
             return LocalWork(self._completion, call.outputs)
+        quick = self._quick
+        if call.waits and quick is not None and finish is None and source.is_cpu and quick.free:
+            brief = (
+                source.data_ptr(), 0 if kept is None else kept.data_ptr(), total, Element.UINT8, COPIED,
+                tag_of(call.collective, average=False, says=_said(agreed)),
+                0, 0 if kept is None else total, own_first, source.nbytes,
+            )  # fmt: skip
+            return quick.at_once(call.but(kept=(source, kept)), brief)
         return self._submit(
-            call._replace(
+            call.but(
                 source=as_bytes(source), kept=None if kept is None else as_bytes(kept), element=Element.UINT8,
                 lanes=COPIED, total=total, own_first=own_first, says=_said(agreed), finish=finish,
             )

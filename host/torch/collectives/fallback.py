@@ -194,7 +194,7 @@ class Fallback:
         assert self._switch is not None
         assert operation.source is not None
         assert call.lanes is not None, "the route has decided"
-        whole = call._replace(source=operation.source, kept=operation.result, keep_first=0, finish=None, outputs=())
+        whole = call.but(source=operation.source, kept=operation.result, keep_first=0, finish=None, outputs=())
         try:
             operation.ticket = self._switch.hand_over(whole)
         except FaninError as error:

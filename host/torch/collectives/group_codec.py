@@ -92,11 +92,11 @@ class GroupCodec:
             copy_back(tensor, flat.view(tensor.shape))
 
         residual = None if asked.residual is None else torch.from_numpy(asked.residual)
-        return self._summing(call, torch.from_numpy(asked.values), asked.lanes, finish)._replace(residual=residual)
+        return self._summing(call, torch.from_numpy(asked.values), asked.lanes, finish).but(residual=residual)
 
     @staticmethod
     def _summing(call: Call, values: torch.Tensor, lanes: int, finish: Callable[[], None] | None) -> Call:
-        return call._replace(
+        return call.but(
             source=values, kept=values, element=ELEMENTS[values.dtype], lanes=lanes, average=call.op == AVG,
             finish=finish,
         )  # fmt: skip

@@ -202,13 +202,13 @@ class FaninProcessGroup(TorchCalls):
         with beneath_layers() if layers_active() else contextlib.nullcontext():
             tensor = concrete(tensor)
             call = self._call("all_reduce", tensor, [tensor], op)
-            return self._in_lanes(call._replace(lanes=number_of(lanes), residual=residual, scale_code=scale_code))
+            return self._in_lanes(call.but(lanes=number_of(lanes), residual=residual, scale_code=scale_code))
 
     def average_encoded(self, asked: Contribution) -> FaninWork:
         """Average what a DeviceEncoder has made of a bucket, unawaited."""
         call = self._call("all_reduce", asked.values, [asked.output], _AVG)
         return self._in_lanes(
-            call._replace(lanes=asked.lanes, residual=asked.residual, adds=asked.adds, finish=asked.finish)
+            call.but(lanes=asked.lanes, residual=asked.residual, adds=asked.adds, finish=asked.finish)
         )
 
     def _in_lanes(self, call: Call) -> FaninWork:
@@ -241,7 +241,7 @@ class FaninProcessGroup(TorchCalls):
         """
         call = self._call("reduce_scatter", tensor, [output], op)
         with beneath_layers() if layers_active() else contextlib.nullcontext():
-            return self._reduce_scatter(call._replace(lanes=number_of(lanes), residual=residual))
+            return self._reduce_scatter(call.but(lanes=number_of(lanes), residual=residual))
 
     def open_two_levels(self, kind: str) -> TwoLevels | None:
         """Groups inside this rank's host and between hosts (docs/gpu.md); every rank calls it at the same point.

@@ -11,41 +11,41 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import UnsupportedError
-from fanin.host.torch.handles.call import Call, Tensors
+from fanin.host.torch.handles.call import SUM, Call, Tensors
 from fanin.host.torch.handles.host_tensor import concrete
 
 _ZERO = timedelta(0)
-WITH_OPERATOR = frozenset(
-    {c10d.AllreduceOptions, c10d.AllreduceCoalescedOptions, c10d.ReduceOptions, c10d.ReduceScatterOptions}
-)
-WITH_ROOT = frozenset({c10d.ReduceOptions, c10d.BroadcastOptions, c10d.GatherOptions, c10d.ScatterOptions})
-OPTIONS = WITH_OPERATOR | WITH_ROOT | {c10d.AllgatherOptions, c10d.AllToAllOptions, c10d.BarrierOptions}
-"""torch's kinds of options, all of which have a timeout."""
+_OPERATOR, _ROOT = 1, 2
+KINDS = {
+    c10d.AllreduceOptions: _OPERATOR, c10d.AllreduceCoalescedOptions: _OPERATOR, c10d.ReduceScatterOptions: _OPERATOR,
+    c10d.ReduceOptions: _OPERATOR | _ROOT,
+    c10d.BroadcastOptions: _ROOT, c10d.GatherOptions: _ROOT, c10d.ScatterOptions: _ROOT,
+    c10d.AllgatherOptions: 0, c10d.AllToAllOptions: 0, c10d.BarrierOptions: 0,
+}  # fmt: skip
+"""torch's kinds of options, and what they have beside a timeout."""
 
 
 def read_call(
-    collective: str, source: torch.Tensor, outputs: Tensors, opts: Any, asked: tuple[Any, timedelta | None, int],
-    default_s: float, *, waits: bool,
+    collective: str, source: torch.Tensor, outputs: Tensors, opts: Any, default_s: float, waits: bool = False,
+    timeout: timedelta | None = None, root: int = 0, op: Any = SUM,
 ) -> Call:  # fmt: skip
     """The call that torch's arguments mean.
 
     `opts`: an options object of torch's, or what may stand in its place: an operator, a root, a timeout, nothing.
-    `asked`: operator, timeout and root that were given beside it. `default_s`: the timeout where none was given.
-    `waits`: whether a caller may be said to wait.
+    `default_s`: the timeout where none was given. `waits`: whether a call may be one that its caller waits for.
     """
-    op, timeout, root = asked
-    kind = type(opts)
-    if kind in OPTIONS:
+    has = KINDS.get(type(opts))
+    if has is not None:
         timeout, waits = opts.timeout, waits and not getattr(opts, "asyncOp", True)
-        if kind in WITH_OPERATOR:
+        if has & _OPERATOR:
             op = opts.reduceOp
-        if kind in WITH_ROOT:
+        if has & _ROOT:
             root = opts.rootRank
     else:
         waits = False
         if isinstance(opts, int):
             root = opts or root
-        elif kind is timedelta:
+        elif isinstance(opts, timedelta):
             timeout = opts
         elif opts is not None:
             op = opts

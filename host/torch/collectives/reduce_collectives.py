@@ -40,6 +40,7 @@ SPARSE_DTYPES = {
 
 BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """The tensor that every barrier adds and nobody reads."""
+_BARRIER_BRIEF = (BARRIER.data_ptr(), 0, 1, Element.INT32, WORD_BITS, tag_of("barrier", average=False), 0, 0, 0, -1)
 _SUM_TAG = tag_of("all_reduce", average=False)
 
 
@@ -85,7 +86,14 @@ class ReduceCollectives:
         if (small or self._plain_sums) and call.op == SUM and self._size > 1 and plain(tensor):
             travels_as = (self._summed_exactly if small else self._summed).get(tensor.dtype)
             if travels_as is not None:
-                return self._sum_in_place(call, *travels_as)
+                quick, (element, lanes) = self._quick, travels_as
+                if call.waits and quick is not None and quick.free:  # nearly every call that waits
+                    self._counters["switch.all_reduce"] += 1
+                    self._counters["switch.bytes"] += tensor.nbytes
+                    brief = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, _SUM_TAG)
+                    return quick.at_once(call, brief)
+                self._count(Path.SWITCH, call)
+                return self._submit(call.but(kept=tensor, element=element, lanes=lanes))
         if not self._arguments.of_one("all_reduce", tensor):
             return LocalWork(self._completion, call.outputs)
         if tensor.layout is not torch.strided:
@@ -97,16 +105,6 @@ class ReduceCollectives:
                 self._count(Path.SWITCH, call)
                 return self._submit(self._codec.encoded(call))
         return self.reduce(call, tensor)
-
-    def _sum_in_place(self, call: Call, element: Element, lanes: int) -> FaninWork:
-        """A sum in the tensor's own memory: nearly every call."""
-        quick, tensor = self._quick, call.source
-        if call.waits and quick is not None and quick.free:
-            self._counters["switch.all_reduce"] += 1
-            self._counters["switch.bytes"] += tensor.nbytes
-            return quick.at_once(call, sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, _SUM_TAG))
-        self._count(Path.SWITCH, call)
-        return self._submit(call._replace(kept=tensor, element=element, lanes=lanes))
 
     def all_reduce_in_lanes(self, call: Call) -> FaninWork:
         """A reduction in place with lanes (or EXACT) and error feedback of the caller's choice; no codec, one level."""
@@ -137,14 +135,16 @@ class ReduceCollectives:
         """The output becomes the reduced `parts[rank]`; parts may differ in size, alike on every rank."""
         (output,) = call.outputs
         whole = torch.cat([part.detach().reshape(-1) for part in parts])
-        return self.reduce(call._replace(source=whole), output, sum(part.numel() for part in parts[: self._rank]))
+        return self.reduce(call.but(source=whole), output, sum(part.numel() for part in parts[: self._rank]))
 
     def barrier(self, call: Call) -> FaninWork:
         """Done when every rank has come: a sum of BARRIER that nobody keeps."""
         if self._size == 1:
             return LocalWork(self._completion, [])
         self._count(Path.SWITCH, call)
-        return self._submit(call._replace(element=Element.INT32, lanes=WORD_BITS))
+        if call.waits and self._quick is not None and self._quick.free:
+            return self._quick.at_once(call, _BARRIER_BRIEF)
+        return self._submit(call.but(element=Element.INT32, lanes=WORD_BITS))
 
     def reduce(self, call: Call, output: torch.Tensor | None, first: int = 0) -> FaninWork:
         """Reduce the source; elements [first, first + output.numel()) go to `output` (None: nobody's here)."""
@@ -171,7 +171,7 @@ class ReduceCollectives:
             factor = 1.0
         kept, finish = self._landing(travelling, tensor, output, first, route)
         return self._submit(
-            call._replace(
+            call.but(
                 source=travelling, kept=kept, keep_first=first, element=element, lanes=lanes,
                 operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
                 average=route.average and not route.divide_after, factor=factor,
@@ -219,7 +219,7 @@ class ReduceCollectives:
                 _arrive(host.reshape(-1)[first : first + count], output, route)
 
         needed = None if in_place and not route.divide_after else finish
-        return self._resources.inner.all_reduce(call._replace(source=host, finish=needed), route.gloo_op)
+        return self._resources.inner.all_reduce(call.but(source=host, finish=needed), route.gloo_op)
 
     def _sparse(self, call: Call) -> FaninWork:
         """Sparse tensors are summed by gloo, which knows how to merge their indices."""
@@ -239,7 +239,7 @@ class ReduceCollectives:
         def finish() -> None:
             tensor.copy_(_divided(total, self._size) if op.op == AVG else total)  # a detached sparse tensor is a copy
 
-        return self._resources.inner.all_reduce(call._replace(source=total, finish=finish), SUM)
+        return self._resources.inner.all_reduce(call.but(source=total, finish=finish), SUM)
 
     def _alone(self, call: Call, output: torch.Tensor | None, factor: float) -> FaninWork:
         """A group of one: the result is the input."""

@@ -58,8 +58,6 @@ class SwitchReducer:
                 )
             reducer = self._reducer_of(call.device)
             return self._on_host(_beside(call)) if reducer is None else reducer.submit(call)
-        if call.waits and call.finish is None and self.free and (brief := call.brief()) is not None:
-            return self.at_once(call, brief)
         return self._on_host(call)
 
     def _on_host(self, call: Call) -> FaninWork:
@@ -100,11 +98,10 @@ class SwitchReducer:
         """
         if brief[2] == 0:  # no elements
             return self._done
-        session = self.session
         try:
-            ticket = session.at_once(brief, call)
+            ticket = self.session.at_once(brief, call)
             if ticket:
-                session.wait(ticket, at_present(call.timeout_s))
+                self.session.wait(ticket, at_present(call.timeout_s))
         except Exception as error:
             self._failures.raise_explained(error, call.collective, call.timeout_s)
         return self._done
@@ -135,7 +132,7 @@ def _beside(call: Call) -> Call:
         if call.finish is not None:
             call.finish()
 
-    return call._replace(source=on_host(call.source), kept=kept, residual=residual, finish=finish)
+    return call.but(source=on_host(call.source), kept=kept, residual=residual, finish=finish)
 
 
 def _made_no_more(_reducer: SwitchReducer, _device: torch.device) -> DeviceReducer | None:

@@ -26,7 +26,7 @@ from fanin.host.torch.collectives.reading import all_of, list_of, lists_of, opti
 from fanin.host.torch.collectives.reduce_collectives import BARRIER, ReduceCollectives
 from fanin.host.torch.collectives.torch_identity import TorchIdentity
 from fanin.host.torch.gloo.inner import Inner
-from fanin.host.torch.handles.call import SUM, Call, Tensors, terms_of
+from fanin.host.torch.handles.call import SUM, TERMS, Call, Tensors, Terms
 from fanin.host.torch.handles.host_tensor import concrete
 from fanin.host.torch.handles.registered import wanted as notes_wanted
 from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork
@@ -54,11 +54,14 @@ class TorchCalls(TorchIdentity):
             return self._through_layers("allreduce_", self.allreduce, (list_of(tensors),), opts, timeout)
         tensor = single(tensors)
         outputs = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        call = self._call("all_reduce", tensor, outputs, opts, timeout)
+        default_s, waits = self._default_timeout.of_collective, self._coalescing is None
+        call = read_call("all_reduce", tensor, outputs, opts, default_s, waits, timeout)
         self._sequence += 1
-        if (terms := terms_of(tensor)) is None:
-            return self._noted(self._reductions.all_reduce(call))
-        call = call._replace(lanes=terms.lanes, residual=terms.residual)
+        terms: Terms | None = getattr(tensor, TERMS, None)
+        if terms is None:
+            work = self._reductions.all_reduce(call)
+            return work if call.waits else self._noted(work)
+        call = call.but(lanes=terms.lanes, residual=terms.residual)
         return self._noted(self._reductions.all_reduce_in_lanes(call))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = SUM) -> FaninWork:
@@ -68,7 +71,7 @@ class TorchCalls(TorchIdentity):
         tensors = all_of(tensors)
         if not self._arguments.of_several("all_reduce_coalesced", tensors):
             return self._nothing(tensors)
-        calls = [self._call("all_reduce", tensor, [tensor], opts)._replace(waits=False) for tensor in tensors]
+        calls = [self._call("all_reduce", tensor, [tensor], opts).but(waits=False) for tensor in tensors]
         self._reductions.check(calls)
         self._sequence += 1
         return self._combined([self._reductions.all_reduce(call) for call in calls], tensors, calls[0].timeout_s)
@@ -86,7 +89,7 @@ class TorchCalls(TorchIdentity):
         if not self._arguments.of_one("reduce", tensor, call.root):
             return self._nothing([tensor])
         mine = self.rank() == call.root
-        work = self._reductions.reduce(call if mine else call._replace(outputs=()), tensor if mine else None)
+        work = self._reductions.reduce(call if mine else call.but(outputs=()), tensor if mine else None)
         return self._noted(work, [tensor])
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = SUM, timeout: timedelta | None = None) -> FaninWork:
@@ -163,7 +166,7 @@ class TorchCalls(TorchIdentity):
         uneven = self._exchanges is not None  # gloo takes parts of one size alone
         if not self._arguments.of_list("all_gather", outputs, tensor, gathers=True, uneven=uneven):
             return self._nothing(outputs)
-        call = self._call("all_gather", tensor, outputs, opts, timeout)._replace(waits=False)
+        call = self._call("all_gather", tensor, outputs, opts, timeout).but(waits=False)
         return self._noted(self._moving(call).all_gather(call))
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
@@ -338,15 +341,15 @@ class TorchCalls(TorchIdentity):
         timeout: timedelta | None = None, root: int = 0, op: Any = SUM,
     ) -> Call:  # fmt: skip
         """The call that torch's arguments mean."""
-        asked = op, timeout, root
-        return read_call(collective, source, outputs, opts, asked, self.timeout_s, waits=self._coalescing is None)
+        default_s, waits = self._default_timeout.of_collective, self._coalescing is None
+        return read_call(collective, source, outputs, opts, default_s, waits, timeout, root, op)
 
     def _calls(
         self, collective: str, inputs: Tensors, outputs: Sequence[Tensors], there: Sequence[bool], opts: Any
     ) -> list[Call]:
         """Calls that follow each other unawaited, of those tensors that are `there`."""
         pairs = compress(zip(inputs, outputs, strict=True), there)
-        return [self._call(collective, *pair, opts)._replace(waits=False) for pair in pairs]
+        return [self._call(collective, *pair, opts).but(waits=False) for pair in pairs]
 
     def _message(self, name: str, tensors: Tensors, peer: int) -> Call:
         tensor = single(tensors)

@@ -114,7 +114,7 @@ class DeviceReducer:
         self.raise_if_failed(call.collective, call.timeout_s)
         work = QueuedWork(call, self._failures, self._completion)
         # The courier does not hold the action at the end, nor the tensors that it is for.
-        bare = call._replace(outputs=(), finish=None)
+        bare = call.but(outputs=(), finish=None)
         land = partial(land_within, self._means.words.wait, call.timeout_s)
         with self._lock:
             self._word_threads.put(Parcel(start=partial(hand_over, bare), land=land, over=work.host.end))

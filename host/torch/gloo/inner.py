@@ -47,7 +47,7 @@ class Inner:
         break_connections(self.gloo, self._rank, self._size)
 
     def _work(self, call: Call, inner: c10d.Work, finish: Finish | None, kind: Any = GlooWork) -> FaninWork:
-        work: GlooWork = kind(call._replace(finish=finish), self._failures, self._completion, inner)
+        work: GlooWork = kind(call.but(finish=finish), self._failures, self._completion, inner)
         self._works.add(work)
         return work
 
@@ -140,19 +140,19 @@ class Inner:
 
     def send(self, call: Call, tag: int) -> FaninWork:
         """Send to a group rank; other ranks' tags and sizes must match."""
-        named = call._replace(collective=f"send to rank {call.root}")
+        named = call.but(collective=f"send to rank {call.root}")
         return self._work(named, self.gloo.send([movable(call.source).tensor], call.root, tag), None, PeerWork)
 
     def recv(self, call: Call, tag: int) -> FaninWork:
         """Receive from a group rank."""
         host_tensor = movable(call.source)
-        named = call._replace(collective=f"recv from rank {call.root}")
+        named = call.but(collective=f"recv from rank {call.root}")
         return self._work(named, self.gloo.recv([host_tensor.tensor], call.root, tag), host_tensor.restore, PeerWork)
 
     def recv_anysource(self, call: Call, tag: int) -> FaninWork:
         """Receive from whoever sends first with this tag."""
         host_tensor = movable(call.source)
-        named = call._replace(collective="recv from any rank")
+        named = call.but(collective="recv from any rank")
         return self._work(
             named, self.gloo.recv_anysource([host_tensor.tensor], tag), host_tensor.restore, AnySourceWork
         )

@@ -8,13 +8,13 @@ route is looked up once, and what the route decides is added to it. What a switc
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from fanin.numerics.lanes import WORD_BITS
-from fanin.numerics.reduction import Brief, Element, Operator, Reduction, lanes_number
+from fanin.numerics.reduction import Element, Operator, Reduction, lanes_number
 
 Tensors = Sequence[torch.Tensor]
 SUM = dist.ReduceOp(dist.ReduceOp.SUM)
@@ -30,6 +30,10 @@ def tag_of(name: str, average: bool, says: int = 0) -> int:
     """A number that must be alike on all ranks: of the collective that the sum is for, whether it is averaged, and
     24 bits of whatever else they must agree in."""
     return (says & 0xFFFFFF) << 8 | NUMBERS[name] * 2 + average
+
+
+TERMS = "fanin_terms"
+"""Attribute of a tensor whose all-reduces have terms of their own."""
 
 
 class Terms(NamedTuple):
@@ -53,61 +57,70 @@ def set_lanes(tensor: torch.Tensor, lanes: int | str | None, residual: torch.Ten
     says. Raises ConfigurationError for lanes in words that mean none.
     """
     number = number_of(lanes)
-    tensor.fanin_terms = None if number is None and residual is None else Terms(number, residual)  # type: ignore[attr-defined]
+    setattr(tensor, TERMS, None if number is None and residual is None else Terms(number, residual))
 
 
-def terms_of(tensor: torch.Tensor) -> Terms | None:
-    """Terms that were set for the tensor."""
-    terms: Terms | None = getattr(tensor, "fanin_terms", None)
-    return terms
+class Call:
+    """One collective at this rank. Ranks are group ranks, `timeout_s` is in seconds. Frozen: mypy lets nobody assign.
 
-
-class Call(NamedTuple):
-    """One collective at this rank. A tuple, since it is made for every collective, and is frozen at no cost.
-
-    Ranks are group ranks, `timeout_s` is in seconds. Fields from `kept` on are the route's; collectives that know them
-    from the start give them at once.
+    Fields from `lanes` on are the caller's wishes and the route's decisions, of which most calls have few: only those
+    that are given are stored. A dataclass that is frozen at run time takes 2 us to make, and a small sum 15.
     """
 
-    collective: str
+    collective: Final[str]
     """The name, in counters and errors."""
-    source: torch.Tensor
+    source: Final[torch.Tensor]
     """This rank's tensor: its contribution, or what it receives in scatter, recv and broadcast."""
-    outputs: Tensors = ()
+    outputs: Final[Tensors]
     """The tensors that the collective writes: the result of its future."""
-    op: Any = SUM
-    """torch's operator."""
-    timeout_s: float = 0.0
-    waits: bool = False
+    op: Final[Any]
+    """torch's operator, as an object."""
+    timeout_s: Final[float]
+    waits: Final[bool]
     """Whether the caller waits for it before it does anything else."""
-    root: int = 0
+    root: Final[int]
     """The root, or the peer of send and recv."""
-    lanes: int | None = None
+    lanes: Final[int | None] = None
     """Word codec of the sum (`Reduction.lanes`); None: that of the group's options."""
-    residual: torch.Tensor | None = None
+    residual: Final[torch.Tensor | None] = None
     """Error feedback: as many float32 as the source has elements, on the host or, of a CUDA tensor, beside it."""
-    scale_code: int = 0
+    scale_code: Final[int] = 0
     """Scale code of the sum, as `Reduction.scale_code`."""
-    adds: bool = False
+    adds: Final[bool] = False
     """On a device: the residual is no part of the contribution, and gets its loss added (Arithmetic.quantize)."""
-    finish: Callable[[], None] | None = None
+    finish: Final[Callable[[], None] | None] = None
     """Action on the result once it has come."""
-    kept: torch.Tensor | None = None
+    kept: Final[torch.Tensor | None] = None
     """Receives elements [keep_first, keep_first + kept.numel()) of the result. Contiguous; None when this rank keeps
     nothing. May be the source's own memory at keep_first."""
-    keep_first: int = 0
-    element: Element = Element.FLOAT32
+    keep_first: Final[int] = 0
+    element: Final[Element] = Element.FLOAT32
     """Element type that travels: the source's, which is dense by then."""
-    operator: Operator = Operator.SUM
+    operator: Final[Operator] = Operator.SUM
     """The switch's operator: another one only where `lanes` is EXACT."""
-    average: bool = False
-    factor: float = 1.0
-    total: int = -1
+    average: Final[bool] = False
+    factor: Final[float] = 1.0
+    total: Final[int] = -1
     """Where elements have an owner (lanes = COPIED): how many there are in all. The source has this rank's own, from
     `own_first` on."""
-    own_first: int = 0
-    says: int = 0
+    own_first: Final[int] = 0
+    says: Final[int] = 0
     """Other facts that ranks must agree in (tag_of)."""
+
+    def __init__(
+        self, collective: str, source: torch.Tensor, outputs: Tensors = (), op: Any = SUM, timeout_s: float = 0.0,
+        waits: bool = False, root: int = 0, **more: Any,
+    ) -> None:  # fmt: skip
+        self.collective, self.source, self.outputs, self.op = collective, source, outputs, op
+        self.timeout_s, self.waits, self.root = timeout_s, waits, root
+        if more:
+            self.__dict__.update(more)
+
+    def but(self, **changes: Any) -> Call:
+        """The same with other values of these fields."""
+        call = object.__new__(Call)
+        call.__dict__ = {**self.__dict__, **changes}
+        return call
 
     @property
     def device(self) -> torch.device:
@@ -123,18 +136,6 @@ class Call(NamedTuple):
     def kept_count(self) -> int:
         """Elements of the result that this rank keeps."""
         return 0 if self.kept is None else self.kept.numel()
-
-    def brief(self) -> Brief | None:
-        """The record for a session that waits at once; None for what its few words cannot say."""
-        if self.average or self.factor != 1.0 or self.residual is not None or self.scale_code or self.operator:
-            return None
-        source, total = self.source, self.total
-        return (
-            source.data_ptr(), 0 if self.kept is None else self.kept.data_ptr(), source.numel() if total < 0 else total,
-            self.element, WORD_BITS if self.lanes is None else self.lanes,
-            tag_of(self.collective, average=False, says=self.says), self.keep_first, self.kept_count,
-            self.own_first, -1 if total < 0 else source.numel(),
-        )  # fmt: skip
 
     def reduction(self, divisor: float) -> Reduction:
         """The record for a session. `divisor`: what averages are divided by; 0: the number of contributions."""

@@ -83,7 +83,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
             return tensor.numel() == 0
         held = tensor.untyped_storage().nbytes()
         if tensor.is_contiguous():
-            return tensor.storage_offset() * tensor.itemsize + tensor.nbytes <= held
+            return (tensor.storage_offset() + tensor.numel()) * tensor.itemsize <= held
     except (RuntimeError, NotImplementedError):  # torch's answer where there are none
         return False
     if tensor.numel() == 0:
