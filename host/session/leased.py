@@ -40,7 +40,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership, used_in_child
@@ -96,6 +96,16 @@ class Worker(Protocol):
 
     def join(self, timeout: float | None = None) -> None:
         """Return once it has ended."""
+
+
+class Found(NamedTuple):
+    """Where a reduction is: at a session, in the queue, refused, or, with none of these, done."""
+
+    session: JoinedSession | None = None
+    ticket: int = 0
+    """The session's."""
+    queued: bool = False
+    refusal: Exception | None = None
 
 
 class LeasedSession:
@@ -201,18 +211,18 @@ class LeasedSession:
         self._refuse_children()
         left_s, deadline = timeout_s, None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            session, own = self._where(ticket)
-            while session is None and own is False:
+            found = self._find(ticket)
+            while found.queued:
                 self._raise_if_over()
                 if left_s is not None and left_s <= 0:
                     raise self._late(timeout_s)
                 self._changed.wait(WAIT_SLICE_S if left_s is None else min(left_s, WAIT_SLICE_S))
                 left_s = None if deadline is None else deadline - time.monotonic()
-                session, own = self._where(ticket)
-        if isinstance(own, Exception):
-            raise own
-        if session is not None:
-            session.wait(own, None if left_s is None else max(left_s, 0.0))
+                found = self._find(ticket)
+        if found.refusal is not None:
+            raise found.refusal
+        if found.session is not None:
+            found.session.wait(found.ticket, None if left_s is None else max(left_s, 0.0))
 
     def done(self, ticket: int) -> bool:
         """Whether a reduction has ended, as `Session.done` says. One that the session refused after it had waited
@@ -221,8 +231,8 @@ class LeasedSession:
         if self.inherited:
             return False
         with self._changed:
-            session, own = self._where(ticket)
-        return own is not False if session is None or isinstance(own, Exception) else session.done(own)
+            found = self._find(ticket)
+        return not found.queued if found.session is None else found.session.done(found.ticket)
 
     def joined(self) -> JoinedSession:
         """The membership of the present lease, joined if there is none. Waits for the other ranks to join, too."""
@@ -315,10 +325,9 @@ class LeasedSession:
     # --- its end ---
 
     def abandon(self, failure: FaninError) -> None:
-        """Abandon the present lease's sessions (Session.abandon)."""
-        session = self._session
-        for each in () if session is None else session.sessions:
-            each.abandon(failure)
+        """Abandon the present lease, as `Session.abandon` does."""
+        if (session := self._session) is not None:
+            session.abandon(failure)
 
     def close(self, timeout_s: float = 10) -> None:
         """Leave and close, as `Session.close` does."""
@@ -397,19 +406,17 @@ class LeasedSession:
 
         return self._start(contained, name)
 
-    def _where(self, ticket: int) -> tuple[JoinedSession | None, int | Exception]:
-        """The session that has it, and its ticket there. Without a session: True if it is done, False if it waits for
-        one, or how it was refused."""
+    def _find(self, ticket: int) -> Found:
         if not 1 <= ticket <= self._submitted:
             raise ValueError(f"ticket {ticket} was never given out; the last one is {self._submitted}")
         early = self._early.get(ticket)
         if isinstance(early, Exception):
-            return None, early
+            return Found(refusal=early)
         if ticket <= self._settled:
-            return None, True
+            return Found()
         if self._session is None or (self._queue and self._queue[0][0] <= ticket):
-            return None, False
-        return self._session, ticket - self._offset if early is None else early
+            return Found(queued=True)
+        return Found(self._session, ticket - self._offset if early is None else early)
 
     def _raise_if_over(self) -> None:
         if (failure := self.failure) is not None:
@@ -572,7 +579,3 @@ def _thread(work: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return thread
-
-
-AnySession = JoinedSession | LeasedSession
-"""A membership in a job: at one switch, at several, or while it is used."""

@@ -190,24 +190,32 @@ class Session:
         this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes
         for all before; what the tensors held there it must have from a peer. Its reductions need a `signature`.
         """
-        check_outputs(options, rank)
-        if credentials is None and options.secret is None and not switch.is_loopback:
+        return cls.enter(
+            joining.JoinTerms(
+                options=options, switch=switch, job_name=job_name, rank=rank, size=size, rounds=rounds,
+                credentials=credentials, interrupted=interrupted, shards=shards, share=share, succeeds=succeeds,
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def enter(cls, terms: joining.JoinTerms) -> Session:
+        """Join on these terms, as `join` does."""
+        options, given = terms.options, terms.credentials
+        check_outputs(options, terms.rank)
+        if given is None and options.secret is None and not terms.switch.is_loopback:
             log.warning(
                 "job %r at %s has no secret: whoever reaches the switch and knows the name may join and end it. "
                 "Remedy: give all ranks the same FANIN_SECRET",
-                job_name,
-                switch,
+                terms.job_name,
+                terms.switch,
             )
-        spoken = credentials or Credentials.of_job(options.secret)
-        if options.authenticate and spoken.name == OPEN.name:
+        credentials = given or Credentials.of_job(options.secret)
+        if options.authenticate and credentials.name == OPEN.name:
             raise ConfigurationError(
-                f"job {job_name!r} has no secret, from which authenticate=True derives the key of its packets' tags. "
-                "Remedy: give all ranks the same FANIN_SECRET"
+                f"job {terms.job_name!r} has no secret, from which authenticate=True derives the key of its packets' "
+                "tags. Remedy: give all ranks the same FANIN_SECRET"
             )
-        joined = joining.join(
-            options, switch, job_name, rank, size, rounds, spoken, interrupted, shards, share, succeeds
-        )
-        return cls(joined, options, spoken)
+        return cls(joining.join(replace(terms, credentials=credentials)), options, credentials)
 
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.

@@ -307,8 +307,7 @@ class ShardedSession:
 
     def _end(self, failure: FaninError) -> None:
         """Stop all sessions, and see which tickets were done by then (called with the lock held)."""
-        for each in self._sessions:
-            each.abandon(failure)
+        self.abandon(failure)
         self._undone = frozenset(ticket for ticket in self._parts if not self._done(ticket))
         self._failure, self._life = failure, Life.OVER
 
@@ -347,6 +346,11 @@ class ShardedSession:
     def counters(self) -> dict[str, int | float]:
         """Counters as in `Session.counters`, added up over the shards (srtt_us: the largest)."""
         return added_up([each.counters() for each in self._sessions])
+
+    def abandon(self, failure: FaninError) -> None:
+        """Abandon all shards, as `Session.abandon` does."""
+        for each in self._sessions:
+            each.abandon(failure)
 
     def close(self, timeout_s: float = 10) -> None:
         """Leave and close, as `Session.close` does."""

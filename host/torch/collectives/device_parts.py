@@ -13,7 +13,8 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError, UnsupportedError
 from fanin.host.session.failures import Membership
-from fanin.host.session.leased import AnySession, LeasedSession
+from fanin.host.session.interface import AnySession
+from fanin.host.session.leased import LeasedSession
 from fanin.host.session.shards import JoinedSession
 from fanin.host.torch.device import agreement
 from fanin.host.torch.handles.failures import WATCH

@@ -35,8 +35,9 @@ from fanin.errors import (
 )
 from fanin.host.session.control import ENDING, RUNNING, job_state
 from fanin.host.session.failures import Membership
+from fanin.host.session.interface import AnySession
 from fanin.host.session.joining_shards import join_shards
-from fanin.host.session.leased import AnySession, LeasedSession
+from fanin.host.session.leased import LeasedSession
 from fanin.host.session.session import Session
 from fanin.host.session.shards import JoinedSession
 from fanin.host.session.surviving import SurvivingSession

@@ -34,7 +34,7 @@ from fanin.host.torch.handles.work import FaninWork, LocalWork, QueuedWork
 from fanin.numerics.reduction import EXACT, LANES, Element, Operator, Reduction
 
 if TYPE_CHECKING:
-    from fanin.host.session.leased import AnySession
+    from fanin.host.session.interface import AnySession
     from fanin.host.torch.handles.call import Call
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
