@@ -80,7 +80,7 @@ class AnySession(Protocol):
         """Whether the ticket's result is in place."""
 
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
-        """Where that reduction's elements go: the numbers of sessions at switches, each with a count."""
+        """The numbers of the sessions that sum parts of that reduction, each with a count of elements."""
 
     def take_changes(self) -> list[MembershipChange]:
         """Changes of membership since the last call, oldest first."""

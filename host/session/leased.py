@@ -99,17 +99,17 @@ class Worker(Protocol):
 
 
 class Found(NamedTuple):
-    """Where a reduction is: at a session, in the queue, refused, or, with none of these, done."""
+    """State of a reduction: at a session, in the queue, refused, or, with none of these, done."""
 
     session: JoinedSession | None = None
     ticket: int = 0
-    """The session's."""
+    """Ticket that the session gave it."""
     queued: bool = False
     refusal: Exception | None = None
 
 
 class LeasedSession:
-    """One worker of a job that is joined when needed. Thread safe; what a ShardedSession has."""
+    """One worker of a job that is joined when needed (AnySession)."""
 
     def __init__(
         self,
@@ -133,7 +133,6 @@ class LeasedSession:
         self.job_name, self.rank, self.size = who.job_name, who.rank, who.size
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None
-        """Called at each submission, as `Session.observer` is."""
         self._join, self._ballot, self._idle_s, self._elsewhere = join, ballot, idle_s, elsewhere or _nothing
         self._clock = clock
         self._start = start or _thread
@@ -169,7 +168,7 @@ class LeasedSession:
     # --- reductions ---
 
     def submit(self, reduction: Reduction) -> int:
-        """Submit as `Session.submit` does; never waits for the other ranks."""
+        """Never waits for the other ranks."""
         self._refuse_children()
         with self._changed:
             if self._state is Life.LEASED and self._session is not None:
@@ -184,7 +183,7 @@ class LeasedSession:
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:
-        """Submit as `Session.at_once` does; without a lease at the moment, return the ticket at once."""
+        """Without a lease at the moment, return the ticket at once."""
         self._refuse_children()
         with self._changed:
             session = self._session if self._state is Life.LEASED and self.observer is None else None
@@ -207,7 +206,7 @@ class LeasedSession:
         return left + self._offset if left else 0
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
-        """Wait as `Session.wait` does; a queued reduction waits for the lease first, within the same time."""
+        """A queued reduction waits for the lease first, within the same time."""
         self._refuse_children()
         left_s, deadline = timeout_s, None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -249,21 +248,21 @@ class LeasedSession:
 
     @property
     def spec(self) -> JobSpec:
-        """Facts of the latest lease, as in `Session.spec`; joins if there has been none."""
+        """The spec of the latest lease; joins if there has been none."""
         return self._spec if self._spec is not None else self.joined().spec
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """Sessions of the present lease, as in `ShardedSession.sessions`; joins if there is none."""
+        """The sessions of the present lease; joins if there is none."""
         return self.joined().sessions
 
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
-        """Counts per session, as in `ShardedSession.counts_at`, for groups that keep their lease."""
+        """For groups that keep their lease."""
         return self.joined().counts_at(ticket, count, element, lanes)
 
     @property
     def flows(self) -> int:
-        """Number of flows, as in `Session.flows`; 0 while there is no lease."""
+        """Flows of the present lease; 0 while there is none."""
         session = self._session
         return 0 if session is None else session.flows
 
@@ -285,7 +284,6 @@ class LeasedSession:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Members of the job, as in `Session.members`."""
         session = self._session
         return tuple(range(self.size)) if session is None else session.members
 
@@ -295,12 +293,11 @@ class LeasedSession:
 
     @property
     def inherited(self) -> bool:
-        """Whether a child process inherited the session, as in `Session.inherited`."""
         return os.getpid() != self._process
 
     @property
     def failure(self) -> FaninError | None:
-        """The failure, as in `Session.failure`. Without a lease: the loss of a rank that others have missed."""
+        """Without a lease: the loss of a rank that others have missed."""
         if self.inherited:
             return used_in_child(self._who)
         if self._failure is not None or self._state is Life.OVER:
@@ -316,7 +313,7 @@ class LeasedSession:
         return self._failure
 
     def counters(self) -> dict[str, int | float]:
-        """Counters of all leases, as in `Session.counters`; `leases` is their number."""
+        """Counters of all leases; `leases` is their number."""
         with self._changed:
             session, past, leases = self._session, list(self._past), self._leases
         present = [] if session is None else [session.counters()]
@@ -325,12 +322,10 @@ class LeasedSession:
     # --- its end ---
 
     def abandon(self, failure: FaninError) -> None:
-        """Abandon the present lease, as `Session.abandon` does."""
         if (session := self._session) is not None:
             session.abandon(failure)
 
     def close(self, timeout_s: float = 10) -> None:
-        """Leave and close, as `Session.close` does."""
         if self.inherited:
             return
         with self._changed:

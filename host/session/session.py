@@ -181,10 +181,7 @@ class Session:
 
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
-        dies meanwhile, ConfigurationError. `shards`: to how many switches this process sends the parts of that job,
-        and `share`: how large this one's part of a large sum is. `succeeds`: the job that goes on as that one.
-
-        `interrupted` is called about twice per second until then, and may end the join by raising an error.
+        dies meanwhile, ConfigurationError. JoinTerms has what each argument is.
 
         Where the job runs already with options.on_worker_loss="continue", and has lost or been left by this very rank,
         this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes

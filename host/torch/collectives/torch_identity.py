@@ -1,4 +1,4 @@
-"""What torch asks a process group about itself, by the names that torch looks for."""
+"""The names, store, devices and timeout of a process group, as torch asks for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One collective of a group as it was called, and in the form in which it travels.
 
 The process group makes a `Call` of what torch gives it (collectives/reading.py). Its arguments are checked once, its
-route is looked up once, and what the route decides is added to it. What a switch sums goes on as the engine's record, a
+route is looked up once, and the route's decisions are added to it. A switch's part goes on as the engine's record, a
 `Reduction`, which names memory by address.
 """
 
@@ -101,7 +101,7 @@ class Call:
     average: Final[bool] = False
     factor: Final[float] = 1.0
     total: Final[int] = -1
-    """Where elements have an owner (lanes = COPIED): how many there are in all. The source has this rank's own, from
+    """Number of elements in all, if each has an owner (lanes = COPIED); else -1. The source has this rank's own, from
     `own_first` on."""
     own_first: Final[int] = 0
     says: Final[int] = 0
