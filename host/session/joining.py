@@ -84,35 +84,43 @@ class Joined:
     """Events that the engine has reported meanwhile."""
 
 
-def join(
-    options: Options,
-    address: SwitchAddress,
-    job_name: str,
-    rank: int,
-    size: int,
-    rounds: Rounds = SYNCHRONOUS,
-    credentials: Credentials = OPEN,
-    interrupted: Callable[[], None] | None = None,
-    shards: int = 1,
-    share: float = 1.0,
-    succeeds: control.Succession | None = None,
-) -> Joined:
-    """Join; raises the errors that Session.join names. Leaves nothing behind when it fails.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinTerms:
+    """The job that a rank is to join, and as whom; `Session.join` has the errors."""
 
-    `interrupted` is called now and then, and raises the error with which the join is to end.
-    """
-    who = Membership(address=address, job_name=job_name, rank=rank, size=size)
+    options: Options
+    switch: SwitchAddress
+    job_name: str
+    rank: int
+    size: int
+    rounds: Rounds = SYNCHRONOUS
+    credentials: Credentials | None = None
+    """The keys of the rank's requests; None: those that follow from options.secret."""
+    interrupted: Callable[[], None] | None = None
+    """Called about twice per second until then; may end the join by raising an error."""
+    shards: int = 1
+    """To how many switches this process sends the parts of that job."""
+    share: float = 1.0
+    """How large this switch's part of a large sum is."""
+    succeeds: control.Succession | None = None
+    """The job that goes on as that one."""
+
+
+def join(terms: JoinTerms) -> Joined:
+    """Join; raises the errors that Session.join names. Leaves nothing behind when it fails."""
+    who = Membership(address=terms.switch, job_name=terms.job_name, rank=terms.rank, size=terms.size)
+    options = terms.options
     connect_by = time.monotonic() + options.connect_timeout_s
     client = ControlClient(
-        address,
+        terms.switch,
         curve_server_key=options.curve_server_key,
         timeout_s=options.connect_timeout_s,
         patient=True,
-        credentials=credentials,
+        credentials=terms.credentials or OPEN,
     )
     with contextlib.ExitStack() as opened:
         opened.callback(client.close)
-        joining = _Joining(options, rounds, who, client, connect_by, credentials, interrupted, shards, share, succeeds)
+        joining = _Joining(terms, who, client, connect_by)
         try:
             joined = joining.run()
         except BaseException as error:  # KeyboardInterrupt too: the others must not wait for this rank
@@ -125,23 +133,12 @@ def join(
 class _Joining:
     """One join under way."""
 
-    def __init__(
-        self,
-        options: Options,
-        rounds: Rounds,
-        who: Membership,
-        client: ControlClient,
-        connect_by: float,
-        credentials: Credentials,
-        interrupted: Callable[[], None] | None,
-        shards: int,
-        share: float,
-        succeeds: control.Succession | None,
-    ) -> None:
+    def __init__(self, terms: JoinTerms, who: Membership, client: ControlClient, connect_by: float) -> None:
+        options, rounds = terms.options, terms.rounds
         self._path = facts = discover(who.address.scheme, client.reached, who.address.port)
         self._options = options
-        self._credentials = credentials
-        self._interrupted = interrupted
+        self._credentials = terms.credentials or OPEN
+        self._interrupted = terms.interrupted
         self._who = who
         self._client = client
         self._request = control.Join(
@@ -156,8 +153,8 @@ class _Joining:
             path_mtu=facts.path_mtu,
             receive_buffer_bytes=facts.receive_buffer_bytes,
             slots=options.slots,
-            shards=shards,
-            share=share,
+            shards=terms.shards,
+            share=terms.share,
             words_per_packet=options.words_per_packet,
             checksum=bool(options.checksum) or (options.checksum is None and options.corrupts),
             authenticate=options.authenticate,
@@ -169,7 +166,7 @@ class _Joining:
             max_staleness=rounds.max_staleness,
             on_worker_loss=options.on_worker_loss,
             join_timeout_s=options.join_timeout_s,
-            succeeds=succeeds,
+            succeeds=terms.succeeds,
         )
         self._engine: Engine | None = None
         self._start: control.Started | None = None

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 
 from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
 from fanin.host.session.survivor import Successor
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
-from fanin.protocol.control import Succession
 from fanin.protocol.seal import OPEN, Credentials
 from fanin.protocol.spread import Spread
 
@@ -36,18 +36,24 @@ def join_shards(
     sessions at the others are closed then.
     """
     spread = spread or Spread.evenly(len(switches))
+    terms = JoinTerms(
+        options=options, switch=switches[0], job_name=job_name, rank=rank, size=size, rounds=rounds,
+        credentials=credentials,
+    )  # fmt: skip
 
     def rejoin(
         addresses: Sequence[SwitchAddress], job: Successor, interrupted: Callable[[], None]
     ) -> list[Session | SwitchUnreachableError | SwitchLostError]:
         patience_s = min(options.join_timeout_s, REJOIN_TIMEOUT_S)
         briefly = dataclasses.replace(options, join_timeout_s=patience_s)
-        join_one = _joining(
-            briefly, addresses, job.spread, local, job.name, job.worker, job.workers, credentials, job.succeeds
-        )
+        again = dataclasses.replace(
+            terms, options=briefly, job_name=job.name, rank=job.worker, size=job.workers, rounds=SYNCHRONOUS,
+            succeeds=job.succeeds,
+        )  # fmt: skip
+        join_one = _joining(again, addresses, job.spread, local)
         return _join_living(join_one, len(addresses), interrupted)
 
-    join_one = _joining(options, switches, spread, local, job_name, rank, size, credentials, rounds=rounds, slots=slots)
+    join_one = _joining(terms, switches, spread, local, slots)
     joined = _join_all(join_one, len(switches), interrupted, f"rank {rank} of job {job_name!r}")
     try:
         if joined[0].spec.survives_loss and options.fallback != "gloo":  # that goes on in another way
@@ -106,18 +112,20 @@ def _join_living(
 
 
 def _joining(
-    options: Options, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress], job_name: str,
-    rank: int, size: int, credentials: Credentials, succeeds: Succession | None = None, rounds: Rounds = SYNCHRONOUS,
+    terms: JoinTerms, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress],
     slots: Sequence[int] = (),
 ) -> JoinOne:  # fmt: skip
+    """Joins at any one of the switches, on these terms but for what differs between shards."""
+
     def join_one(number: int, interrupted: Callable[[], None] | None) -> Session:
-        address = switches[number]
+        address, options = switches[number], terms.options
         shared = options.shared_memory if address in local else False
         here = dataclasses.replace(options, shared_memory=shared, slots=slots[number] if slots else options.slots)
-        return Session.join(
-            options=here, switch=address, job_name=job_name, rank=rank, size=size, rounds=rounds,
-            credentials=credentials, interrupted=interrupted,
-            shards=len(switches), share=spread.part(number), succeeds=succeeds,
+        return Session.enter(
+            dataclasses.replace(
+                terms, options=here, switch=address, interrupted=interrupted, shards=len(switches),
+                share=spread.part(number),
+            )
         )  # fmt: skip
 
     return join_one

@@ -40,7 +40,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership, used_in_child
@@ -99,8 +99,18 @@ class Worker(Protocol):
         """Return once it has ended."""
 
 
+class Found(NamedTuple):
+    """State of a reduction: at a session, in the queue, refused, or, with none of these, done."""
+
+    session: JoinedSession | None = None
+    ticket: int = 0
+    """Ticket that the session gave it."""
+    queued: bool = False
+    refusal: Exception | None = None
+
+
 class LeasedSession:
-    """One worker of a job that is joined when needed. Thread safe; what a ShardedSession has."""
+    """One worker of a job that is joined when needed (AnySession)."""
 
     def __init__(
         self,
@@ -124,7 +134,6 @@ class LeasedSession:
         self.job_name, self.rank, self.size = who.job_name, who.rank, who.size
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None
-        """Called at each submission, as `Session.observer` is."""
         self._join, self._ballot, self._idle_s, self._elsewhere = join, ballot, idle_s, elsewhere or _nothing
         self._clock = clock
         self._start = start or _thread
@@ -160,7 +169,7 @@ class LeasedSession:
     # --- reductions ---
 
     def submit(self, reduction: Reduction) -> int:
-        """Submit as `Session.submit` does; never waits for the other ranks."""
+        """Never waits for the other ranks."""
         self._refuse_children()
         with self._changed:
             if self._state is Life.LEASED and self._session is not None:
@@ -175,7 +184,7 @@ class LeasedSession:
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:
-        """Submit as `Session.at_once` does; without a lease at the moment, return the ticket at once."""
+        """Without a lease at the moment, return the ticket at once."""
         self._refuse_children()
         with self._changed:
             session = self._session if self._state is Life.LEASED and self.observer is None else None
@@ -198,22 +207,22 @@ class LeasedSession:
         return left + self._offset if left else 0
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
-        """Wait as `Session.wait` does; a queued reduction waits for the lease first, within the same time."""
+        """A queued reduction waits for the lease first, within the same time."""
         self._refuse_children()
         left_s, deadline = timeout_s, None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
-            session, own = self._where(ticket)
-            while session is None and own is False:
+            found = self._find(ticket)
+            while found.queued:
                 self._raise_if_over()
                 if left_s is not None and left_s <= 0:
                     raise self._late(timeout_s)
                 self._changed.wait(WAIT_SLICE_S if left_s is None else min(left_s, WAIT_SLICE_S))
                 left_s = None if deadline is None else deadline - time.monotonic()
-                session, own = self._where(ticket)
-        if isinstance(own, Exception):
-            raise own
-        if session is not None:
-            session.wait(own, None if left_s is None else max(left_s, 0.0))
+                found = self._find(ticket)
+        if found.refusal is not None:
+            raise found.refusal
+        if found.session is not None:
+            found.session.wait(found.ticket, None if left_s is None else max(left_s, 0.0))
 
     def done(self, ticket: int) -> bool:
         """Whether a reduction has ended, as `Session.done` says. One that the session refused after it had waited
@@ -222,8 +231,8 @@ class LeasedSession:
         if self.inherited:
             return False
         with self._changed:
-            session, own = self._where(ticket)
-        return own is not False if session is None or isinstance(own, Exception) else session.done(own)
+            found = self._find(ticket)
+        return not found.queued if found.session is None else found.session.done(found.ticket)
 
     @property
     def spoiled(self) -> bool:
@@ -252,21 +261,21 @@ class LeasedSession:
 
     @property
     def spec(self) -> JobSpec:
-        """Facts of the latest lease, as in `Session.spec`; joins if there has been none."""
+        """The spec of the latest lease; joins if there has been none."""
         return self._spec if self._spec is not None else self.joined().spec
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        """Sessions of the present lease, as in `ShardedSession.sessions`; joins if there is none."""
+        """The sessions of the present lease; joins if there is none."""
         return self.joined().sessions
 
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
-        """Counts per session, as in `ShardedSession.counts_at`, for groups that keep their lease."""
+        """For groups that keep their lease."""
         return self.joined().counts_at(ticket, count, element, lanes)
 
     @property
     def flows(self) -> int:
-        """Number of flows, as in `Session.flows`; 0 while there is no lease."""
+        """Flows of the present lease; 0 while there is none."""
         session = self._session
         return 0 if session is None else session.flows
 
@@ -288,7 +297,6 @@ class LeasedSession:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Members of the job, as in `Session.members`."""
         session = self._session
         return tuple(range(self.size)) if session is None else session.members
 
@@ -298,12 +306,11 @@ class LeasedSession:
 
     @property
     def inherited(self) -> bool:
-        """Whether a child process inherited the session, as in `Session.inherited`."""
         return os.getpid() != self._process
 
     @property
     def failure(self) -> FaninError | None:
-        """The failure, as in `Session.failure`. Without a lease: the loss of a rank that others have missed."""
+        """Without a lease: the loss of a rank that others have missed."""
         if self.inherited:
             return used_in_child(self._who)
         if self._failure is not None or self._state is Life.OVER:
@@ -319,7 +326,7 @@ class LeasedSession:
         return self._failure
 
     def counters(self) -> dict[str, int | float]:
-        """Counters of all leases, as in `Session.counters`; `leases` is their number."""
+        """Counters of all leases; `leases` is their number."""
         with self._changed:
             session, past, leases = self._session, list(self._past), self._leases
         present = [] if session is None else [session.counters()]
@@ -328,13 +335,10 @@ class LeasedSession:
     # --- its end ---
 
     def abandon(self, failure: FaninError) -> None:
-        """Abandon the present lease's sessions (Session.abandon)."""
-        session = self._session
-        for each in () if session is None else session.sessions:
-            each.abandon(failure)
+        if (session := self._session) is not None:
+            session.abandon(failure)
 
     def close(self, timeout_s: float = 10) -> None:
-        """Leave and close, as `Session.close` does."""
         if self.inherited:
             return
         with self._changed:
@@ -410,19 +414,17 @@ class LeasedSession:
 
         return self._start(contained, name)
 
-    def _where(self, ticket: int) -> tuple[JoinedSession | None, int | Exception]:
-        """The session that has it, and its ticket there. Without a session: True if it is done, False if it waits for
-        one, or how it was refused."""
+    def _find(self, ticket: int) -> Found:
         if not 1 <= ticket <= self._submitted:
             raise ValueError(f"ticket {ticket} was never given out; the last one is {self._submitted}")
         early = self._early.get(ticket)
         if isinstance(early, Exception):
-            return None, early
+            return Found(refusal=early)
         if ticket <= self._settled:
-            return None, True
+            return Found()
         if self._session is None or (self._queue and self._queue[0][0] <= ticket):
-            return None, False
-        return self._session, ticket - self._offset if early is None else early
+            return Found(queued=True)
+        return Found(self._session, ticket - self._offset if early is None else early)
 
     def _raise_if_over(self) -> None:
         if (failure := self.failure) is not None:
@@ -585,7 +587,3 @@ def _thread(work: Callable[[], None], name: str) -> threading.Thread:
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return thread
-
-
-AnySession = JoinedSession | LeasedSession
-"""A membership in a job: at one switch, at several, or while it is used."""

@@ -187,33 +187,38 @@ class Session:
 
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
-        dies meanwhile, ConfigurationError. `shards`: to how many switches this process sends the parts of that job,
-        and `share`: how large this one's part of a large sum is. `succeeds`: the job that goes on as that one.
-
-        `interrupted` is called about twice per second until then, and may end the join by raising an error.
+        dies meanwhile, ConfigurationError. JoinTerms has what each argument is.
 
         Where the job runs already with options.on_worker_loss="continue", and has lost or been left by this very rank,
         this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes
         for all before; what the tensors held there it must have from a peer. Its reductions need a `signature`.
         """
-        check_outputs(options, rank)
-        if credentials is None and options.secret is None and not switch.is_loopback:
+        return cls.enter(
+            joining.JoinTerms(
+                options=options, switch=switch, job_name=job_name, rank=rank, size=size, rounds=rounds,
+                credentials=credentials, interrupted=interrupted, shards=shards, share=share, succeeds=succeeds,
+            )
+        )  # fmt: skip
+
+    @classmethod
+    def enter(cls, terms: joining.JoinTerms) -> Session:
+        """Join on these terms, as `join` does."""
+        options, given = terms.options, terms.credentials
+        check_outputs(options, terms.rank)
+        if given is None and options.secret is None and not terms.switch.is_loopback:
             log.warning(
                 "job %r at %s has no secret: whoever reaches the switch and knows the name may join and end it. "
                 "Remedy: give all ranks the same FANIN_SECRET",
-                job_name,
-                switch,
+                terms.job_name,
+                terms.switch,
             )
-        spoken = credentials or Credentials.of_job(options.secret)
-        if options.authenticate and spoken.name == OPEN.name:
+        credentials = given or Credentials.of_job(options.secret)
+        if options.authenticate and credentials.name == OPEN.name:
             raise ConfigurationError(
-                f"job {job_name!r} has no secret, from which authenticate=True derives the key of its packets' tags. "
-                "Remedy: give all ranks the same FANIN_SECRET"
+                f"job {terms.job_name!r} has no secret, from which authenticate=True derives the key of its packets' "
+                "tags. Remedy: give all ranks the same FANIN_SECRET"
             )
-        joined = joining.join(
-            options, switch, job_name, rank, size, rounds, spoken, interrupted, shards, share, succeeds
-        )
-        session = cls(joined, options, spoken)
+        session = cls(joining.join(replace(terms, credentials=credentials)), options, credentials)
         if options.metrics is not None:
             try:
                 EXPORTED.add(session, options.metrics)

@@ -113,8 +113,7 @@ def deal(reduction: Reduction, packet_elements: int, spread: Spread, turn: int) 
 
 
 class ShardedSession:
-    """One worker of a job that is spread over several switches. Thread safe; what `Session` has, as far as a job needs
-    it that ends with the first rank it loses."""
+    """One worker of a job that is spread over several switches. What AnySession has, and the calls of a stale job."""
 
     def __init__(self, sessions: Sequence[Session], job_name: str, spread: Spread | None = None) -> None:
         """Over sessions at the shards, in the same order on every rank; `job_name` is the whole job's, and `spread` how
@@ -136,7 +135,6 @@ class ShardedSession:
         self._use(sessions, spread or Spread.evenly(len(sessions)))
         self.newcomer, self.first_base = False, 0
         self.observer: Callable[[int, Reduction], None] | None = None
-        """Called at each submission, as `Session.observer` is."""
         self._lock = threading.Lock()
         """The lock of everything that follows."""
         self._submitted = 0
@@ -171,7 +169,7 @@ class ShardedSession:
         return self._sessions
 
     def submit(self, reduction: Reduction) -> int:
-        """Submit as `Session.submit` does. While it is not clear what has failed, nothing more is dealt: no shard must
+        """While it is not clear what has failed, nothing more is dealt: no shard must
         get a part that others miss.
         """
         try:
@@ -205,7 +203,6 @@ class ShardedSession:
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:
-        """Submit as `Session.at_once` does."""
         _, _, count, element, lanes, *_ = brief
         packet_elements = self._packet_elements(element, lanes)
         if self.observer is not None or (packet_elements and count > packet_elements * MIN_PACKETS_PER_SHARD):
@@ -225,7 +222,6 @@ class ShardedSession:
         return ticket
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
-        """Wait as `Session.wait` does."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for session, part in self._parts.get(ticket, ()):
             self._wait_for(session, part, ticket, timeout_s, deadline)
@@ -275,7 +271,6 @@ class ShardedSession:
                 raise self._settled(error).with_traceback(None) from None
 
     def done(self, ticket: int) -> bool:
-        """Whether a reduction has ended, as `Session.done` says."""
         with self._lock:
             return self._done(ticket)
 
@@ -309,7 +304,6 @@ class ShardedSession:
 
     @property
     def failure(self) -> FaninError | None:
-        """The failure, as in `Session.failure`."""
         if self._life is Life.OVER or self.inherited:
             return self._failure or self._sessions[0].failure
         failures = [failure for each in self._sessions if (failure := each.failure) is not None]
@@ -340,8 +334,7 @@ class ShardedSession:
 
     def _end(self, failure: FaninError) -> None:
         """Stop all sessions, and see which tickets were done by then (called with the lock held)."""
-        for each in self._sessions:
-            each.abandon(failure)
+        self.abandon(failure)
         self._undone = frozenset(ticket for ticket in self._parts if not self._done(ticket))
         self._failure, self._life = failure, Life.OVER
 
@@ -364,12 +357,11 @@ class ShardedSession:
 
     @property
     def inherited(self) -> bool:
-        """Whether a child process inherited the session, as in `Session.inherited`."""
         return self._sessions[0].inherited
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Members of the job, as in `Session.members`: the ranks that every shard waits for."""
+        """The ranks that every shard waits for."""
         found = [set(each.members) for each in self._sessions]
         return tuple(sorted(set.intersection(*found)))
 
@@ -378,11 +370,14 @@ class ShardedSession:
         return []
 
     def counters(self) -> dict[str, int | float]:
-        """Counters as in `Session.counters`, added up over the shards (srtt_us: the largest)."""
+        """Counters of all sessions, added up over the shards (srtt_us: the largest)."""
         return added_up([each.counters() for each in self._sessions])
 
+    def abandon(self, failure: FaninError) -> None:
+        for each in self._sessions:
+            each.abandon(failure)
+
     def close(self, timeout_s: float = 10) -> None:
-        """Leave and close, as `Session.close` does."""
         leave_all(self._sessions, timeout_s)
 
     def _forget_done(self) -> None:

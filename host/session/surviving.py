@@ -43,7 +43,7 @@ log = logging.getLogger("fanin")
 
 
 class SurvivingSession(ShardedSession):
-    """One worker of such a job. Thread safe; what ShardedSession has."""
+    """One worker of such a job."""
 
     def __init__(
         self, sessions: Sequence[Session], job_name: str, rejoin: Rejoin, options: Options,
@@ -69,7 +69,7 @@ class SurvivingSession(ShardedSession):
     # --- reductions ---
 
     def submit(self, reduction: Reduction) -> int:
-        """Submit as `Session.submit` does. While it is not clear who is left, it waits."""
+        """While it is not clear who is left, it waits."""
         with self._changed:
             while self._survivor.state is Life.DEALING:
                 self._changed.wait(WAIT_SLICE_S)
@@ -82,11 +82,10 @@ class SurvivingSession(ShardedSession):
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:
-        """Submit as `Session.at_once` does, without its short way."""
+        """Without the short way of a `Session`."""
         return self.submit(Reduction.of(brief, owner))
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
-        """Wait as `Session.wait` does."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left_s = WAIT_SLICE_S if deadline is None else min(WAIT_SLICE_S, max(0.0, deadline - time.monotonic()))
@@ -122,7 +121,6 @@ class SurvivingSession(ShardedSession):
         return False
 
     def done(self, ticket: int) -> bool:
-        """Whether a reduction has ended, as `Session.done` says."""
         with self._lock:
             return self._survivor.done(ticket)
 
@@ -130,7 +128,7 @@ class SurvivingSession(ShardedSession):
 
     @property
     def failure(self) -> FaninError | None:
-        """The failure, as in `Session.failure`. The loss of a shard is none, as long as others are left."""
+        """The loss of a shard is none, as long as others are left."""
         if self.inherited:
             return self._sessions[0].failure
         if self._survivor.state is Life.WHOLE:
@@ -266,7 +264,7 @@ class SurvivingSession(ShardedSession):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Members of the job, as in `Session.members`: the ranks that every shard waits for."""
+        """The ranks that every shard waits for."""
         self._take_in()
         return tuple(sorted(self._present))
 
@@ -296,11 +294,10 @@ class SurvivingSession(ShardedSession):
         self._news.append(MembershipChange(at_s=time.time(), gone=gone, come=(), members=members, base=base))
 
     def counters(self) -> dict[str, int | float]:
-        """Counters as in `ShardedSession.counters`, with those of shards that were left or lost."""
+        """Counters of the present shards, with those of shards that were left or lost."""
         return added_up([self._past, super().counters()])
 
     def close(self, timeout_s: float = 10) -> None:
-        """Leave and close, as `Session.close` does."""
         if self.inherited:
             return
         with self._changed:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fanin.errors import ConfigurationError
 from fanin.host.torch.backend import counters, create
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.handles.call import set_lanes
 from fanin.torch_versions import require_torch
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ __all__ = [
     "lanes_hook",
     "nonfinite_reports",
     "on_nonfinite",
+    "set_lanes",
     "shard_codecs",
     "stale_synchronous_hook",
     "two_level_hook",

@@ -15,13 +15,15 @@ from fanin.host.torch.collectives import (
     group_resources,
     layers,
     process_group,
+    reading,
     reduce_collectives,
     switch_reducer,
+    torch_calls,
     two_levels,
 )
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.gloo import inner
-from fanin.host.torch.handles import completion, registered, request, work
+from fanin.host.torch.gloo import gloo_works, inner
+from fanin.host.torch.handles import call, completion, registered, work
 from fanin.host.torch.handles.bucket_names import BucketNames
 from fanin.host.torch.handles.dynamo import keep_out
 from fanin.options import ENVIRONMENT_PREFIX, Options
@@ -106,13 +108,16 @@ def counters(group: c10d.ProcessGroup | None = None) -> dict[str, int | float]:
 
 for _module in (
     process_group,
+    torch_calls,
+    reading,
     layers,
     two_levels,
     reduce_collectives,
-    request,
+    call,
     switch_reducer,
     group_resources,
     inner,
+    gloo_works,
     work,
     registered,
     completion,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from fanin.host.diagnosis import Check
+from fanin.host.torch.device import cuda
 from fanin.options import Options
 
 COPY_BYTES = 64 << 20
@@ -22,7 +23,6 @@ COPIES = 4
 SLOW_PCIE_BYTES_S = 6e9
 """An x16 slot of PCIe 3 carries 12 GB/s; x4, or a riser, less than this."""
 TRITON = "triton"
-BLOCKING = "block: wait() blocks the calling thread"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +52,8 @@ def triton_version() -> str | None:
 
 def waiting_way(device: torch.device, options: Options) -> str:
     """How streams of a device wait for results, in words that begin with the way's name and a colon."""
-    try:
-        from fanin.host.torch.device.cuda import describe, way_for  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        return BLOCKING
-    asked = getattr(options, "device_wait", "auto")
-    return f"{way_for(device, asked)[0]}: {describe(device, asked)}"
+    way, _ = cuda.way_for(device, options.device_wait)
+    return f"{way}: {cuda.describe(device, options.device_wait)}"
 
 
 def gpu_of(device: torch.device, options: Options) -> Gpu:

@@ -76,14 +76,14 @@ def test_a_codec(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
     from fanin.host.torch.collectives import reduce_collectives
-    from fanin.host.torch.handles import request
+    from fanin.host.torch.handles import call
     from fanin.options import Options
     from tests.support.services import a_service, address_of
     from tests.torch.groups import SIZE, groups_of, on_every_rank
 
     (code,) = blocks("A collective", "python")
-    monkeypatch.setattr(request, "_COLLECTIVES", dict(request._COLLECTIVES))
-    names: dict[str, Any] = vars(request) | vars(reduce_collectives)
+    monkeypatch.setattr(call, "NUMBERS", dict(call.NUMBERS))
+    names: dict[str, Any] = vars(call) | vars(reduce_collectives)
     exec(code, names)
     with a_service(schemes=("udp",), memory_bytes=64 << 20) as service:
         options = Options(switch=str(address_of(service)))
@@ -93,7 +93,7 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
                 tensor = torch.arange(1000, dtype=torch.int32) * (rank + 1)
                 group = groups[rank]
                 made = names["WithSumOfOthers"](group._resources, group._counters, group._arguments)
-                made.sum_of_others(tensor, 1, 20.0).wait()
+                made.sum_of_others(call.Call("sum_of_others", tensor, [tensor], timeout_s=20.0, root=1)).wait()
                 received: list[int] = tensor.tolist()
                 return received
 

@@ -17,7 +17,7 @@ from fanin.host.torch.device.arithmetic import Plan, Rotation
 from fanin.host.torch.device.device import Action, Event, Memory, Stream
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.host.torch.device.threads import ThreadedDevice
-from fanin.host.torch.handles.request import Request
+from fanin.host.torch.handles.call import Call
 from fanin.host.torch.training import device_codecs
 
 
@@ -132,7 +132,7 @@ class TensorWeights:
 def pretend() -> None:
     """From here on this process's groups take every request for one on a device, which is host memory."""
 
-    def device(_request: Request) -> torch.device:
+    def device(_call: Call) -> torch.device:
         return torch.device("cuda", 0)
 
     def made(_device: torch.device, _asked: str, failed: Callable[[BaseException], None]) -> ThreadedDevice:
@@ -142,7 +142,7 @@ def pretend() -> None:
     given: dict[Any, dict[str, Any]] = {
         GroupResources: {"arithmetic_on": lambda resources, _device: arithmetic_on(resources, torch.device("cuda", 0))},
         device_codecs: {"DeviceWeights": TensorWeights},
-        Request: {"device": property(device)},
+        Call: {"device": property(device)},
         agreement: {"has_device": lambda: True},
         cuda: {"make_device": made},
         triton_arithmetic: {"triton_arithmetic": _tried},

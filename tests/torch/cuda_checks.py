@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fanin
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook, shard_codecs
-from fanin.host.torch.device.reducer import SLOT_BYTES
+from fanin.host.torch.device.lines import SLOT_BYTES
 from tests.torch import shard_codec_checks
 from tests.torch.collective_checks import FLOATS, INTEGERS, REDUCERS, close, everyone, identical, reference
 

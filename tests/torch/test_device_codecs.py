@@ -32,7 +32,7 @@ def groups_with_devices(options: Options | None = None) -> Iterator[Groups]:
     """Groups that take the host's memory for a device's."""
     with reducers_of(options) as (groups, reducers):
         for group, reducer in zip(groups, reducers, strict=True):
-            group._reduce_collectives._submit = reducer.submit
+            group._reductions._submit = reducer.submit
             resources: Any = group._resources
             resources.arithmetic_on = lambda _device: TensorArithmetic()
         yield groups

@@ -11,9 +11,10 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.host.torch.device import agreement, reducer
-from fanin.host.torch.device.reducer import HEAD_BYTES, _pinned
-from fanin.host.torch.handles.request import Request
+from fanin.host.torch.device import agreement, lines
+from fanin.host.torch.device.lines import HEAD_BYTES, pinned
+from fanin.host.torch.handles.call import Call
+from fanin.host.torch.meeting.side_store import SideStore
 from fanin.numerics.reduction import EXACT, Element, Operator
 from tests.support.host_device import HostDevice
 from tests.torch.device_groups import reducers_of
@@ -26,8 +27,8 @@ SLOT_BYTES = 64 << 10
 @pytest.fixture(autouse=True)
 def _small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that small tensors are several pieces."""
-    monkeypatch.setattr(reducer, "SLOT_BYTES", SLOT_BYTES)
-    monkeypatch.setattr(reducer, "CODE_SLOT_BYTES", 64)
+    monkeypatch.setattr(lines, "SLOT_BYTES", SLOT_BYTES)
+    monkeypatch.setattr(lines, "CODE_SLOT_BYTES", 64)
 
 
 ELEMENTS = {
@@ -36,12 +37,12 @@ ELEMENTS = {
 }  # fmt: skip
 
 
-def request(tensor: torch.Tensor, **fields: Any) -> Request:
+def request(tensor: torch.Tensor, **fields: Any) -> Call:
     given: dict[str, Any] = {
-        "name": "all_reduce", "source": tensor, "kept": tensor, "element": ELEMENTS[tensor.dtype], "lanes": 32,
+        "collective": "all_reduce", "source": tensor, "kept": tensor, "element": ELEMENTS[tensor.dtype], "lanes": 32,
         "outputs": [tensor], "timeout_s": TIMEOUT_S,
     }  # fmt: skip
-    return Request(**{**given, **fields})
+    return Call(**{**given, **fields})
 
 
 def bits(tensor: torch.Tensor) -> Any:
@@ -77,7 +78,7 @@ def test_a_scattered_part_has_the_bits_of_the_hosts_path() -> None:
             x = torch.randn(SIZE * part, generator=torch.Generator().manual_seed(rank))
             mine, theirs = torch.empty(part), torch.empty(part)
             groups[rank].reduce_scatter_lanes(theirs, x, lanes=8).wait()
-            asked = request(x, name="reduce_scatter", kept=mine, keep_first=rank * part, lanes=8, outputs=[mine])
+            asked = request(x, collective="reduce_scatter", kept=mine, keep_first=rank * part, lanes=8, outputs=[mine])
             reducers[rank].submit(asked).wait()
             assert np.array_equal(bits(mine), bits(theirs))
 
@@ -160,7 +161,7 @@ def test_where_some_rank_has_no_device_tensors_go_by_the_host(monkeypatch: pytes
             switch = group._resources._switch_reducer
             assert switch is not None
             monkeypatch.setattr(switch, "_make_device", group._resources._make_device)
-        monkeypatch.setattr(Request, "device", property(lambda _request: torch.device("cuda", 0)))
+        monkeypatch.setattr(Call, "device", property(lambda _call: torch.device("cuda", 0)))
 
         def act(rank: int) -> None:
             tensor = torch.full((3000,), rank + 1, dtype=torch.int32)
@@ -175,12 +176,13 @@ def test_where_some_rank_has_no_device_tensors_go_by_the_host(monkeypatch: pytes
 
 def test_a_rank_that_does_not_come_to_its_first_device_tensor_is_named() -> None:
     store = c10d.HashStore()
-    agreement.tell(store, 0, agreement.NUMBERS, True)
+    side = SideStore(store)
+    agreement.tell(store, "g", 0, agreement.NUMBERS, True)
     with pytest.raises(CollectiveTimeoutError, match="ranks 1, 2 of this group"):
-        agreement.all_say(store, 3, agreement.NUMBERS, timedelta(milliseconds=50))
+        agreement.all_say(side, "g", 3, agreement.NUMBERS, timedelta(milliseconds=50))
     for rank in (1, 2):
-        agreement.tell(store, rank, agreement.NUMBERS, rank != 2)
-    assert not agreement.all_say(store, 3, agreement.NUMBERS, timedelta(seconds=5))
+        agreement.tell(store, "g", rank, agreement.NUMBERS, rank != 2)
+    assert not agreement.all_say(side, "g", 3, agreement.NUMBERS, timedelta(seconds=5))
 
 
 class ScarceDevice(HostDevice):
@@ -197,7 +199,7 @@ class ScarceDevice(HostDevice):
 
 def test_a_ring_has_fewer_slots_where_pinned_memory_is_scarce_and_says_so_where_there_is_too_little() -> None:
     most = HEAD_BYTES + 3 * SLOT_BYTES
-    memory, slots = _pinned(ScarceDevice(most), 8, 0)
+    memory, slots = pinned(ScarceDevice(most), 8, 0)
     assert (len(memory), slots) == (HEAD_BYTES + 2 * SLOT_BYTES, 2)
     with pytest.raises(FaninError, match="ulimit -l"):
-        _pinned(ScarceDevice(HEAD_BYTES + SLOT_BYTES), 8, 0)
+        pinned(ScarceDevice(HEAD_BYTES + SLOT_BYTES), 8, 0)

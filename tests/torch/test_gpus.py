@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Iterator
 
 import pytest
@@ -14,7 +13,8 @@ from fanin.advice.gpu_notes import gpu_notes, nccl_sum_s
 from fanin.cli import doctor
 from fanin.host.diagnosis import Check
 from fanin.host.torch import gpus
-from fanin.host.torch.gpus import BLOCKING, Gpu, checks_of, waiting_way
+from fanin.host.torch.device import cuda
+from fanin.host.torch.gpus import Gpu, checks_of, waiting_way
 from fanin.options import Options
 
 SIZE = 25 << 20
@@ -42,7 +42,7 @@ def test_a_gpu_as_it_should_be_is_well_and_names_rate_way_and_triton() -> None:
 
 
 def test_a_narrow_slot_a_thread_that_waits_and_no_triton_are_warnings_with_remedies() -> None:
-    found = list(checks_of([gpu(in_bytes_s=1.6e9, waits=BLOCKING, mig=True)], None))
+    found = list(checks_of([gpu(in_bytes_s=1.6e9, waits="block: wait() blocks the calling thread", mig=True)], None))
     assert states(iter(found)) == {
         "gpu 0": "warning", "gpu 0 waiting": "warning", "gpu 0 MIG": "ok", "triton": "warning",
     }  # fmt: skip
@@ -71,15 +71,10 @@ def test_a_driver_whose_devices_pytorch_does_not_see_is_told_with_the_remedy(
     assert "build of PyTorch for CUDA" in check.remedy
 
 
-def test_the_way_of_waiting_is_asked_of_the_device_where_there_is_one_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("fanin.host.torch.device.cuda")
-    module.way_for = lambda device, asked: ("kernel", "")  # type: ignore[attr-defined]
-    module.describe = lambda device, asked: f"a kernel waits, {asked}"  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "fanin.host.torch.device", types.ModuleType("fanin.host.torch.device"))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    assert waiting_way(torch.device("cuda", 0), Options()) == "kernel: a kernel waits, auto"
-    monkeypatch.setitem(sys.modules, module.__name__, None)
-    assert waiting_way(torch.device("cuda", 0), Options()) == BLOCKING
+def test_the_way_of_waiting_is_the_one_that_the_device_module_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "way_for", lambda device, asked: ("kernel", ""))
+    monkeypatch.setattr(cuda, "describe", lambda device, asked: f"a kernel waits, {asked}")
+    assert waiting_way(torch.device("cuda", 0), Options(device_wait="kernel")) == "kernel: a kernel waits, kernel"
 
 
 def test_triton_is_looked_up_without_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,10 @@ from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives.fallback import Fallback, State
 from fanin.host.torch.device.reducer import overlap
 from fanin.host.torch.handles import work
+from fanin.host.torch.handles.call import Call, tag_of
 from fanin.host.torch.handles.completion import CallbackPool, Completion
 from fanin.host.torch.handles.failures import Failures, Watch
 from fanin.host.torch.handles.host_tensor import movable, plain
-from fanin.host.torch.handles.request import Request, tag_of
 from fanin.host.torch.handles.work import CombinedWork, FaninWork
 from fanin.host.torch.meeting import incarnation
 from fanin.host.torch.meeting.incarnation import find_incarnation
@@ -133,7 +133,7 @@ class ALostSwitch:
         self.session = self
         self.failure = SwitchLostError(self.address, "no answer")
 
-    def hand_over(self, _request: Request) -> int:
+    def hand_over(self, _call: Call) -> int:
         raise self.failure
 
     def done(self, ticket: int) -> bool:
@@ -162,10 +162,8 @@ def test_ranks_that_agree_and_cannot_go_on_over_gloo_say_so_and_wait_for_nothing
 
     def submit() -> FaninWork:
         ones = torch.ones(3)
-        request = Request(
-            name="all_reduce", source=ones, kept=ones, element=Element.FLOAT32, outputs=[ones], timeout_s=TIMEOUT_S
-        )
-        return fallback.submit(request)
+        call = Call("all_reduce", ones, [ones], timeout_s=TIMEOUT_S, kept=ones, element=Element.FLOAT32, lanes=32)
+        return fallback.submit(call)
 
     works = [submit() for _ in range(3)]
     with pytest.warns(RuntimeWarning, match="is lost"):

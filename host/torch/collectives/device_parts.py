@@ -13,12 +13,13 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError, UnsupportedError
 from fanin.host.session.failures import Membership
-from fanin.host.session.leased import AnySession, LeasedSession
+from fanin.host.session.interface import AnySession
+from fanin.host.session.leased import LeasedSession
 from fanin.host.session.shards import JoinedSession
 from fanin.host.torch.device import agreement
 from fanin.host.torch.handles.failures import WATCH
 from fanin.host.torch.meeting.ballot import StoreBallot
-from fanin.host.torch.meeting.side_store import apart, side_of
+from fanin.host.torch.meeting.side_store import SideStore, asked_at, bare, side_of
 from fanin.numerics.reduction import LANES
 from fanin.options import Options
 
@@ -46,14 +47,15 @@ class DeviceParts:
     """Makes one group's parts for CUDA tensors."""
 
     def __init__(
-        self, store: c10d.Store, rank: int, size: int, timeout: timedelta, options: Options, failures: Failures,
-        completion: Completion,
+        self, store: c10d.Store, job_name: str, rank: int, size: int, timeout: timedelta, options: Options,
+        failures: Failures, completion: Completion,
     ) -> None:  # fmt: skip
-        """Tells the other ranks what this one can do."""
+        """Tells the other ranks what this one can do. `job_name`: of the group's job."""
+        self._job_name = job_name
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._options, self._failures, self._completion = options, failures, completion
         self._codes: LeasedSession | None = None
-        agreement.tell(store, rank, agreement.DEVICE, agreement.has_device())
+        agreement.tell(bare(store), job_name, rank, agreement.DEVICE, agreement.has_device())
 
     def make(
         self,
@@ -67,10 +69,11 @@ class DeviceParts:
         Waits for the other ranks, who come to their first CUDA tensor as well.
         """
         from fanin.host.torch.device.cuda import make_device
-        from fanin.host.torch.device.reducer import LEASED_SLOTS, SLOTS, DeviceReducer, Means
+        from fanin.host.torch.device.lines import LEASED_SLOTS, SLOTS
+        from fanin.host.torch.device.reducer import DeviceReducer, Means
 
-        store = apart(self._store)
-        if not agreement.all_say(store, self._size, agreement.DEVICE, self._timeout):
+        side = asked_at(self._store)
+        if not agreement.all_say(side, self._job_name, self._size, agreement.DEVICE, self._timeout):
             log.warning("rank %d: some rank of the group has no CUDA device, so tensors go by the host", self._rank)
             return None
         options = self._options
@@ -78,7 +81,7 @@ class DeviceParts:
         # waits for its end.
         plain = options.on_worker_loss == "raise" and options.fallback == "raise"
         asked = options.device_wait if plain else "block"
-        arithmetic = self._arithmetic(store, switch, device) if plain else None
+        arithmetic = self._arithmetic(side, switch, device) if plain else None
         means = Means(
             words=switch.session,
             codes=None if arithmetic is None else lambda: self._join_codes(switch.session, join, failed),
@@ -90,7 +93,7 @@ class DeviceParts:
         return DeviceReducer(means, self._failures, self._completion)
 
     def _arithmetic(
-        self, store: c10d.Store, switch: SwitchReducer, device: torch.device
+        self, side: SideStore, switch: SwitchReducer, device: torch.device
     ) -> Arithmetic[torch.Tensor] | None:
         """The device's arithmetic, with the kernels of the group's own lanes, if it works on every rank, else None."""
         from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
@@ -100,8 +103,9 @@ class DeviceParts:
             arithmetic = triton_arithmetic(device, self._plans(switch))
         except UnsupportedError as error:
             log.warning("rank %d: %s", self._rank, error)
-        agreement.tell(store, self._rank, agreement.NUMBERS, arithmetic is not None)
-        everywhere = agreement.all_say(store, self._size, agreement.NUMBERS, self._timeout)
+        name, works = self._job_name, arithmetic is not None
+        side.ask(lambda store: agreement.tell(store, name, self._rank, agreement.NUMBERS, works))
+        everywhere = agreement.all_say(side, name, self._size, agreement.NUMBERS, self._timeout)
         if arithmetic is not None and not everywhere:
             log.warning("rank %d: Triton does not work on another rank, so all quantize on their hosts", self._rank)
         return arithmetic if everywhere else None

@@ -12,8 +12,8 @@ Rules
   the signature, and the switch refuses who does not.
 * A rank's own part never leaves its host for its own sake: the engine copies it.
 * CUDA tensors pass through pinned memory in pieces, as sums do (host/torch/device).
-* What its caller waits for, between tensors that can be used as they lie, is one call into the engine, as the sums of
-  ReduceCollectives.sum_at_once.
+* An exchange that its caller waits for, between tensors that can be used as they lie, is one call into the engine
+  (SwitchReducer.at_once).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ import torch
 
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.handles.host_tensor import as_bytes, copy_back, flat, lies_flat
+from fanin.host.torch.handles.call import Call, tag_of
+from fanin.host.torch.handles.host_tensor import as_bytes, copy_back, copy_bytes_back, flat, lies_flat
 from fanin.host.torch.handles.overlap import apart
-from fanin.host.torch.handles.request import Request, tag_of
-from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork, Tensors
+from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork
 from fanin.numerics.reduction import COPIED, Element
 
 MIN_PART_BYTES = 64 << 10
@@ -52,115 +52,80 @@ def carries(resources: GroupResources) -> bool:
 
 
 class Exchanges:
-    """Exchanges of one group. Ranks are group ranks, timeouts seconds; the arguments have been checked."""
+    """Exchanges of one group, whose arguments have been checked."""
 
-    def __init__(self, resources: GroupResources, *, at_once: bool = False) -> None:
-        """`at_once`: the callers wait for each before they do anything else."""
-        self._submit = resources.submit
-        self._quick = resources.quick if at_once else None
+    def __init__(self, resources: GroupResources) -> None:
+        self._submit, self._quick = resources.submit, resources.quick
         self._rank, self._size = resources.rank, resources.size
         self._completion = resources.completion
 
-    def broadcast(self, tensor: torch.Tensor, root: int, timeout_s: float) -> FaninWork:
+    def broadcast(self, call: Call) -> FaninWork:
         """Every rank's tensor becomes the root's."""
-        owns = self._rank == root
+        tensor, owns = call.source, self._rank == call.root
         moved = flat(tensor) if owns else _room_for(tensor)
         return self._one(
-            "broadcast", (root,), moved.nbytes,
-            source=moved if owns else _nothing(moved), own_first=0,
-            kept=None if owns else moved,
-            outputs=[tensor], timeout_s=timeout_s,
-            finish=None if owns else _arrive(tensor, moved),
+            call, (call.root,), moved.nbytes, moved if owns else _nothing(moved), 0, None if owns else moved,
+            None if owns else _arrive(tensor, moved),
         )  # fmt: skip
 
-    def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
-        """`output` becomes all ranks' tensors, one after the other."""
-        source, kept = flat(tensor), _room_for(output)
-        if source.data_ptr() != kept.data_ptr() + self._rank * source.nbytes:  # its own place is the one that may be
+    def all_gather_single(self, call: Call) -> FaninWork:
+        """The output becomes all ranks' tensors, one after the other."""
+        (output,) = call.outputs
+        source, kept = flat(call.source), _room_for(output)
+        own_first = self._rank * source.nbytes
+        if source.data_ptr() != kept.data_ptr() + own_first:  # its own place is the one that may be
             source = apart(source, [kept])
-        return self._one(
-            "all_gather", (source.nbytes,), kept.nbytes,
-            source=source, own_first=self._rank * source.nbytes, kept=kept,
-            outputs=[output], timeout_s=timeout_s,
-            finish=_arrive(output, kept),
-        )  # fmt: skip
+        return self._one(call, (source.nbytes,), kept.nbytes, source, own_first, kept, _arrive(output, kept))
 
-    def all_gather(self, outputs: Tensors, tensor: torch.Tensor, timeout_s: float) -> FaninWork:
+    def all_gather(self, call: Call) -> FaninWork:
         """`outputs[r]` becomes rank r's tensor; ranks' tensors may differ in size."""
-        source = flat(tensor)
+        source, outputs = flat(call.source), call.outputs
         sizes = [output.nbytes for output in outputs]
         if max(sizes) < MIN_PART_BYTES:
-            return self._gather_flat(outputs, source, sizes, timeout_s)
+            return self._gather_flat(call, source, sizes)
         rooms = [_room_for(output) for output in outputs]
         source = apart(source, [room for room in rooms if room.data_ptr() != source.data_ptr()])
         works = [
             self._one(
-                "all_gather", (*sizes, owner), size,
-                source=source if owner == self._rank else _nothing(source), own_first=0,
-                kept=rooms[owner],
-                outputs=[outputs[owner]], timeout_s=timeout_s, finish=_arrive(outputs[owner], rooms[owner]),
+                call.but(outputs=[output], waits=False), (*sizes, owner), room.nbytes,
+                source if owner == self._rank else _nothing(source), 0, room, _arrive(output, room),
             )
-            for owner, size in enumerate(sizes)
+            for owner, (output, room) in enumerate(zip(outputs, rooms, strict=True))
         ]  # fmt: skip
-        return CombinedWork(works, self._completion, outputs, timeout_s)
+        return CombinedWork(works, self._completion, outputs, call.timeout_s)
 
-    def _gather_flat(self, outputs: Tensors, source: torch.Tensor, sizes: Sequence[int], timeout_s: float) -> FaninWork:
+    def _gather_flat(self, call: Call, source: torch.Tensor, sizes: Sequence[int]) -> FaninWork:
         """The same through one buffer."""
         starts = [0, *accumulate(sizes)]
         whole = torch.empty(starts[-1], dtype=torch.uint8, device=source.device)
 
         def finish() -> None:
-            for output, bytes_of in zip(outputs, whole.split(list(sizes)), strict=True):
-                # A part may start at an address that the element type cannot have: bytes into a fresh tensor first.
-                part = torch.empty(output.shape, dtype=output.dtype, device=whole.device)
-                as_bytes(part).copy_(bytes_of)
-                copy_back(output, part)
+            for output, part in zip(call.outputs, whole.split(list(sizes)), strict=True):
+                copy_bytes_back(output, part)
 
-        return self._one(
-            "all_gather", tuple(sizes), starts[-1],
-            source=source, own_first=starts[self._rank], kept=whole,
-            outputs=outputs, timeout_s=timeout_s, finish=finish,
-        )  # fmt: skip
+        return self._one(call, tuple(sizes), starts[-1], source, starts[self._rank], whole, finish)
 
     def _one(
-        self,
-        name: str,
-        agreed: tuple[int, ...],
-        count: int,
-        *,
-        source: torch.Tensor,
-        own_first: int,
-        kept: torch.Tensor | None,
-        outputs: Tensors,
-        timeout_s: float,
-        finish: Callable[[], None] | None,
-    ) -> FaninWork:
-        """One reduction of `count` bytes, of which this rank contributes `source`. All tensors are plain."""
-        if count == 0:
-            return LocalWork(self._completion, outputs)
+        self, call: Call, agreed: tuple[int, ...], total: int, source: torch.Tensor, own_first: int,
+        kept: torch.Tensor | None, finish: Callable[[], None] | None,
+    ) -> FaninWork:  # fmt: skip
+        """One reduction of `total` bytes, of which this rank contributes `source`. All tensors are plain."""
+        if total == 0:
+            return LocalWork(self._completion, call.outputs)
         quick = self._quick
-        if quick is not None and finish is None and source.is_cpu and quick.free:
+        if call.waits and quick is not None and finish is None and source.is_cpu and quick.free:
             brief = (
-                source.data_ptr(), 0 if kept is None else kept.data_ptr(), count, Element.UINT8, COPIED,
-                tag_of(name, average=False, says=_said(agreed)),
-                0, 0 if kept is None else count, own_first, source.nbytes,
+                source.data_ptr(), 0 if kept is None else kept.data_ptr(), total, Element.UINT8, COPIED,
+                tag_of(call.collective, average=False, says=_said(agreed)),
+                0, 0 if kept is None else total, own_first, source.nbytes,
             )  # fmt: skip
-            return quick.at_once(name, brief, (source, kept), lambda: timeout_s)
+            return quick.at_once(call.but(kept=(source, kept)), brief)
         return self._submit(
-            Request(
-                name=name,
-                source=as_bytes(source),
-                count=count,
-                own_first=own_first,
-                kept=None if kept is None else as_bytes(kept),
-                element=Element.UINT8,
-                lanes=COPIED,
-                says=_said(agreed),
-                outputs=outputs,
-                timeout_s=timeout_s,
-                finish=finish,
+            call.but(
+                source=as_bytes(source), kept=None if kept is None else as_bytes(kept), element=Element.UINT8,
+                lanes=COPIED, total=total, own_first=own_first, says=_said(agreed), finish=finish,
             )
-        )
+        )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)

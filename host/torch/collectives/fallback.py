@@ -43,9 +43,9 @@ from fanin.host.session.finished import Ends, FinishedEverywhere
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.gloo.gloo_devices import DEVICES
+from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.failures import Failures
 from fanin.host.torch.handles.host_tensor import copy_back, on_host
-from fanin.host.torch.handles.request import Request
 from fanin.host.torch.handles.work import MIN_WAIT_S, FaninWork, LocalWork, Once, used_up
 from fanin.interruptions import interrupts
 from fanin.numerics.reduction import EXACT
@@ -71,7 +71,7 @@ class LoggedReduction:
     """One reduction in the log."""
 
     index: int
-    request: Request | None
+    call: Call | None
     """None once it is finished everywhere or delivered: a user's tensors are not held longer than needed."""
     source: torch.Tensor | None
     """The input on the host, untouched until the operation is delivered."""
@@ -94,12 +94,9 @@ class LoggedReduction:
 class FallbackWork(FaninWork):
     """A reduction that may end through the switch or through gloo."""
 
-    def __init__(
-        self, fallback: Fallback, operation: LoggedReduction, completion: Completion, request: Request
-    ) -> None:
-        super().__init__(completion, request.outputs, request.timeout_s, lambda: fallback.deliver(operation))
-        self._fallback = fallback
-        self._operation = operation
+    def __init__(self, fallback: Fallback, operation: LoggedReduction, completion: Completion, call: Call) -> None:
+        super().__init__(completion, call.outputs, call.timeout_s, lambda: fallback.deliver(operation))
+        self._fallback, self._operation = fallback, operation
 
     def _transported(self) -> bool:
         return self._fallback.transported(self._operation)
@@ -171,17 +168,17 @@ class Fallback:
 
     # --- one reduction ---
 
-    def submit(self, request: Request) -> FaninWork:
+    def submit(self, call: Call) -> FaninWork:
         """Start it wherever reductions go now."""
-        if request.source.numel() == 0:
-            return LocalWork(self._completion, request.outputs)
-        source = on_host(request.source).reshape(-1)
-        residual = request.residual.clone() if request.residual is not None else None
+        if call.empty:
+            return LocalWork(self._completion, call.outputs)
+        source = on_host(call.source).reshape(-1)
+        residual = call.residual.clone() if call.residual is not None else None
         with self._lock:
-            operation = LoggedReduction(self._next_index, request, source, residual, torch.empty_like(source))
+            operation = LoggedReduction(self._next_index, call, source, residual, torch.empty_like(source))
             self._next_index += 1
             if self._state is State.LIVE:
-                self._submit(operation, request)
+                self._submit(operation, call)
                 self._forget()
                 self._log.append(operation)
             elif self._state is State.AGREEING:
@@ -190,35 +187,22 @@ class Fallback:
                 self._reduce_over_gloo(operation)
             else:
                 assert self._broken is not None
-                raise self._failures.explain(self._broken, request.name, request.timeout_s)
-        return FallbackWork(self, operation, self._completion, request)
+                raise self._failures.explain(self._broken, call.collective, call.timeout_s)
+        return FallbackWork(self, operation, self._completion, call)
 
-    def _submit(self, operation: LoggedReduction, request: Request) -> None:
+    def _submit(self, operation: LoggedReduction, call: Call) -> None:
         assert self._switch is not None
         assert operation.source is not None
-        whole = Request(
-            name=request.name,
-            source=operation.source,
-            kept=operation.result,
-            element=request.element,
-            lanes=request.lanes,
-            operator=request.operator,
-            average=request.average,
-            factor=request.factor,
-            residual=request.residual,
-            scale_code=request.scale_code,
-            timeout_s=request.timeout_s,
-        )
+        assert call.lanes is not None, "the route has decided"
+        whole = call.but(source=operation.source, kept=operation.result, keep_first=0, finish=None, outputs=())
         try:
             operation.ticket = self._switch.hand_over(whole)
         except FaninError as error:
             if not self.survives(self._switch.session.failure or error):
                 raise
             return
-        counts = self._switch.session.counts_at(
-            operation.ticket, request.source.numel(), request.element, request.lanes
-        )
-        operation.ends = self._everywhere.dealt(counts, request.element, request.lanes, request.operator)
+        counts = self._switch.session.counts_at(operation.ticket, call.source.numel(), call.element, call.lanes)
+        operation.ends = self._everywhere.dealt(counts, call.element, call.lanes, call.operator)
 
     def _forget(self) -> None:
         """Drop from the log what is finished everywhere (called with the lock held, in state LIVE)."""
@@ -243,8 +227,8 @@ class Fallback:
 
     def wait(self, operation: LoggedReduction, timeout_s: float) -> None:
         """Return when `operation.result` is there; raise when it never will be."""
-        request = operation.request
-        name = request.name if request is not None else "all_reduce"
+        call = operation.call
+        name = call.collective if call is not None else "all_reduce"
         deadline = time.monotonic() + timeout_s
         try:
             if operation.ticket and self._switch is not None:
@@ -270,14 +254,14 @@ class Fallback:
 
     def deliver(self, operation: LoggedReduction) -> None:
         """Copy the kept part of the result to where the user wants it, and let go of the user's tensors."""
-        request = operation.request
-        assert request is not None
-        if request.kept is not None:
-            part = operation.result[request.keep_first : request.keep_first + request.kept_count]
-            copy_back(request.kept, part.view(request.kept.shape))
-        if request.finish is not None:
-            request.finish()
-        operation.request = operation.source = operation.residual = None
+        call = operation.call
+        assert call is not None
+        if call.kept is not None:
+            part = operation.result[call.keep_first : call.keep_first + call.kept_count]
+            copy_back(call.kept, part.view(call.kept.shape))
+        if call.finish is not None:
+            call.finish()
+        operation.call = operation.source = operation.residual = None
 
     # --- going on without the switch ---
 
@@ -347,25 +331,25 @@ class Fallback:
 
     def _reduce_over_gloo(self, operation: LoggedReduction) -> None:
         """Sum the inputs over gloo (called with the lock held, so in the same order on every rank)."""
-        request, source = operation.request, operation.source
-        assert request is not None
+        call, source = operation.call, operation.source
+        assert call is not None
         assert source is not None
-        exact = request.lanes == EXACT and source.is_floating_point()
+        exact = call.lanes == EXACT and source.is_floating_point()
         total = source.to(torch.float64 if exact else ACCUMULATE.get(source.dtype, source.dtype), copy=True)
-        if request.factor != 1.0:
-            total *= request.factor
-        if request.residual is not None and operation.residual is not None:
+        if call.factor != 1.0:
+            total *= call.factor
+        if call.residual is not None and operation.residual is not None:
             total += operation.residual.view_as(total)
-            request.residual.zero_()
+            call.residual.zero_()
 
         def settle() -> None:
-            if request.average:
+            if call.average:
                 total.div_(self._size)
             copy_back(operation.result, total)
 
         operation.settle = Once(settle)
         options = c10d.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp(GLOO_OPERATORS[request.operator])
+        options.reduceOp = dist.ReduceOp(GLOO_OPERATORS[call.operator])
         operation.over_gloo = self._gloo.allreduce([total], options)
         operation.issued.set()
 

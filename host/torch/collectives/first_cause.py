@@ -14,16 +14,14 @@ Rules
 from __future__ import annotations
 
 import json
-import threading
 import time
 from typing import TYPE_CHECKING
 
-import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError, SwitchLostError, WorkerLostError
 from fanin.host.torch.handles.failures import NAMING_GRACE_S
-from fanin.host.torch.meeting.side_store import apart
+from fanin.host.torch.meeting.side_store import StoreSilentError, asked_at
 from fanin.protocol.job import LEFT_GRACE_S
 
 if TYPE_CHECKING:
@@ -31,55 +29,39 @@ if TYPE_CHECKING:
 
 NAMING_TIMEOUT_S = LEFT_GRACE_S + NAMING_GRACE_S
 """Longest wait for a cause: that of a session for ranks that left, and of the watch thread."""
-STORE_TIMEOUT_S = 1.0
-"""Longest wait for a store that does not answer; each rank's own error counts then."""
 LOOK_INTERVAL_S = 0.1
-_KEY = "cause"
 
 
 class FirstCause:
     """The cause of one group's failure."""
 
-    def __init__(self, store: c10d.Store, failures: Failures) -> None:
+    def __init__(self, store: c10d.Store, name: str, failures: Failures) -> None:
+        """`name`: of the group in all of the store."""
         # The program's own thread may be waiting in the store when a sum fails. Now, since to connect to a store that
         # has ended takes as long as the store's timeout.
-        self._store = apart(store)
+        self._side, self._key = asked_at(store), f"fanin/cause/{name}"
         self._failures = failures
 
     def found(self, error: FaninError | None) -> FaninError | None:
         """The cause: the group's failure, or what another rank has told, or else `error`, this rank's own.
 
-        None with no `error` where nobody knows a cause. Waits at most NAMING_TIMEOUT_S + STORE_TIMEOUT_S.
+        None with no `error` where nobody knows a cause. Waits at most NAMING_TIMEOUT_S and ANSWER_TIMEOUT_S.
         """
-        answers: list[FaninError | None] = []
-        answered = threading.Event()
-
-        def ask() -> None:
-            answers.append(self._asked(error))
-            answered.set()
-
-        # Apart, since a store whose process is stopped answers no sooner than its own timeout.
-        threading.Thread(target=ask, name="fanin-cause", daemon=True).start()
-        answered.wait(NAMING_TIMEOUT_S + STORE_TIMEOUT_S)
-        return answers[0] if answers else self._failures.failure or error
-
-    def _asked(self, error: FaninError | None) -> FaninError | None:
-        """The same, for as long as the store takes; what is returned has been told."""
         ends_s = time.monotonic() + NAMING_TIMEOUT_S
-        while (failure := self._failures.failure) is None and time.monotonic() < ends_s:
-            if (told := self._told()) is not None:
-                return told
-            time.sleep(LOOK_INTERVAL_S)
-        cause = failure or error
-        return None if cause is None else self._tell(cause)
-
-    def _told(self) -> FaninError | None:
         try:
-            return _read(self._store.get(_KEY)) if self._store.check([_KEY]) else None
-        except (dist.DistError, RuntimeError):
-            return None
+            while (failure := self._failures.failure) is None and time.monotonic() < ends_s:
+                if (told := self._side.ask(self._told)) is not None:
+                    return told
+                time.sleep(LOOK_INTERVAL_S)
+            cause = failure or error
+            return None if cause is None else self._side.ask(lambda store: self._tell(store, cause))
+        except StoreSilentError:
+            return self._failures.failure or error
 
-    def _tell(self, cause: FaninError) -> FaninError:
+    def _told(self, store: c10d.Store) -> FaninError | None:
+        return _read(store.get(self._key)) if store.check([self._key]) else None
+
+    def _tell(self, store: c10d.Store, cause: FaninError) -> FaninError:
         """`cause`, or that of a rank that was sooner."""
         told = json.dumps(
             {
@@ -88,10 +70,7 @@ class FirstCause:
                 "text": str(cause),
             }
         )
-        try:
-            first = self._store.compare_set(_KEY, "", told)
-        except (dist.DistError, RuntimeError):
-            return cause
+        first = store.compare_set(self._key, "", told)
         return cause if first == told.encode() else _read(first)
 
 

@@ -13,10 +13,9 @@ from fanin.host.codecs import make
 from fanin.host.codecs.codec import Encoder, Floats, Place, Stages, sums_of
 from fanin.host.torch.collectives.routing import AVG, ELEMENTS, QUANTIZED, SUM
 from fanin.host.torch.device.encoder import DeviceEncoder
+from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.host_tensor import copy_back, lies_flat
-from fanin.host.torch.handles.request import Request
-from fanin.host.torch.handles.work import Tensors
-from fanin.numerics.reduction import LANES, Element
+from fanin.numerics.reduction import LANES
 
 if TYPE_CHECKING:
     from fanin.host.torch.collectives.group_resources import GroupResources
@@ -59,8 +58,9 @@ class GroupCodec:
         self._step = 0
         codec.encoder(Place(resources.rank, resources.size, ()))
 
-    def takes(self, tensor: torch.Tensor, op: object) -> bool:
+    def takes(self, call: Call) -> bool:
         """Whether a reduction goes through the codec."""
+        tensor, op = call.source, call.op
         return (
             tensor.dtype in QUANTIZED
             and tensor.layout is torch.strided
@@ -69,50 +69,37 @@ class GroupCodec:
             and any(op == each for each in (SUM, AVG))
         )
 
-    def request(self, tensor: torch.Tensor, tensors: Tensors, op: object, timeout_s: float) -> Request:
-        """The request of one in place, to be submitted next: encoders remember the order."""
-        encoder = self._device_encoder(tensor) if lies_flat(tensor) else None
+    def encoded(self, call: Call) -> Call:
+        """The sum of an all-reduce in place, to be submitted next: encoders remember the order."""
+        encoder = self._device_encoder(call.source) if lies_flat(call.source) else None
         if encoder is None:
-            return self._by_host(tensor, tensors, op, timeout_s)
-        asked = encoder.begin(tensor.detach().view(-1), self._step)
+            return self._by_host(call)
+        asked = encoder.begin(call.source.detach().view(-1), self._step)
         self._step += 1
-        return Request(
-            name="all_reduce",
-            source=asked.values,
-            kept=asked.values,
-            element=ELEMENTS[asked.values.dtype],
-            lanes=asked.lanes,
-            average=op == AVG,
-            outputs=tensors,
-            timeout_s=timeout_s,
-            finish=asked.finish,
-        )
+        return self._summing(call, asked.values, asked.lanes, asked.finish)
 
-    def _by_host(self, tensor: torch.Tensor, tensors: Tensors, op: object, timeout_s: float) -> Request:
+    def _by_host(self, call: Call) -> Call:
+        tensor = call.source
         x: Floats = np.empty(tensor.numel(), np.float32)
         flat = torch.from_numpy(x)
         flat.copy_(tensor.detach().reshape(-1))
         stages: Stages = self._encoder(len(x)).reduce(x, self._step)
         self._step += 1
         (asked,) = sums_of(next(stages))
-        values = torch.from_numpy(asked.values)
 
         def finish() -> None:
             next(stages, None)
             copy_back(tensor, flat.view(tensor.shape))
 
-        return Request(
-            name="all_reduce",
-            source=values,
-            kept=values,
-            element=Element.FLOAT32,
-            lanes=asked.lanes,
-            average=op == AVG,
-            residual=None if asked.residual is None else torch.from_numpy(asked.residual),
-            outputs=tensors,
-            timeout_s=timeout_s,
+        residual = None if asked.residual is None else torch.from_numpy(asked.residual)
+        return self._summing(call, torch.from_numpy(asked.values), asked.lanes, finish).but(residual=residual)
+
+    @staticmethod
+    def _summing(call: Call, values: torch.Tensor, lanes: int, finish: Callable[[], None] | None) -> Call:
+        return call.but(
+            source=values, kept=values, element=ELEMENTS[values.dtype], lanes=lanes, average=call.op == AVG,
             finish=finish,
-        )
+        )  # fmt: skip
 
     def _encoder(self, count: int) -> Encoder:
         return self._kept(self._encoders, count, lambda: self._codec.encoder(self._place(count)))

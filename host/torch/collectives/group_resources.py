@@ -35,8 +35,9 @@ from fanin.errors import (
 )
 from fanin.host.session.control import ENDING, RUNNING, job_state
 from fanin.host.session.failures import Membership
+from fanin.host.session.interface import AnySession
 from fanin.host.session.joining_shards import join_shards
-from fanin.host.session.leased import AnySession, LeasedSession
+from fanin.host.session.leased import LeasedSession
 from fanin.host.session.session import Session
 from fanin.host.session.shards import JoinedSession
 from fanin.host.session.surviving import SurvivingSession
@@ -46,9 +47,9 @@ from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
 from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.gloo.inner import Inner
+from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import WATCH, Failures
-from fanin.host.torch.handles.request import Request
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.incarnation import find_incarnation, renewed_store
@@ -200,10 +201,12 @@ class GroupResources:
     def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Open the session, and then gloo."""
         if self.size > 1:
-            self._device_parts = DeviceParts(
-                store, self.rank, self.size, timeout, self.options, self.failures, self.completion
-            )
             self._join(store, group_name, timeout)
+        if self.session is not None:
+            self._device_parts = DeviceParts(
+                store, self.meeting.job_name, self.rank, self.size, timeout, self.options, self.failures,
+                self.completion,
+            )  # fmt: skip
         gloo_store = c10d.PrefixStore("gloo", store)
         self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
         self._watch()
@@ -361,7 +364,7 @@ class GroupResources:
         return self._device_parts.make(switch, device, join, self._failed)
 
     @property
-    def submit(self) -> Callable[[Request], FaninWork]:
+    def submit(self) -> Callable[[Call], FaninWork]:
         """Start a reduction that the switch can do, on host or CUDA memory: the one way of every collective that sums.
 
         Which reducer does it is settled until `renew`, so callers may keep what this returns.
@@ -393,7 +396,7 @@ class GroupResources:
         switch = self.quick
         return None if switch is None or device.type == "cpu" else switch.arithmetic_on(device)
 
-    def _refuse(self, request: Request) -> FaninWork:
+    def _refuse(self, call: Call) -> FaninWork:
         raise self._outside_error()
 
     def _failed(self, failure: FaninError) -> None:

@@ -1,16 +1,15 @@
 """Every reducing collective: which route its tensors take, in what form they travel, and what comes back where.
 
-What the switch sums becomes a `Request` here (handles/request.py), and leaves by `GroupResources.submit`.
+A `Call` (handles/call.py) comes in once its arguments have been read; all_reduce alone checks them here, since most of
+its calls pass a shorter test. What the switch sums leaves by `GroupResources.submit`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
-import torch.distributed as dist
 
 from fanin.errors import UnsupportedError
 from fanin.host.torch.collectives.arguments import Arguments
@@ -18,7 +17,6 @@ from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.routing import (
     AVG,
-    ELEMENTS,
     OPERATORS,
     QUANTIZED,
     SUM,
@@ -28,13 +26,11 @@ from fanin.host.torch.collectives.routing import (
     factor_of,
     route_of,
 )
-from fanin.host.torch.collectives.two_levels import TwoLevels
-from fanin.host.torch.device.encoder import Contribution
+from fanin.host.torch.handles.call import Call, Tensors, tag_of
 from fanin.host.torch.handles.host_tensor import copy_back, on_host, plain
-from fanin.host.torch.handles.request import Request, tag_of
-from fanin.host.torch.handles.work import FaninWork, LocalWork, Tensors
+from fanin.host.torch.handles.work import FaninWork, LocalWork
 from fanin.numerics.lanes import WORD_BITS
-from fanin.numerics.reduction import EXACT, LANES, Element, Operator, lanes_number, sum_in_place
+from fanin.numerics.reduction import EXACT, LANES, Element, Operator, sum_in_place
 
 SPARSE_DTYPES = {
     dtype: dtype
@@ -42,13 +38,14 @@ SPARSE_DTYPES = {
 } | {torch.float16: torch.float32, torch.int16: torch.int32}
 """Element types of sparse tensors, and those that gloo adds them in."""
 
-_BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
+BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """The tensor that every barrier adds and nobody reads."""
-_SUM_TAG, _BARRIER_TAG = tag_of("all_reduce", average=False), tag_of("barrier", average=False)
+_BARRIER_BRIEF = (BARRIER.data_ptr(), 0, 1, Element.INT32, WORD_BITS, tag_of("barrier", average=False), 0, 0, 0, -1)
+_SUM_TAG = tag_of("all_reduce", average=False)
 
 
 class ReduceCollectives:
-    """The reducing collectives of one group. Ranks are group ranks, timeouts seconds."""
+    """The reducing collectives of one group."""
 
     def __init__(self, resources: GroupResources, counters: Counter[str], arguments: Arguments) -> None:
         self._resources = resources
@@ -77,221 +74,112 @@ class ReduceCollectives:
         codec = resources.options.codec
         self._codec = None if codec is None or resources.size == 1 else GroupCodec(codec, resources)
         self._two_levels = resources.two_levels
+        self._plain_sums = self._codec is None and self._two_levels is None
+        """Whether large sums travel as small ones do: in the tensor's own memory, to the switch."""
 
     # --- the collectives ---
 
-    def all_reduce(self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: float) -> FaninWork:
-        """Reduce in place; `tensors` is [tensor], as the caller gave it."""
-        if (levels := self._levels_for(tensor, op)) is not None:
-            if not self._arguments.of_one("all_reduce", tensor):
-                return LocalWork(self._completion, tensors)
-            return levels.all_reduce(tensor, tensors, op, timeout_s)
-        if self._codec is not None and self._codec.takes(tensor, op):
-            if not self._arguments.of_one("all_reduce", tensor):
-                return LocalWork(self._completion, tensors)
-            self._count(Path.SWITCH, "all_reduce", tensor)
-            return self._submit(self._codec.request(tensor, tensors, op, timeout_s))
-        if op == SUM and (travels_as := self._travels_as(tensor)) is not None:
-            element, lanes = travels_as
-            self._count(Path.SWITCH, "all_reduce", tensor)
-            return self._submit(
-                Request(
-                    name="all_reduce",
-                    source=tensor,
-                    kept=tensor,
-                    element=element,
-                    lanes=lanes,
-                    outputs=tensors,
-                    timeout_s=timeout_s,
-                )
-            )
+    def all_reduce(self, call: Call) -> FaninWork:
+        """Reduce in place. The one question by which an all-reduce finds its route."""
+        tensor = call.source
+        small = tensor.numel() <= self._exact
+        if (small or self._plain_sums) and call.op == SUM and self._size > 1 and plain(tensor):
+            travels_as = (self._summed_exactly if small else self._summed).get(tensor.dtype)
+            if travels_as is not None:
+                quick, (element, lanes) = self._quick, travels_as
+                if call.waits and quick is not None and quick.free:  # nearly every call that waits
+                    self._counters["switch.all_reduce"] += 1
+                    self._counters["switch.bytes"] += tensor.nbytes
+                    brief = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, _SUM_TAG)
+                    return quick.at_once(call, brief)
+                self._count(Path.SWITCH, call)
+                return self._submit(call.but(kept=tensor, element=element, lanes=lanes))
         if not self._arguments.of_one("all_reduce", tensor):
-            return LocalWork(self._completion, tensors)
+            return LocalWork(self._completion, call.outputs)
         if tensor.layout is not torch.strided:
-            return self._sparse(tensor, op, timeout_s)
-        return self._reduce("all_reduce", tensor, tensor, 0, op, timeout_s)
+            return self._sparse(call)
+        if not small:
+            if self._two_levels is not None and self._two_levels.takes(call):
+                return self._two_levels.all_reduce(call)
+            if self._codec is not None and self._codec.takes(call):
+                self._count(Path.SWITCH, call)
+                return self._submit(self._codec.encoded(call))
+        return self.reduce(call, tensor)
 
-    def sum_at_once(self, tensor: torch.Tensor, op: Any, timeout_s: Callable[[], float]) -> FaninWork | None:
-        """An all-reduce that is done when this returns; None, and nothing is done, where it must be a request.
+    def all_reduce_in_lanes(self, call: Call) -> FaninWork:
+        """A reduction in place with lanes (or EXACT) and error feedback of the caller's choice; no codec, one level."""
+        if not self._arguments.of_one("all_reduce", call.source):
+            return LocalWork(self._completion, call.outputs)
+        return self.reduce(call, call.source)
 
-        For callers that would wait at once, as of exchanges and barriers. As requests these sums took 1.5 to
-        1.6 times as long at 1 and 4 KiB (4 workers on 2 cores, medians of 400 interleaved runs of 20 sums): processes
-        that alternate on a core find every line of Python cold.
-        """
-        quick = self._quick
-        if quick is None or op != SUM or (self._codec is not None and self._codec.takes(tensor, op)):
-            return None
-        travels_as = self._travels_as(tensor)
-        if travels_as is None or not quick.free or self._levels_for(tensor, op) is not None:
-            return None
-        self._counters["switch.all_reduce"] += 1
-        self._counters["switch.bytes"] += tensor.nbytes
-        brief = sum_in_place(tensor.data_ptr(), tensor.numel(), *travels_as, _SUM_TAG)
-        return quick.at_once("all_reduce", brief, tensor, timeout_s)
+    def check(self, calls: Iterable[Call]) -> None:
+        """Raise what any of several reductions would raise, before the first is started."""
+        for call in calls:
+            route_of(call.op.op, call.source.dtype)
 
-    def _levels_for(self, tensor: torch.Tensor, op: Any) -> TwoLevels | None:
-        """Levels that sum the tensor (Options.inside); None for a small one, or one of a kind that they do not take."""
-        levels = self._two_levels
-        if levels is None or tensor.numel() <= self._exact or not levels.takes(tensor, op):
-            return None
-        return levels
-
-    def _travels_as(self, tensor: torch.Tensor) -> tuple[Element, int] | None:
-        """Element type and lanes of a sum in the tensor's own memory; None where that cannot be."""
-        if self._size == 1 or not plain(tensor):
-            return None
-        return (self._summed_exactly if tensor.numel() <= self._exact else self._summed).get(tensor.dtype)
-
-    def check(self, tensors: Tensors, op: Any) -> None:
-        """Raise what reducing any of several tensors would raise, before the first is started."""
-        for tensor in tensors:
-            route_of(op.op, tensor.dtype)
-
-    def all_reduce_lanes(
-        self, tensor: torch.Tensor, timeout_s: float, *, lanes: int | str | None, average: bool,
-        residual: torch.Tensor | None, operator: Any = SUM, scale_code: int = 0,
-    ) -> FaninWork:  # fmt: skip
-        """A sum, average or other reduction with lanes (or EXACT) and error feedback of the caller's choice (hooks)."""
-        op = dist.ReduceOp(dist.ReduceOp.AVG if average else operator)
-        return self.all_reduce_narrowed(tensor, op, timeout_s, lanes=lanes, residual=residual, scale_code=scale_code)
-
-    def all_reduce_narrowed(
-        self, tensor: torch.Tensor, op: Any, timeout_s: float, *, lanes: int | str | None,
-        residual: torch.Tensor | None, scale_code: int = 0,
-    ) -> FaninWork:  # fmt: skip
-        """The same with torch's own operator."""
-        if not self._arguments.of_one("all_reduce", tensor):
-            return LocalWork(self._completion, [tensor])
-        return self._reduce(
-            "all_reduce",
-            tensor,
-            tensor,
-            0,
-            op,
-            timeout_s,
-            lanes=_number(lanes),
-            residual=residual,
-            scale_code=scale_code,
-        )
-
-    def average_encoded(self, asked: Contribution, timeout_s: float) -> FaninWork:
-        """The mean of what an encoder on a device has made of a bucket, and what it does with the mean."""
-        values = asked.values
-        element = ELEMENTS[values.dtype]
-        self._count(Path.SWITCH, "all_reduce", values)
-        return self._submit(
-            Request(
-                name="all_reduce",
-                source=values,
-                kept=values,
-                element=element,
-                lanes=EXACT if values.numel() <= self._exact else asked.lanes,
-                average=True,
-                residual=asked.residual,
-                adds=asked.adds,
-                outputs=[asked.output],
-                timeout_s=timeout_s,
-                finish=asked.finish,
-            )
-        )
-
-    def residual_device(self, tensor: torch.Tensor, lanes: int | str | None) -> torch.device:
+    def residual_device(self, tensor: torch.Tensor, lanes: int | None) -> torch.device:
         """Device on which a residual of sums of that tensor must lie: the tensor's, if its words are made there."""
-        number = self._lanes if lanes is None else _number(lanes)
+        number = self._lanes if lanes is None else lanes
         beside = (
             tensor.dtype in QUANTIZED and number in LANES and tensor.numel() > self._exact
             and self._resources.arithmetic_on(tensor.device) is not None
         )  # fmt: skip
         return tensor.device if beside else torch.device("cpu")
 
-    def reduce(self, tensor: torch.Tensor, root: int, op: Any, timeout_s: float) -> FaninWork:
-        """The root's tensor becomes the result; the others keep theirs."""
-        kept = tensor if self._rank == root else None
-        return self._reduce("reduce", tensor, kept, 0, op, timeout_s)
+    def reduce_scatter(self, call: Call) -> FaninWork:
+        """The output becomes this rank's part of the reduced source, all parts being equal."""
+        (output,) = call.outputs
+        return self.reduce(call, output, self._rank * output.numel())
 
-    def reduce_scatter(
-        self, output: torch.Tensor, tensor: torch.Tensor, op: Any, timeout_s: float, *, lanes: int | str | None = None,
-        residual: torch.Tensor | None = None,
-    ) -> FaninWork:  # fmt: skip
-        """`output` becomes this rank's part of the reduced `tensor`, all parts being equal."""
-        first = self._rank * output.numel()
-        return self._reduce(
-            "reduce_scatter", tensor, output, first, op, timeout_s, lanes=_number(lanes), residual=residual
-        )
+    def reduce_scatter_list(self, call: Call, parts: Tensors) -> FaninWork:
+        """The output becomes the reduced `parts[rank]`; parts may differ in size, alike on every rank."""
+        (output,) = call.outputs
+        whole = torch.cat([part.detach().reshape(-1) for part in parts])
+        return self.reduce(call.but(source=whole), output, sum(part.numel() for part in parts[: self._rank]))
 
-    def reduce_scatter_list(self, output: torch.Tensor, parts: Tensors, op: Any, timeout_s: float) -> FaninWork:
-        """`output` becomes the reduced `parts[rank]`; parts may differ in size, alike on every rank."""
-        first = sum(part.numel() for part in parts[: self._rank])
-        flat = torch.cat([part.detach().reshape(-1) for part in parts])
-        return self._reduce("reduce_scatter", flat, output, first, op, timeout_s)
-
-    def barrier(self, timeout_s: float, at_once: bool = False) -> FaninWork:
-        """Done when every rank has come; `at_once`: when this returns, if that can be."""
+    def barrier(self, call: Call) -> FaninWork:
+        """Done when every rank has come: a sum of BARRIER that nobody keeps."""
         if self._size == 1:
             return LocalWork(self._completion, [])
-        self._count(Path.SWITCH, "barrier", _BARRIER)
-        if at_once and self._quick is not None and self._quick.free:
-            source = _BARRIER.data_ptr()
-            brief = (source, 0, _BARRIER.numel(), Element.INT32, WORD_BITS, _BARRIER_TAG, 0, 0, 0, -1)
-            return self._quick.at_once("barrier", brief, _BARRIER, lambda: timeout_s)
-        return self._submit(
-            Request(name="barrier", source=_BARRIER, kept=None, element=Element.INT32, timeout_s=timeout_s)
-        )
+        self._count(Path.SWITCH, call)
+        if call.waits and self._quick is not None and self._quick.free:
+            return self._quick.at_once(call, _BARRIER_BRIEF)
+        return self._submit(call.but(element=Element.INT32, lanes=WORD_BITS))
 
-    # --- the ways ---
-
-    def _reduce(
-        self,
-        name: str,
-        tensor: torch.Tensor,
-        output: torch.Tensor | None,
-        first: int,
-        op: Any,
-        timeout_s: float,
-        lanes: int | None = None,
-        residual: torch.Tensor | None = None,
-        scale_code: int = 0,
-    ) -> FaninWork:
-        """Reduce `tensor`; elements [first, first + output.numel()) go to `output` (None: nobody's here)."""
-        route = route_of(op.op, tensor.dtype)
-        factor = factor_of(op)
+    def reduce(self, call: Call, output: torch.Tensor | None, first: int = 0) -> FaninWork:
+        """Reduce the source; elements [first, first + output.numel()) go to `output` (None: nobody's here)."""
+        tensor = call.source
+        route, factor = route_of(call.op.op, tensor.dtype), factor_of(call.op)
         if self._size == 1:
-            return self._alone(name, tensor, output, factor)
-        lanes = self._lanes if lanes is None else lanes
+            return self._alone(call, output, factor)
+        lanes = self._lanes if call.lanes is None else call.lanes
         element = route.element
         if route.exact_element is not None and (tensor.numel() <= self._exact or lanes == EXACT):
             element, lanes = route.exact_element, EXACT
         elif lanes == EXACT:
             lanes = WORD_BITS  # integers, exact as they are
         travelling = _travelling(tensor, route)
-        if residual is not None:
-            self._arguments.check_residual(name, residual, travelling)
-        self._count(Path.GLOO if element is None else Path.SWITCH, name, tensor)
+        if call.residual is not None:
+            self._arguments.check_residual(call.collective, call.residual, travelling)
+        self._count(Path.GLOO if element is None else Path.SWITCH, call)
         # Parts are counted in what travels: two numbers for a complex one, two bytes for the bits of an int16.
         first *= travelling.numel() // max(tensor.numel(), 1)
         if element is None:
-            return self._by_gloo(name, travelling, tensor, output, first, route, timeout_s)
+            return self._by_gloo(call, travelling, output, first, route)
         if factor != 1.0 and element is Element.FLOAT64:
             travelling = travelling * factor  # the switch path multiplies in float32
             factor = 1.0
         kept, finish = self._landing(travelling, tensor, output, first, route)
-        request = Request(
-            name=name,
-            source=travelling,
-            kept=kept,
-            keep_first=first,
-            element=element,
-            lanes=lanes,
-            operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
-            average=route.average and not route.divide_after,
-            factor=factor,
-            residual=residual,
-            scale_code=0 if lanes == EXACT else scale_code,
-            outputs=[] if output is None else [output],
-            timeout_s=timeout_s,
-            finish=finish,
+        return self._submit(
+            call.but(
+                source=travelling, kept=kept, keep_first=first, element=element, lanes=lanes,
+                operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
+                average=route.average and not route.divide_after, factor=factor,
+                scale_code=0 if lanes == EXACT else call.scale_code, finish=_both(finish, call.finish),
+            )
         )  # fmt: skip
-        return self._submit(request)
+
+    # --- the ways ---
 
     def _landing(
         self, travelling: torch.Tensor, tensor: torch.Tensor, output: torch.Tensor | None, first: int, route: Route
@@ -316,16 +204,9 @@ class ReduceCollectives:
         return landed, finish
 
     def _by_gloo(
-        self,
-        name: str,
-        travelling: torch.Tensor,
-        tensor: torch.Tensor,
-        output: torch.Tensor | None,
-        first: int,
-        route: Route,
-        timeout_s: float,
+        self, call: Call, travelling: torch.Tensor, output: torch.Tensor | None, first: int, route: Route
     ) -> FaninWork:
-        host = on_host(travelling)
+        tensor, host = call.source, on_host(travelling)
         in_place = output is tensor and host.data_ptr() == tensor.data_ptr()
         if not in_place and host.data_ptr() == tensor.data_ptr():
             host = host.clone()
@@ -337,14 +218,12 @@ class ReduceCollectives:
                 count = output.numel() * (host.numel() // max(tensor.numel(), 1))
                 _arrive(host.reshape(-1)[first : first + count], output, route)
 
-        outputs = [] if output is None else [output]
         needed = None if in_place and not route.divide_after else finish
-        return self._resources.inner.all_reduce(
-            host, route.gloo_op, timeout_s, name=name, outputs=outputs, finish=needed
-        )
+        return self._resources.inner.all_reduce(call.but(source=host, finish=needed), route.gloo_op)
 
-    def _sparse(self, tensor: torch.Tensor, op: Any, timeout_s: float) -> FaninWork:
+    def _sparse(self, call: Call) -> FaninWork:
         """Sparse tensors are summed by gloo, which knows how to merge their indices."""
+        tensor, op = call.source, call.op
         travels_as = SPARSE_DTYPES.get(tensor.dtype)
         if op.op not in (SUM, AVG) or travels_as is None:
             raise UnsupportedError(
@@ -352,7 +231,7 @@ class ReduceCollectives:
                 "sparse tensors are summed and averaged, those of complex numbers, bool and unsigned integers aside. "
                 "Remedy: to_dense()"
             )
-        self._count(Path.GLOO, "all_reduce", tensor)
+        self._count(Path.GLOO, call)
         if self._size == 1:
             return LocalWork(self._completion, [tensor])
         total = tensor.detach().cpu().to(travels_as, copy=True)
@@ -360,23 +239,34 @@ class ReduceCollectives:
         def finish() -> None:
             tensor.copy_(_divided(total, self._size) if op.op == AVG else total)  # a detached sparse tensor is a copy
 
-        return self._resources.inner.all_reduce(
-            total, SUM, timeout_s, name="all_reduce", outputs=[tensor], finish=finish
-        )
+        return self._resources.inner.all_reduce(call.but(source=total, finish=finish), SUM)
 
-    def _alone(self, name: str, tensor: torch.Tensor, output: torch.Tensor | None, factor: float) -> FaninWork:
+    def _alone(self, call: Call, output: torch.Tensor | None, factor: float) -> FaninWork:
         """A group of one: the result is the input."""
-        self._count(Path.LOCAL, name, tensor)
+        tensor = call.source
+        self._count(Path.LOCAL, call)
         if output is not None and (output is not tensor or factor != 1.0):
             copy_back(output, (tensor.detach() * factor if factor != 1.0 else tensor.detach()).reshape(output.shape))
-        return LocalWork(self._completion, [] if output is None else [output])
+        return LocalWork(self._completion, call.outputs)
 
-    def _count(self, path: Path, name: str, tensor: torch.Tensor) -> None:
+    def _count(self, path: Path, call: Call) -> None:
         if path is Path.SWITCH and self._resources.sums_over_gloo:
             path = Path.GLOO
-        self._counters[f"{path.value}.{name}"] += 1
-        if tensor.layout is torch.strided:
-            self._counters[f"{path.value}.bytes"] += tensor.nbytes
+        self._counters[f"{path.value}.{call.collective}"] += 1
+        if call.source.layout is torch.strided:
+            self._counters[f"{path.value}.bytes"] += call.source.nbytes
+
+
+def _both(first: Callable[[], None] | None, second: Callable[[], None] | None) -> Callable[[], None] | None:
+    """One action that takes both, in this order; None for none."""
+    if first is None or second is None:
+        return first or second
+
+    def run() -> None:
+        first()
+        second()
+
+    return run
 
 
 def _divided(total: torch.Tensor, count: int) -> torch.Tensor:
@@ -385,10 +275,6 @@ def _divided(total: torch.Tensor, count: int) -> torch.Tensor:
     rounding = None if total.dtype.is_floating_point else "trunc"
     values = total.values().div(count, rounding_mode=rounding)
     return torch.sparse_coo_tensor(total.indices(), values, total.shape, is_coalesced=True)
-
-
-def _number(lanes: int | str | None) -> int | None:
-    return lanes_number(lanes) if isinstance(lanes, str) else lanes
 
 
 def _travelling(tensor: torch.Tensor, route: Route) -> torch.Tensor:

@@ -35,8 +35,9 @@ from fanin.errors import FaninError, WorkerLostError
 from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.lane import Lane
 from fanin.host.torch.collectives.routing import AVG, PREMUL_SUM, SUM, factor_of
+from fanin.host.torch.handles.call import Call, Tensors
 from fanin.host.torch.handles.host_tensor import writing_to
-from fanin.host.torch.handles.work import FaninWork, QueuedWork, Tensors, at_present, used_up
+from fanin.host.torch.handles.work import FaninWork, QueuedWork, at_present, used_up
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -102,26 +103,27 @@ class TwoLevels:
         self._failed: BaseException | None = None
         self._works: weakref.WeakSet[QueuedWork] = weakref.WeakSet()
 
-    def takes(self, tensor: torch.Tensor, op: Any) -> bool:
+    def takes(self, call: Call) -> bool:
         """Whether an all-reduce of a tensor that is not small has two levels: dense floats of the right device."""
+        tensor = call.source
         return (
             tensor.dtype in DTYPES
             and tensor.layout is torch.strided
             and tensor.is_contiguous()
             and tensor.device.type == self.inside.device_type
-            and any(op.op == each for each in (SUM, AVG, PREMUL_SUM))
+            and any(call.op.op == each for each in (SUM, AVG, PREMUL_SUM))
         )
 
-    def all_reduce(self, tensor: torch.Tensor, tensors: Tensors, op: Any, timeout_s: float) -> FaninWork:
+    def all_reduce(self, call: Call) -> FaninWork:
         """Sum or average in place. The sum between hosts has that group's lanes, and its codec."""
 
         def start(part: torch.Tensor) -> Waiting:
             if self.between is not None:
-                return waiting_for(self.between.allreduce([part], op), timeout_s)
-            factor = factor_of(op)
+                return waiting_for(self.between.allreduce([part], call.op), call.timeout_s)
+            factor = factor_of(call.op)
             return lambda: part.mul_(factor) if factor != 1.0 else part
 
-        return self.reduce(tensor, tensors, start, timeout_s, average=op == AVG)
+        return self.reduce(call.source, call.outputs, start, call.timeout_s, average=call.op == AVG)
 
     def reduce(
         self, tensor: torch.Tensor, outputs: Tensors, start: Starting, timeout_s: float, *, average: bool
@@ -131,13 +133,14 @@ class TwoLevels:
         Every rank calls it for the same tensors in the same order. Raises the group's failure when nothing can be
         started any more; what happens later is raised by the work's `wait`.
         """
+        call = Call("all_reduce", tensor, outputs, timeout_s=timeout_s)
         failure = self.failures.failure or self._failed
         if failure is not None:
-            raise self.failures.explain(failure, "all_reduce", timeout_s)
+            raise self.failures.explain(failure, call.collective, timeout_s)
         self._counters["two_levels.all_reduce"] += 1
         self._counters["two_levels.bytes"] += tensor.nbytes
         summed = _Sum(self, tensor.detach().view(-1), start, timeout_s, average=average)
-        work = QueuedWork(self.failures, "all_reduce", self._completion, outputs, timeout_s)
+        work = QueuedWork(call, self.failures, self._completion)
         self._works.add(work)
         self._scattering.put(lambda: self._scatter(summed, work))
         return work

@@ -7,38 +7,49 @@ been tried.
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError
+from fanin.host.torch.meeting.side_store import SideStore
 
 DEVICE, NUMBERS = "device", "numbers"
 """Questions: is there a CUDA device, and do its kernels make the host's numbers?"""
+FIRST_LOOK_S, LAST_LOOK_S = 0.005, 0.25
+"""Time between two looks for the others' answers, at first and in the end."""
 
 
-def tell(store: c10d.Store, rank: int, question: str, answer: bool) -> None:
-    """Tell the other ranks this one's answer."""
-    store.set(f"{question}/{rank}", str(int(answer)))
+def tell(store: c10d.Store, group: str, rank: int, question: str, answer: bool) -> None:
+    """Tell the other ranks this one's answer. `store`: without prefixes, so `group` is the name of the group's job."""
+    store.set(_key(group, rank, question), str(int(answer)))
 
 
-def all_say(store: c10d.Store, size: int, question: str, timeout: timedelta) -> bool:
+def all_say(side: SideStore, group: str, size: int, question: str, timeout: timedelta) -> bool:
     """Whether every rank has said yes; waits for all answers.
 
     Raises CollectiveTimeoutError, with the ranks that have not answered.
     """
-    keys = [f"{question}/{rank}" for rank in range(size)]
-    try:
-        store.wait(keys, timeout)
-    except RuntimeError as error:
-        silent = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        raise CollectiveTimeoutError(
-            f"Timed out: ranks {', '.join(map(str, silent))} of this group have not come to its first CUDA tensor in "
-            f"{timeout.total_seconds():g} s. Remedy: every rank calls a collective with tensors on the same kind of "
-            "device; a rank that has no GPU makes all go by the host by itself"
-        ) from error
-    return all(store.get(key) == b"1" for key in keys)
+    keys = [_key(group, rank, question) for rank in range(size)]
+    ends_s, look_s = time.monotonic() + timeout.total_seconds(), FIRST_LOOK_S
+    while not side.ask(lambda store: store.check(keys)):
+        if time.monotonic() >= ends_s:
+            come = side.ask(lambda store: [store.check([key]) for key in keys])
+            silent = ", ".join(str(rank) for rank, here in enumerate(come) if not here)
+            raise CollectiveTimeoutError(
+                f"Timed out: ranks {silent} of this group have not come to its first CUDA tensor in "
+                f"{timeout.total_seconds():g} s. Remedy: every rank calls a collective with tensors on the same kind "
+                "of device; a rank that has no GPU makes all go by the host by itself"
+            )
+        time.sleep(look_s)
+        look_s = min(2 * look_s, LAST_LOOK_S)
+    return side.ask(lambda store: all(store.get(key) == b"1" for key in keys))
+
+
+def _key(group: str, rank: int, question: str) -> str:
+    return f"fanin/device/{group}/{question}/{rank}"
 
 
 def has_device() -> bool:

@@ -24,38 +24,24 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fanin.errors import FaninError, UnsupportedError
-from fanin.host.torch.device import flags
+from fanin.host.torch.device import lines
 from fanin.host.torch.device.arithmetic import Arithmetic, Plan, plan_of
 from fanin.host.torch.device.courier import Courier, CourierThreads, Parcel
-from fanin.host.torch.device.cuda import FLAG_BYTES
-from fanin.host.torch.device.device import Stream
-from fanin.host.torch.device.pipeline import Channel, Coding, Exchange, Piece, Pipeline, Status, land_within
-from fanin.host.torch.device.ring import Ring
+from fanin.host.torch.device.pipeline import Coding, Exchange, Piece, land_within
 from fanin.host.torch.device.work import DeviceWork, Job
 from fanin.host.torch.handles.host_tensor import as_bytes, writing_to
 from fanin.host.torch.handles.work import FaninWork, LocalWork, QueuedWork
-from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import EXACT, LANES, Element, Operator, Reduction
 
 if TYPE_CHECKING:
-    from fanin.host.session.leased import AnySession
+    from fanin.host.session.interface import AnySession
+    from fanin.host.torch.handles.call import Call
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
-    from fanin.host.torch.handles.request import Request
 
 log = logging.getLogger("fanin")
 
-SLOT_BYTES = 1 << 20
-"""A piece's. The same on every rank: it says how tensors are cut."""
-SLOTS, MIN_SLOTS = 8, 2
-"""Slots of a group's ring, and the fewest that do where pinned memory is scarce."""
-LEASED_SLOTS = 4
-"""Slots of a ring of new_group's groups, of which a program may have dozens."""
-CODE_SLOT_BYTES, CODE_SLOTS = 64 << 10, 4
 CODE_BYTES = 2
-WORD_BYTES = WORD_BITS // 8
-FLAGS, HEAD_BYTES = 5, 4096
-"""Flags in pinned memory, and the page before the slots that they lie in."""
 CLOSE_TIMEOUT_S = 2.0
 """Longest that closing waits for each thread."""
 NOWHERE = 1
@@ -76,55 +62,7 @@ class Means:
     make_device: Callable[[torch.device, Callable[[BaseException], None]], Any]
     divisor: float
     """Divisor of averages; 0: the number of contributions."""
-    slots: int = SLOTS
-
-
-Carried = tuple[CourierThreads, Callable[[int, float], None]]
-"""Threads that carry a channel's pieces, and a function that waits so many seconds for a ticket."""
-
-
-class Line:
-    """One device's streams, rings and pipeline."""
-
-    def __init__(
-        self,
-        device: Any,
-        words: Carried,
-        codes: Carried | None,
-        slots: int,
-    ) -> None:
-        self.device = device
-        self.leaving, self.arriving = device.stream("leaving"), device.stream("arriving")
-        self._memory, self.slots = _pinned(device, slots, CODE_SLOTS if codes else 0)
-        base = self._memory.data_ptr()
-        word_gone, word_come, code_gone, code_come, flag = (base + FLAG_BYTES * place for place in range(FLAGS))
-        seen = device.allocate(self.arriving, WORD_BYTES)
-        self.failed = seen.view(torch.int32)
-        """Not 0 where the group has failed, as the device has read last."""
-        device.launch(self.arriving, lambda: self.failed.zero_())
-        at = flag - base
-        status = Status(flag, self._memory[at : at + WORD_BYTES], seen)
-        waits = flags.AddressFlags()
-
-        def channel(
-            first: int, slots: int, slot_bytes: int, gone: int, come: int, carried: Carried, back: Stream
-        ) -> Channel:
-            memory = self._memory[first : first + slots * slot_bytes]
-            ring = Ring(memory, base + first, slots, slot_bytes, gone, come)
-            return Channel(device, waits, ring, *carried, self.leaving, back, status)
-
-        word_channel = channel(HEAD_BYTES, self.slots, SLOT_BYTES, word_gone, word_come, words, self.arriving)
-        code_channel = None
-        if codes is not None:
-            first = HEAD_BYTES + self.slots * SLOT_BYTES
-            code_channel = channel(first, CODE_SLOTS, CODE_SLOT_BYTES, code_gone, code_come, codes, self.leaving)
-        self.pipeline = Pipeline(device, self.leaving, self.arriving, word_channel, code_channel, status)
-
-    def close(self) -> None:
-        """Its memory and threads, once streams have come to their ends."""
-        for stream in (self.leaving, self.arriving):
-            self.device.retire(stream, self._memory, as_bytes(self.failed))
-        self.device.close()
+    slots: int = lines.SLOTS
 
 
 class DeviceReducer:
@@ -133,7 +71,7 @@ class DeviceReducer:
     def __init__(self, means: Means, failures: Failures, completion: Completion) -> None:
         self._means, self._failures, self._completion = means, failures, completion
         self._lock = threading.Lock()
-        self._lines: dict[torch.device, Line] = {}
+        self._lines: dict[torch.device, lines.Line] = {}
         self._jobs: deque[Job] = deque()
         self._closing = False
         self.error: BaseException | None = None
@@ -149,19 +87,19 @@ class DeviceReducer:
         """Whether pieces wait for their tickets, so that requests on host memory must queue behind them."""
         return self._word_threads.busy
 
-    def submit(self, request: Request) -> FaninWork:
+    def submit(self, call: Call) -> FaninWork:
         """Queue it on the device, and return at once."""
-        self.raise_if_failed(request.name, request.timeout_s)
-        if request.source.numel() == 0 and request.count <= 0:
-            return LocalWork(self._completion, request.outputs)
-        plan = self._plan(request)
+        self.raise_if_failed(call.collective, call.timeout_s)
+        if call.empty:
+            return LocalWork(self._completion, call.outputs)
+        plan = self._plan(call)
         with self._lock:
-            line = self._line(request.device, coded=plan is not None)
+            line = self._line(call.device, coded=plan is not None)
             device = line.device
             self._forget()
-            owes = request.residual is not None and request.residual.is_cpu and request.source.device.type != "cpu"
-            job = Job(device, request.name, request.timeout_s, [request], on_host=owes)
-            exchange = self._raw(request, line) if plan is None else self._coded(request, plan, line, job)
+            owes = call.residual is not None and call.residual.is_cpu and call.source.device.type != "cpu"
+            job = Job(device, call.collective, call.timeout_s, [call], on_host=owes)
+            exchange = self._raw(call, line) if plan is None else self._coded(call, plan, line, job)
             exchange.over = job.host.end
             self._jobs.append(job)
             try:
@@ -169,17 +107,15 @@ class DeviceReducer:
             except BaseException as error:  # tickets of some pieces are given, and other ranks wait for the rest
                 self._fail(error)
                 raise
-        return DeviceWork(job, self._failures, self._completion, request.outputs)
+        return DeviceWork(job, self._failures, self._completion, call.outputs)
 
-    def queue(self, request: Request, hand_over: Callable[[Request], int]) -> FaninWork:
+    def queue(self, call: Call, hand_over: Callable[[Call], int]) -> FaninWork:
         """A request on host memory, behind the pieces that wait."""
-        self.raise_if_failed(request.name, request.timeout_s)
-        work = QueuedWork(
-            self._failures, request.name, self._completion, request.outputs, request.timeout_s, request.finish
-        )
+        self.raise_if_failed(call.collective, call.timeout_s)
+        work = QueuedWork(call, self._failures, self._completion)
         # The courier does not hold the action at the end, nor the tensors that it is for.
-        bare = replace(request, outputs=[], finish=None)
-        land = partial(land_within, self._means.words.wait, request.timeout_s)
+        bare = call.but(outputs=(), finish=None)
+        land = partial(land_within, self._means.words.wait, call.timeout_s)
         with self._lock:
             self._word_threads.put(Parcel(start=partial(hand_over, bare), land=land, over=work.host.end))
         return work
@@ -213,28 +149,28 @@ class DeviceReducer:
         """How streams wait and where numbers are made, by device."""
         made = "quantized on the device" if self._means.arithmetic else "quantized on the host"
         return "; ".join(
-            f"{device}: streams wait by {line.device.way!r}, {line.slots} slots of {SLOT_BYTES >> 10} KiB, {made}"
+            f"{device}: streams wait by {line.device.way!r}, {line.slots} slots of {lines.SLOT_BYTES >> 10} KiB, {made}"
             for device, line in self._lines.items()
         )
 
     # --- which way ---
 
-    def _plan(self, request: Request) -> Plan | None:
+    def _plan(self, call: Call) -> Plan | None:
         """The arithmetic on the device; None: the request goes as it is."""
         means = self._means
-        averages_by_count = request.average and not means.divisor
+        averages_by_count = call.average and not means.divisor
         if (
-            means.arithmetic is None or means.codes is None or request.lanes not in LANES or averages_by_count
-            or request.scale_code or (request.residual is not None and request.residual.device != request.source.device)
+            means.arithmetic is None or means.codes is None or call.lanes not in LANES or averages_by_count
+            or call.scale_code or (call.residual is not None and call.residual.device != call.source.device)
         ):  # fmt: skip
             return None
-        count = request.source.numel()
+        count = call.source.numel()
         return plan_of(
-            request.element, request.lanes, count, means.words.spec, contributors=means.words.size,
-            divisor=means.divisor if request.average else 1.0, factor=request.factor,
+            call.element, call.lanes, count, means.words.spec, contributors=means.words.size,
+            divisor=means.divisor if call.average else 1.0, factor=call.factor,
         )  # fmt: skip
 
-    def _line(self, device: torch.device, *, coded: bool) -> Line:
+    def _line(self, device: torch.device, *, coded: bool) -> lines.Line:
         line = self._lines.get(device)
         if line is None:
             means = self._means
@@ -244,34 +180,34 @@ class DeviceReducer:
                     self._codes = means.codes()
                 codes = self._code_threads, self._codes.wait
             made = means.make_device(device, self._fail)
-            line = self._lines[device] = Line(made, (self._word_threads, means.words.wait), codes, means.slots)
+            line = self._lines[device] = lines.Line(made, (self._word_threads, means.words.wait), codes, means.slots)
         return line
 
     # --- as it is ---
 
-    def _raw(self, request: Request, line: Line) -> Exchange:
-        if request.residual is not None and not request.residual.is_cpu:
+    def _raw(self, call: Call, line: lines.Line) -> Exchange:
+        if call.residual is not None and not call.residual.is_cpu:
             raise UnsupportedError(
-                f"{request.name}: a residual on {request.residual.device} with lanes that are made on the host. "
+                f"{call.collective}: a residual on {call.residual.device} with lanes that are made on the host. "
                 "Remedy: a residual on the host, or lanes of 32, 16, 8 or 4 bits with Triton on every rank"
             )
-        finish: list[Callable[[], object]] = [] if request.finish is None else [request.finish]
-        marked = list(request.outputs) or ([] if request.kept is None else [request.kept])
+        finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
+        marked = list(call.outputs) or ([] if call.kept is None else [call.kept])
         finish.append(lambda: self._mark(line, marked))
-        return Exchange(pieces=self._raw_pieces(request), timeout_s=request.timeout_s, finish=finish)
+        return Exchange(pieces=self._raw_pieces(call), timeout_s=call.timeout_s, finish=finish)
 
-    def _raw_pieces(self, request: Request) -> Iterator[Piece]:
-        whole = request.reduction(self._means.divisor)
-        size = request.source.element_size()
-        source = as_bytes(request.source.detach())
-        kept = None if request.kept is None else as_bytes(request.kept.detach())
+    def _raw_pieces(self, call: Call) -> Iterator[Piece]:
+        whole = call.reduction(self._means.divisor)
+        size = call.source.element_size()
+        source = as_bytes(call.source.detach())
+        kept = None if call.kept is None else as_bytes(call.kept.detach())
         owned = whole.own_count >= 0
         own_first, own_count = (whole.own_first, whole.own_count) if owned else (0, whole.count)
-        per_piece = SLOT_BYTES // size
+        per_piece = lines.SLOT_BYTES // size
         for start in range(0, whole.count, per_piece):
             count = min(per_piece, whole.count - start)
             own_at, own = overlap(start, count, own_first, own_count)
-            kept_at, keep = overlap(start, count, whole.keep_first, request.kept_count)
+            kept_at, keep = overlap(start, count, whole.keep_first, call.kept_count)
             out = back = None
             if own:
                 begin = (start + own_at - own_first) * size
@@ -282,7 +218,7 @@ class DeviceReducer:
             piece = replace(
                 whole, count=count, keep_first=kept_at, keep_count=keep,
                 own_first=own_at if owned else 0, own_count=own if owned else -1,
-                residual=whole.residual + start * 4 if whole.residual else 0, owner=request.residual,
+                residual=whole.residual + start * 4 if whole.residual else 0, owner=call.residual,
             )  # fmt: skip
             yield Piece(
                 out=out, out_first=own_at * size, back=back, back_first=kept_at * size,
@@ -301,7 +237,7 @@ class DeviceReducer:
 
         return place
 
-    def _mark(self, line: Line, outputs: list[torch.Tensor]) -> None:
+    def _mark(self, line: lines.Line, outputs: list[torch.Tensor]) -> None:
         """On the current stream: the outputs become NaN, or the least of integers, where the group has failed."""
         failed = line.failed[0] != 0
         for output in outputs:
@@ -312,36 +248,36 @@ class DeviceReducer:
 
     # --- codes and words ---
 
-    def _coded(self, request: Request, plan: Plan, line: Line, job: Job) -> Exchange:
+    def _coded(self, call: Call, plan: Plan, line: lines.Line, job: Job) -> Exchange:
         arithmetic = self._means.arithmetic
         assert arithmetic is not None
-        x = request.source.detach().reshape(-1)
-        residual = None if request.residual is None else request.residual.detach().reshape(-1)
+        x = call.source.detach().reshape(-1)
+        residual = None if call.residual is None else call.residual.detach().reshape(-1)
         count = x.numel()
         codes = line.device.allocate(line.leaving, plan.blocks(count) * CODE_BYTES).view(torch.int16)
-        words = line.device.allocate(line.leaving, plan.words(count) * WORD_BYTES).view(torch.int32)
-        job.held = [request, codes]  # the decoding stream reads the codes, which belong to the other one
-        tag = _tag(request, plan)
+        words = line.device.allocate(line.leaving, plan.words(count) * lines.WORD_BYTES).view(torch.int32)
+        job.held = [call, codes]  # the decoding stream reads the codes, which belong to the other one
+        tag = _tag(call, plan)
 
         def measure() -> None:
-            arithmetic.codes(plan, x, None if request.adds else residual, codes)
+            arithmetic.codes(plan, x, None if call.adds else residual, codes)
 
         def encode() -> None:
-            arithmetic.quantize(plan, x, residual, codes, words, adds=request.adds)
+            arithmetic.quantize(plan, x, residual, codes, words, adds=call.adds)
 
-        finish: list[Callable[[], object]] = [] if request.finish is None else [request.finish]
+        finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
         return Exchange(
             coding=Coding(measure=measure, pieces=self._code_pieces(codes, tag), encode=encode),
-            pieces=self._word_pieces(request, plan, line, codes, words, tag),
-            timeout_s=request.timeout_s,
+            pieces=self._word_pieces(call, plan, line, codes, words, tag),
+            timeout_s=call.timeout_s,
             finish=finish,
         )
 
     def _code_pieces(self, codes: torch.Tensor, tag: int) -> Iterator[Piece]:
         assert self._codes is not None
         bytes_of = as_bytes(codes)
-        for first in range(0, len(bytes_of), CODE_SLOT_BYTES):
-            part = bytes_of[first : first + CODE_SLOT_BYTES]
+        for first in range(0, len(bytes_of), lines.CODE_SLOT_BYTES):
+            part = bytes_of[first : first + lines.CODE_SLOT_BYTES]
             maximum = Reduction(
                 source=NOWHERE, destination=NOWHERE, count=len(part) // CODE_BYTES, element=Element.INT16, lanes=EXACT,
                 operator=Operator.MAX, tag=tag,
@@ -349,20 +285,20 @@ class DeviceReducer:
             yield Piece(out=part, back=part, place=self._placer(self._codes, maximum, 0, 0))
 
     def _word_pieces(
-        self, request: Request, plan: Plan, line: Line, codes: torch.Tensor, words: torch.Tensor, tag: int
+        self, call: Call, plan: Plan, line: lines.Line, codes: torch.Tensor, words: torch.Tensor, tag: int
     ) -> Iterator[Piece]:
-        count = request.source.numel()
+        count = call.source.numel()
         block_words = plan.words(plan.block_elements)
-        piece_blocks = SLOT_BYTES // (block_words * WORD_BYTES)
-        kept = None if request.kept is None else request.kept.detach().reshape(-1)
-        back_block = request.keep_first // plan.block_elements
-        last = plan.words(min(request.keep_first + request.kept_count, count))
-        room = line.device.allocate(line.arriving, max(last - back_block * block_words, 0) * WORD_BYTES)
+        piece_blocks = lines.SLOT_BYTES // (block_words * lines.WORD_BYTES)
+        kept = None if call.kept is None else call.kept.detach().reshape(-1)
+        back_block = call.keep_first // plan.block_elements
+        last = plan.words(min(call.keep_first + call.kept_count, count))
+        room = line.device.allocate(line.arriving, max(last - back_block * block_words, 0) * lines.WORD_BYTES)
         for first_block in range(0, plan.blocks(count), piece_blocks):
             first_word, start = first_block * block_words, first_block * plan.block_elements
             part = words[first_word : first_word + piece_blocks * block_words]
             elements = min(piece_blocks * plan.block_elements, count - start)
-            at, keep = overlap(start, elements, request.keep_first, request.kept_count)
+            at, keep = overlap(start, elements, call.keep_first, call.kept_count)
             summed = Reduction(
                 source=NOWHERE, destination=NOWHERE, count=len(part), element=Element.INT32, tag=tag, keep_count=0
             )  # fmt: skip
@@ -372,20 +308,20 @@ class DeviceReducer:
                 back_first = block * block_words
                 last_word = min(plan.words(at + keep), len(part))
                 summed = replace(summed, keep_first=back_first, keep_count=last_word - back_first)
-                place = (first_word + back_first - back_block * block_words) * WORD_BYTES
-                back = room[place : place + (last_word - back_first) * WORD_BYTES]
-                begin = start + at - request.keep_first
+                place = (first_word + back_first - back_block * block_words) * lines.WORD_BYTES
+                back = room[place : place + (last_word - back_first) * lines.WORD_BYTES]
+                begin = start + at - call.keep_first
                 decode = self._decoder(
                     plan, line, back, codes[first_block + block :], kept[begin : begin + keep],
                     at - block * plan.block_elements,
                 )  # fmt: skip
             yield Piece(
-                out=as_bytes(part), back=back, back_first=back_first * WORD_BYTES, decode=decode,
-                place=self._placer(self._means.words, summed, 0, back_first * WORD_BYTES),
+                out=as_bytes(part), back=back, back_first=back_first * lines.WORD_BYTES, decode=decode,
+                place=self._placer(self._means.words, summed, 0, back_first * lines.WORD_BYTES),
             )  # fmt: skip
 
     def _decoder(
-        self, plan: Plan, line: Line, words: torch.Tensor, codes: torch.Tensor, out: torch.Tensor, skip: int
+        self, plan: Plan, line: lines.Line, words: torch.Tensor, codes: torch.Tensor, out: torch.Tensor, skip: int
     ) -> Callable[[], None]:
         arithmetic = self._means.arithmetic
         assert arithmetic is not None
@@ -428,31 +364,14 @@ class DeviceReducer:
             self._jobs.popleft().held = None
 
 
-def _tag(request: Request, plan: Plan) -> int:
+def _tag(call: Call, plan: Plan) -> int:
     """Tag of everything that ranks must agree in: the collective, its lanes, its element type and count."""
-    said = zlib.crc32(f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {request.source.numel()}".encode())
-    return ((said & 0x3FFFFF | CODED) << 8 | request.reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
+    said = zlib.crc32(f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {call.source.numel()}".encode())
+    return ((said & 0x3FFFFF | CODED) << 8 | call.reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
 
 
 def _nothing_like(dtype: torch.dtype) -> float | int:
     return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
-
-
-def _pinned(device: Any, slots: int, code_slots: int) -> tuple[torch.Tensor, int]:
-    """Pinned memory for flags and slots, and how many slots there was memory for; FaninError if not for MIN_SLOTS."""
-    wanted = slots
-    while True:
-        count_bytes = HEAD_BYTES + slots * SLOT_BYTES + code_slots * CODE_SLOT_BYTES
-        try:
-            return device.pinned(count_bytes), slots
-        except RuntimeError as error:
-            if slots // 2 < MIN_SLOTS:
-                raise FaninError(
-                    f"no {count_bytes >> 20} MiB of pinned memory for a group's ring of {wanted} slots: {error}. "
-                    "Remedy: fewer groups with CUDA tensors, or more memory that may be locked (ulimit -l)"
-                ) from error
-            slots //= 2
-            log.warning("pinned memory is scarce: %d slots of %d KiB in a group's ring", slots, SLOT_BYTES >> 10)
 
 
 def overlap(start: int, count: int, keep_first: int, keep_count: int) -> tuple[int, int]:

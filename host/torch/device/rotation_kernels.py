@@ -74,6 +74,15 @@ def row_squares(v_ptr, row, there, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def places(count, rows, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """This program's rows, the places of their elements, and which of the rows and of the elements there are."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at = row[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    there = row[:, None] < rows
+    return row, at, there, (at < count) & there
+
+
+@triton.jit
 def rotate(
     x_ptr,
     signs_ptr,
@@ -92,10 +101,7 @@ def rotate(
     LOG: tl.constexpr,
 ):
     """sent + cut = H D x + owed, `sent` clipped at `clip` root mean squares of its row."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at = row[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    there = row[:, None] < rows
-    inside = (at < count) & there
+    row, at, there, inside = places(count, rows, ROWS, BLOCK)
     v = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
     v = butterflies(signed(v, signs_ptr, at, inside), ROWS, BLOCK, LOG) * scale
     if HAS_OWED:
@@ -135,10 +141,7 @@ def rotate_back(
     LOG: tl.constexpr,
 ):
     """x = D H mean. HAS_CUT: rows that were not finite owe again what they owed, which is nothing without HAS_OWED."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at = row[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    there = row[:, None] < rows
-    inside = (at < count) & there
+    row, at, there, inside = places(count, rows, ROWS, BLOCK)
     v = tl.load(mean_ptr + at, mask=there, other=0.0)
     v = signed(butterflies(v, ROWS, BLOCK, LOG) * scale, signs_ptr, at, inside)
     store_values(x_ptr, at, inside, v, SIXTEEN)

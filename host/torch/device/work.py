@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from fanin.errors import CollectiveTimeoutError
 from fanin.host.torch.device.device import Event
-from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, HostPart, Tensors, at_present
+from fanin.host.torch.handles.call import Tensors
+from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, HostPart, at_present
 
 if TYPE_CHECKING:
     from fanin.host.torch.handles.completion import Completion

@@ -83,7 +83,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
             return tensor.numel() == 0
         held = tensor.untyped_storage().nbytes()
         if tensor.is_contiguous():
-            return tensor.storage_offset() * tensor.itemsize + tensor.nbytes <= held
+            return (tensor.storage_offset() + tensor.numel()) * tensor.itemsize <= held
     except (RuntimeError, NotImplementedError):  # torch's answer where there are none
         return False
     if tensor.numel() == 0:
@@ -174,6 +174,13 @@ def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
     with writing_to(tensor):
         # Of memory that is not pinned the copy may read later, too, when that is somebody else's.
         tensor.detach().copy_(host, non_blocking=tensor.is_cuda and host.is_pinned())
+
+
+def copy_bytes_back(tensor: torch.Tensor, arrived: torch.Tensor) -> None:
+    """The same for bytes, which may start at an address that the element type cannot have."""
+    whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=arrived.device)
+    as_bytes(whole).copy_(arrived)
+    copy_back(tensor, whole)
 
 
 def restore_all(host_tensors: Iterable[HostTensor]) -> Callable[[], None] | None:

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
 from fanin.errors import CollectiveTimeoutError
+from fanin.host.torch.handles.call import Call, Tensors
 from fanin.host.torch.handles.host_tensor import beneath_layers, layers_active
 from fanin.host.torch.handles.registered import Notes
 from fanin.interruptions import interrupts
 
 if TYPE_CHECKING:
-    from fanin.host.session.leased import AnySession
+    from fanin.host.session.interface import AnySession
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
 
@@ -40,7 +40,6 @@ MIN_WAIT_S = 0.001
 """Least wait of a part of a handle whose time is over: for gloo, which counts in milliseconds, 0 is its default again.
 """
 
-Tensors = Sequence[torch.Tensor]
 _Work: Any = dist.Work
 
 
@@ -221,25 +220,22 @@ class FaninWork(_Work):  # type: ignore[misc]
         return self._future
 
 
-class SwitchWork(FaninWork):
+class CarriedWork(FaninWork):
+    """A collective that somebody carries: a switch, gloo, or a thread of ours."""
+
+    def __init__(self, call: Call, failures: Failures, completion: Completion) -> None:
+        super().__init__(completion, call.outputs, call.timeout_s, call.finish)
+        self._failures, self._name = failures, call.collective
+
+
+class SwitchWork(CarriedWork):
     """A reduction that the switch carries out."""
 
     def __init__(
-        self,
-        session: AnySession,
-        ticket: int,
-        failures: Failures,
-        name: str,
-        completion: Completion,
-        outputs: Tensors,
-        timeout_s: float,
-        finish: Callable[[], None] | None = None,
+        self, call: Call, failures: Failures, completion: Completion, session: AnySession, ticket: int
     ) -> None:
-        super().__init__(completion, outputs, timeout_s, finish)
-        self._session = session
-        self._ticket = ticket
-        self._failures = failures
-        self._name = name
+        super().__init__(call, failures, completion)
+        self._session, self._ticket = session, ticket
 
     def _transported(self) -> bool:
         return self._session.done(self._ticket) or self._session.failure is not None
@@ -251,102 +247,6 @@ class SwitchWork(FaninWork):
             self._failures.raise_explained(error, self._name, timeout_s)
         if self._session.spoiled:
             self._failures.nonfinite.look(self._session, self._ticket, self._name)
-
-
-class GlooWork(FaninWork):
-    """A collective of the inner gloo group."""
-
-    def __init__(
-        self,
-        inner: c10d.Work,
-        failures: Failures,
-        name: str,
-        completion: Completion,
-        outputs: Tensors,
-        timeout_s: float,
-        finish: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(completion, outputs, timeout_s, finish)
-        self._inner = inner
-        self._failures = failures
-        self._name = name
-        self._gloo_ends_at = time.monotonic() + timeout_s
-        """When gloo gives it up, whoever waits for it."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether gloo has nothing left to do for it."""
-        return self._inner.is_completed()
-
-    def _transported(self) -> bool:
-        return self._inner.is_completed()
-
-    def _await(self, timeout_s: float) -> None:
-        ends_at = min(time.monotonic() + timeout_s, self._gloo_ends_at)
-        try:
-            self._inner.wait(timedelta(seconds=timeout_s))
-        except Exception as error:
-            self._failures.raise_of_gloo(error, self._name, timeout_s, late=used_up(ends_at))
-
-    def when_transported(self, then: Callable[[], None]) -> None:
-        """Chained to gloo's own future, so that gloo's collectives wait for nobody else's."""
-        self._inner.get_future().add_done_callback(lambda _: self._completion.call(then))
-
-
-class PeerWork(GlooWork):
-    """A send or receive: gloo has no future for these, and only a wait learns that they are complete."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._waited = False
-
-    def _transported(self) -> bool:
-        return self._waited
-
-    def _await(self, timeout_s: float) -> None:
-        if not self._waited:
-            super()._await(timeout_s)
-            self._waited = True
-
-    def when_transported(self, then: Callable[[], None]) -> None:
-        """A thread of the pool waits: peers may answer in any order."""
-        self._after_a_wait(then)
-
-
-class AnySourceWork(PeerWork):
-    """A receive from any source. Nothing wakes gloo's wait for it when peers die, so a thread of its own waits."""
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._arrived = threading.Event()
-        self._raised: Exception | None = None
-        self._late = False
-        threading.Thread(target=self._receive, name="fanin-recv-anysource", daemon=True).start()
-
-    def _receive(self) -> None:
-        try:
-            self._inner.wait(timedelta(seconds=self._timeout_s))
-        except Exception as error:
-            self._raised, self._late = error, used_up(self._gloo_ends_at)
-        self._arrived.set()
-
-    def _transported(self) -> bool:
-        return self._arrived.is_set()
-
-    def _await(self, timeout_s: float) -> None:
-        if not self._failures.wait_unless_failed(self._arrived, timeout_s):
-            failure = self._failures.failure
-            raise (
-                self._failures.explain(failure, self._name, timeout_s)
-                if failure
-                else self._failures.late(self._name, timeout_s)
-            )
-        if self._raised is not None:
-            self._failures.raise_of_gloo(self._raised, self._name, timeout_s, late=self._late)
-
-    def source_rank(self) -> int:
-        """Group rank of the sender."""
-        return int(self._inner._source_rank())
 
 
 class LocalWork(FaninWork):
@@ -427,21 +327,11 @@ class HostPart:
             self.over.set()
 
 
-class QueuedWork(FaninWork):
+class QueuedWork(CarriedWork):
     """A collective that a thread of ours carries out (two levels; host memory behind pieces of a device's)."""
 
-    def __init__(
-        self,
-        failures: Failures,
-        name: str,
-        completion: Completion,
-        outputs: Tensors,
-        timeout_s: float,
-        finish: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(completion, outputs, timeout_s, finish)
-        self._failures = failures
-        self._name = name
+    def __init__(self, call: Call, failures: Failures, completion: Completion) -> None:
+        super().__init__(call, failures, completion)
         self.host = HostPart()
 
     @property

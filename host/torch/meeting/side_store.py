@@ -109,8 +109,7 @@ def side_of(store: c10d.Store) -> SideStore | None:
 
     It lasts as long as somebody holds it.
     """
-    while isinstance(store, c10d.PrefixStore):
-        store = store.underlying_store
+    store = bare(store)
     if not hasattr(store, "clone"):
         return None
     with _LOCK:
@@ -118,6 +117,19 @@ def side_of(store: c10d.Store) -> SideStore | None:
         if side is None:
             side = _SIDES[id(store)] = SideStore(store)
         return side
+
+
+def asked_at(store: c10d.Store) -> SideStore:
+    """The same; where torch cannot open a second connection, the first one, asked by threads all the same."""
+    side = side_of(store)
+    return SideStore(bare(store)) if side is None else side
+
+
+def bare(store: c10d.Store) -> c10d.Store:
+    """The store without prefixes."""
+    while isinstance(store, c10d.PrefixStore):
+        store = store.underlying_store
+    return store
 
 
 def _silent(why: str) -> str:

@@ -7,7 +7,7 @@ Rules
   others are reduced without it, since nothing tells which elements are whose; where others are trained than before, it
   begins anew.
 * With replicas the sum over them goes through the same lanes, with a residual of the shard's size in the same steps: it
-  is torch's call, so the replicas' group is told before (`FaninProcessGroup.narrow_next`).
+  is torch's call, so the shard itself says how it is summed (`set_lanes`).
 * Where nothing but the optimizer reads the result (`ShardGroup.may_be_late`), the call returns at once. At most
   MAX_LATE of the model's reductions are under way then, each of which holds its unsharded input; all of them are waited
   for before `backward` returns. In any other case a call waits, for those before it as well.
@@ -31,6 +31,7 @@ from fanin.host.codecs.lanes import Lanes
 from fanin.host.codecs.weight_codec import Loss
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.routing import QUANTIZED, SUM_ROUTES, factor_of
+from fanin.host.torch.handles.call import set_lanes
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.training.codec_sums import contributed_bytes
 from fanin.host.torch.training.shard_gather import ShardGather
@@ -165,9 +166,9 @@ class ShardReduce(ReduceScatter):
             if known is None or len(known) != shard.numel():
                 known = torch.zeros(shard.numel(), dtype=torch.float32, device="cpu")
             self.owed_by_replicas = known = known.to(replicas.residual_device(shard, lanes))
-            replicas.narrow_next(shard, lanes, known)
+            set_lanes(shard, lanes, known)
         else:
-            replicas.narrow_next(shard, lanes, None)
+            set_lanes(shard, lanes)
         self.plain_bytes += 4 * shard.numel()
         self.payload_bytes += _payload(replicas, shard, lanes)
 

@@ -1,0 +1,95 @@
+"""The interface of a membership in a job, whatever stands behind it.
+
+`Session` is one at one switch, `ShardedSession` at several, `SurvivingSession` at several of which some may be lost,
+and `LeasedSession` one that is joined while it is used. Their own docstrings say what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from fanin.errors import FaninError
+from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.options import SwitchAddress
+from fanin.protocol.job import JobSpec
+
+if TYPE_CHECKING:
+    from fanin.host.session.session import MembershipChange, Session
+
+
+class AnySession(Protocol):
+    """One worker of one job. Thread safe."""
+
+    address: SwitchAddress
+    """The first switch that serves it."""
+    job_name: str
+    rank: int
+    size: int
+    newcomer: bool
+    """Whether this rank came into a job that ran already (on_worker_loss="continue")."""
+    first_base: int
+    """The base of every slot with which a newcomer's first reduction begins."""
+    observer: Callable[[int, Reduction], None] | None
+    """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""
+
+    @property
+    def sessions(self) -> tuple[Session, ...]:
+        """The memberships at single switches."""
+
+    @property
+    def spec(self) -> JobSpec:
+        """The controller's decision on the job."""
+
+    @property
+    def flows(self) -> int:
+        """Flows that chunks are dealt to."""
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+
+    @property
+    def failure(self) -> FaninError | None:
+        """Why nothing works any more, or None. Sticky."""
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process was forked from the one that joined."""
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks that rounds wait for, as far as this one has heard."""
+
+    def submit(self, reduction: Reduction) -> int:
+        """Start a reduction; its ticket: 1, 2, ... Every rank submits the same ones in the same order."""
+
+    def at_once(self, brief: Brief, owner: object) -> int:
+        """Submit a reduction and wait for it a moment: 0 when it is done, otherwise its ticket, for `wait`.
+
+        `owner` keeps the memory alive till it is done.
+        """
+
+    def wait(self, ticket: int, timeout_s: float | None = None) -> None:
+        """Return when the ticket's result is in place.
+
+        Raises the failure if it never will be, CollectiveTimeoutError after `timeout_s` seconds (None: no limit).
+        """
+
+    def done(self, ticket: int) -> bool:
+        """Whether the ticket's result is in place."""
+
+    def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
+        """The numbers of the sessions that sum parts of that reduction, each with a count of elements."""
+
+    def take_changes(self) -> list[MembershipChange]:
+        """Changes of membership since the last call, oldest first."""
+
+    def counters(self) -> dict[str, int | float]:
+        """The engines' counters by name."""
+
+    def abandon(self, failure: FaninError) -> None:
+        """Stop without a word to the switch, for `failure`, which is elsewhere. `close` is still to be called."""
+
+    def close(self, timeout_s: float = 10) -> None:
+        """Leave the job and release everything. Idempotent, bounded."""

@@ -1,0 +1,97 @@
+"""The reading of torch's arguments: a collective's options, its tensors and lists of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import UnsupportedError
+from fanin.host.torch.handles.call import SUM, Call, Tensors
+from fanin.host.torch.handles.host_tensor import concrete
+
+_ZERO = timedelta(0)
+_OPERATOR, _ROOT = 1, 2
+KINDS = {
+    c10d.AllreduceOptions: _OPERATOR, c10d.AllreduceCoalescedOptions: _OPERATOR, c10d.ReduceScatterOptions: _OPERATOR,
+    c10d.ReduceOptions: _OPERATOR | _ROOT,
+    c10d.BroadcastOptions: _ROOT, c10d.GatherOptions: _ROOT, c10d.ScatterOptions: _ROOT,
+    c10d.AllgatherOptions: 0, c10d.AllToAllOptions: 0, c10d.BarrierOptions: 0,
+}  # fmt: skip
+"""torch's kinds of options, and what they have beside a timeout."""
+
+
+def read_call(
+    collective: str, source: torch.Tensor, outputs: Tensors, opts: Any, default_s: float, waits: bool = False,
+    timeout: timedelta | None = None, root: int = 0, op: Any = SUM,
+) -> Call:  # fmt: skip
+    """The call that torch's arguments mean.
+
+    `opts`: an options object of torch's, or what may stand in its place: an operator, a root, a timeout, nothing.
+    `default_s`: the timeout where none was given. `waits`: whether a call may be one that its caller waits for.
+    """
+    has = KINDS.get(type(opts))
+    if has is not None:
+        timeout, waits = opts.timeout, waits and not getattr(opts, "asyncOp", True)
+        if has & _OPERATOR:
+            op = opts.reduceOp
+        if has & _ROOT:
+            root = opts.rootRank
+    else:
+        waits = False
+        if isinstance(opts, int):
+            root = opts or root
+        elif isinstance(opts, timedelta):
+            timeout = opts
+        elif opts is not None:
+            op = opts
+    if type(op) is not dist.ReduceOp:  # a member of torch's enum (ReduceOp.SUM) passes for one, without its attributes
+        op = dist.ReduceOp(op)
+    timeout_s = default_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
+    return Call(collective, source, outputs, op, timeout_s, waits, root)
+
+
+def seconds(opts: Any, default_s: float) -> float:
+    """The timeout of an options object, or of none."""
+    timeout = getattr(opts, "timeout", None)
+    return default_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
+
+
+def single(tensors: Any) -> torch.Tensor:
+    if isinstance(tensors, torch.Tensor):
+        return concrete(tensors)
+    if len(tensors) != 1:
+        raise UnsupportedError(f"{len(tensors)} tensors in one collective; fanin takes one per rank")
+    return concrete(tensors[0])
+
+
+def all_of(tensors: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
+    """Every one of a list, of which there may be none."""
+    return [concrete(tensor) for tensor in tensors or ()]
+
+
+def list_of(tensors: Any) -> list[torch.Tensor]:
+    """The list of tensors that torch's C++ passes, of one tensor too."""
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def lists_of(tensors: Any) -> list[list[torch.Tensor]]:
+    """The list of lists that torch's C++ passes, of one list too."""
+    return [list(tensors)] if tensors and isinstance(tensors[0], torch.Tensor) else list(tensors or ())
+
+
+def options_of(kind: Any, opts: Any, timeout: timedelta | None, root: int, op: Any = None) -> Any:
+    """An options object for what may have come as bare arguments."""
+    if opts is not None and not isinstance(opts, int):
+        return opts
+    options = kind()
+    options.rootRank = opts or root
+    if timeout is not None:
+        options.timeout = timeout
+    if op is not None:
+        options.reduceOp = op if type(op) is dist.ReduceOp else dist.ReduceOp(op)
+    return options

@@ -1,0 +1,103 @@
+"""Handles of gloo's collectives, sends and receives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from torch._C import _distributed_c10d as c10d
+
+from fanin.host.torch.handles.call import Call
+from fanin.host.torch.handles.work import CarriedWork, used_up
+
+if TYPE_CHECKING:
+    from fanin.host.torch.handles.completion import Completion
+    from fanin.host.torch.handles.failures import Failures
+
+
+class GlooWork(CarriedWork):
+    """A collective of the inner gloo group."""
+
+    def __init__(self, call: Call, failures: Failures, completion: Completion, inner: c10d.Work) -> None:
+        super().__init__(call, failures, completion)
+        self._inner = inner
+        self._gloo_ends_at = time.monotonic() + call.timeout_s
+        """When gloo gives it up, whoever waits for it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether gloo has nothing left to do for it."""
+        return self._inner.is_completed()
+
+    def _transported(self) -> bool:
+        return self._inner.is_completed()
+
+    def _await(self, timeout_s: float) -> None:
+        ends_at = min(time.monotonic() + timeout_s, self._gloo_ends_at)
+        try:
+            self._inner.wait(timedelta(seconds=timeout_s))
+        except Exception as error:
+            self._failures.raise_of_gloo(error, self._name, timeout_s, late=used_up(ends_at))
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """Chained to gloo's own future, so that gloo's collectives wait for nobody else's."""
+        self._inner.get_future().add_done_callback(lambda _: self._completion.call(then))
+
+
+class PeerWork(GlooWork):
+    """A send or receive: gloo has no future for these, and only a wait learns that they are complete."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._waited = False
+
+    def _transported(self) -> bool:
+        return self._waited
+
+    def _await(self, timeout_s: float) -> None:
+        if not self._waited:
+            super()._await(timeout_s)
+            self._waited = True
+
+    def when_transported(self, then: Callable[[], None]) -> None:
+        """A thread of the pool waits: peers may answer in any order."""
+        self._after_a_wait(then)
+
+
+class AnySourceWork(PeerWork):
+    """A receive from any source. Nothing wakes gloo's wait for it when peers die, so a thread of its own waits."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._arrived = threading.Event()
+        self._raised: Exception | None = None
+        self._late = False
+        threading.Thread(target=self._receive, name="fanin-recv-anysource", daemon=True).start()
+
+    def _receive(self) -> None:
+        try:
+            self._inner.wait(timedelta(seconds=self._timeout_s))
+        except Exception as error:
+            self._raised, self._late = error, used_up(self._gloo_ends_at)
+        self._arrived.set()
+
+    def _transported(self) -> bool:
+        return self._arrived.is_set()
+
+    def _await(self, timeout_s: float) -> None:
+        if not self._failures.wait_unless_failed(self._arrived, timeout_s):
+            failure = self._failures.failure
+            raise (
+                self._failures.explain(failure, self._name, timeout_s)
+                if failure
+                else self._failures.late(self._name, timeout_s)
+            )
+        if self._raised is not None:
+            self._failures.raise_of_gloo(self._raised, self._name, timeout_s, late=self._late)
+
+    def source_rank(self) -> int:
+        """Group rank of the sender."""
+        return int(self._inner._source_rank())
