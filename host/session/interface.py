@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from fanin.errors import FaninError
+from fanin.host.session.spoilers import Spoiler
 from fanin.numerics.reduction import Brief, Element, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import JobSpec
@@ -56,6 +57,13 @@ class AnySession(Protocol):
     @property
     def inherited(self) -> bool:
         """Whether this process was forked from the one that joined."""
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether any sum so far was spoiled: by NaN or infinities of some rank."""
+
+    def spoilers_of(self, ticket: int) -> list[Spoiler]:
+        """The ranks that have spoiled that sum, which is done, in their order."""
 
     @property
     def members(self) -> tuple[int, ...]:
