@@ -395,7 +395,7 @@ def plot(plan: Plan, rows: list[Row], file: Path) -> None:
     conditions = [condition for condition in plan.conditions if any(row.condition == condition for row in rows)]
     figure = Figure(figsize=(4 * len(conditions) + 1, 7), layout="constrained")
     axes = figure.subplots(2, len(conditions), squeeze=False, sharey="row")
-    colors = mpl.color_sequences["tab10"]
+    colors = mpl.color_sequences["tab20"]  # one for each of MODES
     for column, condition in enumerate(conditions):
         for row in (row for row in rows if row.condition == condition):
             seconds, losses, accuracies = zip(*row.points, strict=True)

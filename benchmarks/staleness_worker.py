@@ -1,6 +1,8 @@
 """One rank of `fanin bench staleness`: trains the same network in every mode, one after the other, and reports curves.
 
-The modes whose names end in -8 have lanes of 8 bits that keep their bits in sums ("8" of `Options.lanes`).
+The mode `rate-by-age` is `skip` with gradients divided by their age, `predicted-loss` is `skip` with gradients weighed
+by the loss that is predicted for when they land. The modes whose names end in -8 have lanes of 8 bits that keep their
+bits in sums ("8" of `Options.lanes`).
 
 A step's length is dominated by an emulated compute time: the rank sleeps, as long as the condition says, where a
 larger model would compute. The gradients are real, so what staleness does to learning is real too. The clock starts
@@ -47,7 +49,9 @@ SLOW_WORKER = ("slow-worker", "slow-worker-over-links")
 """Conditions in which the last rank is slower, always."""
 NARROW = "-8"
 """At the end of a mode's name: in 8 bits."""
-MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", "quorum", "skip", "skip-8")
+ASYNCHRONOUS = ("quorum", "skip", "skip-8", "rate-by-age", "predicted-loss")
+"""Modes of AsynchronousOptimizer, all with the policy `skip`."""
+MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", *ASYNCHRONOUS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +250,8 @@ def train_apart(mode: str, training: Training, steps: int) -> Outcome:
             tune=SemiAsynchronousQuorum(bound=4) if mode == "quorum" else None,
             lanes="8" if mode.endswith(NARROW) else None,
         ),
+        staleness_rate=mode == "rate-by-age",
+        predict_loss=mode == "predicted-loss",
     )
     step, before = -WARM_UP_STEPS, 0
     while not optimizer.finished:
@@ -265,7 +271,7 @@ def run(mode: str, task: str, conditions: Conditions, steps: int, groups: dict[s
     training = Training(task, conditions)
     outcome = (
         train_apart(mode, training, steps)
-        if mode.removesuffix(NARROW) in ("quorum", "skip")
+        if mode in ASYNCHRONOUS
         else train_together(mode, training, steps, groups.get(mode))
     )
     points = training.curve.points
