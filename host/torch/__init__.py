@@ -13,6 +13,7 @@ from fanin.torch_versions import require_torch
 if TYPE_CHECKING:
     from fanin.host.torch.training.asynchronous import AsynchronousOptimizer
     from fanin.host.torch.training.codec_hook import CodecState, codec_hook
+    from fanin.host.torch.training.federated import Federated, FederatedOptions
     from fanin.host.torch.training.hooks import LanesState, lanes_hook
     from fanin.host.torch.training.membership import Membership
     from fanin.host.torch.training.replicas import check_replicas, check_replicas_every
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "AsynchronousOptimizer": "asynchronous",
     "CodecState": "codec_hook",
+    "Federated": "federated",
+    "FederatedOptions": "federated",
     "LanesState": "hooks",
     "Membership": "membership",
     "ProcessGroupFanin": "torchft_group",
@@ -47,6 +50,8 @@ __all__ = [
     "AsynchronousOptimizer",
     "CodecState",
     "FaninProcessGroup",
+    "Federated",
+    "FederatedOptions",
     "LanesState",
     "Membership",
     "ProcessGroupFanin",
