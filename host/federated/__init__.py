@@ -1,1 +1,1 @@
-"""Federated training without torch: policies, the roster that they judge by, weights in the sums (docs/federated.md)."""
+"""Federated training without torch: policies, the roster they judge by, weights in sums (docs/federated.md)."""

@@ -11,7 +11,7 @@ from fanin.host.federated.view import FederationView, RoundPlan
 from fanin.host.stale.quorum import SemiAsynchronousQuorum
 
 MIN_RATE, MAX_RATE = 0.5, 2.0
-"""Bounds of the factor of a client's learning rate: one that takes part ten times as rarely is not ten times as fast."""
+"""Bounds of the factor of a client's learning rate: ten times the rate would diverge."""
 
 
 class FedSA(FederatedPolicy):

@@ -13,13 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fanin.errors import ConfigurationError
 from fanin.host.federated.weighted_chunks import WeightedChunks
 from fanin.host.stale.account import Account
 from fanin.host.stale.runner import Result
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.newcomer import Welcome, come_in, parameter_facts
-from fanin.host.torch.training.stale import StaleJob, StaleOptions, layout_for
+from fanin.host.torch.training.stale import StaleJob, StaleOptions
 
 Floats = npt.NDArray[np.float32]
 Outer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
