@@ -40,7 +40,8 @@ from fanin.benchmarks.advice_prediction import (
     settings,
     spare_weight,
 )
-from fanin.benchmarks.allreduce import checked_error, slowest_ranks
+from fanin.benchmarks.allreduce import checked_error
+from fanin.benchmarks.harness import slowest
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError, FaninError
@@ -433,7 +434,7 @@ class _Rank:
         for rival in rivals:
             each = [of_rank[rival.label] for _, of_rank in told]
             checked_error(rival, each, self.size)
-            result[rival.label] = statistics.median(slowest_ranks(each))
+            result[rival.label] = statistics.median(slowest(each))
         return result
 
 

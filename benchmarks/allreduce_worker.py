@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from fanin.benchmarks import mpi
+from fanin.benchmarks.allreduce import Asked
 from fanin.benchmarks.processor import ProcessorMeter
+from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT, asked_of, group_of_ranks, progress, report
 from fanin.benchmarks.rivals import Rival
 
 SAMPLE_TARGET_S = 0.1
@@ -24,7 +23,6 @@ SAMPLE_TARGET_S = 0.1
 which the system finds a core for each of them weigh little."""
 MAX_CALLS = 400
 WARM_UP_CALLS = 3
-COLLECTIVE_TIMEOUT = timedelta(seconds=120)
 
 
 @dataclass(slots=True)
@@ -107,59 +105,39 @@ class Bench:
             measured.checksums.append(zlib.crc32(buffer.numpy().tobytes()))
 
 
-def run(rivals: list[Rival], count: int, rounds: int, samples_per_round: int) -> None:
+def run(asked: Asked) -> None:
     """Rounds of samples, every rival once per sample; OpenMPI, which has processes of its own, once per round."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    bench = Bench(count)
-    measured = [bench.measured(rival) for rival in rivals if rival.backend != "mpi"]
-    runs: dict[Rival, mpi.Result] = {}
-    for done in range(rounds):
-        for number in range(samples_per_round):
-            for one in measured:
-                bench.sample(one)
-            if bench.rank == 0:
-                words = f"sample {done * samples_per_round + number + 1} of {rounds * samples_per_round}"
-                print(json.dumps({"progress": words}), flush=True)
-        if bench.rank == 0:
-            for rival in rivals:
-                if rival.backend == "mpi":
-                    result = mpi.run(rival.transport, dist.get_world_size(), count, samples_per_round)
-                    runs[rival] = runs[rival].join(result) if rival in runs else result
-        dist.barrier(group=bench.control)
-    for one in measured:
-        resent = one.counters().get("engine.retransmissions")
-        report(one.rival, one.seconds, one.max_error, one.checksums, resent, one.processor.share)
-    for rival, result in runs.items():
-        report(rival, result.seconds, result.max_error, [])
-    dist.barrier(group=bench.control)
-    dist.destroy_process_group()
-
-
-def report(
-    rival: Rival,
-    seconds: list[float],
-    max_error: float,
-    checksums: list[int],
-    resent: float | None = None,
-    processor: float | None = None,
-) -> None:
-    """One rival's figures as this rank saw them; `resent` are packets sent again, warming up included."""
-    figures = {"seconds": seconds, "max_error": max_error, "checksums": checksums, "retransmissions": resent}
-    figures["processor"] = processor
-    print(json.dumps({"rival": rival.label, **figures}), flush=True)
+    with group_of_ranks() as (rank, workers):
+        bench = Bench(asked.count)
+        measured = [bench.measured(rival) for rival in asked.rivals if rival.backend != "mpi"]
+        runs: dict[Rival, mpi.Result] = {}
+        for done in range(asked.rounds):
+            for number in range(asked.samples_per_round):
+                for one in measured:
+                    bench.sample(one)
+                samples = asked.samples_per_round
+                progress(f"sample {done * samples + number + 1} of {asked.rounds * samples}")
+            if rank == 0:
+                for rival in asked.rivals:
+                    if rival.backend == "mpi":
+                        result = mpi.run(rival.transport, workers, asked.count, asked.samples_per_round)
+                        runs[rival] = runs[rival].join(result) if rival in runs else result
+            dist.barrier(group=bench.control)
+        for one in measured:
+            report(
+                {
+                    "rival": one.rival.label,
+                    "seconds": one.seconds,
+                    "max_error": one.max_error,
+                    "checksums": one.checksums,
+                    # Packets sent again, warming up included.
+                    "retransmissions": one.counters().get("engine.retransmissions"),
+                    "processor": one.processor.share,
+                }
+            )
+        for rival, result in runs.items():
+            report({"rival": rival.label, "seconds": result.seconds, "max_error": result.max_error, "checksums": []})
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rivals", required=True, help="labels, separated by commas")
-    parser.add_argument("--count", type=int, required=True)
-    parser.add_argument("--rounds", type=int, required=True)
-    parser.add_argument("--samples-per-round", type=int, required=True)
-    arguments = parser.parse_args()
-    run(
-        [Rival.parse(label) for label in arguments.rivals.split(",")],
-        arguments.count,
-        arguments.rounds,
-        arguments.samples_per_round,
-    )
+    run(asked_of(Asked, __doc__))

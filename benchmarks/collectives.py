@@ -8,33 +8,39 @@ the slowest rank saw it, and results are checked. The ideal is what the busiest 
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from rich.console import Console
 from rich.filesize import decimal
 
+from fanin.benchmarks.harness import (
+    DEVICES,
+    Output,
+    Report,
+    busy,
+    by,
+    explained_error,
+    median_ratio,
+    reports,
+    require_device,
+    slowest,
+    table,
+    usable,
+)
 from fanin.benchmarks.ideal import tensor_bytes
-from fanin.benchmarks.linked_job import linked_job, slowest
 from fanin.benchmarks.processor import busy_in_words
-from fanin.benchmarks.rivals import Rival
-from fanin.benchmarks.usable import NCCL, UNUSABLE
-from fanin.emulation.announced import announced, reports_of
-from fanin.emulation.dataclass_files import write_rows
-from fanin.emulation.figures import FigureTable, milliseconds
-from fanin.emulation.network.switch_place import SwitchPlace
-from fanin.emulation.network.topology import Link
-from fanin.errors import ConfigurationError, FaninError
-from fanin.options import Options
+from fanin.benchmarks.rivals import FLOAT_BYTES, MAX_SAMPLES, NCCL, Rival, Rivals
+from fanin.emulation.figures import FigureTable
+from fanin.emulation.network.switch_place import Place, SwitchPlace
+from fanin.emulation.network.topology import Link, Topology
+from fanin.emulation.network.units import Rate
+from fanin.errors import ConfigurationError
+from fanin.settings import Bounds, Lanes, Named, Numbers, OneOf, Words, check_bounds
 
 WORKER = "fanin.benchmarks.collectives_worker"
 COLLECTIVES = ("broadcast", "all_gather", "reduce_scatter", "reduce", "all_reduce")
 SUMS = ("reduce_scatter", "reduce", "all_reduce")
-DEVICES = ("cpu", "cuda")
 WEIGHTS_ERROR = 2.0**-7
 """Bound on the error of weights in 8 bits, relative to the largest."""
 
@@ -43,36 +49,55 @@ WEIGHTS_ERROR = 2.0**-7
 class Plan:
     """Settings of the benchmark."""
 
-    workers: int
+    workers: Annotated[int, Bounds(2, 32)] = 4
     """Hosts, of one rank each."""
-    link: Link | None
-    """Link of every host; None: all ranks on this machine, without links."""
-    switch_at: SwitchPlace
-    collectives: tuple[str, ...]
-    sizes: tuple[int, ...]
-    """Bytes of float32: of the tensor that all have in the end, or that is reduced; rounded down to equal parts."""
-    lanes: tuple[int | str, ...]
-    samples: int
-    device: str = "cpu"
-    """Device of the tensors; with "cuda", ranks share devices where there are fewer."""
+    rate_bit_s: Annotated[Rate, Named("rate")] = None
+    """Rate of every link, each way (root): 100mbit, 1gbit. none: this machine, without links."""
+    switch_at: Place = SwitchPlace.parse("hosts")
+    """Place of the switch, over links: own (a port per host), rank0, hosts, spare:K."""
+    collectives: Annotated[Words, Named("which"), OneOf(*COLLECTIVES)] = ("broadcast", "all_gather", "reduce_scatter")
+    """Some of broadcast, all_gather, reduce_scatter, reduce, all_reduce; separated by commas."""
+    sizes: Annotated[Numbers, Named("bytes")] = (26_214_400,)
+    """Bytes of the whole float32 tensor, several separated by commas."""
+    lanes: Lanes = (32,)
+    """fanin's lane widths of sums, separated by commas."""
+    samples: Annotated[int, Bounds(1, MAX_SAMPLES)] = 11
+    """Samples per rival, size and collective."""
+    device: Annotated[str, OneOf(*DEVICES)] = "cpu"
+    """Device of the tensors: cpu or cuda; ranks share devices where there are fewer."""
 
     def __post_init__(self) -> None:
-        if self.device not in DEVICES:
-            raise ConfigurationError(f"device = {self.device!r}; must be one of {', '.join(DEVICES)}")
-        if not self.collectives or not set(self.collectives) <= set(COLLECTIVES):
+        check_bounds(self)
+        if not self.collectives:
+            raise ConfigurationError(f"which = ''; name some of {', '.join(COLLECTIVES)}")
+        if not self.sizes or min(self.sizes) < FLOAT_BYTES * self.workers:
             raise ConfigurationError(
-                f"collectives = {','.join(self.collectives)!r}; name some of {', '.join(COLLECTIVES)}"
+                f"bytes = {self.sizes}; must be at least {FLOAT_BYTES * self.workers}, a float32 per worker"
             )
-        if not self.sizes or min(self.sizes) < 4 * self.workers:
-            raise ConfigurationError(f"bytes = {self.sizes}; must be at least {4 * self.workers}, a float32 per worker")
-        for lanes in self.lanes:
-            Options(lanes=lanes)
+        if self.link is not None:
+            Topology(workers=self.workers, link=self.link, switch_at=self.switch_at)
+
+    @property
+    def link(self) -> Link | None:
+        """Link of every host, its device as Linux makes it; None: all ranks on this machine, without links."""
+        return None if self.rate_bit_s is None else Link(rate_bit_s=self.rate_bit_s, bands=True)
 
     @property
     def rivals(self) -> list[Rival]:
         """gloo, for CUDA tensors NCCL over sockets, and fanin with each of the lanes."""
         others = [Rival("gloo"), *([Rival(NCCL)] if self.device == "cuda" else [])]
         return [*others, *(Rival("fanin", lanes) for lanes in self.lanes)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Command line of a rank (collectives_worker.py)."""
+
+    collectives: Words
+    rivals: Rivals
+    sizes: Numbers
+    samples: int
+    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,78 +124,50 @@ class Row:
     """How busy this machine's processors were, 0..1."""
 
 
-def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
-    """Measure, check, print a table; write a JSON list of rows. FaninError where a result is wrong."""
+def bench(plan: Plan, output: Output) -> list[Row]:
+    """Measure, check, print a table; write the rows. FaninError where a result is wrong."""
     require_device(plan.device)
-    whole = 4 * plan.workers
-    arguments = ["--collectives", ",".join(plan.collectives), "--samples", str(plan.samples)]
-    arguments += ["--device", plan.device]
-    arguments += ["--rivals", ",".join(rival.label for rival in plan.rivals)]
-    arguments += ["--sizes", ",".join(str(size // whole * whole) for size in plan.sizes)]
-    reports: dict[tuple[int, str], dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    whole = FLOAT_BYTES * plan.workers
+    asked = Asked(
+        collectives=plan.collectives,
+        rivals=tuple(plan.rivals),
+        sizes=tuple(size // whole * whole for size in plan.sizes),
+        samples=plan.samples,
+        device=plan.device,
+    )
     unusable: dict[str, str] = {}
-    with ExitStack() as stack:
-        job = linked_job(stack, plan.workers, plan.link, WORKER, arguments, switch_at=plan.switch_at)
-        tell = stack.enter_context(announced(console, f"{plan.workers} workers, collectives"))
-        stack.enter_context(job)
-        for _, record in reports_of(job, tell):
-            if UNUSABLE in record:
-                unusable[record["rival"]] = record[UNUSABLE]
-                continue
-            reports[record["bytes"], record["collective"]][record["rival"]].append(record)
-    usable = [rival for rival in plan.rivals if rival.label not in unusable]
-    rows = [_row(plan, rival, of_rivals) for of_rivals in reports.values() for rival in usable]
-    console.print(table_of(plan, rows))
-    tell_unusable(unusable, console)
-    if json_file:
-        write_rows(json_file, rows)
+    words = f"{plan.workers} workers, collectives"
+    ranks = reports(output, words, plan.workers, WORKER, asked, link=plan.link, switch_at=plan.switch_at)
+    cases = by(usable(ranks, unusable), "bytes", "collective")
+    rivals = [rival for rival in plan.rivals if rival.label not in unusable]
+    rows = [_row(plan, rival, by(found, "rival")) for found in cases.values() for rival in rivals]
+    output.show(rows, table_of(plan, rows))
+    output.say_unusable(unusable)
     return rows
 
 
-def require_device(device: str) -> None:
-    """ConfigurationError where PyTorch sees no such device on this machine."""
-    if device == "cuda":
-        import torch  # the ranks do so anyway, and this process need not wait for it
-
-        if not torch.cuda.is_available():
-            raise ConfigurationError("device = 'cuda', and PyTorch sees no CUDA device here. Remedy: --device cpu")
-
-
-def tell_unusable(unusable: Mapping[str, str], console: Console) -> None:
-    """A line for every rival that did not run here."""
-    for label, reason in unusable.items():
-        console.print(f"{label} did not run: {reason}", highlight=False)
-
-
-def _row(plan: Plan, rival: Rival, of_rivals: dict[str, list[dict[str, Any]]]) -> Row:
-    records = of_rivals[rival.label]
-    collective: str = records[0]["collective"]
-    error = max(record["max_error"] for record in records)
+def _row(plan: Plan, rival: Rival, of_rivals: dict[str, list[Report]]) -> Row:
+    found = of_rivals[rival.label]
+    collective: str = found[0]["collective"]
     narrow = rival.backend == "fanin" and rival.lanes != 32
     tolerated = rival.tolerated_error(plan.workers) if collective in SUMS else 0.0
     if collective == "all_gather" and narrow:
         tolerated = WEIGHTS_ERROR
-    if not error <= tolerated:
-        raise FaninError(
-            f"{collective}, {rival.label}: an error of {error:.3g} where at most {tolerated:.3g} is explained"
-        )
-    seconds = slowest(records)
+    seconds = slowest(found)
     return Row(
         collective=collective,
-        bytes=records[0]["bytes"],
+        bytes=found[0]["bytes"],
         rival=rival.label,
         workers=plan.workers,
-        rate_bit_s=None if plan.link is None else plan.link.rate_bit_s,
+        rate_bit_s=plan.rate_bit_s,
         switch_at=str(plan.switch_at),
         device=plan.device,
         median_s=statistics.median(seconds),
         fastest_s=min(seconds),
-        to_gloo=statistics.median(slowest(of_rivals["gloo"])) / statistics.median(seconds)
-        if of_rivals["gloo"]
-        else None,
-        ideal_s=ideal_s(plan, rival, collective, records[0]["moved_bytes"]),
-        max_error=error,
-        processor=next((record["processor"] for record in records if record["processor"] is not None), None),
+        to_gloo=median_ratio(found, of_rivals["gloo"]),
+        ideal_s=ideal_s(plan, rival, collective, found[0]["moved_bytes"]),
+        max_error=explained_error(f"{collective}, {rival.label}", found, tolerated),
+        processor=busy(found),
     )
 
 
@@ -179,11 +176,11 @@ def ideal_s(plan: Plan, rival: Rival, collective: str, moved_bytes: int) -> floa
 
     `moved_bytes`: of all encoded weights, or of float32.
     """
-    if plan.link is None or plan.link.rate_bit_s is None or rival.backend != "fanin" or plan.switch_at.spares:
+    if plan.link is None or plan.rate_bit_s is None or rival.backend != "fanin" or plan.switch_at.spares:
         return None
     packed = rival if collective in SUMS else Rival("fanin", 32)  # bytes as they are
     wire_bytes = tensor_bytes(plan.link, packed, plan.workers, moved_bytes)
-    return copies(plan.switch_at, collective, plan.workers) * wire_bytes * 8 / plan.link.rate_bit_s
+    return copies(plan.switch_at, collective, plan.workers) * wire_bytes * 8 / plan.rate_bit_s
 
 
 def copies(switch_at: SwitchPlace, collective: str, hosts: int) -> float:
@@ -196,29 +193,28 @@ def copies(switch_at: SwitchPlace, collective: str, hosts: int) -> float:
     return others / hosts if collective == "all_gather" else 1.0
 
 
-def table_of(plan: Plan, rows: list[Row]) -> FigureTable:
+def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     """The rows as a table for people."""
     where = "on this machine"
-    if plan.link is not None and plan.link.rate_bit_s is not None:
-        where = f"links of {plan.link.rate_bit_s / 1e6:g} Mbit/s, switch: {plan.switch_at.in_words}"
-    headings = ("what", "size", "backend", "median ms", "fastest", "to gloo", "of ideal", "processors")
+    if plan.rate_bit_s is not None:
+        where = f"links of {plan.rate_bit_s / 1e6:g} Mbit/s, switch: {plan.switch_at.in_words}"
     if plan.device != "cpu":
         where += f", tensors on {plan.device}"
-    table = FigureTable(f"{plan.workers} workers, {where}", headings, left=("what", "backend"))
-    for row in rows:
-        table.add(
-            row.collective,
-            decimal(row.bytes),
-            row.rival,
-            milliseconds(row.median_s),
-            milliseconds(row.fastest_s),
-            "" if row.to_gloo is None else f"{row.to_gloo:.2f}",
-            "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}",
-            busy_in_words(row.processor),
-        )
-    table.caption = (
-        f"{plan.samples} samples each, interleaved, each call after a barrier; of ideal: what the busiest link alone "
-        "needs, headers and all, by the time; all_gather with narrow lanes: weights in 8 bits, encoding included; "
-        "processors: how busy this machine's were (*: they, not the links, set the time)"
+    return table(
+        f"{plan.workers} workers, {where}",
+        rows,
+        [
+            ("what", "collective"),
+            ("size", lambda row: decimal(row.bytes)),
+            ("backend", "rival"),
+            ("median ms", "median_s:ms"),
+            ("fastest", "fastest_s:ms"),
+            ("to gloo", "to_gloo:.2f"),
+            ("of ideal", lambda row: "" if row.ideal_s is None else f"{row.ideal_s / row.median_s:.2f}"),
+            ("processors", lambda row: busy_in_words(row.processor)),
+        ],
+        left=("what", "backend"),
+        caption=f"{plan.samples} samples each, interleaved, each call after a barrier; of ideal: what the busiest link "
+        "alone needs, headers and all, by the time; all_gather with narrow lanes: weights in 8 bits, encoding "
+        "included; processors: how busy this machine's were (*: they, not the links, set the time)",
     )
-    return table

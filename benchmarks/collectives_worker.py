@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import functools
-import json
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 
-from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, MAX_CALLS, contribution, group_of
+from fanin.benchmarks.allreduce_worker import MAX_CALLS, contribution, group_of
+from fanin.benchmarks.collectives import Asked
 from fanin.benchmarks.processor import ProcessorMeter
+from fanin.benchmarks.ranks import asked_of, group_of_ranks, progress, report
 from fanin.benchmarks.rivals import Rival
-from fanin.benchmarks.usable import UNUSABLE, prepare_nccl, tried
+from fanin.benchmarks.usable import device_of_rank, usable_groups
 from fanin.host.codecs import make_weights
 from fanin.host.codecs.philox import Randomness
 from fanin.host.torch.training.pieced_gather import PiecedGather
@@ -147,64 +146,37 @@ class Trial:
         return error if error == error else float("inf")
 
 
-def trials(
-    groups: dict[Rival, dist.ProcessGroup], collective: str, size: int, given: Given, samples: int
-) -> Iterator[dict[str, object]]:
-    """All rivals' samples of one collective in turn; a report for each at the end."""
+def trials(groups: dict[Rival, dist.ProcessGroup], collective: str, size: int, given: Given, samples: int) -> None:
+    """Take all rivals' samples of one collective in turn, and report each."""
     measured = [Trial(collective, rival, group, given) for rival, group in groups.items()]
     for number in range(samples):
         for one in measured:
             one.sample()
-        yield {"progress": f"{collective} of {size:,} bytes: sample {number + 1} of {samples}"}
+        progress(f"{collective} of {size:,} bytes: sample {number + 1} of {samples}")
     for one in measured:
-        yield {
-            "collective": collective,
-            "bytes": size,
-            "rival": one.rival.label,
-            "seconds": one.seconds,
-            "max_error": one.max_error,
-            "moved_bytes": one.moved_bytes,
-            "processor": one.processor.share,
-        }
+        report(
+            {
+                "collective": collective,
+                "bytes": size,
+                "rival": one.rival.label,
+                "seconds": one.seconds,
+                "max_error": one.max_error,
+                "moved_bytes": one.moved_bytes,
+                "processor": one.processor.share,
+            }
+        )
 
 
-def run(collectives: list[str], rivals: list[Rival], sizes: list[int], samples: int, device_type: str) -> None:
-    """Measure and print the requested collectives."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    device = torch.device(device_type)
-    if device.type == "cuda":  # ranks share devices where there are fewer
-        device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-    prepare_nccl(dist.get_rank(), os.environ)
-    groups: dict[Rival, dist.ProcessGroup] = {}
-    for rival in rivals:
-        group, reason = tried(functools.partial(group_of, rival), device)
-        if group is not None:
-            groups[rival] = group
-        else:
-            print(json.dumps({"rival": rival.label, UNUSABLE: reason}), flush=True)
-    for size in sizes:
-        given = Given(size, device)
-        for collective in collectives:
-            for line in trials(groups, collective, size, given, samples):
-                if "progress" not in line or dist.get_rank() == 0:
-                    print(json.dumps(line), flush=True)
-    dist.barrier()
-    dist.destroy_process_group()
+def run(asked: Asked) -> None:
+    """Measure and report the requested collectives."""
+    with group_of_ranks():
+        device = device_of_rank(asked.device)
+        groups = usable_groups({rival: functools.partial(group_of, rival) for rival in asked.rivals}, device)
+        for size in asked.sizes:
+            given = Given(size, device)
+            for collective in asked.collectives:
+                trials(groups, collective, size, given, asked.samples)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("--collectives", "--rivals", "--sizes"):
-        parser.add_argument(name, required=True, help="separated by commas")
-    parser.add_argument("--samples", type=int, required=True)
-    parser.add_argument("--device", required=True)
-    arguments = parser.parse_args()
-    run(
-        arguments.collectives.split(","),
-        [Rival.parse(label) for label in arguments.rivals.split(",")],
-        [int(size) for size in arguments.sizes.split(",")],
-        arguments.samples,
-        arguments.device,
-    )
+    run(asked_of(Asked, __doc__))

@@ -8,28 +8,22 @@ follows which rate of a link one core of a host keeps busy, words and headers an
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from rich.console import Console
-
+from fanin.benchmarks.harness import Output, Report, explained_error, reports, table
 from fanin.benchmarks.ideal import ideal_s
-from fanin.benchmarks.linked_job import linked_job
-from fanin.benchmarks.rivals import Rival
-from fanin.emulation.announced import announced, reports_of
-from fanin.emulation.dataclass_files import write_rows
-from fanin.emulation.figures import FigureTable, milliseconds
+from fanin.benchmarks.rivals import MAX_BYTES, MAX_SAMPLES, Rival, Rivals, check_bytes, check_rivals
+from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Link, Topology
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import ConfigurationError
+from fanin.settings import Bounds, Lanes, Named, Numbers, check_bounds
 
 WORKER = "fanin.benchmarks.cost_worker"
-FLOAT_BYTES = 4
-MAX_HOSTS = 32
 MAX_CALLS = 20
 """Most calls of a sample, which sums in place: values grow by the number of hosts with each call."""
 PLACE = SwitchPlace.parse("hosts")
@@ -37,36 +31,46 @@ PLACE = SwitchPlace.parse("hosts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Parameters of a measurement of processor time."""
+    """Settings of the benchmark."""
 
-    hosts: tuple[int, ...]
-    """Numbers of hosts, 2..32 each, with one rank and a shard on every host."""
-    mtus: tuple[int, ...]
-    bytes: int
-    """Bytes of float32 per rank; a multiple of 4."""
-    lanes: tuple[int | str, ...]
-    untagged: tuple[int | str, ...] = ()
-    """Lane widths that are measured without tags (`authenticate=False`) as well."""
-    samples: int = 5
-    calls: int = 10
-    """Number of calls of a sample, 1..20."""
+    hosts: Annotated[Numbers, Bounds(2, 32)] = (2,)
+    """Namespaces with a rank and a shard each; several numbers separated by commas."""
+    mtus: Annotated[Numbers, Named("mtu")] = (1500,)
+    """MTU of every link, several separated by commas."""
+    bytes: Annotated[int, Bounds(4, MAX_BYTES)] = 26_214_400
+    """Bytes of float32 per rank."""
+    lanes: Lanes = (32, 16, 8, "8/8")
+    """fanin's lane widths, separated by commas."""
+    untagged: Lanes = (8,)
+    """Lane widths to measure with authenticate=False as well, separated by commas."""
+    samples: Annotated[int, Bounds(1, MAX_SAMPLES)] = 5
+    """Samples of every rival, in turn."""
+    calls: Annotated[int, Bounds(1, MAX_CALLS)] = 10
+    """Calls of a sample."""
 
     def __post_init__(self) -> None:
-        if not self.hosts or not all(2 <= hosts <= MAX_HOSTS for hosts in self.hosts):
-            raise ConfigurationError(f"hosts = {self.hosts}; must be in 2..{MAX_HOSTS}")
-        if self.bytes <= 0 or self.bytes % FLOAT_BYTES:
-            raise ConfigurationError(f"bytes = {self.bytes}; must be a positive multiple of {FLOAT_BYTES}")
-        if not self.mtus:
-            raise ConfigurationError("mtu: name one, such as 1500")
-        for rival in self.rivals:
-            if rival.backend == "fanin":
-                rival.options(rank=0, environment={})
+        check_bounds(self)
+        check_bytes(self.bytes)
+        for name, given, example in (("hosts", self.hosts, 2), ("mtu", self.mtus, 1500)):
+            if not given:
+                raise ConfigurationError(f"{name}: name one, such as {example}")
+        check_rivals(self.rivals[1:], ("gloo",))
 
     @property
     def rivals(self) -> list[Rival]:
         """gloo, and fanin with each of the lanes."""
         tagged = [Rival("fanin", lanes) for lanes in self.lanes]
         return [Rival("gloo"), *tagged, *(Rival("fanin", lanes, tags=False) for lanes in self.untagged)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Command line of a rank (cost_worker.py)."""
+
+    rivals: Rivals
+    bytes: int
+    samples: int
+    calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,34 +97,23 @@ class Row:
     max_error: float
 
 
-def bench(plan: Plan, *, json_file: Path | None, console: Console) -> list[Row]:
-    """Measure, check, print a table; write a JSON list of rows. FaninError where a result is wrong."""
+def bench(plan: Plan, output: Output) -> list[Row]:
+    """Measure, check, print a table; write the rows. FaninError where a result is wrong."""
+    asked = Asked(rivals=tuple(plan.rivals), bytes=plan.bytes, samples=plan.samples, calls=plan.calls)
     rows: list[Row] = []
-    for hosts in plan.hosts:
-        for mtu in plan.mtus:
-            with announced(console, f"{hosts} hosts, MTU {mtu}, {plan.bytes:,} bytes") as tell, ExitStack() as stack:
-                arguments = ["--rivals", ",".join(rival.label for rival in plan.rivals), "--bytes", str(plan.bytes)]
-                arguments += ["--samples", str(plan.samples), "--calls", str(plan.calls)]
-                job = linked_job(stack, hosts, Link(mtu=mtu), WORKER, arguments, switch_at=PLACE)
-                stack.enter_context(job)
-                reports = {report.record["rival"]: report.record["ranks"] for report in reports_of(job, tell)}
-            rows += [_row(plan, rival, hosts, mtu, reports) for rival in plan.rivals]
-    console.print(table_of(plan, rows))
-    if json_file:
-        write_rows(json_file, rows)
+    for hosts, mtu in itertools.product(plan.hosts, plan.mtus):
+        words = f"{hosts} hosts, MTU {mtu}, {plan.bytes:,} bytes"
+        found = reports(output, words, hosts, WORKER, asked, link=Link(mtu=mtu), switch_at=PLACE)
+        ranks = {report["rival"]: report["ranks"] for report in found}
+        rows += [_row(plan, rival, hosts, mtu, ranks) for rival in plan.rivals]
+    output.show(rows, table_of(plan, rows))
     return rows
 
 
-def _row(plan: Plan, rival: Rival, hosts: int, mtu: int, reports: dict[str, list[dict[str, Any]]]) -> Row:
-    of_rival, of_gloo = reports[rival.label], reports["gloo"]
-    max_error = max(rank["max_error"] for rank in of_rival)
-    tolerated = rival.tolerated_error(hosts)
-    if not max_error <= tolerated:
-        raise FaninError(f"{rival.label}: an error of {max_error:.3g} where at most {tolerated:.3g} is explained")
-    samples, gloo = _means(of_rival), _means(of_gloo)
+def _row(plan: Plan, rival: Rival, hosts: int, mtu: int, ranks: dict[str, list[Report]]) -> Row:
+    samples, gloo = _means(ranks[rival.label]), _means(ranks["gloo"])
     user_s, system_s, wall_s = (statistics.median(values) for values in zip(*samples, strict=True))
     processor_s = statistics.median(user + system for user, system, _ in samples)
-    ratios = [sum(own[:2]) / sum(other[:2]) for own, other in zip(samples, gloo, strict=True)]
     return Row(
         rival=rival.label,
         hosts=hosts,
@@ -129,15 +122,15 @@ def _row(plan: Plan, rival: Rival, hosts: int, mtu: int, reports: dict[str, list
         user_s=user_s,
         system_s=system_s,
         processor_s=processor_s,
-        of_gloo=statistics.median(ratios),
+        of_gloo=statistics.median(sum(own[:2]) / sum(other[:2]) for own, other in zip(samples, gloo, strict=True)),
         wall_s=wall_s,
         bytes_per_core_s=plan.bytes / processor_s,
         link_bit_s_per_core=link_bits(rival, hosts, mtu, plan.bytes) / processor_s,
-        max_error=max_error,
+        max_error=explained_error(rival.label, ranks[rival.label], rival.tolerated_error(hosts)),
     )
 
 
-def _means(ranks: list[dict[str, Any]]) -> list[tuple[float, ...]]:
+def _means(ranks: list[Report]) -> list[tuple[float, ...]]:
     """Means over the hosts, for each sample: user, system and wall seconds per call."""
     by_sample = zip(*(rank["samples"] for rank in ranks), strict=True)
     return [tuple(map(statistics.fmean, zip(*sample, strict=True))) for sample in by_sample]
@@ -152,24 +145,21 @@ def link_bits(rival: Rival, hosts: int, mtu: int, size: int) -> float:
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """Format the rows as a table for the console."""
-    headings = ("backend", "user ms", "system", "both", "of gloo's", "call ms", "GB/s a core", "Gbit/s a core")
-    table = FigureTable(f"processor time of an all-reduce of {plan.bytes:,} bytes per call and host", headings)
-    place = None
-    for row in rows:
-        if place != (place := (row.hosts, row.mtu)):
-            table.add_section(f"{row.hosts} hosts, MTU {row.mtu}")
-        times = (row.user_s, row.system_s, row.processor_s)
-        table.add(
-            row.rival,
-            *(milliseconds(value, 3) for value in times),
-            f"{row.of_gloo:.2f}",
-            milliseconds(row.wall_s, 3),
-            f"{row.bytes_per_core_s / 1e9:.2f}",
-            f"{row.link_bit_s_per_core / 1e9:.2f}",
-        )
-    table.caption = (
-        f"medians of {plan.samples} samples of {plan.calls} calls, interleaved; a host: its rank and its shard; GB/s: "
-        "float32 summed; Gbit/s: of a link, each way; -open: without tags"
+    """The rows as a table for people."""
+    return table(
+        f"processor time of an all-reduce of {plan.bytes:,} bytes per call and host",
+        rows,
+        [
+            ("backend", "rival"),
+            ("user ms", "user_s:ms3"),
+            ("system", "system_s:ms3"),
+            ("both", "processor_s:ms3"),
+            ("of gloo's", "of_gloo:.2f"),
+            ("call ms", "wall_s:ms3"),
+            ("GB/s a core", lambda row: f"{row.bytes_per_core_s / 1e9:.2f}"),
+            ("Gbit/s a core", lambda row: f"{row.link_bit_s_per_core / 1e9:.2f}"),
+        ],
+        section=lambda row: f"{row.hosts} hosts, MTU {row.mtu}",
+        caption=f"medians of {plan.samples} samples of {plan.calls} calls, interleaved; a host: its rank and its "
+        "shard; GB/s: float32 summed; Gbit/s: of a link, each way; -open: without tags",
     )
-    return table

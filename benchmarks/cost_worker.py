@@ -6,19 +6,18 @@ On real hosts: `torchrun --nnodes 2 ... -m fanin.benchmarks.cost_worker --rivals
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, contribution, group_of
+from fanin.benchmarks.allreduce_worker import contribution, group_of
+from fanin.benchmarks.cost import Asked
 from fanin.benchmarks.process_times import spent
-from fanin.benchmarks.rivals import Rival
+from fanin.benchmarks.ranks import asked_of, group_of_ranks, progress, report
+from fanin.benchmarks.rivals import FLOAT_BYTES, Rival
 
-FLOAT_BYTES = 4
 WARM_UP_CALLS = 3
 
 
@@ -57,35 +56,24 @@ class Meter:
         self.samples.append((user_s / calls, system_s / calls, wall_s / calls))
 
 
-def run(rivals: list[Rival], size: int, samples: int, calls: int) -> None:
+def run(asked: Asked) -> None:
     """Every rival once in each sample."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    given = [contribution(each, size // FLOAT_BYTES) for each in range(ranks)]
-    largest = max(float(each.abs().max()) for each in given)
-    exact = torch.stack(given).double().sum(0)
-    meters = [Meter(rival, given[rank]) for rival in rivals]
-    for number in range(samples):
+    with group_of_ranks() as (rank, ranks):
+        given = [contribution(each, asked.bytes // FLOAT_BYTES) for each in range(ranks)]
+        largest = max(float(each.abs().max()) for each in given)
+        exact = torch.stack(given).double().sum(0)
+        meters = [Meter(rival, given[rank]) for rival in asked.rivals]
+        for number in range(asked.samples):
+            for meter in meters:
+                meter.sample(asked.calls)
+            progress(f"sample {number + 1} of {asked.samples}")
         for meter in meters:
-            meter.sample(calls)
-        if rank == 0:
-            print(json.dumps({"progress": f"sample {number + 1} of {samples}"}), flush=True)
-    for meter in meters:
-        figures = {"samples": meter.samples, "max_error": meter.error(exact, largest)}
-        of_all: list[dict[str, object]] = [{}] * ranks
-        dist.all_gather_object(of_all, figures)
-        if rank == 0:
-            print(json.dumps({"rival": meter.rival.label, "ranks": of_all}), flush=True)
-    dist.destroy_process_group()
+            figures = {"samples": meter.samples, "max_error": meter.error(exact, largest)}
+            of_all: list[dict[str, object]] = [{}] * ranks
+            dist.all_gather_object(of_all, figures)
+            if rank == 0:
+                report({"rival": meter.rival.label, "ranks": of_all})
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rivals", required=True, help="labels, separated by commas")
-    parser.add_argument("--bytes", type=int, required=True)
-    parser.add_argument("--samples", type=int, required=True)
-    parser.add_argument("--calls", type=int, required=True)
-    arguments = parser.parse_args()
-    labels = arguments.rivals.split(",")
-    run([Rival.parse(label) for label in labels], arguments.bytes, arguments.samples, arguments.calls)
+    run(asked_of(Asked, __doc__))

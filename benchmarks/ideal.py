@@ -6,16 +6,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fanin.benchmarks.rivals import Rival
+from fanin.benchmarks.rivals import FLOAT_BYTES, Rival
 from fanin.emulation.network.topology import Link, Topology
-from fanin.numerics.fixed_point import Codec
-from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element
 from fanin.protocol.spread import link_streams
 from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
 
-FLOAT_BYTES = 4
 ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
 TCP_HEADERS_BYTES = 14 + 20 + 32
 """Ethernet, IPv4, and TCP with timestamps (RFC 7323)."""
@@ -73,8 +70,10 @@ def tensor_bytes(link: Link, rival: Rival, workers: int, size: int, bits: int | 
 
 def _elements(rival: Rival, words: int, workers: int) -> int:
     """Elements of a packet, of whose words the results take all."""
+    from fanin.numerics.fixed_point import Codec  # numpy is no part of a command's help
+
     if isinstance(rival.lanes, str):
-        return words * (WORD_BITS // rival.widths[1])
+        return words * (8 * WORD_BYTES // rival.widths[1])
     return Codec(Element.FLOAT32, rival.lanes, workers).elements_per_packet(words)
 
 

@@ -24,9 +24,10 @@ from rich.filesize import decimal
 
 import fanin
 from fanin.benchmarks import mpi
-from fanin.benchmarks.allreduce import FLOAT_BYTES, ROUNDS, checked_error, slowest_ranks
+from fanin.benchmarks.allreduce import ROUNDS, checked_error
+from fanin.benchmarks.harness import slowest
 from fanin.benchmarks.ideal import ideal_s
-from fanin.benchmarks.rivals import Rival
+from fanin.benchmarks.rivals import FLOAT_BYTES, Rival
 from fanin.emulation.announced import Tell, announced, reports_of
 from fanin.emulation.dataclass_files import write_rows
 from fanin.emulation.figures import FigureTable, milliseconds
@@ -188,7 +189,7 @@ class _Cluster:
             environment = self._mpi(plan.workers)
         reports = self._run("fanin.benchmarks.allreduce_worker", arguments, environment, tell)
         # Rounds are of equal length, so the last one may have measured more than was asked for.
-        seconds = {rival: slowest_ranks(reports[rival.label])[: plan.samples] for rival in rivals}
+        seconds = {rival: slowest(reports[rival.label])[: plan.samples] for rival in rivals}
         gloo_s = next((statistics.median(seconds[rival]) for rival in rivals if rival.backend == "gloo"), None)
         return [_row(plan, rival, size, reports[rival.label], seconds[rival], gloo_s) for rival in rivals]
 
@@ -197,14 +198,14 @@ class _Cluster:
         arguments = ["--rivals", ",".join(rival.label for rival in rivals), "--steps", str(plan.steps)]
         reports = self._run("fanin.benchmarks.step_worker", arguments, {}, tell)
         gloo_s = next(
-            (statistics.median(slowest_ranks(reports[rival.label])) for rival in rivals if rival.backend == "gloo"),
+            (statistics.median(slowest(reports[rival.label])) for rival in rivals if rival.backend == "gloo"),
             None,
         )
         rows = []
         for rival in rivals:
             if len({report["replica"] for report in reports[rival.label]}) != 1:
                 raise FaninError(f"{rival.label}: the ranks' parameters differ after {plan.steps} steps")
-            seconds = slowest_ranks(reports[rival.label])
+            seconds = slowest(reports[rival.label])
             rows.append(
                 Row(
                     backend=rival.name,

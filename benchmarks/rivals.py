@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+from fanin.benchmarks import mpi
+from fanin.benchmarks.harness import Output
+from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
-from fanin.numerics.wide_sums import largest
 from fanin.options import Options
+from fanin.settings import Text, read_words
 
+FLOAT_BYTES = 4
+MAX_BYTES = 1 << 34
+"""Per worker: more fits no machine that these benchmarks are for."""
+MAX_SAMPLES = 1_000_000
+NCCL = "nccl"
+AGAINST = ("gloo", "mpi")
 FLOAT32_EPSILON = 2.0**-23
 UNTAGGED = "-open"
 """Suffix of the label of a rival without tags."""
@@ -92,8 +102,50 @@ class Rival:
         if isinstance(
             self.lanes, str
         ):  # half a quantum per worker on the way up, half a narrowed sum's on the way down
+            from fanin.numerics.wide_sums import largest  # numpy is no part of a command's help
+
             up, down = map(largest, self.widths)
             return rounding + workers * (1 + 2**-5) * (1 / (2 * up) + 1 / down)
         largest_lane = (2**31 - 1) // workers if self.lanes == 32 else (2**self.lanes - 1) // (2 * workers)
         slack = 4 if self.lanes == 32 else 1 + 2**-5
         return rounding + workers * slack / (2 * largest_lane)
+
+
+Rivals = Annotated[
+    tuple[Rival, ...],
+    Text(
+        lambda name, text: tuple(map(Rival.parse, read_words(name, text))),
+        lambda rivals: ",".join(rival.label for rival in rivals),
+    ),
+]
+"""A field of rivals, in text by their labels."""
+
+
+def check_bytes(*sizes: int) -> None:
+    """ConfigurationError for a size that is no positive number of float32 elements."""
+    for size in sizes:
+        if size <= 0 or size % FLOAT_BYTES:
+            raise ConfigurationError(f"bytes = {size}; must be a positive multiple of {FLOAT_BYTES}")
+
+
+def check_rivals(own: Iterable[Rival], against: Sequence[str]) -> None:
+    """ConfigurationError for rivals that are not there, for options that fanin refuses, and for none at all."""
+    own = list(own)
+    for rival in own:
+        rival.options(rank=0, environment={})
+    if set(against) - set(AGAINST) or not (own or against):
+        raise ConfigurationError(f"against = {','.join(against)!r}; name some of {' and '.join(AGAINST)}")
+
+
+def rivals_of(own: Iterable[Rival], against: Sequence[str], transports: Sequence[str], output: Output) -> list[Rival]:
+    """`own` and those that they are measured against. OpenMPI, once per transport, where it is installed; if not, the
+    output says so.
+    """
+    found = [*own, *(Rival(name) for name in against if name != "mpi")]
+    if "mpi" in against:
+        absent = mpi.missing()
+        if absent:
+            output.note(f"OpenMPI is absent from the comparison: {absent}")
+        else:
+            found += [Rival("mpi", transport=transport) for transport in transports]
+    return found

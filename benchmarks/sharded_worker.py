@@ -18,8 +18,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT
 from fanin.benchmarks.device_bytes import device_bytes
+from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT
 from fanin.benchmarks.sharded_rivals import ShardedRival
 from fanin.benchmarks.sharded_runs import COMPARED_SEED, Run
 from fanin.benchmarks.trainee import LEARNING_RATE, WARM_UP_STEPS, Trainee

@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from fanin.benchmarks.allreduce_worker import COLLECTIVE_TIMEOUT, group_of
+from fanin.benchmarks.allreduce_worker import group_of
+from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT
 from fanin.benchmarks.rivals import Rival
 from fanin.benchmarks.trainee import LEARNING_RATE, WARM_UP_STEPS, Trainee
 from fanin.examples import text

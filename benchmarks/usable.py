@@ -9,19 +9,23 @@ slow.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 
-NCCL = "nccl"
+from fanin.benchmarks.harness import UNUSABLE
+from fanin.benchmarks.ranks import report
+from fanin.benchmarks.rivals import NCCL
+
+Label = TypeVar("Label")
 TRIAL_TIMEOUT_S = 60.0
 """Longest that a rival's first collectives may take; NCCL may hang where it shares a GPU."""
 TRIAL_ELEMENTS = 1024
-UNUSABLE = "unusable"
-"""Key of a record that says why a rival does not run."""
 
 
 def prepare_nccl(rank: int, environment: MutableMapping[str, str]) -> None:
@@ -38,6 +42,30 @@ def prepare_nccl(rank: int, environment: MutableMapping[str, str]) -> None:
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # a failure is reported, and ends no process
     }.items():
         environment.setdefault(name, value)
+
+
+def device_of_rank(kind: str) -> torch.device:
+    """This rank's device; ranks share CUDA devices where there are fewer."""
+    if kind != "cuda":
+        return torch.device(kind)
+    device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def usable_groups(
+    makers: Mapping[Label, Callable[[], dist.ProcessGroup]], device: torch.device
+) -> dict[Label, dist.ProcessGroup]:
+    """The groups that run on this device; the others are reported, by every rank, under their label."""
+    prepare_nccl(dist.get_rank(), os.environ)
+    groups = {}
+    for label, make in makers.items():
+        group, reason = tried(make, device)
+        if group is not None:
+            groups[label] = group
+        else:
+            report({"rival": getattr(label, "label", label), UNUSABLE: reason})
+    return groups
 
 
 def tried(make: Callable[[], dist.ProcessGroup], device: torch.device) -> tuple[dist.ProcessGroup | None, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from fanin.errors import ConfigurationError
+from fanin.settings import Text
 
 MAX_SPARES = 32
 EXPECTED = f"own, rank0, hosts, spare:1 to spare:{MAX_SPARES}, or spare-only:1 to spare-only:{MAX_SPARES}"
@@ -62,3 +63,6 @@ class SwitchPlace:
 
 
 OWN = SwitchPlace()
+
+Place = Annotated[SwitchPlace, Text(lambda _, text: SwitchPlace.parse(text))]
+"""A field for the place of the switch."""

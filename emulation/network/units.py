@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 from fanin.errors import ConfigurationError
+from fanin.settings import Text
 
 RATES = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 DURATIONS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -18,6 +20,18 @@ QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z%]*)")
 def rate_bit_s(text: str) -> float | None:
     """Bits per second of `100mbit`; None for `none`, no limit."""
     return None if text == "none" else _quantity("a rate", text, RATES, "100mbit, 1gbit or none")
+
+
+def rate_text(rate: float | None) -> str:
+    """The text of which `rate_bit_s` makes this rate."""
+    if rate is None:
+        return "none"
+    name, unit = next((each for each in reversed(RATES.items()) if rate >= each[1]), ("bit", 1.0))
+    return f"{rate / unit:g}{name}"
+
+
+Rate = Annotated[float | None, Text(lambda _, text: rate_bit_s(text), rate_text)]
+"""A field of bits per second; None, as text `none`: no limit."""
 
 
 def duration_s(text: str) -> float:

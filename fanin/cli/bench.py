@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanin.cli import extras, output
+from fanin.cli import extras, later, output
 from fanin.cli.epilogs import epilog
+from fanin.cli.fields import parameter, with_options
 
 if TYPE_CHECKING:
     from fanin.emulation.network.topology import Link
@@ -27,48 +31,53 @@ NOT_BESIDE_SHARED_LINK = (
 app = typer.Typer(no_args_is_help=True, help="Measure against other backends.")
 
 
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One command: the module of its name in fanin.benchmarks, which has a `Plan` and `bench` (harness.py)."""
+
+    text: str
+    """Help of the command."""
+    extra: str = "torch"
+    """Extra of pyproject.toml that it needs beyond fanin's own dependencies."""
+    page: bool = False
+    """Whether it has a record and a page besides its rows."""
+
+
+BENCHMARKS = {
+    "collectives": Benchmark(
+        "Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."
+    ),
+    "allreduce": Benchmark("Time torch.distributed.all_reduce over fanin and its rivals.", page=True),
+    "cost": Benchmark(
+        "Processor time of an all-reduce per call and host, beside gloo's, and what links need of it (root)."
+    ),
+}
+
+
+def made(name: str, benchmark: Benchmark) -> Callable[..., None]:
+    """The command's function: its options are the fields of the benchmark's Plan."""
+    module = importlib.import_module(f"fanin.benchmarks.{name}")
+
+    def bench(plan: Any, **files: Path | None) -> None:
+        extras.require(benchmark.extra, f"`fanin bench {name}`")
+        output.check(*files.values())
+        from fanin.benchmarks.harness import Output
+
+        module.bench(plan, Output(**files, command=output.command_line()))
+
+    files = [parameter("json", output.JsonFile)]
+    if benchmark.page:
+        files += [parameter("record", output.RecordFile), parameter("html", output.HtmlFile)]
+    return with_options(module.Plan, bench, benchmark.text, files)
+
+
+for _name, _benchmark in BENCHMARKS.items():
+    later.add(app, _name, _benchmark.text, partial(made, _name, _benchmark), epilog(_name))
+
+
 @app.callback()
 def bench() -> None:
     """Measure against other backends, in one run, with every result checked."""
-
-
-@app.command(epilog=epilog("allreduce"))
-def allreduce(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Worker processes on this machine.")] = 4,
-    bytes_: Annotated[
-        int, typer.Option("--bytes", min=4, max=MAX_BYTES, help="Bytes of float32 per worker.")
-    ] = 26_214_400,
-    lanes: Annotated[
-        str, typer.Option(help="fanin's lane widths, separated by commas: 8 (packed), 4/8 (bits up / down).")
-    ] = "32,16,8",
-    against: Annotated[str, typer.Option(help="Rivals: gloo, mpi; separated by commas.")] = "gloo",
-    samples: Annotated[int, typer.Option(min=11, max=MAX_SAMPLES, help="Samples per rival, at least 11.")] = 11,
-    loss: Annotated[
-        str, typer.Option(help="Rows behind a fault injector: percent of datagrams dropped, separated by commas.")
-    ] = "",
-    json: output.JsonFile = None,
-    record: output.RecordFile = None,
-    html: output.HtmlFile = None,
-) -> None:
-    """Time torch.distributed.all_reduce over fanin and its rivals."""
-    extras.require("torch", "`fanin bench allreduce`")
-    output.check(json, record, html)
-    from rich.console import Console
-
-    from fanin.benchmarks import allreduce as benchmark
-
-    rivals = tuple(name for name in against.split(",") if name)
-    plan = benchmark.Plan(
-        workers=workers,
-        bytes=bytes_,
-        lanes=_lanes(lanes),
-        against=rivals,
-        samples=samples,
-        loss_percent=_percentages(loss),
-    )
-    benchmark.bench(
-        plan, json_file=json, record_file=record, html=html, console=Console(), command=output.command_line()
-    )
 
 
 @app.command(epilog=epilog("codecs"))
@@ -338,81 +347,6 @@ def sharded(
         device=device,
     )
     benchmark.bench(plan, runs_file=runs, json_file=json, console=Console())
-
-
-@app.command(epilog=epilog("collectives"))
-def collectives(
-    workers: Annotated[int, typer.Option(min=2, max=32, help="Hosts, of one rank each.")] = 4,
-    rate: Annotated[
-        str, typer.Option(help="Of every link, each way (root): 100mbit, 1gbit. none: this machine, without links.")
-    ] = "none",
-    switch_at: Annotated[str, typer.Option(help="Over links: own (a port per host), rank0, hosts, spare:K.")] = "hosts",
-    which: Annotated[
-        str, typer.Option(help="Of broadcast, all_gather, reduce_scatter, reduce, all_reduce; separated by commas.")
-    ] = "broadcast,all_gather,reduce_scatter",
-    bytes_: Annotated[
-        str, typer.Option("--bytes", help="Of the whole float32 tensor, several separated by commas.")
-    ] = "26214400",
-    lanes: Annotated[str, typer.Option(help="fanin's lane widths of sums, separated by commas.")] = "32",
-    samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Samples per rival, size and collective.")] = 11,
-    device: Annotated[
-        str, typer.Option(help="Of the tensors: cpu or cuda; ranks share devices where there are fewer.")
-    ] = "cpu",
-    json: output.JsonFile = None,
-) -> None:
-    """Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."""
-    extras.require("torch", "`fanin bench collectives`")
-    output.check(json, None, None)
-    from rich.console import Console
-
-    from fanin.benchmarks import collectives as benchmark
-    from fanin.emulation.network.switch_place import SwitchPlace
-
-    plan = benchmark.Plan(
-        workers=workers,
-        link=_link(rate, workers, switch_at),
-        switch_at=SwitchPlace.parse(switch_at),
-        collectives=tuple(each for each in which.split(",") if each),
-        sizes=_numbers("bytes", bytes_),
-        lanes=_lanes(lanes),
-        samples=samples,
-        device=device,
-    )
-    benchmark.bench(plan, json_file=json, console=Console())
-
-
-@app.command(epilog=epilog("cost"))
-def cost(
-    hosts: Annotated[
-        str, typer.Option(help="Namespaces with a rank and a shard each; several numbers separated by commas.")
-    ] = "2",
-    mtu: Annotated[str, typer.Option(help="Of every link, several separated by commas.")] = "1500",
-    bytes_: Annotated[int, typer.Option("--bytes", min=4, max=MAX_BYTES, help="Of float32 per rank.")] = 26_214_400,
-    lanes: Annotated[str, typer.Option(help="fanin's lane widths, separated by commas.")] = "32,16,8,8/8",
-    untagged: Annotated[
-        str, typer.Option(help="Lane widths to measure with authenticate=False as well, separated by commas.")
-    ] = "8",
-    samples: Annotated[int, typer.Option(min=1, max=MAX_SAMPLES, help="Of every rival, in turn.")] = 5,
-    calls: Annotated[int, typer.Option(min=1, max=20, help="Of a sample.")] = 10,
-    json: output.JsonFile = None,
-) -> None:
-    """Processor time of an all-reduce per call and host, beside gloo's, and what links need of it (root)."""
-    extras.require("torch", "`fanin bench cost`")
-    output.check(json, None, None)
-    from rich.console import Console
-
-    from fanin.benchmarks import cost as benchmark
-
-    plan = benchmark.Plan(
-        hosts=_numbers("hosts", hosts),
-        mtus=_numbers("mtu", mtu),
-        bytes=bytes_,
-        lanes=_lanes(lanes),
-        untagged=_lanes(untagged),
-        samples=samples,
-        calls=calls,
-    )
-    benchmark.bench(plan, json_file=json, console=Console())
 
 
 @app.command(epilog=epilog("staleness"))

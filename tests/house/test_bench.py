@@ -164,9 +164,7 @@ def test_the_ideal_counts_what_the_busiest_link_carries(place: str, collective: 
 
 @pytest.mark.parametrize(("share", "told"), [(0.97, "97%*"), (0.62, "62%"), (None, "")])
 def test_rows_that_processors_bound_are_marked(share: float | None, told: str) -> None:
-    plan = CollectivesPlan(
-        workers=2, link=None, switch_at=OWN, collectives=("reduce",), sizes=(64,), lanes=(32,), samples=1
-    )
+    plan = CollectivesPlan(workers=2, switch_at=OWN, collectives=("reduce",), sizes=(64,), lanes=(32,), samples=1)
     row = CollectivesRow(
         collective="reduce", bytes=64, rival="gloo", workers=2, rate_bit_s=None, switch_at="own", device="cpu",
         median_s=1.0, fastest_s=1.0, to_gloo=1.0, ideal_s=None, max_error=0.0, processor=share,

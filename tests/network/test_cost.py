@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from fanin.benchmarks.cost import Plan, bench
+from fanin.benchmarks.harness import Output
 from fanin.extension import native_extension
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
@@ -19,7 +20,7 @@ def test_every_rival_has_its_processor_time_beside_gloos(tmp_path: Path) -> None
     if native_extension(None) is None:
         pytest.skip("needs the native extension")
     plan = Plan(hosts=(2,), mtus=(1500,), bytes=1 << 16, lanes=(8,), untagged=(8,), samples=1, calls=2)
-    rows = bench(plan, json_file=tmp_path / "rows.json", console=Console(quiet=True))
+    rows = bench(plan, Output(json=tmp_path / "rows.json", console=Console(quiet=True)))
     assert [row.rival for row in rows] == ["gloo", "fanin-8", "fanin-8-open"]
     assert rows[0].of_gloo == 1
     for row in rows:

@@ -1,0 +1,54 @@
+"""The ranks' side of a benchmark: the command line that `harness.reports` gives them, and reports in JSON lines."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from fanin.settings import fields_of, settings_of
+
+COLLECTIVE_TIMEOUT = timedelta(seconds=120)
+
+Asked = TypeVar("Asked")
+
+
+def asked_of(kind: type[Asked], description: str | None) -> Asked:
+    """The dataclass that this process was given as its command line (`settings.words_of`)."""
+    parser = argparse.ArgumentParser(description=description)
+    for setting in settings_of(kind):
+        parser.add_argument(
+            f"--{setting.option}",
+            dest=setting.field,
+            type=str if setting.text is not None or setting.kind not in (int, float) else setting.kind,
+            required=not setting.has_default,
+        )
+    return kind(**fields_of(kind, vars(parser.parse_args())))
+
+
+@contextlib.contextmanager
+def group_of_ranks(backend: str = "gloo", timeout: timedelta = COLLECTIVE_TIMEOUT) -> Iterator[tuple[int, int]]:
+    """torch.distributed's world with one thread per rank, from entry to exit; yields rank and number of ranks."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(backend, timeout=timeout)
+    yield dist.get_rank(), dist.get_world_size()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def report(record: dict[str, Any]) -> None:
+    """Report to `harness.reports`."""
+    print(json.dumps(record), flush=True)
+
+
+def progress(words: str) -> None:
+    """Say how far the measurement is; of all ranks, rank 0 says it."""
+    if os.environ.get("RANK") == "0":
+        report({"progress": words})

@@ -1,0 +1,198 @@
+"""Fields of option records: their bounds and their form as text stand beside each field, and nowhere else.
+
+    workers: Annotated[int, Bounds(2, 32)] = 4
+    \"\"\"Worker processes on this machine.\"\"\"
+    lanes: Lanes = (32, 16, 8)
+    \"\"\"fanin's lane widths, separated by commas.\"\"\"
+
+The record checks itself (`check_bounds`); the command line makes an option of the field with the same bounds, whose
+help is the field's docstring (fanin/cli/fields.py); `words_of` and `fields_of` pass records to other processes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fanin.errors import ConfigurationError
+from fanin.numerics.reduction import lanes_number
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Closed bounds of a number, or of each number of a tuple; None: no bound on that side."""
+
+    least: float | None = None
+    most: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+    def __str__(self) -> str:
+        if self.most is None:
+            return f"at least {self.least}"
+        return f"at most {self.most}" if self.least is None else f"in {self.least}..{self.most}"
+
+
+class OneOf:
+    """The legal words of a field, or of each word of a tuple."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Name of the option where it is not the field's, without hyphens in front: `bytes`."""
+
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Form of a field as text. `read` takes the option's name and a text; ConfigurationError says what is wrong."""
+
+    read: Callable[[str, str], Any]
+    written: Callable[[Any], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Facts about one field of an option record."""
+
+    field: str
+    option: str
+    """Name without hyphens in front: `switch-at`."""
+    kind: Any
+    """Type of the field, without metadata."""
+    default: Any
+    """MISSING: it must be given."""
+    bounds: Bounds | None
+    one_of: OneOf | None
+    text: Text | None
+
+    @property
+    def has_default(self) -> bool:
+        """Whether the field may be left out."""
+        return self.default is not dataclasses.MISSING
+
+    def written(self, value: Any) -> str | None:
+        """The value as text; None for None."""
+        if value is None and self.text is None:
+            return None
+        return str(value) if self.text is None else self.text.written(value)
+
+    def check(self, value: Any) -> None:
+        """ConfigurationError for a value outside the bounds; it names the option, the value and the bounds."""
+        if value is None:
+            return
+        each = value if isinstance(value, tuple) else (value,)
+        if self.bounds is not None and not all(one in self.bounds for one in each):
+            raise ConfigurationError(f"{self.option} = {self.written(value)}; must be {self.bounds}")
+        if self.one_of is not None and not set(each) <= set(self.one_of.words):
+            which = "some" if isinstance(value, tuple) else "one"
+            words = ", ".join(self.one_of.words)
+            raise ConfigurationError(f"{self.option} = {self.written(value)!r}; must be {which} of {words}")
+
+
+@functools.cache
+def settings_of(kind: type) -> tuple[Setting, ...]:
+    """The settings of a dataclass, in the order of its fields; those without `init` are left out."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = []
+    for each in dataclasses.fields(kind):
+        if not each.init:
+            continue
+        hint = hints[each.name]
+        facts = hint.__metadata__ if typing.get_origin(hint) is Annotated else ()
+
+        def first(wanted: type, facts: tuple[Any, ...] = facts) -> Any:
+            return next((fact for fact in facts if isinstance(fact, wanted)), None)
+
+        named = first(Named)
+        found.append(
+            Setting(
+                field=each.name,
+                option=each.name.replace("_", "-") if named is None else named.option,
+                kind=hint.__origin__ if facts else hint,
+                default=each.default,
+                bounds=first(Bounds),
+                one_of=first(OneOf),
+                text=first(Text),
+            )
+        )
+    return tuple(found)
+
+
+def check_bounds(record: Any) -> None:
+    """ConfigurationError for the first field of a dataclass that is outside its bounds."""
+    for setting in settings_of(type(record)):
+        setting.check(getattr(record, setting.field))
+
+
+def words_of(record: Any) -> list[str]:
+    """The command line that `fields_of` reads back: every field that is not None, as `--option text`."""
+    words: list[str] = []
+    for setting in settings_of(type(record)):
+        text = setting.written(getattr(record, setting.field))
+        words += [] if text is None else [f"--{setting.option}", text]
+    return words
+
+
+def fields_of(kind: type, texts: dict[str, Any]) -> dict[str, Any]:
+    """Values by field, from what a command line has by field: texts are read where the field has a `Text`."""
+    values = {}
+    for setting in settings_of(kind):
+        if (given := texts.get(setting.field)) is None:
+            continue
+        values[setting.field] = setting.text.read(setting.option, given) if setting.text else given
+    return values
+
+
+# --- lists, separated by commas ---
+
+
+def commas(values: Iterable[Any]) -> str:
+    """The values as one text."""
+    return ",".join(map(str, values))
+
+
+def read_words(name: str, text: str) -> tuple[str, ...]:
+    """`gloo,mpi`."""
+    return tuple(word for word in text.split(",") if word)
+
+
+def read_numbers(name: str, text: str) -> tuple[int, ...]:
+    """`1500,9000`."""
+    try:
+        return tuple(int(number) for number in read_words(name, text))
+    except ValueError:
+        raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None
+
+
+def read_lanes(name: str, text: str) -> tuple[int | str, ...]:
+    """`32,8,4/8`: packed widths, and bits up / bits down."""
+    widths: list[int | str] = []
+    for word in read_words(name, text):
+        widths += [word] if "/" in word else read_numbers(name, word)
+    for width in widths:
+        lanes_number(width)
+    return tuple(widths)
+
+
+def read_percentages(name: str, text: str) -> tuple[float, ...]:
+    """`0,0.5,1`, each perhaps with a `%`."""
+    try:
+        return tuple(float(part.strip().removesuffix("%")) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigurationError(f"{name} = {text!r}; expected percentages separated by commas") from None
+
+
+Words = Annotated[tuple[str, ...], Text(read_words, commas)]
+Numbers = Annotated[tuple[int, ...], Text(read_numbers, commas)]
+Lanes = Annotated[tuple[int | str, ...], Text(read_lanes, commas)]
+Percentages = Annotated[tuple[float, ...], Text(read_percentages, commas)]
