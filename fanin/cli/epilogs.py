@@ -54,6 +54,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sudo fanin bench network --workers 8 --rate 100mbit --against gloo,mpi",
         "sudo fanin bench network --workers 4 --rate 1gbit --bytes 65536,1048576,26214400 --steps 5",
     ),
+    "federated": (
+        "fanin bench federated",
+        "fanin bench federated --clients 0 --partitions dirichlet --seeds 3",
+        "fanin bench federated --simulated 0 --policies fedavg,fedsa --json rows.json",
+    ),
     "staleness": (
         "fanin bench staleness --plot staleness.png",
         "fanin bench staleness --conditions even,slow-worker --steps 100",

@@ -54,9 +54,10 @@ class DeepLayers:
             weigh=weigh,
             on_round=lambda _version: None,
         )
-        self._taken_version, self._reported = self._part.take()
-        """Version that the model's deep layers began with; where they stood when they were last contributed."""
-        self._put_by: Floats | None = None
+        self._taken_version, self._stood = self._part.take()
+        """Version that the model's deep layers began with; where they stood when they were last looked at."""
+        self._movement: Floats | None = None
+        """Their movement since they were last contributed; None: they have not been trained since."""
 
     @property
     def account(self) -> Account:
@@ -66,27 +67,27 @@ class DeepLayers:
     def put_by(self) -> None:
         """A turn is over: its movement is contributed at the next meeting."""
         with self._lock:
-            self._put_by = self._reported - self._part.flat()
+            stands = self._part.flat()
+            turn = self._stood - stands
+            self._movement = turn if self._movement is None else self._movement + turn
+            self._stood = stands
 
     def meet(self, version: int) -> None:
         """In the engine's thread: the rest of the model has this version now."""
         if version % self._every or version // self._every > self._rounds:
             return
         with self._lock:
-            delta, self._put_by = self._put_by, None
-            if delta is not None:
-                self._reported = self._reported - delta
-        if delta is None:
+            movement, self._movement = self._movement, None
+        if movement is None:
             self._part.job.runner.pass_base()
         else:
-            self._part.hand_in(delta, self._taken_version)
+            self._part.hand_in(movement, self._taken_version)
 
     def take(self, *, everything: bool = False) -> None:
         """Give the model the newest shared deep layers; where none are new, it keeps its own, unless `everything`."""
         with self._lock:
             if self._part.version > self._taken_version or everything:
-                self._taken_version, self._reported = self._part.take()
-                self._put_by = None
+                self._taken_version, self._stood = self._part.take()
 
     def shared(self) -> list[torch.Tensor]:
         """A copy of the shared deep layers."""
@@ -94,5 +95,12 @@ class DeepLayers:
             return [each.detach().clone() for each in self._part.shared]
 
     def flush(self) -> list[Account]:
-        """Wait for the last deep round; the accounts of all clients, which balance."""
+        """Wait for the last deep round; the accounts of all clients, which balance.
+
+        Movement since the last meeting is dropped, and counted as `at the end`.
+        """
+        with self._lock:
+            movement, self._movement = self._movement, None
+        if movement is not None:
+            self._part.hand_in(movement, self._taken_version)
         return self._part.flush()
