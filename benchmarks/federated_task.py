@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -93,19 +93,25 @@ class Learner:
         """Samples of each client."""
         return [len(each) for each in self.parts]
 
-    def turn(self, client: int, number: int, rate: float = 1.0) -> float:
-        """An epoch of a client's samples, or as many as make LEAST_STEPS, shuffled for its turn `number`; mean loss."""
-        optimizer = torch.optim.SGD(self.network.parameters(), LEARNING_RATE * rate)
+    def batches(self, client: int, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """An epoch of a client's samples, or as many as make LEAST_STEPS, shuffled for its turn `number`."""
         shuffled = torch.Generator().manual_seed((self._seed * 1000 + client) * 100_000 + number)
-        chosen = torch.from_numpy(self.parts[client])
-        losses: list[float] = []
-        while len(losses) < LEAST_STEPS:
+        chosen, steps = torch.from_numpy(self.parts[client]), 0
+        while steps < LEAST_STEPS:
             for batch in chosen[torch.randperm(len(chosen), generator=shuffled)].split(BATCH):
-                optimizer.zero_grad()
-                loss = nn.functional.cross_entropy(self.network(self._inputs[batch]), self._labels[batch])
-                loss.backward()
-                optimizer.step()
-                losses.append(loss.item())
+                steps += 1
+                yield self._inputs[batch], self._labels[batch]
+
+    def turn(self, client: int, number: int, rate: float = 1.0) -> float:
+        """Train the network on a client's batches; the mean loss."""
+        optimizer = torch.optim.SGD(self.network.parameters(), LEARNING_RATE * rate)
+        losses = []
+        for inputs, labels in self.batches(client, number):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(self.network(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
         return sum(losses) / len(losses)
 
     def accuracy(self, weights: Sequence[Tensor]) -> float:
