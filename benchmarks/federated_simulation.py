@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from fanin.errors import FaninError
 from fanin.host.federated.policies.policy import FederatedPolicy
 from fanin.host.federated.steering import Steering
 from fanin.host.stale.account import CONTRIBUTED, PASSED_LATE, Account, check_balance
@@ -23,6 +24,7 @@ Floats = npt.NDArray[np.float64]
 Turn = Callable[[int, int, Floats, float], tuple[Floats, float]]
 """(client, number of its turn, weights, factor of the rate) to (weights after it, loss)."""
 MAX_EVENTS = 1_000_000
+"""Looks at a round that nothing can close any more count as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +103,15 @@ class Simulation:
             self._at(comes_s, lambda client=client: self._come(client))
         self._all_begin()
         for _ in range(MAX_EVENTS):
-            if self._version >= self._rounds or not self._events:
+            if self._version >= self._rounds:
                 break
+            if not self._events:
+                self._look()
+                continue
             self._now, _, event = heapq.heappop(self._events)
             event()
+        if self._version < self._rounds:
+            raise FaninError(f"round {self._version} of {self._rounds} never closed under {self._policy.name!r}")
         for client, account in zip(self._clients, self._accounts, strict=True):
             account.dropped["at the end"] += len(client.held) + client.computing
             account.handed_in += client.computing

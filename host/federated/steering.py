@@ -11,6 +11,9 @@ from fanin.host.federated.policies.policy import FederatedPolicy
 from fanin.host.federated.roster import Roster
 from fanin.host.federated.view import RoundPlan
 
+IDLE_LOOKS = 2
+"""Looks at a round that has every delta it can get, after which it closes with them: they may be on their way."""
+
 
 class Steering:
     """The plan of the round that is open."""
@@ -27,13 +30,17 @@ class Steering:
         self._began_s = 0.0
         self._arrived: set[int] = set()
         """Clients whose deltas came since the round began."""
-        self._closed_early = False
+        self._idle_looks = 0
+        self._closes_early = False
         self.plan = self._planned(0.0)
 
     @property
     def quorum(self) -> int:
-        """K for the switch: the plan's, or the deltas that have come once the deadline has passed."""
-        return max(len(self._arrived), 1) if self._closed_early else self.plan.quorum
+        """K for the switch: the plan's, or 1 to close the round with what it holds.
+
+        1 and not the number of deltas that rank 0 has heard of: one of these may be in the round before.
+        """
+        return 1 if self._closes_early else self.plan.quorum
 
     def handed_in(self, client: int, turns: int, seconds: float, loss: float | None) -> None:
         """A client has handed a delta in."""
@@ -47,7 +54,7 @@ class Steering:
             for client in (self.plan.clients or frozenset()) & present - self._arrived:
                 self.roster.missed(client, self._round)
             self._round, self._began_s, self._present = round, now_s, present
-            self._arrived, self._closed_early = set(), False
+            self._arrived, self._idle_looks, self._closes_early = set(), 0, False
             self.plan = self._planned(now_s)
             return True
         if present != self._present:
@@ -55,8 +62,11 @@ class Steering:
             self.plan = self._planned(now_s)
             return True
         deadline_s = self.plan.deadline_s
-        if deadline_s is not None and self._arrived and now_s >= self._began_s + deadline_s:
-            self._closed_early = True
+        late = deadline_s is not None and now_s >= self._began_s + deadline_s
+        selected = present if self.plan.clients is None else self.plan.clients & present
+        self._idle_looks = self._idle_looks + 1 if selected <= self._arrived else 0
+        if (late and self._arrived) or self._idle_looks >= IDLE_LOOKS:
+            self._closes_early = True
         return self.quorum != before
 
     def _planned(self, now_s: float) -> RoundPlan:
