@@ -24,7 +24,8 @@ Floats = npt.NDArray[np.float64]
 Turn = Callable[[int, int, Floats, float], tuple[Floats, float]]
 """(client, number of its turn, weights, factor of the rate) to (weights after it, loss)."""
 MAX_EVENTS = 1_000_000
-"""Looks at a round that nothing can close any more count as well."""
+MAX_IDLE_LOOKS = 5
+"""Looks at a round without any event to come, after which it never closes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +103,15 @@ class Simulation:
             self._at(goes_s, lambda client=client: self._leave(client))
             self._at(comes_s, lambda client=client: self._come(client))
         self._all_begin()
+        idle = 0
         for _ in range(MAX_EVENTS):
-            if self._version >= self._rounds:
+            if self._version >= self._rounds or idle == MAX_IDLE_LOOKS:
                 break
             if not self._events:
                 self._look()
+                idle += 1
                 continue
+            idle = 0
             self._now, _, event = heapq.heappop(self._events)
             event()
         if self._version < self._rounds:
