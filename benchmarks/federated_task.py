@@ -21,7 +21,7 @@ LEAST_SAMPLES = 2
 BATCH = 16
 LEAST_STEPS = 10
 """Of a turn: an epoch of a small client's samples is done again until it has taken so many."""
-LEARNING_RATE = 0.1
+LEARNING_RATE = 0.3
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
