@@ -64,7 +64,7 @@ class _Client:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulated training."""
+    """The rounds of one simulated training, and its accounts."""
 
     times_s: list[float]
     """End of each round."""

@@ -15,12 +15,12 @@ from fanin.examples import digits
 
 CLASSES = 10
 CONCENTRATION = 0.3
-"""Of the Dirichlet distribution from which each class is dealt out."""
+"""Concentration of the Dirichlet distribution that deals out each class."""
 LEAST_SAMPLES = 2
 """Every client has so many at least."""
 BATCH = 16
 LEAST_STEPS = 10
-"""Of a turn: an epoch of a small client's samples is done again until it has taken so many."""
+"""Steps that a turn has at least: an epoch of a small client is repeated until it has taken so many."""
 LEARNING_RATE = 0.3
 
 Floats = npt.NDArray[np.float32]

@@ -32,7 +32,7 @@ FORWARD_S = (0.004, 0.0025)
 """Sleep of each stage in a forward pass; a backward pass takes twice as long."""
 SLOW_PROBABILITY, SLOW_FACTOR = 0.1, 4.0
 MICROBATCHES_PER_STEP = 4
-"""Of 1F1B, which flushes after each step."""
+"""Microbatches of a step of 1F1B, which flushes after each."""
 TARGET = 0.9
 
 
@@ -46,7 +46,7 @@ class Stage(nn.Module):
         self._index, self._draw = index, draw
 
     def forward(self, values: Tensor) -> Tensor:
-        """Activations (samples, HIDDEN), or logits; it takes as long as the emulated work, and so does its backward."""
+        """Activations (samples, HIDDEN), or logits; both passes sleep for the emulated work."""
         values = self.layers(values)
         if self._draw is not None:
             seconds = FORWARD_S[self._index] * (SLOW_FACTOR if self._draw.random() < SLOW_PROBABILITY else 1.0)

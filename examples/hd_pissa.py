@@ -121,7 +121,7 @@ def data(worker: int, step: int, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gradient(weight: Tensor, inputs: Tensor, wanted: Tensor) -> Tensor:
-    """Of the mean squared error with respect to the matrix."""
+    """Gradient of the mean squared error with respect to the matrix."""
     return 2 * (inputs @ weight.T - wanted).T @ inputs / wanted.numel()
 
 

@@ -13,7 +13,7 @@ class ClientRecord:
     """Measurements of one client that is present now."""
 
     client: int
-    """Its rank."""
+    """Rank of the client in its group."""
     samples: int
     """Samples that its deltas are computed from."""
     seconds: tuple[float, ...] = ()

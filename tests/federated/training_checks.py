@@ -20,7 +20,7 @@ from fanin.host.torch import Federated
 
 WIDTH, CLASSES = 24, 4
 SAMPLES = (64, 16, 32, 48)
-"""Of each client: unlike, so that weights matter."""
+"""Samples of each client: unlike, so that weights matter."""
 
 
 def make_model() -> nn.Sequential:

@@ -348,8 +348,8 @@ STALENESS = (
         "Staleness-aware async SGD",
         "learning rate divided by staleness",
         "in part",
-        "One option (`staleness_rate=True`), and the row `rate-by-age` of `fanin bench staleness`. The page on staleness "
-        "has no figures of it.",
+        "One option (`staleness_rate=True`), and the row `rate-by-age` of `fanin bench staleness`. The page on "
+        "staleness has no figures of it.",
         (
             "fanin bench staleness --modes synchronous,skip,rate-by-age",
             "tests/stale/test_rounds.py::test_the_rate_is_divided_by_the_staleness",
@@ -361,8 +361,8 @@ STALENESS = (
         "gradients compensated by a predicted loss",
         "in part",
         "One option (`predict_loss=True`), with a trend of each worker's own losses in place of the paper's LSTM at a "
-        "parameter server, and the row `predicted-loss` of `fanin bench staleness`. The page on staleness has no figures "
-        "of it.",
+        "parameter server, and the row `predicted-loss` of `fanin bench staleness`. The page on staleness has no "
+        "figures of it.",
         (
             "fanin bench staleness --modes synchronous,skip,predicted-loss",
             "tests/stale/test_prediction.py::test_an_exponential_decay_is_predicted_exactly",
@@ -390,8 +390,8 @@ STALENESS = (
         "asynchronous model-parallel updates",
         "in part",
         "Stages of a pipeline, two replicas each, apply their gradients through stale rounds of their own, without a "
-        "flush, and reach 90 % on digits ([federated.md](federated.md)). That this is 1.2 times as fast as 1F1B was not "
-        "shown.",
+        "flush, and reach 90 % on digits ([federated.md](federated.md)). That this is 1.2 times as fast as 1F1B was "
+        "not shown.",
         (
             f"{EXAMPLES}[check_ampnet_stages_learn_without_a_flush]",
             "torchrun --nproc-per-node 4 -m fanin.examples.ampnet --check",
@@ -440,8 +440,8 @@ STALENESS = (
         "Layer-wise asynchronous FL with temporally weighted aggregation",
         "shallow and deep layers at different rates, weights by age",
         "in part",
-        "A policy of federated training: deep layers have rounds of their own, one in three, and weights fall with age. "
-        "It sends 26 % fewer bytes to equal accuracy on unlike data, and 33 to 39 % on even data "
+        "A policy of federated training: deep layers have rounds of their own, one in three, and weights fall with "
+        "age. It sends 26 % fewer bytes to equal accuracy on unlike data, and 33 to 39 % on even data "
         "([federated.md](federated.md)).",
         (
             f"{FEDERATED}[check_deep_layers_travel_every_few_rounds]",
@@ -547,8 +547,8 @@ PARALLELISM = (
         "HD-PiSSA",
         "different adapters per worker, their deltas aggregated",
         "works",
-        "An example trains adapters of unlike singular directions on 4 workers; their changes meet by a gather or a sum, "
-        "whichever is smaller, and equal those of one process. The change has 8 times LoRA's rank at least.",
+        "An example trains adapters of unlike singular directions on 4 workers; their changes meet by a gather or a "
+        "sum, whichever is smaller, and equal those of one process. The change has 8 times LoRA's rank at least.",
         (
             f"{EXAMPLES}[check_hd_pissa_is_one_process_by_gather_and_by_sum]",
             "torchrun --nproc-per-node 4 -m fanin.examples.hd_pissa --check",

@@ -12,5 +12,5 @@ class FedAvg(FederatedPolicy):
     name = "fedavg"
 
     def plan(self, view: FederationView) -> RoundPlan:
-        """As many deltas as clients."""
+        """A round of one delta from every client."""
         return RoundPlan(quorum=len(view.clients))

@@ -116,7 +116,8 @@ class Federated:
         steering = Steering(self._policy, rounds, everyone)
         self._plan_round, self._plan = 0, steering.plan
         outer = outer or (lambda parameters: torch.optim.SGD(parameters, lr=1.0))
-        stale = self._options.stale(steering.plan.quorum)
+        # K = N, which a newcomer knows as well; rank 0 sets the plan's at its first look.
+        stale = self._options.stale(dist.get_world_size(self._group))
         most = max(everyone.values())
         self._deep = DeepLayers(self._group, model, sorted(deep, key=names.index), outer, stale, rounds=rounds,
             every=self._policy.deep_every, samples_most=most, weigh=self._weigh) if deep else None  # fmt: skip

@@ -149,7 +149,7 @@ class FederatedPart:
                 weigh=self._weigh,
             )
         # No client has trained yet: weights are what deltas are measured by, and alike on all clients.
-        largest = max(1.0, *(float(each.abs().max()) for each in self.shared))
+        largest = max(1.0, *(float(each.detach().abs().max()) for each in self.shared))
         return StaleJob.found(
             group,
             POLICY,
