@@ -30,7 +30,9 @@ from fanin.settings import Bounds, Named, OneOf, Words, check_bounds
 
 NARROW = "-8"
 """At the end of a mode's name: in 8 bits."""
-MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", "quorum", "skip", "skip-8")
+ASYNCHRONOUS = ("quorum", "skip", "skip-8", "rate-by-age", "predicted-loss")
+"""Modes of AsynchronousOptimizer, all with the policy `skip`."""
+MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", *ASYNCHRONOUS)
 SLOW_WORKER = ("slow-worker", "slow-worker-over-links")
 """Conditions in which the last rank is slower, always."""
 TASKS = ("digits", "text")
@@ -344,7 +346,7 @@ def plot(plan: Plan, rows: list[Row]) -> None:
     conditions = [condition for condition in plan.conditions if any(row.condition == condition for row in rows)]
     figure = Figure(figsize=(4 * len(conditions) + 1, 7), layout="constrained")
     axes = figure.subplots(2, len(conditions), squeeze=False, sharey="row")
-    colors = mpl.color_sequences["tab10"]
+    colors = mpl.color_sequences["tab20"]  # one for each of MODES
     for column, condition in enumerate(conditions):
         for row in (row for row in rows if row.condition == condition):
             seconds, losses, accuracies = zip(*row.points, strict=True)

@@ -1,6 +1,8 @@
 """One rank of `fanin bench staleness`: trains the same network in every mode, one after the other, and reports curves.
 
-The modes whose names end in -8 have lanes of 8 bits that keep their bits in sums ("8" of `Options.lanes`).
+The mode `rate-by-age` is `skip` with gradients divided by their age, `predicted-loss` is `skip` with gradients weighed
+by the loss that is predicted for when they land. The modes whose names end in -8 have lanes of 8 bits that keep their
+bits in sums ("8" of `Options.lanes`).
 
 A step's length is dominated by an emulated compute time: the rank sleeps, as long as the condition says, where a
 larger model would compute. The gradients are real, so what staleness does to learning is real too. The clock starts
@@ -27,7 +29,7 @@ from fanin.benchmarks import trainee
 from fanin.benchmarks.allreduce_worker import group_of
 from fanin.benchmarks.ranks import asked_of, group_of_ranks, progress, report
 from fanin.benchmarks.rivals import Rival
-from fanin.benchmarks.staleness import NARROW, SLOW_WORKER, Asked
+from fanin.benchmarks.staleness import ASYNCHRONOUS, NARROW, SLOW_WORKER, Asked
 from fanin.examples import digits
 from fanin.examples.tasks import TASKS
 from fanin.examples.train import cross_entropy, replica_hash
@@ -242,6 +244,8 @@ def train_apart(mode: str, training: Training, steps: int) -> Outcome:
             tune=SemiAsynchronousQuorum(bound=4) if mode == "quorum" else None,
             lanes="8" if mode.endswith(NARROW) else None,
         ),
+        staleness_rate=mode == "rate-by-age",
+        predict_loss=mode == "predicted-loss",
     )
     step, before = -WARM_UP_STEPS, 0
     while not optimizer.finished:
@@ -261,7 +265,7 @@ def run(mode: str, task: str, conditions: Conditions, steps: int, groups: dict[s
     training = Training(task, conditions)
     outcome = (
         train_apart(mode, training, steps)
-        if mode.removesuffix(NARROW) in ("quorum", "skip")
+        if mode in ASYNCHRONOUS
         else train_together(mode, training, steps, groups.get(mode))
     )
     points = training.curve.points

@@ -83,6 +83,9 @@ BENCHMARKS = {
         "Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."
     ),
     "allreduce": Benchmark("Time torch.distributed.all_reduce over fanin and its rivals.", page=True),
+    "federated": Benchmark(
+        "Train federated clients of unlike data and speeds by six policies, for real and simulated.", extra="demo"
+    ),
     "cost": Benchmark(
         "Processor time of an all-reduce per call and host, beside gloo's, and what links need of it (root)."
     ),

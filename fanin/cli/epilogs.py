@@ -56,6 +56,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sudo fanin bench network --workers 8 --rate 100mbit --against gloo,mpi",
         "sudo fanin bench network --workers 4 --rate 1gbit --bytes 65536,1048576,26214400 --steps 5",
     ),
+    "federated": (
+        "fanin bench federated",
+        "fanin bench federated --clients 0 --partitions dirichlet --seeds 3",
+        "fanin bench federated --simulated 0 --policies fedavg,fedsa --json rows.json",
+    ),
     "meetings": (
         "sudo fanin bench meetings --task digits --rate 4mbit",
         "sudo fanin bench meetings --task text --rate 100mbit --steps 48 --step-ms 100 --repeats 1 --conditions even",

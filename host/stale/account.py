@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fanin.errors import FaninError
 
-CONTRIBUTED, PASSED_LATE, PASSED_DRAIN, PASSED_FLUSH, PASSED_ABSENT = "C", "P", "D", "F", "A"
+CONTRIBUTED, PASSED_LATE, PASSED_DRAIN, PASSED_FLUSH, PASSED_ABSENT, PASSED_IDLE = "C", "P", "D", "F", "A", "I"
 """Uses of a base: a letter each in `Account.bases`."""
 
 
@@ -49,7 +49,7 @@ class Account:
     """Contributions by age: the base they were made for less the version that they were computed on."""
     bases: list[str] = field(default_factory=list)
     """By base: a letter of CONTRIBUTED, PASSED_LATE, PASSED_DRAIN, PASSED_FLUSH, PASSED_ABSENT (a newcomer's, before it
-    had the weights)."""
+    had the weights), PASSED_IDLE (training asked for it)."""
     contributors: list[int] = field(default_factory=list)
     """By round: contributions in the first chunk's result."""
     accepted_chunks: npt.NDArray[np.int64] = field(init=False)
@@ -88,7 +88,8 @@ class Account:
             f"rank {self.rank}: {self.handed_in} gradients handed in, {self.contributed} contributed{reasons}; "
             f"{len(self.bases)} bases, {self.contributions} contributions, {self.passes} passes "
             f"({self.bases.count(PASSED_LATE)} late, {self.bases.count(PASSED_DRAIN)} drains, "
-            f"{self.bases.count(PASSED_FLUSH)} at the end, {self.bases.count(PASSED_ABSENT)} before it came); "
+            f"{self.bases.count(PASSED_FLUSH)} at the end, {self.bases.count(PASSED_ABSENT)} before it came, "
+            f"{self.bases.count(PASSED_IDLE)} idle); "
             f"{self.clipped_elements} elements clipped"
         )
 

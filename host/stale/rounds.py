@@ -20,6 +20,7 @@ Rules of this file
   |                                               | DROP                                    | drop it; look again   |
   |                                               | FOLD                                    | fold it; look again   |
   |                                               | FOLD_AND_PASS                           | fold it; pass, late   |
+  | is one that training passes (`pass_base`)     | (none is ready)                         | pass, at once         |
   | round b was heard of, and `passes_over`       | (none is ready)                         | pass, late            |
   |                                               |                                         | none: wait            |
 
@@ -47,6 +48,7 @@ from fanin.host.stale.account import (
     PASSED_ABSENT,
     PASSED_DRAIN,
     PASSED_FLUSH,
+    PASSED_IDLE,
     PASSED_LATE,
     Account,
 )
@@ -99,6 +101,8 @@ class StaleRounds:
     """Whether what is ready is what was folded before the flush: its last chance, so no policy is asked."""
     _passes_next: bool = False
     """Whether this base is passed: its gradient was folded, or a flush has one more base and nothing was folded."""
+    _idle_bases: int = 0
+    """Bases that training passes, and that are not passed yet."""
 
     @property
     def ready(self) -> bool:
@@ -131,6 +135,10 @@ class StaleRounds:
         """A gradient was handed in that is not fit to be contributed."""
         self.account.handed_in += 1
         self.account.dropped[reason] += 1
+
+    def pass_base(self) -> None:
+        """Training has nothing for one of the next bases, and nobody is to wait for it."""
+        self._idle_bases += 1
 
     def hear(self, base: int) -> None:
         """Round `base` is over."""
@@ -172,6 +180,9 @@ class StaleRounds:
         if self._passes_next:
             self._passes_next = False
             return self._decide(PASSED_FLUSH if self.end is not None else PASSED_LATE)
+        if self._idle_bases:
+            self._idle_bases -= 1
+            return self._decide(PASSED_IDLE)
         if self._heard > self.base and self.policy.passes_over:
             return self._decide(PASSED_LATE)
         return None

@@ -152,6 +152,12 @@ class StaleRunner:
             self._watch_drops()
             self._advance()
 
+    def pass_base(self) -> None:
+        """Pass one of the next bases at once: training has nothing to contribute to it. For any thread."""
+        with self._changed:
+            self._rounds.pass_base()
+            self._advance()
+
     @property
     def dropped_share(self) -> float:
         """Share of the last gradients that training handed in that were too old, 0..1."""

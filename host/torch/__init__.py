@@ -14,6 +14,7 @@ from fanin.torch_versions import require_torch
 if TYPE_CHECKING:
     from fanin.host.torch.training.asynchronous import AsynchronousOptimizer
     from fanin.host.torch.training.codec_hook import CodecState, codec_hook
+    from fanin.host.torch.training.federated import Federated, FederatedOptions
     from fanin.host.torch.training.hooks import LanesState, lanes_hook
     from fanin.host.torch.training.meetings.describe import describe_training
     from fanin.host.torch.training.meetings.local_steps import LocalSteps
@@ -33,6 +34,8 @@ _WHERE = {
     "AsynchronousOptimizer": "asynchronous",
     "CodecState": "codec_hook",
     "Every": "meetings.period",
+    "Federated": "federated",
+    "FederatedOptions": "federated",
     "LanesState": "hooks",
     "LocalSteps": "meetings.local_steps",
     "Membership": "membership",
@@ -64,6 +67,8 @@ __all__ = [
     "CodecState",
     "Every",
     "FaninProcessGroup",
+    "Federated",
+    "FederatedOptions",
     "LanesState",
     "LocalSteps",
     "Membership",

@@ -84,6 +84,10 @@ def test_narrow_modes_and_the_condition_for_large_models_are_asked_for() -> None
     assert set(staleness.CONDITIONS) - set(plan.conditions) == {"slow-worker-over-links"}
 
 
+def test_weights_by_age_and_by_predicted_loss_are_rows_of_the_usual_table() -> None:
+    assert {"rate-by-age", "predicted-loss"} <= set(staleness.Plan().modes)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"task": "speech"}, {"conditions": ("slow",)}, {"modes": ("skip-7",)}, {"slow": 0.5}, {"steps": 4}]
 )

@@ -40,7 +40,14 @@ from fanin.host.stale.scale import ScaleEpochs
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.host.torch.training.accounts import count_newcomer
-from fanin.host.torch.training.stale import StaleJob, StaleOptions, check_shape, layout_for, next_job_name
+from fanin.host.torch.training.stale import (
+    Elements,
+    StaleJob,
+    StaleOptions,
+    check_shape,
+    layout_for,
+    next_job_name,
+)
 from fanin.protocol.control import Refusal
 from fanin.protocol.seal import derived
 
@@ -104,7 +111,7 @@ def come_in(
     options: StaleOptions,
     training: Training,
     *,
-    elements: int,
+    elements: Elements,
     end: int,
     on_result: Callable[[Result], None],
     weigh: Callable[[int], float],

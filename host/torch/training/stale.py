@@ -125,19 +125,27 @@ def next_job_name(group: FaninProcessGroup) -> str:
     return f"{group.job_name}-stale-{numbers[group.job_name]}"
 
 
+Elements = int | Callable[[int], int]
+"""Elements of a round, or a function that says how many from the elements of a chunk, which the job decides."""
+
+
 def layout_for(
-    group: FaninProcessGroup, options: StaleOptions, elements: int, words_per_packet: int, flows: tuple[int, ...]
+    group: FaninProcessGroup, options: StaleOptions, elements: Elements, words_per_packet: int, flows: tuple[int, ...]
 ) -> Layout:
     """The shape of the rounds of a model with so many elements, over shards with so many flows each, or at one."""
-    return Layout(
-        elements=elements,
-        words_per_packet=words_per_packet,
-        flows=flows,
-        weights=group.meeting.spread.weights if len(flows) > 1 else (1,),
-        lanes=group.options.lanes_number if options.lanes is None else lanes_number(options.lanes),
-        workers=dist.get_world_size(group),
-        staleness=options.largest_staleness,
-    )
+
+    def layout(count: int) -> Layout:
+        return Layout(
+            elements=count,
+            words_per_packet=words_per_packet,
+            flows=flows,
+            weights=group.meeting.spread.weights if len(flows) > 1 else (1,),
+            lanes=group.options.lanes_number if options.lanes is None else lanes_number(options.lanes),
+            workers=dist.get_world_size(group),
+            staleness=options.largest_staleness,
+        )
+
+    return layout(elements if isinstance(elements, int) else elements(layout(1).chunk_elements))
 
 
 def check_shape(session: JoinedSession, layout: Layout) -> None:
@@ -224,7 +232,7 @@ class StaleJob:
         policy: str,
         options: StaleOptions,
         *,
-        elements: int,
+        elements: Elements,
         largest: float,
         end: int | None,
         on_result: Callable[[Result], None],

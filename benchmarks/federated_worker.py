@@ -1,0 +1,118 @@
+"""One client of `fanin bench federated`: trains with every policy on every split through the switch, one after another.
+
+A turn's length is emulated: the client sleeps until its turn has lasted as long as its speed says. The deltas are real.
+Rank 0 keeps the shared weights of each round, and measures them when the run is over.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from itertools import product
+
+import torch
+import torch.distributed as dist
+
+from fanin.benchmarks.federated import Asked, rounds_of
+from fanin.benchmarks.federated_task import Learner, turn_s
+from fanin.benchmarks.ranks import asked_of, group_of_ranks, progress, report
+from fanin.host.federated.policies import make_policy
+from fanin.host.stale.account import Account
+from fanin.host.torch import Federated
+
+ELEMENT_BYTES = 4
+
+
+class Watch:
+    """Rank 0's record of the rounds: when each ended, and with which shared weights."""
+
+    def __init__(self, rounds: int) -> None:
+        self.rounds = rounds
+        self.started_s = 0.0
+        self.federated: Federated | None = None
+        self.seconds: list[float] = []
+        self.weights: list[list[torch.Tensor]] = []
+
+    def note(self, version: int) -> None:
+        """Called in the engine's thread after each round."""
+        if self.federated is not None and version <= self.rounds:
+            self.seconds.append(time.perf_counter() - self.started_s)
+            self.weights.append(self.federated.shared())
+
+
+def bytes_by_round(
+    accounts: list[list[Account]], elements: list[int], rounds: int, deep_every: int, clients: int
+) -> list[int]:
+    """Payload bytes of all clients, both ways, up to the end of each round; `elements` of the parts."""
+    total, totals = 0, []
+    for round in range(rounds):
+        total += (accounts[0][0].contributors[round] + clients) * elements[0]
+        if len(accounts) > 1 and (round + 1) % deep_every == 0:
+            total += (accounts[1][0].contributors[(round + 1) // deep_every - 1] + clients) * elements[1]
+        totals.append(ELEMENT_BYTES * total)
+    return totals
+
+
+def run(asked: Asked, partition: str, seed: int, name: str) -> None:
+    """One training; every client takes part, and rank 0 reports it."""
+    client = dist.get_rank()
+    learner = Learner(partition, asked.clients, seed)
+    rounds, policy = rounds_of(name, asked.rounds), make_policy(name)
+    draw, watch = random.Random(1000 * seed + client), Watch(rounds)
+    federated = Federated(
+        learner.network,
+        samples=learner.samples[client],
+        rounds=rounds,
+        policy=policy,
+        on_round=watch.note if client == 0 else None,
+    )
+    dist.barrier()
+    watch.started_s, watch.federated = time.perf_counter(), federated
+    number = 0
+    while federated.begin():
+        ends_s = time.perf_counter() + turn_s(asked.turn_ms / 1e3, client, learner.samples, draw)
+        loss = learner.turn(client, number, federated.rate)
+        time.sleep(max(ends_s - time.perf_counter(), 0.0))
+        federated.hand_in(loss)
+        number += 1
+    accounts = federated.flush()
+    if client == 0:
+        deep = policy.deep([name for name, _ in learner.network.named_parameters()])
+        sizes = [0, 0]
+        for name_of, parameter in learner.network.named_parameters():
+            sizes[name_of in deep] += parameter.numel()
+        ordered = _in_model_order(learner, deep)
+        report(
+            {
+                "partition": partition,
+                "policy": name,
+                "seed": seed,
+                "seconds": watch.seconds,
+                "bytes": bytes_by_round(accounts, sizes, rounds, policy.deep_every, asked.clients),
+                "accuracies": [learner.accuracy([each[at] for at in ordered]) for each in watch.weights],
+                "handed_in": sum(each.handed_in for each in accounts[0]),
+                "dropped": sum(sum(each.dropped.values()) for each in accounts[0]),
+            }
+        )
+    dist.barrier()
+
+
+def _in_model_order(learner: Learner, deep: frozenset[str]) -> list[int]:
+    """Places in `Federated.shared()` of the model's parameters, in their order: there, deep ones come last."""
+    names = [name for name, _ in learner.network.named_parameters()]
+    shared = [name for name in names if name not in deep] + [name for name in names if name in deep]
+    return [shared.index(name) for name in names]
+
+
+def main() -> None:
+    """Take part in what the command line asks for."""
+    asked = asked_of(Asked, __doc__)
+    with group_of_ranks("fanin"):
+        runs = list(product(range(asked.seeds), asked.partitions, asked.policies))
+        for number, (seed, partition, policy) in enumerate(runs, start=1):
+            run(asked, partition, seed, policy)
+            progress(f"run {number} of {len(runs)}: {policy}, {partition}, seed {seed}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Federated training without torch: policies, the roster they judge by, weights in sums (docs/federated.md)."""

@@ -1,0 +1,31 @@
+"""FedBuff (Nguyen et al., AISTATS 2022): a buffer of K deltas makes a round, and nobody waits."""
+
+from __future__ import annotations
+
+from fanin.errors import ConfigurationError
+from fanin.host.federated.policies.policy import FederatedPolicy
+from fanin.host.federated.view import FederationView, RoundPlan
+
+
+class FedBuff(FederatedPolicy):
+    """The K-th delta closes a round; a delta weighs its samples / sqrt(1 + age).
+
+    `quorum`: K, or None for half of the clients that are present.
+    """
+
+    name = "fedbuff"
+    waits = False
+
+    def __init__(self, quorum: int | None = None) -> None:
+        if quorum is not None and quorum < 1:
+            raise ConfigurationError(f"quorum = {quorum}; a round takes at least one delta")
+        self._quorum = quorum
+
+    def plan(self, view: FederationView) -> RoundPlan:
+        """K, at most the clients that are present."""
+        present = len(view.clients)
+        return RoundPlan(quorum=min(self._quorum or max(present // 2, 1), present))
+
+    def weight(self, samples: int, version: int, round: int) -> float:
+        """The paper's discount by age, times the samples."""
+        return float(samples / (1 + round - version) ** 0.5)

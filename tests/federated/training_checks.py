@@ -1,0 +1,149 @@
+"""Federated training on real ranks with a real switch. Run by tests/torch/rank_main.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.host.federated.policies import POLICIES
+from fanin.host.federated.policies.fed_avg import FedAvg
+from fanin.host.federated.policies.fed_buff import FedBuff
+from fanin.host.federated.policies.layer_wise import LayerWise
+from fanin.host.federated.policies.policy import FederatedPolicy
+from fanin.host.stale.account import Account
+from fanin.host.torch import Federated
+
+WIDTH, CLASSES = 24, 4
+SAMPLES = (64, 16, 32, 48)
+"""Samples of each client: unlike, so that weights matter."""
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(WIDTH, 48), nn.Tanh(), nn.Linear(48, CLASSES))
+
+
+def data(client: int) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs = torch.randn(SAMPLES[client], WIDTH, generator=torch.Generator().manual_seed(client))
+    return inputs, inputs[:, :CLASSES].argmax(dim=1)
+
+
+def turn(model: nn.Module, client: int, rate: float = 0.2) -> torch.Tensor:
+    """Two local steps on all of a client's data."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    inputs, targets = data(client)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+    return loss
+
+
+def compute(times: int) -> None:
+    """Be slow by having more to compute."""
+    for _ in range(10 * times):
+        torch.mm(torch.ones(128, 128), torch.ones(128, 128))
+
+
+def train(client: int, policy: FederatedPolicy | str, rounds: int, **given: Any) -> tuple[nn.Module, Federated]:
+    model = make_model()
+    federated = Federated(model, samples=SAMPLES[client], rounds=rounds, policy=policy, **given)
+    while federated.begin():
+        loss = turn(model, client, 0.2 * federated.rate)
+        compute(client)  # unlike speeds
+        federated.hand_in(loss)
+    expect_balance(federated.flush(), federated)
+    return model, federated
+
+
+def expect_balance(accounts: list[list[Account]], federated: Federated) -> None:
+    for of_part, own in zip(accounts, federated.accounts, strict=True):
+        for account in of_part:
+            assert account.handed_in == account.contributed + sum(account.dropped.values())
+        assert set(own.dropped) <= {"at the end"}
+        assert sum(account.contributed for account in of_part) == sum(of_part[0].contributors)
+
+
+def expect_identical(model: nn.Module, size: int) -> None:
+    bits = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
+    everyones = [torch.empty_like(bits) for _ in range(size)]
+    dist.all_gather(everyones, bits)
+    assert all(torch.equal(bits, other) for other in everyones), "replicas differ"
+
+
+def check_every_policy_trains_to_identical_replicas_and_a_balance(rank: int, size: int) -> None:
+    for name in POLICIES:
+        model, federated = train(rank, name, 9)
+        assert federated.finished, name
+        expect_identical(model, size)
+
+
+def check_fedavg_is_the_mean_by_samples(rank: int, size: int) -> None:
+    model, _ = train(rank, FedAvg(), 3)
+    expected = make_model()
+    for _ in range(3):
+        ends = []
+        for client in range(size):
+            replica = make_model()
+            replica.load_state_dict(expected.state_dict())
+            turn(replica, client)
+            ends.append([each.detach() for each in replica.parameters()])
+        with torch.no_grad():
+            for parameter, *values in zip(expected.parameters(), *ends, strict=True):
+                weighted = sum(count * value for count, value in zip(SAMPLES, values, strict=True))
+                parameter.copy_(weighted / sum(SAMPLES))
+    for one, other in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def check_a_round_closes_without_those_who_still_compute(rank: int, size: int) -> None:
+    model = make_model()
+    federated = Federated(model, samples=1, rounds=12, policy=FedBuff(quorum=2))
+    late = False
+    while federated.begin():
+        turn(model, rank)
+        if rank == size - 1 and not late:
+            until = federated.version + 3
+            while federated.version < until:  # rounds go on without this client
+                compute(1)
+            late = True
+        federated.hand_in()
+    accounts = federated.flush()[0]
+    assert min(accounts[0].contributors[:12]) >= 1
+    assert accounts[size - 1].contributed < accounts[0].contributed
+    expect_identical(model, size)
+
+
+def check_deep_layers_travel_every_few_rounds(rank: int, size: int) -> None:
+    model = make_model()
+    federated = Federated(model, samples=SAMPLES[rank], rounds=10, policy=LayerWise(deep_every=3, fraction=0.5))
+    while federated.begin():
+        turn(model, rank)
+        federated.hand_in()
+    shallow, deep = federated.flush()
+    assert len(shallow[0].contributors) == 10 + 2, "the flush takes S rounds more"
+    assert len(deep[0].contributors) == 3
+    assert 0 < sum(account.contributed for account in deep) <= 3 * size
+    expect_identical(model, size)
+
+
+def check_what_a_client_does_wrong_is_named(rank: int, size: int) -> None:
+    model = make_model()
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        Federated(model, samples=0, rounds=1)
+    with pytest.raises(ConfigurationError, match="must be one of fedavg"):
+        Federated(model, samples=1, rounds=1, policy="fedprox")
+    federated = Federated(model, samples=1, rounds=2, policy="fedavg")
+    with pytest.raises(ConfigurationError, match="without begin"):
+        federated.hand_in()
+    with pytest.raises(UnsupportedError, match="FANIN_ON_WORKER_LOSS=continue"):
+        federated.leave()
+    while federated.begin():
+        federated.hand_in()
+    federated.flush()

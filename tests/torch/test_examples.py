@@ -1,0 +1,22 @@
+"""Examples that train through the switch, each against one process or a central result."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.torch.job import Outcomes, checks_of, run_checks
+
+pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'fanin[demo]'")
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+CHECKS = "tests.torch.example_checks"
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Outcomes:
+    """One launch for all checks."""
+    return run_checks(CHECKS, 4)
+
+
+@pytest.mark.parametrize("check", checks_of(CHECKS))
+def test_example(outcomes: Outcomes, check: str) -> None:
+    outcomes.expect_ok(check)
