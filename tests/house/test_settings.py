@@ -23,23 +23,23 @@ from fanin.settings import Bounds, Lanes, Named, Numbers, OneOf, Words, check_bo
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Settings of nothing."""
+    """A record with a field of each kind."""
 
     workers: Annotated[int, Bounds(2, 32)] = 4
-    """Ranks,
+    """Number of ranks,
     in all."""
     sizes: Annotated[Numbers, Named("bytes"), Bounds(4)] = (4096,)
-    """Bytes of a tensor."""
+    """Bytes of the whole tensor."""
     lanes: Lanes = (32, "4/8")
-    """Lane widths."""
+    """Lane widths to be measured."""
     device: Annotated[str, OneOf("cpu", "cuda")] = "cpu"
-    """Device of tensors."""
+    """Device of all of the tensors."""
     which: Annotated[Words, OneOf("reduce", "broadcast")] = ()
-    """Collectives."""
+    """Collectives to be measured in turn."""
     rate_bit_s: Annotated[Rate, Named("rate")] = 1e8
-    """Rate of links."""
+    """Rate of every link, each way."""
     rates: Rates = ()
-    """Rates of links."""
+    """Rates of links, one after another."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -76,14 +76,14 @@ def test_rates_are_read_back_from_their_texts(rate: float | None) -> None:
 
 
 def test_docstrings_of_fields_are_the_help() -> None:
-    assert docstrings(Plan)["workers"] == "Ranks, in all."
+    assert docstrings(Plan)["workers"] == "Number of ranks, in all."
     alone = typer.Typer()
     alone.command()(with_options(Plan, lambda make, typed: print(make().sizes, sorted(typed)), "Does nothing."))
     done = CliRunner().invoke(alone, ["--bytes", "8,16", "--workers", "4"])
     assert done.output == "(8, 16) ['sizes', 'workers']\n"
     text = " ".join(CliRunner().invoke(alone, ["--help"], env={"COLUMNS": "120"}).output.split())
     assert "2<=x<=32" in text
-    assert "Bytes of a tensor." in text
+    assert "Bytes of the whole tensor." in text
 
 
 @pytest.mark.parametrize("name", [*BENCHMARKS, "emulate"])
