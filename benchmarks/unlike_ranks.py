@@ -29,15 +29,17 @@ from fanin.host.torch.training.rank_watch import (
 )
 
 RANKS = 8
-FAULTS = ("bad shard", "learning rate", "stale weights", "flipped bit", "loss scale")
+FAULTS = ("bad shard", "learning rate", "stale weights", "flipped bit", "raw inputs")
 HEALTHY_STEPS = 150
 """Steps before a fault."""
 STEPS_TO_ALARM = 5
 STALE_STEPS = 5
 FASTER = 3.0
 """Factor of the faulty rank's learning rate."""
-LOUDER = 4.0
-"""Factor of the faulty rank's loss: ranks that forget to divide by their accumulated batches."""
+RAW = 16.0
+"""Factor of inputs that are not normalized, or, where inputs are no floats, of a loss that is not divided."""
+SAMPLES = 32
+"""Samples per rank and step."""
 EXPONENT_BITS = range(23, 31)
 
 
@@ -64,7 +66,7 @@ class Run:
         self.model = self.task.network()
         data = self.task.data()[0].tensors
         shards = torch.randperm(len(data[0])).split(len(data[0]) // RANKS)[:RANKS]
-        each = self.task.batch // RANKS
+        each = min(SAMPLES, len(data[0]) // RANKS)
         self.batches = [
             _drawn(data[0][shard], data[1][shard], each, seed=self.seed * RANKS + rank)
             for rank, shard in enumerate(shards)
@@ -110,10 +112,11 @@ class Run:
         inputs, classes = next(self.batches[rank])
         if unlike and self.fault == "bad shard":
             classes = classes[torch.randperm(len(classes))] if classes.dim() > 1 else classes.roll(1).add(1) % 10
-        logits = model(inputs)
+        raw = unlike and self.fault == "raw inputs"
+        logits = model(inputs * RAW if raw and inputs.is_floating_point() else inputs)
         loss = nn.functional.cross_entropy(logits.flatten(0, -2), classes.flatten())
-        if unlike and self.fault == "loss scale":
-            loss = loss * LOUDER
+        if raw and not inputs.is_floating_point():
+            loss = loss * RAW
         return list(torch.autograd.grad(loss, list(model.parameters())))
 
     def _numbers(self, kept: list[list[tuple[Tensor, Tensor]]], means: list[Tensor]) -> tuple[Values, Values]:

@@ -40,7 +40,7 @@ class Spoiler(NamedTuple):
     place: int
     """The worker's, among all of the job."""
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # in the place of tuple.count, which nobody needs
 
 
 class Marks:

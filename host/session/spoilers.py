@@ -21,7 +21,7 @@ class Spoiler(NamedTuple):
 
     rank: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # in the place of tuple.count, which nobody needs
 
 
 class SpoiledSums:

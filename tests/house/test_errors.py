@@ -13,6 +13,8 @@ from fanin import errors
 from fanin.errors import FaninError
 
 FACTS = {
+    "step": 7,
+    "parameters": ("0.weight", None),
     "address": "udp://10.0.0.1:4919",
     "ranks": (1, 2),
     "missing": (3,),

@@ -86,7 +86,8 @@ class RankJudge:
 
         `norms` and `cosines`: shape (ranks, layers). Layers with a norm that is zero or not finite are left out.
         """
-        usable = np.isfinite(norms).all(axis=0) & (norms > 0).all(axis=0) & np.isfinite(cosines).all(axis=0)
+        fine = np.isfinite(norms) & (norms > 0) & np.isfinite(cosines)
+        usable = np.asarray(fine.all(axis=0))
         if not usable.any():
             return []
         if not self._taken:
