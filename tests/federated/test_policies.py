@@ -13,7 +13,7 @@ from fanin.host.federated.policies.fed_buff import FedBuff
 from fanin.host.federated.policies.fed_les_scan import FedLesScan, in_backoff, moving_average
 from fanin.host.federated.policies.fed_sa import FedSA
 from fanin.host.federated.policies.layer_wise import LayerWise
-from fanin.host.federated.view import ClientRecord, FederationView, RoundPlan
+from fanin.host.federated.policies.view import ClientRecord, FederationView, RoundPlan
 
 
 def client(number: int, seconds: float | None = 1.0, **given: object) -> ClientRecord:
