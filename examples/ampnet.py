@@ -113,6 +113,7 @@ def train_stage(rank: int, replicas: int, group: dist.ProcessGroup, count: int, 
         dist.recv(activations := torch.empty(SAMPLES, HIDDEN), rank - 1)
         weights, logits = forward(activations.requires_grad_())
         nn.functional.cross_entropy(logits, labels).backward()
+        assert activations.grad is not None
         sends.append((dist.isend(activations.grad, rank - 1), activations))
         apply(weights)
     while under_way:
