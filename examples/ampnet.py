@@ -107,8 +107,7 @@ def train_stage(rank: int, replicas: int, group: dist.ProcessGroup, count: int, 
             weights, activations = forward(inputs)
             sends.append((dist.isend(activations.detach(), rank + 1), activations))  # (a send that waits would hang)
             under_way.append((weights, activations))
-            if len(under_way) >= in_flight:
-                finish_oldest()
+            finish_oldest() if len(under_way) >= in_flight else None
             continue
         dist.recv(activations := torch.empty(SAMPLES, HIDDEN), rank - 1)
         weights, logits = forward(activations.requires_grad_())
