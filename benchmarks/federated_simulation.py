@@ -7,6 +7,7 @@ one more waiting; what is under way at the end is dropped by name.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -100,8 +101,8 @@ class Simulation:
     def run(self) -> Run:
         """Carry it out to the last round; UnbalancedError where an account does not balance."""
         for client, (goes_s, comes_s) in self._world.absences.items():
-            self._at(goes_s, lambda client=client: self._leave(client))
-            self._at(comes_s, lambda client=client: self._come(client))
+            self._at(goes_s, functools.partial(self._leave, client))
+            self._at(comes_s, functools.partial(self._come, client))
         self._all_begin()
         idle = 0
         for _ in range(MAX_EVENTS):
@@ -116,9 +117,9 @@ class Simulation:
             event()
         if self._version < self._rounds:
             raise FaninError(f"round {self._version} of {self._rounds} never closed under {self._policy.name!r}")
-        for client, account in zip(self._clients, self._accounts, strict=True):
-            account.dropped["at the end"] += len(client.held) + client.computing
-            account.handed_in += client.computing
+        for each, account in zip(self._clients, self._accounts, strict=True):
+            account.dropped["at the end"] += len(each.held) + each.computing
+            account.handed_in += each.computing
             account.in_hand = 0
         if self._count:  # the flush's rounds take what is under way
             self._close()

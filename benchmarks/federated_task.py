@@ -120,4 +120,4 @@ class Learner:
             for parameter, given in zip(self.network.parameters(), weights, strict=True):
                 parameter.copy_(given)
             right = self.network(self._test_inputs).argmax(-1) == self._test_labels
-        return right.float().mean().item()
+        return float(right.float().mean())

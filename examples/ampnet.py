@@ -107,12 +107,12 @@ def train_stage(rank: int, replicas: int, group: dist.ProcessGroup, count: int, 
             weights, activations = forward(inputs)
             sends.append((dist.isend(activations.detach(), rank + 1), activations))  # (a send that waits would hang)
             under_way.append((weights, activations))
-            if len(under_way) >= in_flight:
-                finish_oldest()
+            finish_oldest() if len(under_way) >= in_flight else None
             continue
         dist.recv(activations := torch.empty(SAMPLES, HIDDEN), rank - 1)
         weights, logits = forward(activations.requires_grad_())
         nn.functional.cross_entropy(logits, labels).backward()
+        assert activations.grad is not None
         sends.append((dist.isend(activations.grad, rank - 1), activations))
         apply(weights)
     while under_way:

@@ -16,6 +16,7 @@ import argparse
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,7 +75,8 @@ def rolann(inputs: Tensor, desired: Tensor, add: Sum) -> Tensor:
     gram = add(torch.einsum("so,si,sj->oij", slopes.square(), x, x))
     right = add(torch.einsum("so,si->oi", slopes.square() * before, x))
     penalty = PENALTY * torch.eye(x.shape[1], dtype=torch.float64)
-    return torch.linalg.solve(gram + penalty, right.unsqueeze(-1)).squeeze(-1).T
+    weights: Tensor = torch.linalg.solve(gram + penalty, right.unsqueeze(-1)).squeeze(-1).T
+    return weights
 
 
 def encoder(inputs: Tensor, add: Sum) -> Tensor:
@@ -116,7 +118,8 @@ def by_adam(samples: Tensor, steps: int = 1000) -> Callable[[Tensor], Tensor]:
 
     def errors(given: Tensor) -> Tensor:
         with torch.no_grad():
-            return (network(given) - given).square().mean(dim=1)
+            found: Tensor = (network(given) - given).square().mean(dim=1)
+        return found
 
     return errors
 
@@ -159,7 +162,7 @@ def main() -> None:
     rank, workers = dist.get_rank(), dist.get_world_size()
     samples, test, anomalous = load()
     model = fit(split(samples, workers, arguments.split)[rank], add_over_workers)
-    facts = {"event": "end", "auc": float(roc_auc_score(anomalous, model.errors(test)))}
+    facts: dict[str, Any] = {"event": "end", "auc": float(roc_auc_score(anomalous, model.errors(test)))}
     if arguments.check:
         facts["difference"] = largest_difference(model, fit(samples, lambda tensor: tensor))
         facts["auc_by_adam"] = float(roc_auc_score(anomalous, by_adam(samples)(test)))

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -57,7 +58,8 @@ class Adam:
         self.second = BETAS[1] * self.second + (1 - BETAS[1]) * gradient.square()
         mean = self.first / (1 - BETAS[0] ** self.steps)
         spread = (self.second / (1 - BETAS[1] ** self.steps)).sqrt()
-        return LEARNING_RATE * mean / (spread + EPSILON)
+        change: Tensor = LEARNING_RATE * mean / (spread + EPSILON)
+        return change
 
 
 class Adapter:
@@ -76,7 +78,8 @@ class Adapter:
 
     def product(self, db: Tensor, da: Tensor) -> Tensor:
         """The change of the matrix, shape (rows, columns), that dB and dA make."""
-        return (ALPHA / RANK) * (db @ self.a + self.b @ da - db @ da)
+        change: Tensor = (ALPHA / RANK) * (db @ self.a + self.b @ da - db @ da)
+        return change
 
 
 def gathers(rows: int, columns: int, rank: int, workers: int, lane_bits: int = 32) -> tuple[bool, float, float]:
@@ -168,7 +171,7 @@ def main() -> None:
     for step in range(STEPS):
         weight = weight - exchange.total(*adapter.changes(gradient(weight, *data(worker, step, target))))
     change = weight - start
-    facts = {
+    facts: dict[str, Any] = {
         "event": "end", "exchange": "gather" if by_gather else "sum", "elements_of_gather": of_gather,
         "elements_of_sum": of_sum, "rank_of_change": effective_rank(change), "rank_of_lora": RANK,
         "error_before": float((start - target).norm()), "error": float((weight - target).norm()),

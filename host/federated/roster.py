@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from fanin.host.federated.view import ClientRecord, FederationView
+from fanin.host.federated.policies.view import ClientRecord, FederationView
 
 HISTORY = 32
 """Durations and missed rounds that are kept of each client."""

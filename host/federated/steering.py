@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from fanin.errors import ConfigurationError
 from fanin.host.federated.policies.policy import FederatedPolicy
+from fanin.host.federated.policies.view import RoundPlan
 from fanin.host.federated.roster import Roster
-from fanin.host.federated.view import RoundPlan
 
 IDLE_LOOKS = 2
 """Looks at a round that has every delta it can get, after which it closes with them: they may be on their way."""

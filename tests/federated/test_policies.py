@@ -13,7 +13,7 @@ from fanin.host.federated.policies.fed_buff import FedBuff
 from fanin.host.federated.policies.fed_les_scan import FedLesScan, in_backoff, moving_average
 from fanin.host.federated.policies.fed_sa import FedSA
 from fanin.host.federated.policies.layer_wise import LayerWise
-from fanin.host.federated.view import ClientRecord, FederationView, RoundPlan
+from fanin.host.federated.policies.view import ClientRecord, FederationView, RoundPlan
 
 
 def client(number: int, seconds: float | None = 1.0, **given: object) -> ClientRecord:
@@ -68,14 +68,14 @@ def test_fedlesscan_takes_rookies_first_and_those_in_backoff_last() -> None:
     assert 5 in plan.clients
     assert 0 not in plan.clients
     assert plan.deadline_s is None, "nothing is known of the rookie's speed"
-    assert FedLesScan(fraction=1.0).plan(view(missed, round=10)).clients == {0}
+    assert FedLesScan(fraction=1.0).plan(view(missed, round=10)).clients == frozenset({0})
 
 
 def test_fedlesscan_takes_clients_of_like_speed_and_moves_on_to_slower_ones() -> None:
     clients = [client(number, seconds) for number, seconds in enumerate((1.0, 1.1, 1.05, 9.0, 9.1, 9.05))]
     early = FedLesScan().plan(view(*clients, round=0, rounds=10))
     late = FedLesScan().plan(view(*clients, round=9, rounds=10))
-    assert (early.clients, late.clients) == ({0, 1, 2}, {3, 4, 5})
+    assert (early.clients, late.clients) == (frozenset({0, 1, 2}), frozenset({3, 4, 5}))
     assert early.deadline_s == pytest.approx(1.65)
 
 

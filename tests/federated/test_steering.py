@@ -7,8 +7,8 @@ import pytest
 from fanin.errors import ConfigurationError
 from fanin.host.federated.policies.fed_avg import FedAvg
 from fanin.host.federated.policies.policy import FederatedPolicy
+from fanin.host.federated.policies.view import FederationView, RoundPlan
 from fanin.host.federated.steering import IDLE_LOOKS, Steering
-from fanin.host.federated.view import FederationView, RoundPlan
 
 EVERYONE = frozenset(range(4))
 

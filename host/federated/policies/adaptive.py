@@ -7,7 +7,7 @@ log(loss) per second (fanin/host/stale/quorum.py), smoothed over a few rounds.
 from __future__ import annotations
 
 from fanin.host.federated.policies.policy import FederatedPolicy
-from fanin.host.federated.view import FederationView, RoundPlan
+from fanin.host.federated.policies.view import FederationView, RoundPlan
 from fanin.host.stale.quorum import AdaptiveQuorum
 
 ROUNDS_PER_CHOICE = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fanin.host.federated.policies.policy import FederatedPolicy
-from fanin.host.federated.view import FederationView, RoundPlan
+from fanin.host.federated.policies.view import FederationView, RoundPlan
 
 
 class FedAvg(FederatedPolicy):

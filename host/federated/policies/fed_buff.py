@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fanin.errors import ConfigurationError
 from fanin.host.federated.policies.policy import FederatedPolicy
-from fanin.host.federated.view import FederationView, RoundPlan
+from fanin.host.federated.policies.view import FederationView, RoundPlan
 
 
 class FedBuff(FederatedPolicy):

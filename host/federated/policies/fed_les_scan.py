@@ -16,7 +16,7 @@ import numpy as np
 
 from fanin.errors import ConfigurationError
 from fanin.host.federated.policies.policy import FederatedPolicy
-from fanin.host.federated.view import ClientRecord, FederationView, RoundPlan
+from fanin.host.federated.policies.view import ClientRecord, FederationView, RoundPlan
 
 TIME_ALPHA, MISSED_ALPHA = 0.5, 0.8
 """Weight of the newest value in the moving averages of durations and of missed rounds."""
@@ -86,7 +86,7 @@ def in_backoff(client: ClientRecord, round: int) -> bool:
     """Whether a client missed rounds so lately that others go first."""
     if not client.missed_in_a_row:
         return False
-    return round <= client.missed[-1] + 2 ** min(client.missed_in_a_row - 1, MAX_BACKOFF_EXPONENT)
+    return round <= client.missed[-1] + (1 << min(client.missed_in_a_row - 1, MAX_BACKOFF_EXPONENT))
 
 
 def in_order(clients: Sequence[ClientRecord], view: FederationView) -> list[ClientRecord]:
@@ -94,7 +94,7 @@ def in_order(clients: Sequence[ClientRecord], view: FederationView) -> list[Clie
     if not clients:
         return []
     features = np.array([[duration_s(each), penalty(each, view.round)] for each in clients])
-    longest_s = features[:, 0].max()
+    longest_s = float(features[:, 0].max())
     clusters = defaultdict(list)
     for client, label in zip(clients, labels_of(features), strict=True):
         clusters[label].append(client)

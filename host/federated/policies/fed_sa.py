@@ -7,7 +7,7 @@ slowest client's deltas stay within the bound (fanin/host/stale/quorum.py), whic
 from __future__ import annotations
 
 from fanin.host.federated.policies.policy import FederatedPolicy
-from fanin.host.federated.view import FederationView, RoundPlan
+from fanin.host.federated.policies.view import FederationView, RoundPlan
 from fanin.host.stale.quorum import SemiAsynchronousQuorum
 
 MIN_RATE, MAX_RATE = 0.5, 2.0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fanin.errors import ConfigurationError
 from fanin.host.federated.policies.policy import FederatedPolicy
-from fanin.host.federated.view import FederationView, RoundPlan
+from fanin.host.federated.policies.view import FederationView, RoundPlan
 
 
 class LayerWise(FederatedPolicy):

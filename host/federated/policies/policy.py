@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from fanin.host.federated.view import FederationView, RoundPlan
+from fanin.host.federated.policies.view import FederationView, RoundPlan
 
 
 class FederatedPolicy(ABC):

@@ -29,8 +29,8 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, UnsupportedError
 from fanin.host.federated.policies import make_policy
 from fanin.host.federated.policies.policy import FederatedPolicy
+from fanin.host.federated.policies.view import RoundPlan
 from fanin.host.federated.steering import Steering
-from fanin.host.federated.view import RoundPlan
 from fanin.host.stale.account import Account
 from fanin.host.torch.training.federated_deep import DeepLayers
 from fanin.host.torch.training.federated_part import FederatedPart, Floats, Outer

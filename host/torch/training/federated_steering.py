@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError
+from fanin.host.federated.policies.view import RoundPlan
 from fanin.host.federated.steering import Steering
-from fanin.host.federated.view import RoundPlan
 from fanin.host.session.shards import JoinedSession
 
 LOOK_INTERVAL_S = 0.02
