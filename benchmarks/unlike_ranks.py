@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -101,9 +102,9 @@ class Run:
             yield (*self._numbers(kept, sums), hashes)
             self.past = [*self.past, {name: each.clone() for name, each in self.model.state_dict().items()}]
             self.past = self.past[-STALE_STEPS:] if self.fault == "stale weights" else []
-            for model, stepped in ((self.model, optimizer), (self.own, own_optimizer)):
-                if model is not None and stepped is not None:
-                    for parameter, mean in zip(model.parameters(), sums, strict=True):
+            for trained, stepped in ((self.model, optimizer), (self.own, own_optimizer)):
+                if trained is not None and stepped is not None:
+                    for parameter, mean in zip(trained.parameters(), sums, strict=True):
                         parameter.grad = mean.clone()
                     stepped.step()
             step += 1
@@ -189,7 +190,7 @@ def main() -> None:
                     delays[hashed].append(first[0] - HEALTHY_STEPS + 1)
         print(
             f"{asked.task}: {fault}: the rank is named within {STEPS_TO_ALARM} steps by {len(delays[True])} of "
-            f"{asked.seeds} seeds, after {np.median(delays[True] or [np.nan]):g} (median); by gradients alone "
+            f"{asked.seeds} seeds, after {statistics.median(delays[True] or [0]):g} (median); by gradients alone "
             f"{len(delays[False])}",
             flush=True,
         )

@@ -189,7 +189,7 @@ class Operation:
         chunk = self.words_chunk(item)
         if chunk is None or self.forecasts:  # (no words; or words that say whether the forecast held)
             return True
-        if self.sums_exactly or self._spoiled(agreed):
+        if self._spoiled(agreed):  # all are to hear who has spoiled it
             return True
         first, last = self._kept(*self._elements(chunk))
         own_first, own_last = self._own(first, last) if self.owned else (first, first)

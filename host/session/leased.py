@@ -236,15 +236,15 @@ class LeasedSession:
 
     @property
     def spoiled(self) -> bool:
-        """Whether any sum of the present lease was spoiled, as in `Session.spoiled`."""
+        """Whether any sum of the present lease was spoiled."""
         session = self._session
         return session is not None and session.spoiled
 
     def spoilers_of(self, ticket: int) -> list[Spoiler]:
-        """The ranks that have spoiled that sum of the present lease, as `Session.spoilers_of` says."""
+        """The ranks that have spoiled that sum, which was of the present lease; of an earlier one nobody is known."""
         with self._changed:
-            session, own = self._where(ticket)
-        return [] if session is None or isinstance(own, Exception) else session.spoilers_of(own)
+            found = self._find(ticket)
+        return [] if found.session is None else found.session.spoilers_of(found.ticket)
 
     def joined(self) -> JoinedSession:
         """The membership of the present lease, joined if there is none. Waits for the other ranks to join, too."""

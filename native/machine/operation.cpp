@@ -117,7 +117,7 @@ bool Operation::is_sole(std::uint64_t item) const {
 }
 
 bool Operation::keeps(std::uint64_t item, const std::uint16_t* agreed) const {
-  if (!carries_words(item) || forecasts || keeps_all() || sums_exactly() || spoiled(agreed)) return true;
+  if (!carries_words(item) || forecasts || keeps_all() || spoiled(agreed)) return true;
   const Range wanted = kept(codec_->span(packet(words_chunk(item))));
   return wanted.count() > (owned() ? own(wanted).count() : 0);
 }

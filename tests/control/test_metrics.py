@@ -118,8 +118,9 @@ def test_a_switch_and_a_rank_serve_what_the_table_says() -> None:
     with a_service() as service, exporter("0", service) as exported:
         options, there = Options(metrics="0"), address_of_service(service)
         with Session.join(options=options, switch=there, job_name="seen", rank=0, size=1):
-            assert EXPORTED.port is not None
-            switch, rank = text_at(exported.port), text_at(EXPORTED.port)
+            port = EXPORTED.port
+            assert port is not None
+            switch, rank = text_at(exported.port), text_at(port)
         assert EXPORTED.port is None
     assert {"fanin_switch_rounds_total", "fanin_job_ranks", "fanin_rank_waited_seconds_total"} <= named_in(switch)
     assert 'fanin_rank_last_arrivals_total{job_name="seen",rank="0"} 0.0' in switch

@@ -34,6 +34,7 @@ class FakeEngine:
         self.closed = False
         self.departed = self.cannot_leave = False
         self.path_suspected = 0
+        self.spoiled = 0
         self._submitted = 0
         self._finished: set[int] = set()
         self._changed = threading.Condition()

@@ -119,7 +119,9 @@ def test_the_view_fits_a_terminal_and_says_what_holds_the_job_up() -> None:
     for width in (60, 80, 120):
         console = Console(width=width, file=io.StringIO())
         with console.capture() as captured:
-            console.print(view([HERE], [None], [with_rank(3, waited_us=5_000_000)]), soft_wrap=True)
+            console.print(
+                view([HERE], [FaninError("not asked before")], [with_rank(3, waited_us=5_000_000)]), soft_wrap=True
+            )
         text = " ".join(captured.get().split())
         assert "straggler: job: rank 3 begins its sums later" in text
         assert "…" not in text

@@ -32,7 +32,7 @@ from torch.optim.optimizer import (
 from fanin.errors import NonFiniteError, UnsupportedError
 
 if TYPE_CHECKING:
-    from fanin.host.session.leased import AnySession
+    from fanin.host.session.interface import AnySession
     from fanin.host.session.spoilers import Spoiler
 
 log = logging.getLogger("fanin")
@@ -122,7 +122,7 @@ class NonFinite:
         with self._lock:
             return tuple(self._reports.values())
 
-    def counters(self) -> dict[str, int]:
+    def counters(self) -> dict[str, int | float]:
         """`nonfinite.sums`, `nonfinite.rank.R` for each rank that has spoiled any, `nonfinite.skipped_steps`."""
         with self._lock:
             return {f"nonfinite.{name}": count for name, count in self._counts.items()}

@@ -246,7 +246,8 @@ def layers_of(model: nn.Module) -> list[tuple[str, list[nn.Parameter]]]:
 
 def squared_norm(gradient: Tensor) -> Tensor:
     """Squared norm, a float64 without dimensions, on the gradient's device."""
-    return torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32).double().square()
+    norm: Tensor = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
+    return norm.double().square()
 
 
 def sample_of(gradient: Tensor) -> Tensor:
