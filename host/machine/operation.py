@@ -28,8 +28,8 @@ Rules of this file
   | some are kept, and not all of these its own  |                     | codes and words                             |
   | none are kept, or only its own               |                     | bare: codes, and no words (`keeps` is False) |
 
-  What tells who has spoiled a sum is kept by all, so that all ranks learn it (fanin/numerics/spoilers.py): words of a
-  packet with a block that is not finite, and floats that are summed exactly.
+  Words of a packet with a block that is not finite are kept by all, so that all ranks learn who has spoiled it
+  (fanin/numerics/spoilers.py). Floats that are summed exactly are kept by whom they are for, as any words.
 
 * `source` is only read, and `destination` and `residual` are only written when a chunk's result is stored; so a chunk
   can be encoded again, to the same bits, until then, also where source and destination are the same memory.
