@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,11 +11,15 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
+from fanin.host.torch.collectives.device_parts import DeviceParts
 from fanin.host.torch.device import agreement, lines
 from fanin.host.torch.device.lines import HEAD_BYTES, pinned
 from fanin.host.torch.handles.call import Call
+from fanin.host.torch.handles.completion import Completion
+from fanin.host.torch.handles.failures import Failures
 from fanin.host.torch.meeting.side_store import SideStore
 from fanin.numerics.reduction import EXACT, Element, Operator
+from fanin.options import Options
 from tests.support.host_device import HostDevice
 from tests.torch.device_groups import reducers_of
 from tests.torch.groups import SIZE, groups_of, on_every_rank
@@ -203,3 +207,17 @@ def test_a_ring_has_fewer_slots_where_pinned_memory_is_scarce_and_says_so_where_
     assert (len(memory), slots) == (HEAD_BYTES + 2 * SLOT_BYTES, 2)
     with pytest.raises(FaninError, match="ulimit -l"):
         pinned(ScarceDevice(HEAD_BYTES + SLOT_BYTES), 8, 0)
+
+
+def test_ranks_that_must_know_who_has_spoiled_a_sum_send_cuda_tensors_by_the_host(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Devices quantize without the marks by which a rank is named (docs/nonfinite.md)."""
+    for policy in ("raise", "skip"):
+        failures = Failures("group", 0, 2, [0, 1], policy)
+        options = Options(on_nonfinite=policy)
+        parts = DeviceParts(c10d.HashStore(), "job", 0, 2, timedelta(seconds=1), options, failures, Completion())
+        caplog.clear()
+        made = parts.make(cast(Any, None), torch.device("cuda", 0), cast(Any, None), cast(Any, None))
+        assert made is None
+        assert f"on_nonfinite={policy!r}" in caplog.text
