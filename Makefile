@@ -131,5 +131,5 @@ $(VENV)/demo.stamp: $(VENV)/tools.stamp $(INPUTS)
 
 $(VENV)/dev.stamp: $(VENV)/tools.stamp $(INPUTS)
 	@echo "installing fanin and what its tests need, compiling native/"
-	@$(WITH_HEADERS) FANIN_WARNINGS=error $(PIP) --no-build-isolation --editable '.[dev]'
+	@$(WITH_HEADERS) FANIN_BUILD_WARNINGS=error $(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@ $(VENV)/demo.stamp

@@ -20,7 +20,7 @@ SANITIZER = os.environ.get("FANIN_SANITIZE", "")  # "address,undefined" or "thre
 COMPILING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
 """Commands that compile the extension; others, such as those that ask for metadata, need no compiler."""
 FLAGS = ["-O3", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-g1", "-MMD"]
-if os.environ.get("FANIN_WARNINGS") == "error":  # a developer's compiler, not a user's, which may warn of more
+if os.environ.get("FANIN_BUILD_WARNINGS") == "error":  # a developer's compiler, not a user's, which may warn of more
     FLAGS.append("-Werror")
 LINK = ["-pthread"]
 if SANITIZER:

@@ -95,16 +95,8 @@ class SkipsThePassRule(Slot):
 def machine_of(slot_type: type[Slot]) -> type[SwitchMachine]:
     """A switch machine all of whose slots are of that type."""
 
-    class Job(SwitchJob):
-        def slot(self, index: int) -> Slot:
-            if index not in self.slots:
-                self.slots[index] = slot_type(self.membership)
-            return self.slots[index]
-
-    class Machine(SwitchMachine):
-        job_type = Job
-
-    return Machine
+    job = type("Job", (SwitchJob,), {"slot_type": slot_type})
+    return type("Machine", (SwitchMachine,), {"job_type": job})
 
 
 class MixesGenerations(SwitchMachine):

@@ -11,6 +11,7 @@ from fanin.errors import ConfigurationError
 MODULES = {
     "torch": ("torch",),
     "demo": ("torch", "sklearn"),
+    "federated": ("torch", "sklearn"),
     "metrics": ("prometheus_client",),
     "p4": ("grpc", "google", "p4"),
     "plot": ("matplotlib", "jinja2"),

@@ -21,6 +21,9 @@ from fanin.switch.machine.uplink import UplinkPresence
 class SwitchJob:
     """State of one job. Slots come into being when they are first used; a fresh one equals one that was not."""
 
+    slot_type: type[Slot] = Slot
+    """Another one in the simulator's canaries, whose slots have planted defects."""
+
     def __init__(self, spec: JobSpec, uplink: Uplink | None = None) -> None:
         self.spec = spec
         self.uplink = None if uplink is None else UplinkPresence(uplink, spec)
@@ -79,7 +82,7 @@ class SwitchJob:
     def slot(self, index: int) -> Slot:
         """The slot with that index, which must be below spec.slots."""
         if index not in self.slots:  # a slot that has seen nothing is all zero, so it is made when it is needed
-            self.slots[index] = Slot(self.membership)
+            self.slots[index] = self.slot_type(self.membership)
             self.times[index] = SlotTimes()
         return self.slots[index]
 

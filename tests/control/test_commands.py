@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from fanin import __version__
 from fanin.cli import run
 from fanin.protocol.wire import HEADER_BYTES
 from tests.support.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, options, reduce_together
@@ -44,7 +45,7 @@ def switch() -> Iterator[SwitchProcess]:
 
 def test_a_switch_says_at_start_what_it_is(switch: SwitchProcess) -> None:
     for words in (
-        "fanin switch 0.1.0",
+        f"fanin switch {__version__}",
         f"udp://127.0.0.1:{switch.port}",
         "pool: 100 MiB",
         "at most 32 workers",
@@ -194,7 +195,7 @@ def test_stats_of_several_switches_show_those_that_answer_and_name_those_that_do
         assert errors.startswith("fanin: ")
         assert f"{dead.removeprefix('udp://')}" in errors
         assert errors.count("\n") == 1
-        assert "0.1.0" in output
+        assert __version__ in output
         assert dead not in output
 
 

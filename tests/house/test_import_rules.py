@@ -13,7 +13,10 @@ from tools.linked_tree import link_tree
 
 LOOSE_MODULES = {"__init__", "__main__", "_torch_entry", "embedded_switch"}
 """Modules directly in fanin/ that are entry points and import what they start."""
-IMPURE_MODULES = {"curve", "files", "key_file", "memory", "open_files", "scapy_layer", "switch_size", "torch_versions"}
+IMPURE_MODULES = {
+    "build_commit", "curve", "files", "key_file", "memory", "open_files", "running_switches", "scapy_layer",
+    "switch_size", "torch_versions",
+}  # fmt: skip
 """Modules directly in fanin/ that read files or the system, or need scapy or torch."""
 LINT_IMPORTS = "from importlinter.cli import lint_imports_command as lint; lint()"
 FIND_CIRCLE = """

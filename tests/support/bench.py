@@ -10,6 +10,7 @@ import numpy as np
 from fanin.protocol.events import WorkerSilent
 from fanin.protocol.job import JobSpec
 from fanin.protocol.packet_tag import MemberKeys
+from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 from fanin.protocol.wire import Flag, Kind, LaneField, Packet, Reason, datagram_bytes, parse
 from fanin.switch.machine.interface import AnySwitchMachine
 from tests.support.builders import job_spec
@@ -46,6 +47,7 @@ def make_spec(
     checksum: bool = False,
     generation: int = GENERATION,
     data_key: bytes = b"",
+    tag: TagAlgorithm = SIPHASH,
     accumulators: bool = False,
     branches: bool = False,
 ) -> JobSpec:
@@ -62,6 +64,7 @@ def make_spec(
         tokens=tuple((job << 40) + 0x1_0000_0000 * worker + 7 for worker in range(workers)),
         checksum=checksum,
         data_key=data_key,
+        tag=tag,
         accumulators=accumulators,
         branches=branches,
     )

@@ -175,7 +175,7 @@ def check_a_rank_with_a_louder_loss_is_named(rank: int, size: int) -> None:
         if step == 60:
             assert watch.reports == ()
     watch.remove()
-    assert {(each.rank, each.kind) for each in heard} == {(2, "norm")}
+    assert {(each.rank, each.kind) for each in heard} == {(2, "norm")}, heard
     assert 61 <= heard[0].step <= 65
     assert 5 < heard[0].norm_ratio < 20
     with pytest.raises(UnsupportedError, match="DistributedDataParallel"):

@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[tor
 from fanin.host.torch.collectives import profiler_ranges  # noqa: E402
 from fanin.host.torch.collectives.process_group import FaninProcessGroup  # noqa: E402
 from fanin.host.torch.collectives.profiler_ranges import NAMES, PREFIX, named_ranges  # noqa: E402
+from fanin.host.torch.handles.completion import Completion  # noqa: E402
+from fanin.host.torch.handles.work import FaninWork  # noqa: E402
 
 
 class Work:
@@ -26,6 +28,18 @@ class Work:
 
     def get_future(self) -> Any:
         return self.future
+
+
+class LocalOnTheWay(FaninWork):
+    """A collective whose result comes with the wait."""
+
+    _name = "all_reduce"
+
+    def _transported(self) -> bool:
+        return False
+
+    def _await(self, timeout_s: float) -> None:
+        return None
 
 
 @named_ranges
@@ -66,26 +80,26 @@ def traced(act: Any, tmp_path: Path) -> list[dict[str, Any]]:
     return [event for event in events if str(event.get("name", "")).startswith(PREFIX)]
 
 
-def test_a_range_lasts_until_the_result_is_there(tmp_path: Path) -> None:
+def test_a_range_is_the_call_and_ends_with_the_session_that_it_began_in(tmp_path: Path) -> None:
+    """torch would end it by the memory of a session that is over: the process died of it."""
     group = Group()
+    for _ in range(2):
+        found = traced(lambda: group.allreduce([torch.ones(4, 5)]), tmp_path)
+        assert [event["name"] for event in found] == ["fanin:all_reduce"]
+    group.work.future.set_result(None)
 
-    def act() -> None:
-        group.allreduce([torch.ones(4, 5)])
-        torch.ones(100).sum()  # while the collective is under way
-        group.work.future.set_result(None)
 
-    found = {event["name"]: event for event in traced(act, tmp_path)}
-    assert set(found) == {"fanin:all_reduce", "fanin:all_reduce:call"}
-    whole, call = found["fanin:all_reduce"], found["fanin:all_reduce:call"]
-    assert whole["ts"] <= call["ts"]
-    assert whole["ts"] + whole["dur"] > call["ts"] + call["dur"]
+def test_a_wait_is_a_range_on_the_thread_that_waits(tmp_path: Path) -> None:
+    work = LocalOnTheWay(Completion(), [torch.ones(3)], 1.0)
+    assert [event["name"] for event in traced(work.wait, tmp_path)] == ["fanin:all_reduce:wait"]
+    assert [event["name"] for event in traced(lambda: None, tmp_path)] == []
 
 
 def test_a_call_has_the_facts_that_torch_records_of_other_backends(tmp_path: Path) -> None:
     group = Group()
     group.work.future.set_result(None)
     found = traced(lambda: group.allreduce([torch.ones(4, 5)]), tmp_path)
-    (call,) = (event for event in found if event["name"] == "fanin:all_reduce:call")
+    (call,) = (event for event in found if event["name"] == "fanin:all_reduce")
     wanted = {
         "Collective name": "all_reduce",
         "In msg nelems": 20,
@@ -100,7 +114,7 @@ def test_a_call_has_the_facts_that_torch_records_of_other_backends(tmp_path: Pat
 
 def test_a_call_that_comes_again_through_the_dispatcher_is_one_range(tmp_path: Path) -> None:
     found = traced(lambda: Group().broadcast([torch.ones(3)]), tmp_path)
-    assert sorted(event["name"] for event in found) == ["fanin:broadcast", "fanin:broadcast:call"]
+    assert sorted(event["name"] for event in found) == ["fanin:broadcast"]
 
 
 def test_a_refused_call_ends_its_range_and_those_that_follow_have_theirs(tmp_path: Path) -> None:
@@ -114,7 +128,6 @@ def test_a_refused_call_ends_its_range_and_those_that_follow_have_theirs(tmp_pat
 
 
 def test_nothing_is_recorded_without_a_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.autograd.profiler.record_function", None)
     monkeypatch.setattr(profiler_ranges, "_RecordFunctionFast", None)
     group = Group()
     assert group.allreduce([torch.ones(3)]) is group.work

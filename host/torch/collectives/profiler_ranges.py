@@ -1,9 +1,12 @@
 """Collectives as named ranges in traces of torch.profiler: `fanin:all_reduce`, as gloo's and NCCL's have theirs.
 
-A range begins when the collective is called and ends when its result is there, which may be on another thread. Inside
-it, `fanin:all_reduce:call` is the call alone; with `record_shapes=True` its arguments are the tensors' dimensions and
-the facts that torch's record_param_comms has of other backends, which has no binding to Python. Without a profiler, a
-call costs one question more.
+A range is the call of a collective; `fanin:all_reduce:wait` (handles/work.py) is a wait for its result, on the thread
+that waits. With `record_shapes=True` a call's arguments are the tensors' dimensions and the facts that torch's
+record_param_comms has of other backends, which has no binding to Python. Without a profiler, a call costs one question
+more.
+
+No range lasts from the call to the result: torch ends a range on another thread by memory of the profiler's session,
+which may be over by then, and the process dies of it (seen with torch's own test suite, which profiles in each test).
 """
 
 from __future__ import annotations
@@ -66,24 +69,13 @@ def _ranged(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     def ranged(self: Any, *given: Any, **named: Any) -> Any:
         if not profiler._is_profiler_enabled or getattr(_INSIDE, "range", False):
             return call(self, *given, **named)
-        # Not as a context manager: the range ends with the collective, and not with the call.
-        range_ = profiler.record_function(name)
-        range_.__enter__()
         _INSIDE.range = True
         try:
             tensors = list(_tensors((*given, *named.values())))
-            with _RecordFunctionFast(f"{name}:call", tensors, facts(self, name, tensors)):
-                work = call(self, *given, **named)
-        except BaseException:
-            range_.__exit__(None, None, None)
-            raise
+            with _RecordFunctionFast(name, tensors, facts(self, name, tensors)):
+                return call(self, *given, **named)
         finally:
             _INSIDE.range = False
-        if work is None or work.is_completed():
-            range_.__exit__(None, None, None)
-        else:
-            range_._call_end_callbacks_on_future(work.get_future())
-        return work
 
     return ranged
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._profiler import _RecordFunctionFast
+from torch.autograd import profiler
 from torch.futures import Future
 
 from fanin.errors import CollectiveTimeoutError
@@ -115,6 +117,8 @@ class FaninWork(_Work):  # type: ignore[misc]
 
     orders_streams = False
     """Whether `wait` without a timeout lets the current stream wait for the result, and does not block its caller."""
+    _name = "collective"
+    """Name of its waits in traces of torch.profiler (collectives/profiler_ranges.py)."""
     _finish: Once | None = None
     _notes: Notes | None = None
     _future: Future[list[torch.Tensor]] | None = None
@@ -154,6 +158,12 @@ class FaninWork(_Work):  # type: ignore[misc]
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True when the outputs hold the result; raise a FaninError when they never will."""
+        if profiler._is_profiler_enabled:
+            with _RecordFunctionFast(f"fanin:{self._name}:wait"):
+                return self._wait(timeout)
+        return self._wait(timeout)
+
+    def _wait(self, timeout: timedelta) -> bool:
         try:
             self._await(at_present(self._timeout_s) if timeout <= NO_TIMEOUT else timeout.total_seconds())
         except Exception as error:

@@ -250,7 +250,7 @@ class Federated:
         """Make the replicas alike; the samples of all clients."""
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.data, group_src=0, group=self._group)
-        own = torch.tensor([self._samples], dtype=torch.int64)
+        own = torch.tensor([self._samples], dtype=torch.int64, device="cpu")
         everyones = [torch.zeros_like(own) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(everyones, own, group=self._group)
         return {client: int(each) for client, each in enumerate(everyones)}

@@ -102,7 +102,9 @@ class RankJudge:
             before = self._evidence
             shares = (bets[:, :, 0] + np.nanmean(bets[:, :, 1:], axis=2)) / 2.0
             self._evidence = np.minimum((1.0 + before) * shares, MOST_EVIDENCE)
-            for kind, rank in np.argwhere((self._evidence >= self._threshold) & (before < self._threshold)).tolist():
+            unlike = self._evidence >= self._threshold
+            for rank in np.flatnonzero(unlike.any(axis=0) & ~(before >= self._threshold).any(axis=0)).tolist():
+                kind = int(np.argmax(unlike[:, rank]))  # the first: `both` only where neither shows it alone
                 layer = int(np.nanargmax(strange[kind, rank, 1:]))
                 findings.append(self._finding(kind, rank, layer, norms, cosines))
         trusted = self._evidence.max(axis=0) < SUSPECT

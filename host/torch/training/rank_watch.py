@@ -263,7 +263,7 @@ def numbers_of(pairs: list[tuple[Tensor, Tensor, Tensor]], ranks: int) -> Tensor
     there is nothing to compare.
     """
     if not pairs:
-        return torch.zeros(2, dtype=torch.float64)
+        return torch.zeros(2, dtype=torch.float64, device="cpu")
     squares = torch.stack([each for each, _, _ in pairs]).sum()
     own = torch.cat([each for _, each, _ in pairs]).double()
     others = torch.cat([each for _, _, each in pairs]).double() * ranks - own  # times (ranks - 1), which cancels out
@@ -273,7 +273,7 @@ def numbers_of(pairs: list[tuple[Tensor, Tensor, Tensor]], ranks: int) -> Tensor
 
 def hash_of(layer: list[nn.Parameter]) -> Tensor:
     """Sum of the bits of a layer's weights as integers, int64, shape (1,): another one for any one changed weight."""
-    total = torch.zeros(1, dtype=torch.int64)
+    total = torch.zeros(1, dtype=torch.int64, device="cpu")
     for each in layer:
         bits = (
             each.detach()

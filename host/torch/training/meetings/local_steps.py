@@ -289,7 +289,7 @@ class LocalSteps:
 
     def _exchange(self, action: Launch, part: Part) -> Exchange:
         changed = parameters.facts(self.model, self.optimizer) != self._facts
-        delta = torch.zeros(part.fragment.count) if changed else part.delta()
+        delta = torch.zeros(part.fragment.count, device="cpu") if changed else part.delta()
         finite = bool(delta.isfinite().all())
         contributes = finite and not changed
         if self._flushing:

@@ -50,7 +50,7 @@ _COLUMNS = len(fields(Entry))
 def start(group: FaninProcessGroup, own: Entry) -> tuple[torch.Tensor, dist.Work]:
     """Submit this rank's row; the table, shape (ranks, columns), holds all rows when the work is done."""
     table = torch.zeros((group.size(), _COLUMNS), dtype=torch.int32, device="cpu")
-    table[group.rank()] = torch.tensor(astuple(own), dtype=torch.int64).remainder(1 << 31).to(torch.int32)
+    table[group.rank()] = torch.tensor(astuple(own), dtype=torch.int64, device="cpu").remainder(1 << 31).to(torch.int32)
     work = dist.all_reduce(table, group=group, async_op=True)
     assert work is not None
     return table, work
