@@ -10,6 +10,8 @@ PIP := $(PY) -m pip --disable-pip-version-check --quiet install --constraint $(C
 NATIVE_SOURCES := $(wildcard native/*/*.cpp native/*/*.hpp)
 INPUTS := pyproject.toml setup.py requirements/constraints.txt $(NATIVE_SOURCES)
 ARGS ?=
+# One worker of pytest-xdist more than cores: tests that start processes wait for them half of their time.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 # For recipes that compile against Python, torch.compile's included: sets the compiler's CPATH where Python.h is elsewhere.
 WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && export CPATH="$$headers" &&
 
@@ -28,10 +30,10 @@ demo-text: $(VENV)/demo.stamp ## The same with a small transformer on text
 	@$(VENV)/bin/fanin demo --task text $(ARGS)
 
 test: $(VENV)/dev.stamp ## Every test
-	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses auto --dist loadgroup $(ARGS)
+	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 test-fast: $(VENV)/dev.stamp ## Every test that is not marked slow
-	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses auto --dist loadgroup -m 'not slow' $(ARGS)
+	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup -m 'not slow' $(ARGS)
 
 lint: $(VENV)/dev.stamp ## ruff (lint and format), shellcheck, clang-format, words
 	$(VENV)/bin/ruff check .
