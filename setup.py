@@ -1,6 +1,7 @@
 """The native extension. Everything else about the package stands in pyproject.toml."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -66,12 +67,8 @@ class BuildPython(build_py):
 
     def run(self) -> None:
         super().run()
-        describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
-        try:
-            commit = subprocess.run(describe, capture_output=True, text=True, check=True).stdout
-        except (OSError, subprocess.CalledProcessError):  # sources from an archive: `fanin --version` says nothing
-            return
-        if not self.editable_mode and Path(".git").exists():
+        of_checkout = runpy.run_path("fanin/build_commit.py")["of_checkout"]  # fanin itself may not be importable yet
+        if not self.editable_mode and (commit := of_checkout(Path.cwd())) is not None:
             Path(self.build_lib, "fanin", "commit.txt").write_text(commit, encoding="ascii")
 
 

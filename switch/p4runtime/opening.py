@@ -68,10 +68,7 @@ class Artefacts:
 
         text = read_program(program)
         if p4info is not None:
-            try:
-                return cls(text, files.read(p4info, "--p4info", MAX_DOCUMENT_BYTES).decode())
-            except UnicodeDecodeError as error:
-                raise ConfigurationError(f"--p4info {p4info} is no text: {error}. Remedy: its text form") from None
+            return cls(text, _read_p4info(p4info))
         try:
             derived = derive(load(text, drop_port=DROP_PORT))
         except FaninError as error:
@@ -85,13 +82,18 @@ class Artefacts:
             raise ConfigurationError("--program and --p4info belong together: give both or neither")
         paths = program or BUILD / f"{PROGRAM}.json.gz", p4info or BUILD / f"{PROGRAM}.p4info.txtpb"
         try:
-            return cls(read_program(paths[0]), files.read(paths[1], "--p4info", MAX_DOCUMENT_BYTES).decode())
-        except UnicodeDecodeError as error:
-            raise ConfigurationError(f"--p4info {paths[1]} is no text: {error}. Remedy: its text form") from None
+            return cls(read_program(paths[0]), _read_p4info(paths[1]))
         except ConfigurationError as error:
             if program is not None:
                 raise
             raise ConfigurationError(f"{error}; or run `make p4` in a checkout") from None
+
+
+def _read_p4info(path: Path) -> str:
+    try:
+        return files.read(path, "--p4info", MAX_DOCUMENT_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"--p4info {path} is no text: {error}. Remedy: its text form") from None
 
 
 def emulated_device(artefacts: Artefacts, native: bool | None = None) -> Device:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fanin.build_commit import of_checkout
 from tests.house.repository import ROOT, project, tracked
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -57,6 +58,13 @@ def test_types_the_extension_and_data_files_are_in_it(wheel: zipfile.ZipFile) ->
     }
     assert artefacts <= set(names), "`fanin switch --target p4` runs what was compiled"
     assert len([name for name in names if name.startswith("fanin/_native") and name.endswith(".so")]) == 1
+
+
+def test_it_says_the_commit_that_it_was_made_from(wheel: zipfile.ZipFile) -> None:
+    commit = of_checkout(ROOT)
+    assert ("fanin/commit.txt" in wheel.namelist()) == (commit is not None)
+    if commit is not None:
+        assert wheel.read("fanin/commit.txt").decode() == commit
 
 
 def test_it_says_its_licence_and_how_torch_finds_it(wheel: zipfile.ZipFile) -> None:
