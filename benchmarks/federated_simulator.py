@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ import torch
 
 from fanin.benchmarks.federated import Asked, rounds_of
 from fanin.benchmarks.federated_simulation import Floats, Simulation, World
-from fanin.benchmarks.federated_task import LEARNING_RATE, Learner, turn_s
-from fanin.benchmarks.ranks import asked_of, progress, report
+from fanin.benchmarks.federated_task import LEARNING_RATE, Learner, each_run, turn_s
+from fanin.benchmarks.ranks import asked_of, report
 from fanin.host.federated.policies import make_policy
 
 EXCHANGE_S = 0.01
@@ -113,10 +112,7 @@ def main() -> None:
     """Simulate what the command line asks for."""
     asked = asked_of(Asked, __doc__)
     torch.set_num_threads(1)
-    runs = list(product(range(asked.seeds), asked.partitions, asked.policies))
-    for number, (seed, partition, policy) in enumerate(runs, start=1):
-        run(asked, partition, seed, policy)
-        progress(f"run {number} of {len(runs)}: {policy}, {partition}, seed {seed}")
+    each_run(asked, run)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fanin.benchmarks.federated import PARTITIONS, SPEEDS
+from fanin.benchmarks.federated import PARTITIONS, SPEEDS, Asked
+from fanin.benchmarks.ranks import progress
 from fanin.examples import digits
 
 CLASSES = 10
@@ -121,3 +123,11 @@ class Learner:
                 parameter.copy_(given)
             right = self.network(self._test_inputs).argmax(-1) == self._test_labels
         return float(right.float().mean())
+
+
+def each_run(asked: Asked, run: Callable[[Asked, str, int, str], None]) -> None:
+    """Call `run(asked, partition, seed, policy)` for every run that is asked for, and say how far it is."""
+    runs = list(product(range(asked.seeds), asked.partitions, asked.policies))
+    for number, (seed, partition, policy) in enumerate(runs, start=1):
+        run(asked, partition, seed, policy)
+        progress(f"run {number} of {len(runs)}: {policy}, {partition}, seed {seed}")

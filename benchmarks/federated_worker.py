@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import random
 import time
-from itertools import product
 
 import torch
 import torch.distributed as dist
 
 from fanin.benchmarks.federated import Asked, rounds_of
-from fanin.benchmarks.federated_task import Learner, turn_s
-from fanin.benchmarks.ranks import asked_of, group_of_ranks, progress, report
+from fanin.benchmarks.federated_task import Learner, each_run, turn_s
+from fanin.benchmarks.ranks import asked_of, group_of_ranks, report
 from fanin.host.federated.policies import make_policy
 from fanin.host.stale.account import Account
 from fanin.host.torch import Federated
@@ -108,10 +107,7 @@ def main() -> None:
     """Take part in what the command line asks for."""
     asked = asked_of(Asked, __doc__)
     with group_of_ranks("fanin"):
-        runs = list(product(range(asked.seeds), asked.partitions, asked.policies))
-        for number, (seed, partition, policy) in enumerate(runs, start=1):
-            run(asked, partition, seed, policy)
-            progress(f"run {number} of {len(runs)}: {policy}, {partition}, seed {seed}")
+        each_run(asked, run)
 
 
 if __name__ == "__main__":
