@@ -7,10 +7,10 @@ from fanin.protocol.control import Join, Scheme
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 from fanin.switch.controller.admission import MIN_PATH_MTU
-from fanin.switch.controller.jobs import Contact, Job, Member, State, Way
+from fanin.switch.controller.jobs import Attachment, Job, Member, ReplyTo, State
 
 
-def adopted(spec: JobSpec, scheme: Scheme, way: Way, now: float) -> Job:
+def adopted(spec: JobSpec, scheme: Scheme, attachment: Attachment, now: float) -> Job:
     """Such a job as it goes on. Nobody knows its name any more, nor which processes its ranks are."""
     ranks = [
         Join(
@@ -35,12 +35,12 @@ def adopted(spec: JobSpec, scheme: Scheme, way: Way, now: float) -> Job:
         name=ranks[0].job,
         key="",
         source="",
-        way=way,
+        attachment=attachment,
         first=ranks[0],
         opened_s=now,
         deadline_s=now,
         state=State.RUNNING,
-        members={join.rank: Member(join, now, Contact(b""), now) for join in ranks},
+        members={join.rank: Member(join, now, ReplyTo(b""), now) for join in ranks},
         spec=spec,
         workers=tuple((join.rank,) for join in ranks),
         memory_bytes=spec.pool_bytes,

@@ -29,7 +29,7 @@ from fanin.switch.controller.admission import ADD_DATA, refuse
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.job_table import JobTable
-from fanin.switch.controller.jobs import Contact, Job
+from fanin.switch.controller.jobs import Job, ReplyTo
 from fanin.switch.controller.lifecycle import Lifecycle
 from fanin.switch.controller.outbox import Outbox
 from fanin.switch.controller.regroup import regroup
@@ -188,7 +188,7 @@ class Controller(AnyController):
         direct.adopt(self._jobs, self._direct, spec, scheme, now)
 
     def _join(self, peer: bytes, join: Join, now: float, caller: Caller) -> None:
-        self._jobs.join(self._direct, Contact(peer), join, now, caller)
+        self._jobs.join(self._direct, ReplyTo(peer), join, now, caller)
 
     def _leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
         self._jobs.leave(leave, now, caller)
@@ -209,7 +209,7 @@ class Controller(AnyController):
         """A leaf passes on a Join, with the key of the rank that said it."""
         join = request.join
         if self._leaves is not None:
-            self._jobs.join(self._leaves, Contact(peer, request.leaf, request.address), join, now, caller)
+            self._jobs.join(self._leaves, ReplyTo(peer, request.leaf, request.address), join, now, caller)
             return
         refused = refuse(Refusal.DISAGREEMENT, f"this switch serves no {tree_scheme()}://", ADD_DATA)
         self._outbox.count(refused.code)

@@ -1,4 +1,4 @@
-"""The way of ranks that come to this switch themselves: they are its workers, and the job may change while it runs.
+"""The attachment of ranks that reach this switch directly: they are its workers, and the job may change while it runs.
 
 The life of such a job is that of every one (lifecycle.py). Only such a job may go on without a rank, take in
 newcomers, and be tuned.
@@ -32,7 +32,7 @@ from fanin.switch.controller.resources import Resources
 
 
 class Direct:
-    """Implements the protocol `jobs.Way` for ranks that reach this switch themselves."""
+    """Implements the protocol `jobs.Attachment` for ranks that reach this switch themselves."""
 
     tree = False
     decides = True
@@ -76,7 +76,7 @@ class Direct:
         """The data plane of the scheme that its ranks came by."""
         return self._planes[job.first.scheme]
 
-    def said(self, job: str, rank: int, reply: Waiting | Started | Refused) -> control.Reply:
+    def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> control.Reply:
         """The reply unchanged: the rank itself receives it."""
         return reply
 
@@ -107,11 +107,11 @@ def all_processes(job: Job) -> Started:
     return Started(job=job.name, processes=tuple("" if member is None else member.join.process for member in members))
 
 
-def adopt(jobs: Lifecycle, way: Direct, spec: JobSpec, scheme: Scheme, now: float) -> None:
+def adopt(jobs: Lifecycle, attachment: Direct, spec: JobSpec, scheme: Scheme, now: float) -> None:
     """Take over a job that an earlier controller has put on the data plane, and that goes on meanwhile."""
-    job = adopted(spec, scheme, way, now)
-    job.registered, job.lost, job.left = way.plane(job).server.members(spec.job)
-    jobs.table.placed[spec.job] = jobs.table.open[job.title] = job
+    job = adopted(spec, scheme, attachment, now)
+    job.registered, job.lost, job.left = attachment.plane(job).server.members(spec.job)
+    jobs.table.placed[spec.job] = jobs.table.open[job.job_id] = job
     jobs.resources.pass_over(spec.job)
     if gone := tuple(bits(job.lost | job.left)):
         jobs.gone(job, gone, "had gone before this controller was started", now)
@@ -131,7 +131,7 @@ def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> No
         return
     job = found[0] if found else None
     spec = None if job is None else job.spec
-    if job is not None and job.way.tree:
+    if job is not None and job.attachment.tree:
         text = f"job {wish.job!r} is over a tree of switches, which is synchronous"
         jobs.outbox.refuse(peer, refuse(Refusal.QUORUM, text, "use one switch without --parent"))
         return
@@ -141,7 +141,7 @@ def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> No
         return
     assert job is not None
     assert spec is not None
-    server = job.way.plane(job).server
+    server = job.attachment.plane(job).server
     if wish.quorum is not None:
         server.set_quorum(spec.job, wish.quorum)
         spec = replace(spec, quorum=wish.quorum)

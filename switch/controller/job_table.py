@@ -7,7 +7,7 @@ from itertools import chain
 
 from fanin.protocol.control import JOIN_INTERVAL_S, Join, Leave, Regroup
 from fanin.protocol.own_stops import OwnStops
-from fanin.switch.controller.jobs import Job, State, Title
+from fanin.switch.controller.jobs import Job, JobId, State
 
 LINGER_S = 1.0
 """How long an ended job stays on the data plane, so that a BYE that is sent again still finds its echo."""
@@ -19,8 +19,8 @@ class JobTable:
     """All jobs of a switch. The code that changes a job's state enters it here and takes it out again."""
 
     def __init__(self) -> None:
-        self.open: dict[Title, Job] = {}
-        """Jobs whose title is in use."""
+        self.open: dict[JobId, Job] = {}
+        """Jobs whose id is in use."""
         self.placed: dict[int, Job] = {}
         """Jobs on the data plane, by index."""
         self._ended: deque[Job] = deque(maxlen=MAX_EPITAPHS)
@@ -45,20 +45,20 @@ class JobTable:
         """Bytes of the switch's memory that the jobs on the data plane hold."""
         return sum(job.memory_bytes for job in self.placed.values())
 
-    def find(self, title: Title, generation: int) -> Job | None:
+    def find(self, job_id: JobId, generation: int) -> Job | None:
         """The job that bears both and is on the data plane, or has been, not too long ago."""
         for job in chain(self.placed.values(), self._ended):
-            if job.spec is not None and (job.title, job.spec.generation) == (title, generation):
+            if job.spec is not None and (job.job_id, job.spec.generation) == (job_id, generation):
                 return job
         return None
 
     def job_of(self, said: Join | Leave | Regroup, key: str) -> Job | None:
         """The job in which the process that says this, with that key, has its rank already."""
-        title = (said.job, key)
-        open_job = self.open.get(title)
+        job_id = (said.job, key)
+        open_job = self.open.get(job_id)
         for job in [*([] if open_job is None else [open_job]), *self.placed.values()]:
             member = job.members.get(said.rank)
-            if job.title == title and member is not None and member.join.nonce == said.nonce:
+            if job.job_id == job_id and member is not None and member.join.nonce == said.nonce:
                 return job
         return None
 

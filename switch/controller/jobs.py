@@ -1,12 +1,12 @@
-"""A controller's record of a job, and the life that every job has, for every way of its ranks.
+"""A controller's record of a job, and the life that every job has, however its ranks are attached to the switch.
 
 `LIFE` is the table that lifecycle.py reads: in each state, what may happen to a job, which state it is in then, and
-what its ranks are told. docs/control.md has the same table in words. Jobs differ in the *way* of their ranks: to
-this switch themselves (direct.py), to leaves of it (trees.py), or to this switch as a leaf (leaf.py). To the data plane
-a job has *workers*: its ranks, or, at the root of a tree, its leaves.
+what is announced to its ranks. docs/control.md has the same table in words. Jobs differ in the *attachment* of their
+ranks: to this switch themselves (direct.py), to leaves of it (trees.py), or to this switch as a leaf (leaf.py). To the
+data plane a job has *workers*: its ranks, or, at the root of a tree, its leaves.
 
 A job is known by its name and by the key that its ranks speak with (fanin/protocol/seal.py): the same name under
-another key is another job. The title of an ENDING or ENDED job is free: a restarted run need not wait for its dead
+another key is another job. The id of an ENDING or ENDED job is free: a restarted run need not wait for its dead
 predecessor.
 """
 
@@ -34,8 +34,8 @@ from fanin.protocol.tag_algorithm import TagAlgorithm
 from fanin.switch.controller.admission import tag_of
 from fanin.switch.controller.data_plane import DataPlane
 
-Title = tuple[str, str]
-"""How a job is known: its name, and the fingerprint of its ranks' key."""
+JobId = tuple[str, str]
+"""Id of a job at a switch: its name, and the fingerprint of its ranks' key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class State(enum.Enum):
     FORGOTTEN = "forgotten"
 
 
-class Happening(enum.Enum):
+class Trigger(enum.Enum):
     """Trigger of a transition of a job."""
 
     COMPLETE = "every rank has asked, and there is room on the data plane"
@@ -72,51 +72,50 @@ class Happening(enum.Enum):
     DUE = "LINGER_S have passed, or another job needs the memory"
 
 
-class Told(enum.Enum):
-    """Notice to the ranks when their job changes its state."""
+class Announcement(enum.Enum):
+    """Message to the ranks when their job changes its state."""
 
     NOTHING = "nothing here: the data plane tells them"
     STANDING = "how far the job is"
     REFUSAL = "why not"
 
 
-LIFE: dict[State, dict[Happening, tuple[State, Told]]] = {
+LIFE: dict[State, dict[Trigger, tuple[State, Announcement]]] = {
     State.FORMING: {
-        Happening.COMPLETE: (State.STARTING, Told.STANDING),
-        Happening.REFUSED: (State.FORGOTTEN, Told.REFUSAL),
-        Happening.LATE: (State.FORGOTTEN, Told.REFUSAL),
-        Happening.DESERTED: (State.FORGOTTEN, Told.NOTHING),
+        Trigger.COMPLETE: (State.STARTING, Announcement.STANDING),
+        Trigger.REFUSED: (State.FORGOTTEN, Announcement.REFUSAL),
+        Trigger.LATE: (State.FORGOTTEN, Announcement.REFUSAL),
+        Trigger.DESERTED: (State.FORGOTTEN, Announcement.NOTHING),
     },
     State.STARTING: {
-        Happening.READY: (State.RUNNING, Told.STANDING),
-        Happening.GONE: (State.ENDED, Told.REFUSAL),
-        Happening.SPARED: (State.STARTING, Told.NOTHING),
-        Happening.EMPTY: (State.ENDED, Told.NOTHING),
-        Happening.DESERTED: (State.ENDED, Told.NOTHING),
+        Trigger.READY: (State.RUNNING, Announcement.STANDING),
+        Trigger.GONE: (State.ENDED, Announcement.REFUSAL),
+        Trigger.SPARED: (State.STARTING, Announcement.NOTHING),
+        Trigger.EMPTY: (State.ENDED, Announcement.NOTHING),
+        Trigger.DESERTED: (State.ENDED, Announcement.NOTHING),
     },
     State.RUNNING: {
-        Happening.SPARED: (State.RUNNING, Told.NOTHING),
-        Happening.GONE: (State.ENDING, Told.NOTHING),
-        Happening.EMPTY: (State.ENDED, Told.NOTHING),
-        Happening.DESERTED: (State.ENDED, Told.NOTHING),
+        Trigger.SPARED: (State.RUNNING, Announcement.NOTHING),
+        Trigger.GONE: (State.ENDING, Announcement.NOTHING),
+        Trigger.EMPTY: (State.ENDED, Announcement.NOTHING),
+        Trigger.DESERTED: (State.ENDED, Announcement.NOTHING),
     },
     State.ENDING: {
-        Happening.GONE: (State.ENDING, Told.NOTHING),
-        Happening.EMPTY: (State.ENDED, Told.NOTHING),
+        Trigger.GONE: (State.ENDING, Announcement.NOTHING),
+        Trigger.EMPTY: (State.ENDED, Announcement.NOTHING),
     },
     State.ENDED: {
-        Happening.GONE: (State.ENDED, Told.NOTHING),
-        Happening.DUE: (State.FORGOTTEN, Told.NOTHING),
+        Trigger.GONE: (State.ENDED, Announcement.NOTHING),
+        Trigger.DUE: (State.FORGOTTEN, Announcement.NOTHING),
     },
 }
-"""For each state: the triggers, the next state, and the notice to the ranks. A trigger that is not here cannot happen.
-"""
+"""By state: its triggers, the next state, and the announcement to the ranks. No other trigger can happen in it."""
 OPEN = frozenset((State.FORMING, State.STARTING, State.RUNNING))
-"""States in which a job keeps its title to itself."""
+"""States in which a job keeps its id to itself."""
 
 
 @dataclass(slots=True)
-class Contact:
+class ReplyTo:
     """The receiver of answers for a rank: its own process, or the leaf that it is at."""
 
     peer: bytes
@@ -133,7 +132,7 @@ class Member:
     join: Join
     renewed_s: float
     """When it last said so."""
-    contact: Contact
+    reply_to: ReplyTo
     since_s: float
     """When it first said so."""
     gone: str = ""
@@ -165,7 +164,7 @@ class Job:
     """The job's control key; empty where everybody has it."""
     source: str
     """Address of the rank that asked first, on whose account its memory goes."""
-    way: Way
+    attachment: Attachment
     first: Join
     """The Join of the rank that has waited longest; the others must agree with it."""
     opened_s: float
@@ -213,8 +212,8 @@ class Job:
         return None if algorithm is None else Tagging(self.control_key, algorithm)
 
     @property
-    def title(self) -> Title:
-        """How it is known."""
+    def job_id(self) -> JobId:
+        """Its id at this switch."""
         return self.name, self.key
 
     @property
@@ -297,7 +296,7 @@ class Job:
         )
 
 
-class Way(Protocol):
+class Attachment(Protocol):
     """How a job's ranks come to a switch: what is particular to that in the job's life."""
 
     tree: bool
@@ -326,8 +325,8 @@ class Way(Protocol):
     def plane(self, job: Job) -> DataPlane:
         """The data plane of the job."""
 
-    def said(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Reply:
-        """The message to a rank's contact that brings the rank this reply."""
+    def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Reply:
+        """The message to a rank's `reply_to` that brings the rank this reply."""
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> Reply:
         """The same, for a rank that is to reach the data path."""

@@ -36,7 +36,7 @@ from fanin.switch.controller.controller import AnyController
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.job_shape import JobShape, SwitchBuffers
-from fanin.switch.controller.jobs import Contact, Job, Member, State
+from fanin.switch.controller.jobs import Job, Member, ReplyTo, State
 from fanin.switch.controller.parent_watch import ParentWatch, no_leaves_here
 from fanin.switch.controller.reports import admission
 from fanin.switch.controller.resources import Resources
@@ -64,7 +64,7 @@ class ParentPath:
 
 
 class Part:
-    """This leaf's part of one job: see fanin.switch.controller.jobs.Way. Its workers are the ranks at this leaf."""
+    """This leaf's part of one job: an attachment (jobs.py). Its workers are the ranks at this leaf."""
 
     tree = True
     decides = False
@@ -129,7 +129,7 @@ class Part:
         """The leaf's only one."""
         return self._leaf.plane
 
-    def said(self, job: str, rank: int, reply: control.Waiting | control.Started | Refused) -> control.Reply:
+    def reply_for(self, job: str, rank: int, reply: control.Waiting | control.Started | Refused) -> control.Reply:
         """The reply unchanged, but for a refusal, which names the switch that it comes from."""
         if isinstance(reply, Refused):
             return replace(reply, reason=control.one_line(f"leaf {self._leaf.parent.own_address}: {reply.reason}"))
@@ -211,9 +211,9 @@ class LeafController(AnyController):
                 self._outbox.refuse(peer, refused)
                 return
             job = job or self._jobs.open(Part(self), join, now, caller)
-            member = job.members[join.rank] = Member(join, now, Contact(peer), now)
+            member = job.members[join.rank] = Member(join, now, ReplyTo(peer), now)
         elif member.join.nonce == join.nonce:
-            member.contact.peer, member.renewed_s = peer, now
+            member.reply_to.peer, member.renewed_s = peer, now
             if _part(job).start is not None:
                 self._jobs.tell(job, join.rank)
                 return
@@ -309,7 +309,7 @@ class LeafController(AnyController):
     def _relay(self, job: Job, member: Member, relayed: Relayed, now: float) -> None:
         part, rank = _part(job), relayed.rank
         if relayed.waiting is not None:
-            self._outbox.send(member.contact.peer, relayed.waiting)
+            self._outbox.send(member.reply_to.peer, relayed.waiting)
         elif relayed.placed is not None:
             if job.spec is None:
                 self._place(job, part, relayed.placed, now)
@@ -324,7 +324,7 @@ class LeafController(AnyController):
             else:
                 self._jobs.tell(job, rank)
         elif relayed.refused is not None:
-            self._outbox.refuse(member.contact.peer, relayed.refused)
+            self._outbox.refuse(member.reply_to.peer, relayed.refused)
             self._jobs.drop(job, rank, now)
 
     def _place(self, job: Job, part: Part, placed: Placed, now: float) -> None:
@@ -349,7 +349,7 @@ class LeafController(AnyController):
                 "bytes do, so the MTU of that path has fallen"
             )
             for ranks in job.workers:
-                job.way.gone(job, ranks, how, True)
+                job.attachment.gone(job, ranks, how, True)
 
     # --- time ---
 
@@ -390,8 +390,8 @@ class LeafController(AnyController):
 
 
 def _part(job: Job) -> Part:
-    assert isinstance(job.way, Part)
-    return job.way
+    assert isinstance(job.attachment, Part)
+    return job.attachment
 
 
 def _least(*limits: int | None) -> int | None:

@@ -1,9 +1,10 @@
-"""The life of every job at a switch, whatever way its ranks come: formed, put on the data plane, watched, taken off it.
+"""The life of every job at a switch, however its ranks are attached: formed, put on the data plane, watched, removed.
 
 The rules are R-JOB in docs/control.md. `LIFE` (jobs.py) says what follows from what, and what the ranks are told;
-`_move` is the only place that changes a job's state, enters it under its title and takes it off the data plane. The
-job's `way` holds all differences between ranks that come themselves, through a leaf, and to this switch as a leaf.
-Every refusal is counted under its code. Time, randomness and the data plane are passed in; messages wait in the outbox.
+`_move` is the only place that changes a job's state, enters it under its id and takes it off the data plane. The
+job's `attachment` holds all differences between ranks that come themselves, through a leaf, and to this switch as a
+leaf. Every refusal is counted under its code. Time, randomness and the data plane are passed in; messages wait in the
+outbox.
 """
 
 from __future__ import annotations
@@ -26,7 +27,19 @@ from fanin.switch.controller.admission import (
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.job_shape import without_accumulators
 from fanin.switch.controller.job_table import JobTable
-from fanin.switch.controller.jobs import LIFE, OPEN, Contact, Happening, Job, Member, State, Title, Told, Way, bits
+from fanin.switch.controller.jobs import (
+    LIFE,
+    OPEN,
+    Announcement,
+    Attachment,
+    Job,
+    JobId,
+    Member,
+    ReplyTo,
+    State,
+    Trigger,
+    bits,
+)
 from fanin.switch.controller.outbox import Outbox
 from fanin.switch.controller.recent_refusals import RecentRefusals
 from fanin.switch.controller.resources import Resources
@@ -47,34 +60,34 @@ class Lifecycle:
 
     # --- joining ---
 
-    def join(self, way: Way, contact: Contact, join: Join, now: float, caller: Caller) -> None:
+    def join(self, attachment: Attachment, reply_to: ReplyTo, join: Join, now: float, caller: Caller) -> None:
         """A rank asks, for the first time or again."""
         self.turn(now)
-        title = (join.job, caller.key)
-        self.catch_up(title, now)
-        job = self.table.open.get(title)
+        job_id = (join.job, caller.key)
+        self.catch_up(job_id, now)
+        job = self.table.open.get(job_id)
         if job is not None and (member := job.members.get(join.rank)) and member.join.nonce == join.nonce:
             # The same process again: its first Join, or the answer to it, was lost, or it waits and renews its lease.
             if (refused := self._judge_successor(join, job)) is not None:
-                self._refuse(way, contact, join, refused)
+                self._refuse(attachment, reply_to, join, refused)
             else:
-                self._renew(job, member, contact, now)
+                self._renew(job, member, reply_to, now)
             return
-        refused = self._judge(way, join, job, now, caller)
+        refused = self._judge(attachment, join, job, now, caller)
         if refused is not None:
-            self._refuse(way, contact, join, refused)
+            self._refuse(attachment, reply_to, join, refused)
             if job is None or job.state is State.FORMING:
                 # R-JOB-2: ranks of one job that disagree all fail. A running job must not: the refused one is a
                 # stranger.
                 verdict = self._refusals.remember(join, caller.key, refused, now)
                 # One that is told which rank, and why, ends the wait of all.
                 if verdict is not None and job is not None:
-                    self._move(job, Happening.REFUSED, now, verdict)
+                    self._move(job, Trigger.REFUSED, now, verdict)
             return
         if job is None:
-            job = self.open(way, join, now, caller)
+            job = self.open(attachment, join, now, caller)
         arrives = job.state is State.RUNNING
-        job.members[join.rank] = Member(join, now, self._shared(job, contact), now)
+        job.members[join.rank] = Member(join, now, self._shared(job, reply_to), now)
         if arrives:  # R-JOB-8
             self._open_place(job, join.rank)
         else:
@@ -84,7 +97,7 @@ class Lifecycle:
 
     def _complete(self, job: Job, now: float) -> bool:
         """If nobody is missing any more in a job that forms, place or refuse it. A leaf does so when it is told to."""
-        if not job.way.decides:  # the parent does, which knows the ranks at other leaves
+        if not job.attachment.decides:  # the parent does, which knows the ranks at other leaves
             return False
         succeeds = job.first.succeeds
         if succeeds is not None and (before := self.table.open.get((succeeds.job, job.key))) is not None:
@@ -95,33 +108,33 @@ class Lifecycle:
         self.place(job, now)
         return True
 
-    def open(self, way: Way, join: Join, now: float, caller: Caller) -> Job:
+    def open(self, attachment: Attachment, join: Join, now: float, caller: Caller) -> Job:
         """A job of which this is the first rank."""
-        until = now + patience_s(join) if way.decides else float("inf")
+        until = now + patience_s(join) if attachment.decides else float("inf")
         job = Job(
             name=join.job,
             key=caller.key,
             control_key=b"" if caller.is_open else caller.control_key,
             source=caller.source,
-            way=way,
+            attachment=attachment,
             first=join,
             opened_s=now,
             deadline_s=until,
         )
-        self.table.open[job.title] = job
+        self.table.open[job.job_id] = job
         return job
 
-    def _judge(self, way: Way, join: Join, job: Job | None, now: float, caller: Caller) -> Refused | None:
-        """Why the rank may not join `job`, the one of that title (None: a new one); None when it may."""
+    def _judge(self, attachment: Attachment, join: Join, job: Job | None, now: float, caller: Caller) -> Refused | None:
+        """Why the rank may not join `job`, the one of that id (None: a new one); None when it may."""
         # R-JOB-2: what one rank was refused for, the others that ask for the same job are told for a while.
-        refused = self._refusals.judge(join, caller.key, now) or way.judge(join)
+        refused = self._refusals.judge(join, caller.key, now) or attachment.judge(join)
         refused = refused or judge_tags(join, open_job=caller.is_open)
         if refused is not None:
             return refused
         if job is None:  # quotas: who can only ask must not use up what others need
             return self.resources.judge_new_job(caller.source) or self.resources.judge_new_rank(caller.source)
-        if job.way is not way:  # a job has one shape, and trees have another
-            how = "through leaves of this switch" if job.way.tree else "to this switch directly"
+        if job.attachment is not attachment:  # a job has one shape, and trees have another
+            how = "through leaves of this switch" if job.attachment.tree else "to this switch directly"
             text = f"other ranks of job {join.job!r} came {how}"
             return refuse(Refusal.DISAGREEMENT, text, "let all ranks use leaves, or none")
         return (
@@ -147,37 +160,37 @@ class Lifecycle:
         free_after_s = self.resources.limits.liveness_timeout_s if running else JOIN_LEASE_S
         return rank_taken(join, holder.join, running, free_after_s)
 
-    def _renew(self, job: Job, member: Member, contact: Contact, now: float) -> None:
+    def _renew(self, job: Job, member: Member, reply_to: ReplyTo, now: float) -> None:
         """A rank asks again, itself or through the same leaf, or through the successor of a leaf that was restarted."""
         member.renewed_s = now
         if job.state is State.FORMING:  # afterwards its worker is fixed, and with it the leaf that it must come through
-            member.contact = self._shared(job, contact)
-        if member.contact.leaf == contact.leaf:  # the process of the leaf is the same one
-            member.contact.peer, member.contact.address = contact.peer, contact.address
+            member.reply_to = self._shared(job, reply_to)
+        if member.reply_to.leaf == reply_to.leaf:  # the process of the leaf is the same one
+            member.reply_to.peer, member.reply_to.address = reply_to.peer, reply_to.address
             self.tell(job, member.join.rank)
             return
-        ranks = tuple(sorted(rank for rank, other in job.members.items() if other.contact is member.contact))
-        who = f"leaf switch {member.contact.address}, with {in_words(ranks)},"
+        ranks = tuple(sorted(rank for rank, other in job.members.items() if other.reply_to is member.reply_to))
+        who = f"leaf switch {member.reply_to.address}, with {in_words(ranks)},"
         refused = refuse(Refusal.MEMBER_LOST, f"job {job.name!r}: {who} was restarted", "start the job again", ranks)
-        self._refuse(job.way, contact, member.join, refused)
+        self._refuse(job.attachment, reply_to, member.join, refused)
         if job.state is State.STARTING:  # its workers cannot reach the data path through the new process
             self.gone(job, ranks, "was restarted", now, who=who)
 
-    def _shared(self, job: Job, contact: Contact) -> Contact:
+    def _shared(self, job: Job, reply_to: ReplyTo) -> ReplyTo:
         """The one that all ranks at the same leaf have: what a job remembers of leaves is bounded by its ranks."""
-        known = (member.contact for member in job.members.values() if contact.leaf)
-        shared = next((each for each in known if each.leaf == contact.leaf), contact)
-        shared.peer, shared.address = contact.peer, contact.address
+        known = (member.reply_to for member in job.members.values() if reply_to.leaf)
+        shared = next((each for each in known if each.leaf == reply_to.leaf), reply_to)
+        shared.peer, shared.address = reply_to.peer, reply_to.address
         return shared
 
-    def catch_up(self, title: Title, now: float) -> None:
+    def catch_up(self, job_id: JobId, now: float) -> None:
         """Events lag behind: a job whose members have just left must not stand in the way of its successor."""
-        job = self.table.open.get(title)
+        job = self.table.open.get(job_id)
         if job is None or job.state is not State.RUNNING:
             return
         assert job.spec is not None
         # R-JOB-5: what the data plane knows already frees the name now.
-        _, lost, left = job.way.plane(job).server.members(job.spec.job)
+        _, lost, left = job.attachment.plane(job).server.members(job.spec.job)
         for worker in bits(lost & ~job.lost):  # R-JOB-5
             self.handle_event(WorkerSilent(job.spec.job, worker, job.spec.liveness_timeout_s), now)
         for worker in bits(left & ~job.left):
@@ -188,53 +201,53 @@ class Lifecycle:
     def tell(self, job: Job, rank: int) -> None:
         """How far the job is, for one of its ranks."""
         if job.spec is None:  # who waits is told for whom
-            reply = job.way.said(job.name, rank, control.Waiting(job=job.name, missing=job.missing))
+            reply = job.attachment.reply_for(job.name, rank, control.Waiting(job=job.name, missing=job.missing))
         elif job.state is State.STARTING or rank in job.arriving:  # told again, since a reply may be lost
-            reply = job.way.admitted(job, job.spec, rank)
+            reply = job.attachment.admitted(job, job.spec, rank)
         else:
-            reply = job.way.said(job.name, rank, job.way.started(job))
-        self.outbox.send(job.members[rank].contact.peer, reply)
+            reply = job.attachment.reply_for(job.name, rank, job.attachment.started(job))
+        self.outbox.send(job.members[rank].reply_to.peer, reply)
 
-    def _refuse(self, way: Way, contact: Contact, join: Join, refused: Refused) -> None:
+    def _refuse(self, attachment: Attachment, reply_to: ReplyTo, join: Join, refused: Refused) -> None:
         self.outbox.count(refused.code)
-        self.outbox.send(contact.peer, way.said(join.job, join.rank, refused))
+        self.outbox.send(reply_to.peer, attachment.reply_for(join.job, join.rank, refused))
 
-    def _move(self, job: Job, happening: Happening, now: float, refused: Refused | None = None) -> None:
+    def _move(self, job: Job, trigger: Trigger, now: float, refused: Refused | None = None) -> None:
         """Do what the table says. `refused`: the words, where the ranks are to be told why not."""
         before = job.state
         # R-JOB-1: a trigger that the state does not have is a KeyError, and no transition.
-        job.state, told = LIFE[before][happening]
-        # R-JOB-5: the title is free for a successor at once; the memory is held until the job is forgotten or it is
+        job.state, announcement = LIFE[before][trigger]
+        # R-JOB-5: the id is free for a successor at once; the memory is held until the job is forgotten or it is
         # needed.
-        if job.state not in OPEN and self.table.open.get(job.title) is job:
-            del self.table.open[job.title]
+        if job.state not in OPEN and self.table.open.get(job.job_id) is job:
+            del self.table.open[job.job_id]
         for rank, member in job.members.items():  # R-JOB-2, R-JOB-4: each is told, itself or through its leaf
-            if told is Told.STANDING and not member.gone:
+            if announcement is Announcement.STANDING and not member.gone:
                 self.tell(job, rank)
-            elif told is Told.REFUSAL:
+            elif announcement is Announcement.REFUSAL:
                 assert refused is not None
-                self._refuse(job.way, member.contact, member.join, refused)
+                self._refuse(job.attachment, member.reply_to, member.join, refused)
         if job.state is State.ENDED and before is not State.ENDED:  # once, and it can be explained from then on
             self.table.end(job, now)
         if job.state is State.FORGOTTEN and job.spec is not None:  # one that was never placed holds no memory
-            job.way.plane(job).server.remove(job.spec.job)
+            job.attachment.plane(job).server.remove(job.spec.job)
             del self.table.placed[job.spec.job]
 
     # --- onto the data plane ---
 
     def place(self, job: Job, now: float) -> bool:
         """All ranks are there: put the job on the data plane, or refuse all of them. Whether there was room."""
-        way = job.way
-        refused = way.judge_all(job) or self._judge_only_successor(job)
+        attachment = job.attachment
+        refused = attachment.judge_all(job) or self._judge_only_successor(job)
         try:
             if refused is None:
-                workers, spec, server = way.workers(job), way.spec(job), way.plane(job).server
+                workers, spec, server = attachment.workers(job), attachment.spec(job), attachment.plane(job).server
                 memory_bytes = spec.pool_bytes * len(server.ports)
                 # R-JOB-6: a job that only waits to be forgotten must not refuse a complete one, nor count in its quota.
                 if self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None:
                     self._make_room(memory_bytes, now)
                 # Without accumulators and rings rather than not at all: sums are as right, and take longer.
-                if way.decides and (
+                if attachment.decides and (
                     not self.resources.may_have_accumulators(job.source)
                     or self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None
                 ):
@@ -242,14 +255,14 @@ class Lifecycle:
                     memory_bytes = spec.pool_bytes * len(server.ports)
                 refused = self.resources.judge_memory(memory_bytes, job.source, spec.slots)
             if refused is None:
-                way.admit(job, spec, share_memory=self.resources.may_have_rings(job.source))
+                attachment.admit(job, spec, share_memory=self.resources.may_have_rings(job.source))
         except AdmissionError as error:
             remedy = "start the switch with more --memory, or set FANIN_SLOTS lower"
             refused = refuse(Refusal.MEMORY, str(error), remedy)
         except ConfigurationError as error:
             refused = refuse(Refusal.SHAPE, str(error), "change or unset the options named")
         if refused is not None:
-            self._move(job, Happening.REFUSED, now, refused)
+            self._move(job, Trigger.REFUSED, now, refused)
             return False
         job.spec, job.workers = spec, workers
         job.ring_bytes, job.wanted_ring_bytes = server.ring_bytes(spec.job)
@@ -259,7 +272,7 @@ class Lifecycle:
         for member in job.members.values():  # the wait for others is over: leases begin anew
             member.renewed_s = now
         self.table.placed[spec.job] = job
-        self._move(job, Happening.COMPLETE, now)
+        self._move(job, Trigger.COMPLETE, now)
         return True
 
     def _judge_only_successor(self, job: Job) -> Refused | None:
@@ -274,7 +287,7 @@ class Lifecycle:
         """Remove ended jobs, then, oldest first, those that hold memory without having reached the data path."""
         placed = list(self.table.placed.values())
         for ended in [job for job in placed if job.state is State.ENDED]:  # R-JOB-6
-            self._move(ended, Happening.DUE, now)
+            self._move(ended, Trigger.DUE, now)
         idle = [
             job for job in placed if job.state is State.STARTING and not job.registered and now >= job.placed_s + HOLD_S
         ]
@@ -283,7 +296,7 @@ class Lifecycle:
                 return
             what = f"did not reach the data path within {HOLD_S:g} s, and another job needs the memory"
             self.gone(job, job.missing[:1], what, now)
-            self._move(job, Happening.DUE, now)
+            self._move(job, Trigger.DUE, now)
 
     def _open_place(self, job: Job, rank: int) -> None:
         """A new process takes the place of a rank that was lost or has left; it is live from its HELLO on."""
@@ -291,7 +304,7 @@ class Lifecycle:
         assert spec is not None
         assert worker is not None
         token = self.resources.draw_token()
-        job.way.plane(job).server.admit_worker(spec.job, worker, token)
+        job.attachment.plane(job).server.admit_worker(spec.job, worker, token)
         job.spec = replace(spec, tokens=(*spec.tokens[:worker], token, *spec.tokens[worker + 1 :]))
         # Forget the previous process's state for this worker.
         others = ~(1 << worker)
@@ -309,12 +322,12 @@ class Lifecycle:
     def _evict(self, job: Job, workers: int) -> None:
         assert job.spec is not None
         for worker in bits(workers):
-            job.way.plane(job).server.evict(job.spec.job, worker)
+            job.attachment.plane(job).server.evict(job.spec.job, worker)
 
     def ready(self, job: Job, now: float) -> None:
         """Every worker, here and elsewhere, is on the data path."""
         if job.state is State.STARTING:  # R-JOB-4
-            self._move(job, Happening.READY, now)
+            self._move(job, Trigger.READY, now)
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
         """The data plane reports on a worker. (A leaf's way to its parent is for the leaf's controller.)"""
@@ -324,9 +337,9 @@ class Lifecycle:
         bit, ranks = 1 << event.worker, job.workers[event.worker]
         if isinstance(event, WorkerJoined):
             job.registered |= bit
-            if job.way.decides and job.state is State.RUNNING:  # a newcomer: the others already run, only it is told
+            if job.attachment.decides and job.state is State.RUNNING:  # a newcomer: only it is told
                 self.tell(job, ranks[0])
-            elif job.way.decides and job.state is State.STARTING:  # R-JOB-4: perhaps it was the last one
+            elif job.attachment.decides and job.state is State.STARTING:  # R-JOB-4: perhaps it was the last one
                 self._begin(job, now)
             return
         # R-JOB-9: a rank that gave up also falls silent: the silence is no second failure, and must not replace the
@@ -341,7 +354,7 @@ class Lifecycle:
             job.lost |= bit
         else:
             job.left |= bit
-        self.gone(job, ranks, how, now, lost=lost, who=job.way.named(job, event.worker))
+        self.gone(job, ranks, how, now, lost=lost, who=job.attachment.named(job, event.worker))
 
     def leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
         """A rank has left, or given up, or is lost to its leaf. One that leaves in order is gone with its worker."""
@@ -366,7 +379,7 @@ class Lifecycle:
                 # It may live on, and wait for nothing: the others are to miss it as one that has died.
                 departing = job.departed & ~(job.lost | job.left)
                 if job.spec is not None and worker is not None and departing >> worker & 1:
-                    job.way.plane(job).server.suspect(job.spec.job, worker)
+                    job.attachment.plane(job).server.suspect(job.spec.job, worker)
             self.gone(job, (leave.rank,), how, now, lost=leave.lost or missed, who=who, said=True)
 
     def gone(
@@ -387,7 +400,7 @@ class Lifecycle:
         for member in (job.members[rank] for rank in ranks if rank in job.members):
             member.gone, member.lost = member.gone or how, member.lost or lost
         if not said:  # who has said it at the leaf is known to the leaf
-            job.way.gone(job, ranks, how, lost)
+            job.attachment.gone(job, ranks, how, lost)
         # R-JOB-7; of a successor also while it starts: R-JOB-11.
         spared = job.survives_loss and (
             job.state is State.RUNNING or (job.state is State.STARTING and job.first.succeeds is not None)
@@ -398,7 +411,7 @@ class Lifecycle:
             job.epitaph = f"{who or in_words(ranks)} {how}"
             reason = f"job {job.name!r} did not start: {job.epitaph}"
             remedy = "see that rank's own error; then start the job again"
-            self._move(job, Happening.GONE, now, refuse(Refusal.MEMBER_LOST, reason, remedy, ranks))
+            self._move(job, Trigger.GONE, now, refuse(Refusal.MEMBER_LOST, reason, remedy, ranks))
             return
         # R-JOB-9: a job that goes on is described by its latest loss; one that ends keeps its first, which is the
         # cause.
@@ -408,22 +421,22 @@ class Lifecycle:
             self._evict(
                 job, sum(1 << worker for worker in {job.worker_of(rank) for rank in ranks} if worker is not None)
             )
-        self._move(job, Happening.SPARED if spared else Happening.GONE, now)
+        self._move(job, Trigger.SPARED if spared else Trigger.GONE, now)
         if job.state is not State.ENDED and job.departed == job.full:  # R-JOB-7: until none is left
-            self._move(job, Happening.EMPTY, now)
+            self._move(job, Trigger.EMPTY, now)
         elif job.state is State.STARTING:
             self._begin(job, now)
         if spared:  # R-JOB-11: its successor need not wait any longer either
             for other in list(self.table.open.values()):
                 succeeds = other.first.succeeds
-                if other.state is State.FORMING and succeeds is not None and (succeeds.job, other.key) == job.title:
+                if other.state is State.FORMING and succeeds is not None and (succeeds.job, other.key) == job.job_id:
                     self._complete(other, now)
 
     def drop(self, job: Job, rank: int, now: float) -> None:
         """A rank no longer waits, and the job goes on forming without it."""
         del job.members[rank]
         if not job.members:  # nobody is there who could be told
-            self._move(job, Happening.DESERTED, now)
+            self._move(job, Trigger.DESERTED, now)
         elif rank == job.first.rank:  # the others must agree with one that is there
             job.first = next(iter(job.members.values())).join
 
@@ -432,16 +445,16 @@ class Lifecycle:
         for job in self.table.all():
             if job.state is State.ENDED:
                 continue
-            behind = {rank for rank, member in job.members.items() if member.contact.peer == peer}
+            behind = {rank for rank, member in job.members.items() if member.reply_to.peer == peer}
             for rank in behind:  # R-JOB-3
                 job.members[rank].hung_up(now)
             for worker, ranks in enumerate(job.workers):  # R-JOB-10
                 if job.spec is not None and behind.intersection(ranks) and not job.departed >> worker & 1:
-                    job.way.plane(job).server.suspect(job.spec.job, worker)
+                    job.attachment.plane(job).server.suspect(job.spec.job, worker)
 
-    def explain(self, title: Title, generation: int) -> control.Explanation | None:
+    def explain(self, job_id: JobId, generation: int) -> control.Explanation | None:
         """The outcome of a job; None for one that was never here, or was forgotten."""
-        job = self.table.find(title, generation)
+        job = self.table.find(job_id, generation)
         return None if job is None else job.explanation()
 
     # --- time ---
@@ -460,7 +473,7 @@ class Lifecycle:
                         job.lost |= 1 << (job.worker_of(rank) or 0)
                         self.gone(job, (rank,), "did not reach the data path", now, lost=True)
         for job in self.table.forgettable(now):
-            self._move(job, Happening.DUE, now)
+            self._move(job, Trigger.DUE, now)
 
     def _check_forming(self, job: Job, now: float) -> None:
         lapsed = job.lapsed(now)
@@ -472,7 +485,7 @@ class Lifecycle:
             missing = job.missing
             reason = f"job {job.name!r}: {in_words(missing)} of {job.first.size} did not join in time"
             remedy = f"see why {in_words(missing)} did not start, or give FANIN_JOIN_TIMEOUT_S more than now"
-            self._move(job, Happening.LATE, now, refuse(Refusal.JOIN_TIMEOUT, reason, remedy, missing))
+            self._move(job, Trigger.LATE, now, refuse(Refusal.JOIN_TIMEOUT, reason, remedy, missing))
 
     def _check_start(self, job: Job, now: float) -> None:
         """Whether a job that is starting has waited too long, for a process or for its data path."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fanin.protocol.control import Join, Refusal, Refused
 from fanin.switch.controller.admission import peer_refused
-from fanin.switch.controller.jobs import Title
+from fanin.switch.controller.jobs import JobId
 
 REFUSAL_MEMORY_S = 2.0
 """How long ranks that ask later are told that one of theirs was refused; a restarted job takes longer than that."""
@@ -23,7 +23,7 @@ class RecentRefusals:
     """By job: which rank was refused, what the others are told, and until when."""
 
     def __init__(self) -> None:
-        self._by_job: dict[Title, tuple[float, int, Refused]] = {}
+        self._by_job: dict[JobId, tuple[float, int, Refused]] = {}
 
     def remember(self, join: Join, key: str, refused: Refused, now: float) -> Refused | None:
         """The notice of this refusal to the other ranks; None if it does not concern them."""

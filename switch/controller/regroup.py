@@ -32,7 +32,7 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
         text = f"job {request.job!r} goes on without rank {request.rank}, or has ended"
         jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, text, _REMEDY, (request.rank,)))
         return
-    if job.way.tree or not job.survives_loss:  # R-JOB-7: any other job ends
+    if job.attachment.tree or not job.survives_loss:  # R-JOB-7: any other job ends
         text = f"job {request.job!r} ends with the first rank or shard that it loses"
         jobs.outbox.refuse(peer, refuse(Refusal.DISAGREEMENT, text, "give every rank on_worker_loss='continue'"))
         return

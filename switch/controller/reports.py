@@ -43,7 +43,7 @@ def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, 
 
 def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
     """How a job stands, with these of its ranks; `size` counts all of them."""
-    spec, first, server = job.spec, job.first, job.way.plane(job).server
+    spec, first, server = job.spec, job.first, job.attachment.plane(job).server
     in_tree = spec is not None and spec.total_workers is not None
     explanation = job.explanation()
     counts = server.member_counters(spec.job) if spec else []

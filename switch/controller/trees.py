@@ -1,4 +1,4 @@
-"""The way of ranks that are at leaves of this switch: the job has all of them, and each leaf is one worker of it.
+"""The attachment of ranks through leaves of this switch: the job has all of them, and each leaf is one worker of it.
 
 Rules
 -----
@@ -35,7 +35,7 @@ from fanin.switch.controller.resources import Resources
 
 
 class ThroughLeaves:
-    """Implements the protocol `jobs.Way` for ranks behind leaves."""
+    """Implements the protocol `jobs.Attachment` for ranks behind leaves."""
 
     tree = True
     decides = True
@@ -71,7 +71,7 @@ class ThroughLeaves:
         """The ranks at each leaf."""
         branches: dict[str, list[int]] = {}
         for rank in sorted(job.members):
-            branches.setdefault(job.members[rank].contact.leaf, []).append(rank)
+            branches.setdefault(job.members[rank].reply_to.leaf, []).append(rank)
         return tuple(map(tuple, branches.values()))
 
     def spec(self, job: Job) -> JobSpec:
@@ -88,7 +88,7 @@ class ThroughLeaves:
         """The one by which leaves come."""
         return self._plane
 
-    def said(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Relayed:
+    def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Relayed:
         """For the leaf to pass on."""
         if isinstance(reply, Waiting):
             return Relayed(job=job, rank=rank, waiting=reply)
@@ -126,7 +126,7 @@ class ThroughLeaves:
     def named(self, job: Job, worker: int) -> str:
         """The leaf and its ranks."""
         ranks = job.workers[worker]
-        return f"leaf switch {job.members[ranks[0]].contact.address}, with {in_words(ranks)},"
+        return f"leaf switch {job.members[ranks[0]].reply_to.address}, with {in_words(ranks)},"
 
     def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
         """The data plane tells the other leaves."""

@@ -17,7 +17,7 @@ from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.switch.controller.controller import AnyController, Controller
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.job_table import LINGER_S
-from fanin.switch.controller.jobs import LIFE, Happening, State
+from fanin.switch.controller.jobs import LIFE, State, Trigger
 from fanin.switch.controller.leaf import LeafController, ParentPath
 from tests.support.controllers import BUFFERS, EVERYBODY, FakeServer, join
 
@@ -289,16 +289,14 @@ def test_only_what_the_table_has_can_happen_and_every_state_ends() -> None:
     for _ in LIFE:
         ends |= {state for state, steps in LIFE.items() if any(then in ends for then, _ in steps.values())}
     assert ends == set(State)
-    assert {happening for steps in LIFE.values() for happening in steps} == set(Happening)
+    assert {trigger for steps in LIFE.values() for trigger in steps} == set(Trigger)
 
 
 def test_the_table_in_the_documents_is_the_one_that_the_code_reads() -> None:
     text = (Path(__file__).parents[2] / "docs/control.md").read_text()
     rows = re.findall(r"^\| ([A-Z]+) \| ([A-Z]+): [^|]+ \| ([A-Z]+) \|", text, re.MULTILINE)
     assert rows == [
-        (state.name, happening.name, then.name)
-        for state, steps in LIFE.items()
-        for happening, (then, _) in steps.items()
+        (state.name, trigger.name, then.name) for state, steps in LIFE.items() for trigger, (then, _) in steps.items()
     ]
 
 

@@ -262,7 +262,7 @@ def test_refused_enlists_leave_nothing_behind() -> None:
         assert isinstance(relayed, control.Relayed)
         assert relayed.refused is not None
     (job,) = channel.controller._table.open.values()
-    assert {member.contact.leaf for member in job.members.values()} == {"first"}
+    assert {member.reply_to.leaf for member in job.members.values()} == {"first"}
 
 
 # --- a leaf ---
