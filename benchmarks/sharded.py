@@ -62,6 +62,8 @@ class Plan:
     """Steps to time, per rival."""
     epochs: Annotated[int, Bounds(0, 1000)] = 0
     """Epochs to train, per rival and seed."""
+    epoch_steps: Annotated[int, Bounds(0, MAX_SAMPLES)] = 0
+    """Most steps of an epoch, for a first look at losses; 0: all of them."""
     seeds: Annotated[int, Bounds(1, 100)] = 1
     """Seeds of weights and order of samples."""
     runs: Path | None = None
@@ -86,7 +88,7 @@ class Plan:
     def training(self, rival: str, seed: int) -> Run:
         """The training of one rival with one seed."""
         place = "" if self.rate_bit_s is None else str(self.switch_at)
-        return Run(rival, self.workers, self.epochs, seed, self.rate_bit_s, place, self.device)
+        return Run(rival, self.workers, self.epochs, seed, self.rate_bit_s, place, self.device, self.epoch_steps)
 
     @property
     def trainings(self) -> list[Run]:
@@ -228,9 +230,10 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     where = "" if plan.device == "cpu" else f", weights on {plan.device}"
     first = statistics.mean(rows[0].losses) if rows[0].losses else None
     timed = f"{plan.steps} steps each, interleaved; MB sent: per step, by the rank that sent most, from counters"
+    epochs = f"{plan.epochs} epochs" + (f" of {plan.epoch_steps} steps" if plan.epoch_steps else "")
     trained = (
-        f"{plan.epochs} epochs from {plan.seeds} seeds; apart: how far a parameter is from the first rival's after one "
-        "step, in norms"
+        f"{epochs} from {plan.seeds} seeds; apart: how far a parameter is from the first rival's after one step, in "
+        "norms"
     )
 
     def to_first(row: Row) -> str:

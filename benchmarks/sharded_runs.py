@@ -31,6 +31,8 @@ class Run:
     switch_at: str = ""
     """Place of the sums, over links: packets differ by it, and with them the elements that share a scale."""
     device: str = "cpu"
+    epoch_steps: int = 0
+    """Most steps of an epoch; 0: all of them."""
 
 
 Runs = Annotated[tuple[Run, ...], runs_as_text(Run)]

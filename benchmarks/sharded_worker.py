@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import statistics
 from collections.abc import Mapping, Sequence
@@ -130,7 +131,7 @@ def training_of(run: Run, one: ShardedTrainee, references: dict[str, list[torch.
     for epoch in range(run.epochs):
         sampler.set_epoch(epoch)
         losses = []
-        for batch in loader:
+        for batch in itertools.islice(loader, run.epoch_steps or None):
             losses.append(one.step(*(each.to(one.device) for each in batch)))
             if references is not None and epoch == 0 and len(losses) == 1:
                 apart_step = apart(one, references.setdefault("step", whole(one)))

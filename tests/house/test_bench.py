@@ -120,7 +120,21 @@ def test_sharded_training_has_times_bytes_and_losses_for_every_rival(tmp_path: P
 
 @pytest.mark.slow
 def test_sharded_training_goes_on_from_a_file_of_runs(tmp_path: Path) -> None:
-    plan = ("sharded", "--workers", "2", "--rate", "none", "--steps", "0", "--epochs", "1", "--runs", "runs.json")
+    plan = (
+        "sharded",
+        "--workers",
+        "2",
+        "--rate",
+        "none",
+        "--steps",
+        "0",
+        "--epochs",
+        "1",
+        "--epoch-steps",
+        "8",
+        "--runs",
+        "runs.json",
+    )
     first = bench(tmp_path, *plan, "--rivals", "gloo,fanin-8")
     gloo, narrow = first.rows
     assert narrow["losses"] == pytest.approx(gloo["losses"], rel=0.01)
