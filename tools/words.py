@@ -45,6 +45,9 @@ IDIOMS = re.compile(
 SHORT_WORDS = 3
 """A docstring has more words than this."""
 
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Attributes of a node of the syntax tree that hold statements, or nodes that hold them."""
+
 LEFT: dict[str, int] = {}
 """Bound on the findings of each top-level folder; a folder that is not listed has none."""
 
@@ -93,7 +96,11 @@ def _in_docstring(text: str) -> Iterator[tuple[str, str]]:
 
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """Yield (line, text) of every docstring of a module, class, function or attribute."""
-    for node in ast.walk(ast.parse(source)):
+    nodes: list[ast.AST] = [ast.parse(source)]
+    while nodes:  # statements alone: a walk through all expressions takes three times as long
+        node = nodes.pop()
+        for block in BLOCKS:
+            nodes += getattr(node, block, ())
         body = getattr(node, "body", None)
         if not isinstance(body, list):
             continue
