@@ -12,6 +12,8 @@ INPUTS := pyproject.toml setup.py requirements/constraints.txt $(NATIVE_SOURCES)
 ARGS ?=
 # One worker of pytest-xdist more than cores: tests that start processes wait for them half of their time.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# Tests and commands start a thousand interpreters, each of which would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 # For recipes that compile against Python, torch.compile's included: sets the compiler's CPATH where Python.h is elsewhere.
 WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && export CPATH="$$headers" &&
 
