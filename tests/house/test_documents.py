@@ -60,6 +60,13 @@ def test_files_named_in_code_exist(document: Path) -> None:
             assert found, f"{document.relative_to(ROOT)} names {quoted}"
 
 
+def test_every_folder_of_the_top_level_is_in_the_tour_of_the_repository() -> None:
+    """A folder that somebody's run left behind, and that was committed, is in none."""
+    tour = (ROOT / "docs/architecture.md").read_text() + (ROOT / "docs/development.md").read_text()
+    folders = {path.relative_to(ROOT).parts[0] for path in tracked() if path.parent != ROOT}
+    assert [folder for folder in sorted(folders) if f"`{folder}/" not in tour] == []
+
+
 def test_every_task_is_listed_by_make_help() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", makefile, re.MULTILINE)

@@ -17,8 +17,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path.cwd()
-"""The job's own folder: stores and barriers are files, and must not outlive the run."""
+FOLDER = Path(sys.argv[1]).resolve().parent
+"""Folder of OUT.jsonl, which has to be new: the files through which ranks meet lie in it, and outlive the run."""
 os.environ["TEMP_DIR"] = str(FOLDER)
 os.environ["BACKEND"] = "gloo"
 
