@@ -148,10 +148,10 @@ def test_sharded_training_goes_on_from_a_file_of_runs(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_collectives_have_a_time_and_an_error_for_every_rival(tmp_path: Path) -> None:
-    size = ("--workers", "2", "--bytes", "65536", "--samples", "2", "--lanes", "32,8")
+    size = ("--workers", "2", "--bytes", "65536", "--samples", "1", "--lanes", "8")
     done = bench(tmp_path, "collectives", *size, "--which", ",".join(COLLECTIVES))
     assert [(row["collective"], row["rival"]) for row in done.rows] == [
-        (collective, rival) for collective in COLLECTIVES for rival in ("gloo", "fanin-32", "fanin-8")
+        (collective, rival) for collective in COLLECTIVES for rival in ("gloo", "fanin-8")
     ]
     for row in done.rows:
         assert row["fastest_s"] > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,12 @@ CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
 FANIN = re.compile(r"^(?:\$ )?fanin ((?:[a-z][a-z0-9]* ?)+)(.*)$", re.MULTILINE)
 PATH = re.compile(r"(?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|p4|md|sh|toml|json)")
 TARGET = re.compile(r"^([a-z0-9-]+):", re.MULTILINE)
+
+
+@functools.cache
+def fanin_command() -> Any:
+    """Build fanin's command line as click has it."""
+    return typer.main.get_command(app)
 
 
 def code_in(document: Path) -> str:
@@ -42,7 +49,7 @@ def test_make_targets_named_in_code_exist(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_fanin_commands_named_in_code_exist_with_their_options(document: Path) -> None:
     for words, rest in FANIN.findall(code_in(document)):
-        command: Any = typer.main.get_command(app)
+        command = fanin_command()
         for word in words.split():
             if isinstance(command, TyperGroup):
                 assert word in command.commands, f"fanin {words}"

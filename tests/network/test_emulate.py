@@ -115,9 +115,8 @@ def test_training_goes_on_after_a_worker_is_killed_at_a_step_and_restarted(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["kill=switch@step:3", "restart=switch@step:3"])
-def test_training_ends_with_the_promised_error_when_the_switch_dies_at_a_step(fault: str, tmp_path: Path) -> None:
-    scenario = Scenario(workers=2, rate="100mbit", faults=(fault,))
+def test_training_ends_with_the_promised_error_when_the_switch_dies_at_a_step(tmp_path: Path) -> None:
+    scenario = Scenario(workers=2, rate="100mbit", faults=("kill=switch@step:3",))
     record = run(scenario, *plain(TRAINING, "100000"), tmp_path=tmp_path)
     assert record.outcome == "failed"
     assert all("SwitchLostError" in worker.outcome for worker in record.workers), record.workers
@@ -181,7 +180,7 @@ def test_a_racks_uplink_carries_a_tensor_once_each_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["rank0", "hosts", "spare:1"])
+@pytest.mark.parametrize("place", ["rank0", "spare:1"])
 def test_ranks_start_their_switches_themselves_and_sums_cross_the_links(place: str, tmp_path: Path) -> None:
     record = run(Scenario(workers=2, switch_at=place, rate="100mbit"), *plain(TRAINING, "20"), tmp_path=tmp_path)
     assert record.outcome == "finished", record
