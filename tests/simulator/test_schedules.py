@@ -45,16 +45,10 @@ def built(kind: Kind) -> None:
 
 
 def events_of(name: str, seed: int, kind: Kind) -> list[str]:
+    """Events of a run that violates nothing, and in which something is summed."""
     lines: list[str] = []
-    simulate(load(name), seed, kind=kind, show=lines.append)
+    assert simulate(load(name), seed, kind=kind, show=lines.append).contributions > 0
     return lines
-
-
-@pytest.mark.parametrize("kind", ["native", "python"])
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_scenario_violates_nothing(name: str, kind: Kind) -> None:
-    built(kind)
-    assert simulate(load(name), 1, kind=kind).contributions > 0
 
 
 def test_drawn_schedules_violate_nothing_with_native_machines() -> None:
@@ -71,12 +65,13 @@ def test_drawn_schedules_violate_nothing_with_twins() -> None:
 
 @pytest.mark.parametrize("name", ["hostile-link", "switch-restart"])
 def test_a_seed_replays_every_event_and_another_does_not(name: str) -> None:
-    assert events_of(name, 3, "python") == events_of(name, 3, "python")
-    assert events_of(name, 3, "python") != events_of(name, 4, "python")
+    kind: Kind = "python" if WORKER_MACHINES["native"] is None else "native"  # a tenth of the time
+    assert events_of(name, 3, kind) == events_of(name, 3, kind)
+    assert events_of(name, 3, kind) != events_of(name, 4, kind)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_twin_and_native_machines_run_alike_event_by_event(name: str) -> None:
+def test_shipped_scenarios_violate_nothing_and_twins_run_as_native_machines_event_by_event(name: str) -> None:
     built("native")
     assert events_of(name, 2, "native") == events_of(name, 2, "python")
 
