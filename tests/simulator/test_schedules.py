@@ -124,7 +124,7 @@ def test_a_rank_that_asks_again_while_another_has_left_does_not_block_its_own_na
 
 
 def test_processes_find_what_one_process_finds() -> None:
-    alone, together = search(0, 120, kind="python"), search(0, 120, kind="python", processes=2)
+    alone, together = search(0, 30, kind="python"), search(0, 30, kind="python", processes=2)
     assert (alone.events, alone.packets, alone.virtual_s) == (together.events, together.packets, together.virtual_s)
 
 
