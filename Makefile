@@ -17,7 +17,7 @@ WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && exp
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-text test test-fast lint format tidy types imports drift constants p4 wheel wheel-smoke sanitize \
-	sanitize-address sanitize-thread fuzz fuzz-control simulate compose-check wheels bench ci clean
+	sanitize-address sanitize-thread fuzz fuzz-control simulate compose-check launchers wheels bench ci clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -109,6 +109,11 @@ wheels: $(VENV)/tools.stamp ## Fill wheels/ with what the container image instal
 
 compose-check: $(VENV)/dev.stamp ## docker-compose.yml on a real engine (skipped, by name, where none can be had)
 	tools/compose_check.sh $(PY) $(ARGS)
+
+launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun and torchrun on two hosts start (skipped, by name, where one cannot be had)
+	-tools/debian_packages.sh slurm-wlm=sbatch munge=munged openmpi-bin=mpirun
+	@$(PIP) kubernetes-validate
+	@$(WITH_HEADERS) FANIN_TEST_LAUNCHERS=1 $(PY) -m pytest tests/launchers $(ARGS)
 
 bench: $(VENV)/demo.stamp ## All-reduce against gloo and, where installed, OpenMPI
 	$(VENV)/bin/fanin bench allreduce --against gloo,mpi $(ARGS)
