@@ -37,7 +37,7 @@ def tracked(pattern: str) -> list[str]:
 
 
 def stage(folder: Path) -> None:
-    """(Re)make `folder`."""
+    """Make `folder` anew: all documents, the files that they link to, and the pages of the API."""
     shutil.rmtree(folder, ignore_errors=True)
     for document in tracked("*.md"):
         if not document.startswith(OUTSIDE):

@@ -32,5 +32,6 @@ def train() -> None:
 
 if __name__ == "__main__":
     workers = int(sys.argv[1]) if len(sys.argv) > 1 else 2
-    trainer = TorchTrainer(train, torch_config=TorchConfig(backend="fanin"), scaling_config=ScalingConfig(num_workers=workers))
+    scaling = ScalingConfig(num_workers=workers)
+    trainer = TorchTrainer(train, torch_config=TorchConfig(backend="fanin"), scaling_config=scaling)
     print(trainer.fit().metrics)

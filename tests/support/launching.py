@@ -21,7 +21,7 @@ from tests.support.processes import until
 
 EXAMPLES = ROOT / "examples" / "launchers"
 TIMEOUT_S = 200
-"""Of a job of two ranks, on a machine that does much else."""
+"""Time for a job of two ranks on a machine that does much else."""
 PLACE = """
 import os
 names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR"
@@ -42,7 +42,7 @@ dist.destroy_process_group()
 whole = pytest.mark.skipif(
     not os.environ.get("FANIN_TEST_LAUNCHERS"), reason="ranks that import torch take long: `make launchers` runs them"
 )
-"""Of tests whose ranks sum; the suite has those whose ranks only say where they are."""
+"""Mark for tests whose ranks sum; the suite has those whose ranks only say where they are."""
 CONFIGURATION = """
 ClusterName=fanin
 SlurmctldHost=localhost(127.0.0.1)
