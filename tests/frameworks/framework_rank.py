@@ -48,7 +48,7 @@ def _lightning(strategy: Any, *, sharded: bool) -> list[float]:
     import lightning
     from torch.distributed.fsdp import fully_shard
 
-    class Module(lightning.LightningModule):
+    class Module(lightning.LightningModule):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.net = model()

@@ -18,7 +18,14 @@ def printed_by(text: str, folder: Path, **given: str) -> str:
     program, output = folder / "program.py", folder / "output.txt"
     program.write_text(text)
     with a_slurm_cluster() as variables:
-        job = ["sbatch", "--wait", f"--output={output}", f"--chdir={folder}", EXAMPLES / "slurm.sh", program]
+        job: list[str | Path] = [
+            "sbatch",
+            "--wait",
+            f"--output={output}",
+            f"--chdir={folder}",
+            EXAMPLES / "slurm.sh",
+            program,
+        ]
         run(job, **given, **variables)
     return output.read_text()
 
