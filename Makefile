@@ -38,7 +38,7 @@ test-fast: $(VENV)/dev.stamp ## Every test that is not marked slow
 lint: $(VENV)/dev.stamp ## ruff (lint and format), shellcheck, clang-format, words
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/shellcheck .ci/run $(wildcard tools/*.sh)
+	$(VENV)/bin/shellcheck .ci/run $(wildcard tools/*.sh examples/launchers/*.sh)
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES)
 	$(PY) -m tools.words > /dev/null
 

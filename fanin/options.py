@@ -137,9 +137,9 @@ class Options:
     """A group of new_group that has summed nothing for so long gives its slots back to the switch, and joins anew at
     its next sum, 0..86,400 s. 0: never. It does so once all of its ranks are for it."""
     ports: str | None = None
-    """Ports that the switches which this rank starts may take, for control (TCP) and data (UDP), as in `5000-5063`: one
-    and as many as it has flows for a shard, and the same for a leaf of each shard (docs/launchers.md, *Ports*). None:
-    any that are free."""
+    """Ports of the switches that this rank starts, as in `5000-5063`. A switch has a number for control (TCP) and its
+    first flow (UDP), and the next ones for further flows; a host of several ranks has a shard and a leaf of each shard
+    (docs/launchers.md, *Ports*). None: any that are free."""
     liveness_timeout_s: float | None = None
     """Silence after which a rank, or the switch, counts as lost, 0.2..3600 s, of the switch that rank 0 starts; one
     that is there already decides by itself. None: 30 s. A rank that is killed is noticed sooner (docs/errors.md)."""

@@ -334,9 +334,8 @@ class SwitchService:
         if self.options.ports is None and refusal is not None:
             raise refusal
         raise ConfigurationError(
-            f"no port of {self._range_in_words()} of {self.host} is free for a switch (a TCP port, and the UDP port of "
-            f"its number for each of {self.options.flows} flows{': ' * (refusal is not None)}{refusal or ''}). Remedy: "
-            "a wider FANIN_PORTS"
+            f"no port of {self._range_in_words()} of {self.host} is free for control and {self.options.flows} flows in "
+            f"a row{'' if refusal is None else f' (the last one: {refusal})'}. Remedy: a wider FANIN_PORTS"
         )
 
     def _candidates(self) -> Iterable[int]:

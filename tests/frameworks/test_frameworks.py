@@ -14,9 +14,10 @@ from fanin.emulation.processes import free_port
 from tests.house.repository import ROOT
 from tests.support.launching import environment
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 PROGRAM = Path(__file__).with_name("framework_rank.py")
-TIMEOUT_S = 280
+TIMEOUT_S = 400
+"""Time for two ranks; DeepSpeed compiles an operator at its first start."""
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
 WORKING = {
     "lightning_ddp": "lightning",
