@@ -110,8 +110,9 @@ wheels: $(VENV)/tools.stamp ## Fill wheels/ with what the container image instal
 compose-check: $(VENV)/dev.stamp ## docker-compose.yml on a real engine (skipped, by name, where none can be had)
 	tools/compose_check.sh $(PY) $(ARGS)
 
+# With a tree of its own, since `make types` may remake the other one at the same time.
 docs: $(VENV)/docs.stamp ## The documentation as a site in build/site/html, with links and docstrings checked
-	@$(PY) tools/linked_tree.py
+	@$(PY) tools/linked_tree.py build/site/tree
 	@$(PY) -m tools.site
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
 
