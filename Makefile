@@ -19,7 +19,7 @@ WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && exp
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-text test test-fast lint format tidy types imports drift constants p4 wheel wheel-smoke sanitize \
-	sanitize-address sanitize-thread fuzz fuzz-control simulate compose-check wheels bench ci clean
+	sanitize-address sanitize-thread fuzz fuzz-control simulate compose-check launchers docs wheels bench ci clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ test-fast: $(VENV)/dev.stamp ## Every test that is not marked slow
 lint: $(VENV)/dev.stamp ## ruff (lint and format), shellcheck, clang-format, words
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/shellcheck .ci/run $(wildcard tools/*.sh)
+	$(VENV)/bin/shellcheck .ci/run $(wildcard tools/*.sh examples/launchers/*.sh)
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES)
 	$(PY) -m tools.words > /dev/null
 
@@ -112,6 +112,17 @@ wheels: $(VENV)/tools.stamp ## Fill wheels/ with what the container image instal
 compose-check: $(VENV)/dev.stamp ## docker-compose.yml on a real engine (skipped, by name, where none can be had)
 	tools/compose_check.sh $(PY) $(ARGS)
 
+# With a tree of its own, since `make types` may remake the other one at the same time.
+docs: $(VENV)/docs.stamp ## The documentation as a site in build/site/html, with links and docstrings checked
+	@$(PY) tools/linked_tree.py build/site/tree
+	@$(PY) -m tools.site
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
+
+launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun and torchrun on two hosts start (skipped, by name, where one cannot be had)
+	-tools/debian_packages.sh slurm-wlm=sbatch munge=munged openmpi-bin=mpirun
+	@$(PIP) kubernetes-validate
+	@$(WITH_HEADERS) FANIN_TEST_LAUNCHERS=1 $(PY) -m pytest tests/launchers $(ARGS)
+
 bench: $(VENV)/demo.stamp ## All-reduce against gloo and, where installed, OpenMPI
 	$(VENV)/bin/fanin bench allreduce --against gloo,mpi $(ARGS)
 
@@ -126,6 +137,12 @@ clean: ## Remove what was built; .venv stays
 $(VENV)/tools.stamp: requirements/constraints.txt
 	@test -x $(PY) || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@$(PIP) 'setuptools>=77' pybind11
+	@touch $@
+
+$(VENV)/docs.stamp: $(VENV)/tools.stamp pyproject.toml requirements/constraints.txt
+	@echo "installing what builds the documentation"
+	@$(PY) tools/requirements_of.py docs > $(VENV)/docs.txt
+	@$(PIP) --requirement $(VENV)/docs.txt
 	@touch $@
 
 $(VENV)/demo.stamp: $(VENV)/tools.stamp $(INPUTS)

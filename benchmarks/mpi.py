@@ -37,14 +37,26 @@ class Result:
 def missing() -> str | None:
     """Why OpenMPI cannot take part, or None."""
     absent = [tool for tool in ("mpicc", "mpirun") if shutil.which(tool) is None]
-    return f"{' and '.join(absent)} not found" if absent else None
+    if absent:
+        return f"{' and '.join(absent)} not found"
+    with tempfile.TemporaryDirectory() as folder:
+        done = _compiled(os.path.join(folder, "mpi_allreduce"))
+    if done.returncode == 0:
+        return None
+    said = done.stderr.splitlines() or [f"status {done.returncode}"]
+    return f"mpicc cannot compile: {said[0]}. Remedy: Debian's libopenmpi-dev"  # its openmpi-bin has mpicc alone
 
 
 def compile_program(folder: str) -> str:
     """The benchmark program, built in `folder`."""
     program = os.path.join(folder, "mpi_allreduce")
-    subprocess.run(["mpicc", "-O2", "-o", program, str(SOURCE), "-lm"], check=True)
+    _compiled(program).check_returncode()
     return program
+
+
+def _compiled(program: str) -> subprocess.CompletedProcess[str]:
+    command = ["mpicc", "-O2", "-o", program, str(SOURCE), "-lm"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def run(transport: str, workers: int, count: int, samples: int) -> Result:

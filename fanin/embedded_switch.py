@@ -79,6 +79,7 @@ def _opened(order: SwitchOrder, closing: contextlib.ExitStack) -> list[SwitchSer
         options = ServiceOptions(
             host=order.host,
             port=0,
+            ports=order.ports,
             memory_bytes=memory_of(None, None, flows),
             flows=flows,
             native=order.native,

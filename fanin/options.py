@@ -136,6 +136,10 @@ class Options:
     idle_return_s: float = 60.0
     """A group of new_group that has summed nothing for so long gives its slots back to the switch, and joins anew at
     its next sum, 0..86,400 s. 0: never. It does so once all of its ranks are for it."""
+    ports: str | None = None
+    """Ports of the switches that this rank starts, as in `5000-5063`. A switch has a number for control (TCP) and its
+    first flow (UDP), and the next ones for further flows; a host of several ranks has a shard and a leaf of each shard
+    (docs/launchers.md, *Ports*). None: any that are free."""
     liveness_timeout_s: float | None = None
     """Silence after which a rank, or the switch, counts as lost, 0.2..3600 s, of the switch that rank 0 starts; one
     that is there already decides by itself. None: 30 s. A rank that is killed is noticed sooner (docs/errors.md)."""
@@ -192,6 +196,7 @@ class Options:
             f"words_per_packet = {words}; must be a multiple of 8 in 8..16352",
         )
         check(self.flows is None or 1 <= self.flows <= 16, f"flows = {self.flows}; must be in 1..16")
+        _ = self.port_range
         check(
             self.on_worker_loss in ("raise", "continue"), f"on_worker_loss = {self.on_worker_loss!r}: raise, continue"
         )
@@ -253,6 +258,17 @@ class Options:
     def switch_list(self) -> SwitchList:
         """The value of `switch`, parsed."""
         return SwitchList() if self.switch is None else SwitchList.parse(self.switch)
+
+    @property
+    def port_range(self) -> tuple[int, int] | None:
+        """The least and the greatest of `ports`."""
+        if self.ports is None:
+            return None
+        least, dash, greatest = self.ports.partition("-")
+        legal = dash and all(each.isascii() and each.isdigit() and len(each) <= 5 for each in (least, greatest))
+        if not legal or not 1 <= int(least) <= int(greatest) <= 65_535:
+            raise ConfigurationError(f"ports = {self.ports!r}: expected two ports in 1..65535, as in 5000-5063")
+        return int(least), int(greatest)
 
     @property
     def packet_faults(self) -> FaultPlan | None:

@@ -45,6 +45,7 @@ OWN: dict[str, str] = {
     "words_per_packet": "the job takes the least that a rank asks for",
     "checksum": "a job has them if any rank asks for them",
     "flows": "of the switch that this rank starts; a rank that asks another switch for them is warned",
+    "ports": "of the switches that this rank starts",
     "liveness_timeout_s": "of the switch that this rank starts; a rank that asks another switch for it is warned",
     "native": "both engines speak one protocol",
     "device_wait": "how the streams of this rank's device wait",

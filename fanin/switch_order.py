@@ -19,7 +19,9 @@ class SwitchOrder:
     """How the switch is to be."""
 
     host: str
-    """Name or address to listen on; ports are any that are free."""
+    """Name or address to listen on."""
+    ports: tuple[int, int] | None = None
+    """The least and the greatest port that it may take; None: any that are free."""
     scheme: str
     """Scheme of the transport that carries data."""
     flows: int | None = None
@@ -41,7 +43,8 @@ class SwitchOrder:
     def read(cls, line: bytes) -> SwitchOrder:
         """The order that `line` holds."""
         told = json.loads(line)
-        return cls(**told | {"parents": tuple(told["parents"])})
+        ports = told["ports"] and tuple(told["ports"])
+        return cls(**told | {"parents": tuple(told["parents"]), "ports": ports})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from fanin.cli import (
     ending,
     later,
     p4,
+    rank,
     report,
     simulate,
     stats,
@@ -47,6 +48,7 @@ for command in (
     conformance.conformance,
 ):
     app.command(epilog=epilog(command.__name__))(command)
+app.command(epilog=epilog("rank"), context_settings={"allow_interspersed_args": False})(rank.rank)
 app.add_typer(bench.app, name="bench")
 app.add_typer(p4.app, name="p4")
 

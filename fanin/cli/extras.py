@@ -11,7 +11,9 @@ from fanin.errors import ConfigurationError
 MODULES = {
     "torch": ("torch",),
     "demo": ("torch", "sklearn"),
+    "docs": ("mkdocs", "mkdocstrings"),
     "federated": ("torch", "sklearn"),
+    "frameworks": ("accelerate", "deepspeed", "lightning", "ray", "transformers"),
     "metrics": ("prometheus_client",),
     "p4": ("grpc", "google", "p4"),
     "plot": ("matplotlib", "jinja2"),

@@ -108,6 +108,7 @@ def start_switch(
         host=host,
         scheme=wanted.scheme,
         flows=options.flows,
+        ports=options.port_range,
         native=options.native,
         liveness_timeout_s=options.liveness_timeout_s if liveness_timeout_s is None else liveness_timeout_s,
         parents=tuple(map(str, parents)),

@@ -14,7 +14,7 @@ SwitchServer::SwitchServer(const std::string& host, std::uint16_t port, std::uin
     : share_memory_(share_memory) {
   if (flows == 0) throw std::invalid_argument("a switch has at least one flow");
   for (std::uint32_t flow = 0; flow < flows; ++flow) {
-    const SocketAddress address = resolve(host, flow == 0 ? port : 0, true);
+    const SocketAddress address = resolve(host, static_cast<std::uint16_t>(port == 0 ? 0 : port + flow), true);
     flows_.push_back(std::make_unique<SwitchFlow>(address, options, memory_bytes / flows,
                                                   [this](const SwitchEvent& event) { take_event(event); }));
   }

@@ -29,9 +29,9 @@ class SwitchServer {
  public:
   static constexpr std::size_t MAX_EVENTS = 4096;
 
-  // Flow 0 listens at `port`; further flows, and all if it is 0, at any free one. `memory_bytes` is for all flows
-  // together. Without `share_memory` no job is offered a bypass: everything goes through sockets. Throws
-  // std::system_error.
+  // Flow 0 listens at `port`, further flows at those after it; all of them, if it is 0, at any free one.
+  // `memory_bytes` is for all flows together. Without `share_memory` no job is offered a bypass: everything goes
+  // through sockets. Throws std::system_error.
   SwitchServer(const std::string& host, std::uint16_t port, std::uint32_t flows, std::uint64_t memory_bytes,
                const UdpOptions& options, bool share_memory = true);
   ~SwitchServer();

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from fanin.switch.machine.switch_machine import SwitchMachine
 
 
+MAX_PORT = 65_535
+
+
 class PortTransport(Transport, Protocol):
     """The transport of a switch's data port."""
 
@@ -41,19 +44,22 @@ def make_server(
 ) -> Server:
     """Open the data ports and start to serve them; `description` of what comes back says how.
 
-    `port` is flow 0's; 0, and further flows, take any free one: see `ports`. `memory_bytes` is the switch's in all.
+    `port` is flow 0's, and those after it the other flows', so that a firewall can list them; 0: any that are free, see
+    `ports`. `memory_bytes` is the switch's in all.
     `curve_secret_key` (Z85) encrypts data of schemes that CURVE protects, for the clients with these public keys (None:
     any). `share_memory`: native udp offers it to workers on this machine. `liveness_timeout_s`: of the jobs to come.
     Raises ConfigurationError for a port that cannot be had, or when native=True and the extension is not built.
     """
     row, extension = scheme_of(scheme), native_extension(native)
+    if port + flows - 1 > MAX_PORT:
+        raise ConfigurationError(f"{flows} flows from port {port} on: ports end at {MAX_PORT}. Remedy: a lower port")
     if extension is not None and row.native_loops:
         try:
             server = extension.SwitchServer(host, port, flows, memory_bytes, share_memory=share_memory)
             server.start()
         except OSError as error:
             raise ConfigurationError(
-                f"{scheme} port {port} of {host!r} cannot be had: {files.of_port(error)}"
+                f"{scheme} port {_numbers(port, flows)} of {host!r} cannot be had: {files.of_port(error)}"
             ) from error
         return cast("Server", server)
     machine_type = _twin() if extension is None else extension.SwitchMachine
@@ -62,7 +68,7 @@ def make_server(
         for flow in range(flows):
             end = SwitchEnd(
                 host=host,
-                port=port if flow == 0 else 0,
+                port=0 if port == 0 else port + flow,
                 curve_secret_key=curve_secret_key,
                 curve_clients=curve_clients,
                 liveness_timeout_s=liveness_timeout_s,
@@ -77,6 +83,10 @@ def make_server(
         ports=tuple(transport.port for transport in transports),
         description=f"{what}, Python loop over {scheme}{' with CURVE' if curve_secret_key else ''}",
     )
+
+
+def _numbers(port: int, flows: int) -> str:
+    return str(port) if port == 0 or flows == 1 else f"{port} to {port + flows - 1}"
 
 
 def _twin() -> type[SwitchMachine]:

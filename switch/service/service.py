@@ -16,7 +16,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -74,11 +74,13 @@ class ServiceOptions:
     host: str = "0.0.0.0"
     """Name or address to listen on."""
     port: int = control.DEFAULT_PORT
-    """TCP for control; data has the same or one after it (fanin/schemes.py). 0: any."""
+    """TCP for control; data has the same and those after it (fanin/schemes.py). 0: any."""
+    ports: tuple[int, int] | None = None
+    """With port 0: the least and the greatest port that it may take, for control and data. None: any."""
     memory_bytes: int
     """Aggregation memory in all."""
     flows: int = 1
-    """UDP ports and threads; the first has the port above."""
+    """UDP ports and threads; the first has the port above, the others those after it."""
     native: bool | None = None
     """True: the native engine or an error; False: the twin; None: native where it is built."""
     schemes: tuple[Scheme, ...] = (DEFAULT,)
@@ -318,17 +320,34 @@ class SwitchService:
             self._bind_control(self.options.port)
             self._open_data(self.options.port)
             return self.options.port
-        for attempt in range(PORT_ATTEMPTS):
-            port = self._bind_control(0)
+        refusal: ConfigurationError | None = None
+        for wanted in self._candidates():
             try:
+                port = self._bind_control(wanted)
                 self._open_data(port)
                 return port
-            except ConfigurationError:  # somebody has the UDP port of that number
-                if attempt == PORT_ATTEMPTS - 1:
-                    raise
+            except ConfigurationError as error:  # somebody has that port, or the UDP port of its number
+                refusal = error
                 if self._control is not None:
                     self._control.close()
-        raise AssertionError("unreachable: the last attempt returns or raises")
+                    self._control = None
+        if self.options.ports is None and refusal is not None:
+            raise refusal
+        raise ConfigurationError(
+            f"no port of {self._range_in_words()} of {self.host} is free for control and {self.options.flows} flows in "
+            f"a row{'' if refusal is None else f' (the last one: {refusal})'}. Remedy: a wider FANIN_PORTS"
+        )
+
+    def _candidates(self) -> Iterable[int]:
+        """Ports to try, each with one more for every further flow. 0: the kernel chooses."""
+        options = self.options
+        if options.ports is None:
+            return [0] * PORT_ATTEMPTS
+        return range(options.ports[0], options.ports[1] - options.flows + 2, options.flows)
+
+    def _range_in_words(self) -> str:
+        assert self.options.ports is not None
+        return "{}-{}".format(*self.options.ports)
 
     def _bind_control(self, port: int) -> int:
         options = self.options

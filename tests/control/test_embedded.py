@@ -104,6 +104,14 @@ def test_ctrl_c_does_not_reach_it_before_its_workers_have_left() -> None:
         assert alive(pid)
 
 
+def test_its_ports_are_of_the_range_that_the_rank_was_given() -> None:
+    given = Options(ports="21000-21999", flows=2)
+    with start_switch("127.0.0.1", given) as switch, start_switch("127.0.0.1", given) as other:
+        assert min(switch.address.port, other.address.port) >= 21_000
+        assert max(switch.address.port, other.address.port) <= 21_998
+        assert abs(switch.address.port - other.address.port) >= 2
+
+
 def test_a_switch_that_does_not_come_up_says_why_in_its_own_words() -> None:
     with pytest.raises(SwitchUnreachableError, match=r"no-such\.invalid.*no name or address of this machine"):
         start_switch("no-such.invalid", Options())

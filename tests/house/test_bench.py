@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fanin.benchmarks import mpi
 from fanin.benchmarks.codecs import Plan as CodecsPlan
 from fanin.benchmarks.codecs_texts import split
 from fanin.benchmarks.collectives import COLLECTIVES, copies, table_of
@@ -247,3 +248,14 @@ def test_processor_time_of_children_counts_while_they_live() -> None:
         child.stdout.readline()
         assert sum(spent().since(before)) >= 0.2
         child.communicate(b"\n")
+
+
+def test_an_mpi_without_its_headers_is_named_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Debian's openmpi-bin brings mpicc and mpirun, and mpicc finds no mpi.h."""
+    for name in ("mpicc", "mpirun"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'mpi.h: No such file or directory' >&2\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert mpi.missing() == ("mpicc cannot compile: mpi.h: No such file or directory. Remedy: Debian's libopenmpi-dev")
+    (tmp_path / "mpirun").unlink()
+    assert mpi.missing() == "mpirun not found"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from torch.distributed.run import get_args_parser
 from typer.core import TyperGroup
 
 from fanin.cli import app
@@ -18,7 +19,14 @@ DOCUMENTS = tracked("*.md")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 MAKE = re.compile(r"\bmake ([a-z][a-z0-9-]*)\b")
 CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
-FANIN = re.compile(r"^(?:\$ )?fanin ((?:[a-z][a-z0-9]* ?)+)(.*)$", re.MULTILINE)
+INDENTED = re.compile(r"(?:^\n|\A)((?: {4}.*\n)+)", re.MULTILINE)
+BEFORE = r"^ *(?:\$ )?(?:[A-Z][A-Z_]*=\S+ )*(?:sudo )?"
+"""Parts of a line before the command: a prompt, variables."""
+STARTED = r"(?:(?:mpirun|srun|torchrun) .*?(?<=[a-z0-9] ))??"
+"""A launcher whose ranks are commands of ours."""
+FANIN = re.compile(rf"{BEFORE}{STARTED}fanin ((?:[a-z][a-z0-9]* ?)+)(.*)$", re.MULTILINE)
+TORCHRUN = re.compile(rf"{BEFORE}torchrun (.*)$", re.MULTILINE)
+EXAMPLE = re.compile(r"\bexamples/launchers/[\w.-]+")
 PATH = re.compile(r"(?:[\w-]+/)+[\w-]+\.(?:py|hpp|cpp|p4|md|sh|toml|json)")
 TARGET = re.compile(r"^([a-z0-9-]+):", re.MULTILINE)
 
@@ -30,7 +38,9 @@ def fanin_command() -> Any:
 
 
 def code_in(document: Path) -> str:
-    return "\n".join("".join(parts) for parts in CODE.findall(document.read_text()))
+    text = document.read_text()
+    blocks = INDENTED.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    return "\n".join(["".join(parts) for parts in CODE.findall(text)] + blocks)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -55,7 +65,23 @@ def test_fanin_commands_named_in_code_exist_with_their_options(document: Path) -
                 assert word in command.commands, f"fanin {words}"
                 command = command.commands[word]
         options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
-        assert set(re.findall(r"(?<!\S)--[a-z0-9-]+", rest)) <= options, f"fanin {words}{rest}"
+        takes_all = command.context_settings.get("allow_interspersed_args", True)
+        ours = rest.partition(" -- ")[0] if takes_all else ""  # the rest is another program's
+        assert set(re.findall(r"(?<!\S)--[a-z0-9-]+", ours)) <= options, f"fanin {words}{rest}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_options_of_torchrun_named_in_code_exist(document: Path) -> None:
+    known = {name for action in get_args_parser()._actions for name in action.option_strings}
+    for line in TORCHRUN.findall(code_in(document)):
+        own = re.split(r"(?<!\S)(?:-m|fanin|--no-python|\S+\.py)(?!\S)", line)[0]
+        assert set(re.findall(r"(?<!\S)--[a-z0-9-]+", own)) <= known, line
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_examples_of_launchers_named_in_code_exist(document: Path) -> None:
+    for name in EXAMPLE.findall(code_in(document)):
+        assert (ROOT / name).is_file(), name
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -16,8 +16,8 @@ from tests.house.repository import ROOT, tracked
 
 READERS = "\n".join(path.read_text() for path in tracked("host/*.py", "host/**/*.py"))
 
-THROUGH = {"exact_elements": "largest_exact"}
-"""Options that the host reads through a method of theirs."""
+THROUGH = {"exact_elements": "largest_exact", "ports": "port_range"}
+"""Options that the host reads through a method or a property of theirs."""
 
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Options)])

@@ -34,6 +34,7 @@ SAMPLES: dict[str, tuple[Any, Any]] = {
     "join_timeout_s": (1.0, 2.0),
     "idle_return_s": (0.0, 1.0),
     "liveness_timeout_s": (1.0, 2.0),
+    "ports": ("5000-5063", "5064-5127"),
     "faults": ("drop=1%", "drop=2%"),
     "timeline": ("one", "another"),
     "metrics": (":9465", ":9466"),

@@ -1,0 +1,38 @@
+"""The documentation's site: every document has a place in it, and the pages of the API name what there is."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.house.repository import ROOT, tracked
+from tools import site
+
+NAVIGATION = (ROOT / "mkdocs.yml").read_text()
+
+
+@pytest.mark.parametrize("document", tracked("docs/*.md"), ids=lambda path: path.name)
+def test_every_document_is_in_the_navigation(document: Path) -> None:
+    assert f"- docs/{document.name}\n" in NAVIGATION
+
+
+def test_every_page_of_the_navigation_is_staged_with_the_files_that_it_links_to(tmp_path: Path) -> None:
+    site.stage(tmp_path)
+    for page in re.findall(r"([\w/-]+\.md)$", NAVIGATION, re.MULTILINE):
+        if page != "files.md":
+            assert (tmp_path / page).is_file(), page
+    for page in tmp_path.rglob("*.md"):
+        for target in site.LINK.findall(page.read_text()):
+            if "://" not in target and not target.startswith("mailto:"):
+                assert (page.parent / target).is_file(), f"{page.relative_to(tmp_path)} links to {target}"
+
+
+@pytest.mark.parametrize("page", site.pages())
+def test_names_of_the_api_exist(page: str) -> None:
+    for name in site.pages()[page][1]:
+        module, _, attribute = name.rpartition(".")
+        if attribute != "ProcessGroupFanin":  # whose base class is torchft's
+            assert getattr(importlib.import_module(module), attribute).__doc__, name

@@ -1,0 +1,111 @@
+"""Stages the documentation's pages for mkdocs: `python -m tools.site [FOLDER]` (default: build/site/pages).
+
+Documents keep their places, and every file that one of them links to lies where it does in the repository: links are
+the same on the site as on a forge, and mkdocs checks all of them. The pages of the API are made here: they consist of
+names alone, whose text mkdocstrings takes from docstrings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+OUTSIDE = (".github/",)
+"""Markdown that is no documentation."""
+LISTING = "files.md"
+"""The page of a folder that a document links to."""
+API: dict[str, tuple[str, tuple[str, ...]]] = {
+    "options": ("Options", ("fanin.options.Options", "fanin.options.Rounds", "fanin.launch.torch_variables")),
+    "switch": (
+        "Switches and addresses",
+        ("fanin.addresses.SwitchAddress", "fanin.addresses.SwitchList", "fanin.switch.service.service.ServiceOptions"),
+    ),
+}
+"""Pages of the API by file: title and names. `torch` and `errors` are made of what those modules define."""
+
+
+def tracked(pattern: str) -> list[str]:
+    """Files that git knows."""
+    listed = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, check=True, capture_output=True, text=True)
+    return listed.stdout.split()
+
+
+def stage(folder: Path) -> None:
+    """Make `folder` anew: all documents, the files that they link to, and the pages of the API."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for document in tracked("*.md"):
+        if not document.startswith(OUTSIDE):
+            _place(document, folder)
+    for page, (title, names) in pages().items():
+        target = folder / "api" / f"{page}.md"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(f"# {title}\n\n" + "\n".join(f"::: {name}\n" for name in names))
+
+
+def pages() -> dict[str, tuple[str, tuple[str, ...]]]:
+    """All pages of the API: title and names."""
+    torch = _exported(ROOT / "host" / "torch" / "__init__.py")
+    errors = _classes(ROOT / "fanin" / "errors.py")
+    return {
+        **API,
+        "torch": ("fanin.host.torch", tuple(f"fanin.host.torch.{name}" for name in torch)),
+        "errors": ("Errors", tuple(f"fanin.errors.{name}" for name in errors)),
+    }
+
+
+def _place(document: str, folder: Path) -> None:
+    text = (ROOT / document).read_text()
+    for target in LINK.findall(text):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        source = ((ROOT / document).parent / target).resolve()
+        if source.is_dir():
+            _list(source, folder)
+            text = text.replace(f"]({target})", f"]({target}/{LISTING})")
+        elif source.suffix != ".md" and source.is_file():
+            _copy(source, folder)
+    (folder / document).parent.mkdir(parents=True, exist_ok=True)
+    (folder / document).write_text(text)
+
+
+def _copy(source: Path, folder: Path) -> None:
+    place = folder / source.relative_to(ROOT)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, place)
+
+
+def _list(source: Path, folder: Path) -> None:
+    """A page in place of a folder, which a forge shows: its files, which it leads to."""
+    name = source.relative_to(ROOT)
+    files = [ROOT / each for each in tracked(f"{name}/*") if (ROOT / each).parent == source]
+    for each in files:
+        _copy(each, folder)
+    lines = [f"# {name}", "", *(f"- [{each.name}]({each.name})" for each in files)]
+    (folder / name / LISTING).write_text("\n".join(lines) + "\n")
+
+
+def _exported(module: Path) -> list[str]:
+    """The names of `__all__`."""
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return names
+    raise LookupError(f"{module} has no __all__")
+
+
+def _classes(module: Path) -> list[str]:
+    """Public classes in order of the file."""
+    body = ast.parse(module.read_text()).body
+    return [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "site" / "pages")
+    stage(parser.parse_args().folder)
