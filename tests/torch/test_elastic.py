@@ -1,4 +1,4 @@
-"""Local steps whose members come and go. Members are threads of this process; others are killed in test_elastic_kill.py."""
+"""Local steps whose members come and go: threads of this process (test_elastic_kill.py kills processes)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ DILOCO = Outer(lr=0.7, momentum=0.9, nesterov=True)
 HASTY = Patience(silent_s=3.0, lost_s=1.0, turn_s=0.2)
 AFTER = 5
 """Meetings for which members go on once the last one has come."""
+RATE = 0.05
 SEEDED = threading.Lock()
 
 KINDS: dict[str, dict[str, Any]] = {
-    "one fragment": {"period": 3},
-    "8/8 with a residual": {"period": 3, "codec": "8/8"},
-    "streaming": {"period": 6, "fragments": 2, "overlap": 2, "mix": 0.5, "codec": "8/8"},
-    "keeping": {"period": 4, "overlap": 2, "mix": "keep"},
+    "one fragment": {"period": 3, "codec": "8/8"},
+    "streaming": {"period": 6, "fragments": 2, "overlap": 2, "mix": 0.5, "codec": "rotated:8/8"},
 }
 
 
@@ -51,14 +50,16 @@ class Place:
     def __init__(self, switch: str, founders: int, **given: Any) -> None:
         self.store = c10d.HashStore()
         self.founders, self.given = founders, {"outer": DILOCO} | given
-        self.options = Options(switch=switch, join_timeout_s=20.0)
+        self.options, self.patience = Options(switch=switch, join_timeout_s=20.0), HASTY
+        self.act: Callable[[ElasticLocalSteps], None] = learn
+        self.steps = 0
         self.goal: int | None = None
         """Meetings after which everybody stops; None: not known yet."""
 
     def member(self, **given: Any) -> ElasticLocalSteps:
-        members = Members(self.store, founders=self.founders, options=self.options, patience=HASTY)
+        members = Members(self.store, founders=self.founders, options=self.options, patience=self.patience)
         model = network()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         return ElasticLocalSteps(model, optimizer, members, **self.given | given)
 
     def founder(self, until: Callable[[ElasticLocalSteps], bool] | None = None) -> list[torch.Tensor]:
@@ -80,8 +81,9 @@ class Place:
             if until is not None and until(training):
                 vanish(training)
                 return []
-            learn(training)
+            self.act(training)
         training.flush()
+        self.steps = training.steps
         weights = [each.detach().clone() for each in training.model.state_dict().values()]
         assert training.in_step
         training.leave()
@@ -103,30 +105,106 @@ def vanish(training: ElasticLocalSteps) -> None:
     training.group.abort()  # type: ignore[attr-defined]
 
 
-def alike(everyones: list[list[torch.Tensor]]) -> bool:
-    return all(torch.equal(one, other) for each in everyones[1:] for one, other in zip(everyones[0], each, strict=True))
+def trained(place: Place, act: Callable[[ElasticLocalSteps], None] = learn) -> list[list[torch.Tensor]]:
+    """Everyone's weights in the end: one of three members dies in a period, and then another comes."""
+    place.act = act
+    alone = threading.Event()
+
+    def dies(training: ElasticLocalSteps) -> bool:
+        return training.meetings >= 2 and training.steps % place.given["period"] == 1
+
+    def looks(training: ElasticLocalSteps) -> bool:
+        if training.meetings >= 3 and training.members == 2:
+            alone.set()
+        return False
+
+    ends: list[Future[Any]] = [
+        in_thread(lambda: place.founder(looks)), in_thread(place.founder), in_thread(lambda: place.founder(dies))
+    ]  # fmt: skip
+    assert alone.wait(DEADLINE_S), "the others do not go on without it"
+    ends.append(in_thread(place.newcomer))
+    everyones = [each.result(DEADLINE_S) for each in ends]
+    assert everyones.pop(2) == []
+    return everyones
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_member_dies_between_meetings_and_another_comes_and_all_have_the_same_bits(switch: str, kind: str) -> None:
-    place = Place(switch, 3, **KINDS[kind])
-    seen = threading.Event()
-
-    def dies(training: ElasticLocalSteps) -> bool:
-        return training.meetings >= 2 and training.steps % 2 == 1
-
-    def first() -> list[torch.Tensor]:
-        def look(training: ElasticLocalSteps) -> bool:
-            if training.meetings >= 3 and training.members == 2:
-                seen.set()
-            return False
-
-        return place.founder(look)
-
-    ends: list[Future[Any]] = [in_thread(first), in_thread(place.founder), in_thread(lambda: place.founder(dies))]
-    assert seen.wait(DEADLINE_S), "the others do not go on without it"
-    ends.append(in_thread(place.newcomer))
-    everyones = [each.result(DEADLINE_S) for each in ends]
-    assert everyones.pop(2) == []
-    assert alike(everyones)
+    everyones = trained(Place(switch, 3, **KINDS[kind]))
+    assert all(torch.equal(own, first) for each in everyones for own, first in zip(each, everyones[0], strict=True))
     assert all(bool(each.isfinite().all()) for each in everyones[0])
+
+
+@pytest.mark.parametrize("given", [{"period": 3}, {"period": 4, "overlap": 2, "mix": "keep"}], ids=["waits", "overlap"])
+def test_every_step_counts_once_whoever_dies_or_comes(switch: str, given: dict[str, Any]) -> None:
+    """Each step moves each weight by one, on every member: so their means have moved by as many as there were steps."""
+    place = Place(switch, 3, outer=Outer(), **given)
+
+    def step(training: ElasticLocalSteps) -> None:
+        for each in training.model.parameters():
+            each.grad = torch.full_like(each, 1 / RATE)
+        training.step()
+
+    for weights in trained(place, step):
+        moved = network()[0].bias.detach() - weights[1]  # type: ignore[index, union-attr]
+        torch.testing.assert_close(moved, torch.full_like(moved, float(place.steps)), rtol=1e-3, atol=0)
+
+
+def test_members_go_on_alone_and_a_newcomer_makes_them_two(switch: str) -> None:
+    place = Place(switch, 1, period=2)
+    came = threading.Event()
+
+    def look(training: ElasticLocalSteps) -> bool:
+        if training.meetings >= 1:
+            came.set()
+        return False
+
+    alone = in_thread(lambda: place.founder(look))
+    assert came.wait(DEADLINE_S)
+    newcomer = in_thread(place.newcomer)
+    one, other = alone.result(DEADLINE_S), newcomer.result(DEADLINE_S)
+    assert all(map(torch.equal, one, other))  # type: ignore[arg-type]
+
+
+def test_a_process_that_would_train_something_else_is_told_at_once(switch: str) -> None:
+    place = Place(switch, 1, period=2)
+    training = place.member()
+    try:
+        with pytest.raises(ConfigurationError, match="period differs"):
+            place.member(period=3)
+    finally:
+        training.leave()
+
+
+def test_founders_that_do_not_come_are_an_error_within_a_stated_time() -> None:
+    place = Place("udp://127.0.0.1:9", 2, period=2)
+    place.options, place.patience = Options(join_timeout_s=0.1), Patience(longest_s=0.1)
+    with pytest.raises(AdmissionError, match="1 of 2 processes have come"):
+        place.member()
+
+
+def test_an_overlap_of_a_whole_period_is_refused(switch: str) -> None:
+    with pytest.raises(ConfigurationError, match="below the shortest period"):
+        Place(switch, 1, period=2, overlap=2).member()
+
+
+@pytest.mark.parametrize("fragments", [1, 2, 3])
+def test_a_newcomer_has_the_schedule_of_those_that_train(fragments: int) -> None:
+    period = 7
+    founder, newcomer = Schedule(fragments), Schedule(fragments)
+    launched = 0
+    while launched < 2 * fragments + 1:
+        if founder.period is None:
+            founder.begin(period)
+        if not founder.stepped():
+            continue
+        launched += 1
+        newcomer.resume(founder.number - 1, founder.step, period, founder.met, skipped=1, following=period)
+        while founder.next_meeting(period).in_steps > 1:  # type: ignore[union-attr]
+            if founder.period is None:
+                founder.begin(period)
+            assert founder.stepped() == []
+            if newcomer.step < founder.step:
+                newcomer.stepped()
+        assert newcomer.step == founder.step
+        assert newcomer.next_meeting() == founder.next_meeting()

@@ -8,8 +8,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
-
-import pytest
+from dataclasses import replace
 
 from fanin.host.torch.training.meetings.agreement import (
     BEGINNING,
@@ -21,13 +20,11 @@ from fanin.host.torch.training.meetings.agreement import (
     Propose,
     Pulse,
     Record,
-    Wait,
     notice_of,
     record_of,
-    settle,
     to_text,
 )
-from fanin.host.torch.training.meetings.ledger import LARGEST_BACKLOG, Ledger
+from fanin.host.torch.training.meetings.ledger import Ledger
 
 SCHEDULES = 10_000 if os.environ.get("FANIN_TEST_PROFILE") == "soak" else 1_000
 BEAT_S, POLL_S, FORM_S = 0.5, 0.25, 4.0
@@ -65,7 +62,9 @@ class Group:
                 self.last = number
             content = tuple(sorted(each for said in handed.values() for each in said))
             for each in handed:
-                self.world.later(self.world.random.uniform(0, 0.5), self.world.members[each].result, self, number, content)
+                self.world.later(
+                    self.world.random.uniform(0, 0.5), self.world.members[each].result, self, number, content
+                )
 
     def lose(self, gone: int) -> None:
         """A rank is gone: the others hear of it one by one, perhaps without its name."""
@@ -172,9 +171,7 @@ class Member:
         self.group, self.state, self.waits_for = None, None, None
         self.own = self.ledger.notice(self.id, self.step, lost)
         self.posted = False
-        self.agreement = Agreement(
-            self.own, self.world.founders, 1, PATIENCE, self.pulse, self.world.now_s
-        )
+        self.agreement = Agreement(self.own, self.world.founders, 1, PATIENCE, self.pulse, self.world.now_s)
         self.look()
 
     def look(self) -> None:
@@ -196,6 +193,7 @@ class Member:
 
     def adopt(self, record: Record) -> None:
         self.agreement = None
+        self.world.notices[self.id] = replace(self.own, epoch=record.number, asks=False)
         settled = self.ledger.adopt(self.own, record)
         for number in settled.again:
             self.pending += self.handed.pop(number)
@@ -359,7 +357,7 @@ def _newcomer(world: World) -> None:
 
 def _cut_half(world: World, for_s: float) -> None:
     there = [each for each in _alive(world) if not each.away and each.cut == (0.0, 0.0)]
-    for each in there[1 :: 2]:
+    for each in there[1::2]:
         each.cut_off(for_s)
 
 

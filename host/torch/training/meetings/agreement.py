@@ -67,6 +67,8 @@ class Notice:
     """Local steps that it has made."""
     lost: tuple[int, ...] = ()
     """Members that the switch has named to it as lost or gone."""
+    asks: bool = True
+    """Whether it wants the next epoch; False: it is in that one, and says so as soon as it has adopted it."""
 
 
 BEGINNING = Record(number=0)
@@ -168,7 +170,7 @@ class Agreement:
         return self._next(now_s, record, present, notices)
 
     def _found(self, now_s: float, notices: Mapping[int, Notice]) -> Decision:
-        there = sorted(each for each in notices if not self._pulse.silent(each, now_s))
+        there = sorted(each for each in notices if notices[each].asks and not self._pulse.silent(each, now_s))
         if len(there) < max(self._founders, self._least):
             return Wait(f"{len(there)} of {max(self._founders, self._least)} processes have come")
         if there[0] != self._own.id:
@@ -190,6 +192,7 @@ class Agreement:
             each
             for each in record.members
             if each in notices
+            and notices[each].asks
             and notices[each].epoch == record.number
             and (each == self._own.id or not self._pulse.silent(each, now_s))
         ]
@@ -201,11 +204,7 @@ class Agreement:
             return Wait("nobody who is left holds the weights")
         if landed < record.landed and now_s - self._began_s < self._patience.longest_s:
             return Wait(f"members {_words(list(record.holders))} hold newer weights and have not come")
-        newcomers = sorted(
-            each
-            for each, said in notices.items()
-            if each not in record.members and said.epoch < record.number and self._pulse.moves(each, now_s)
-        )
+        newcomers = [each for each in sorted(notices) if waits(notices[each], record, self._pulse, now_s)]
         members = (*present, *newcomers)
         if len(members) < self._least:
             return Wait(f"{len(members)} of at least {self._least} members are there")
@@ -219,6 +218,11 @@ class Agreement:
                 founding=founding,
             )
         )
+
+
+def waits(said: Notice, record: Record, pulse: Pulse, now_s: float) -> bool:
+    """Whether a process is no member of the epoch, wants to be, and lives."""
+    return said.id not in record.members and said.asks and said.epoch < record.number and pulse.moves(said.id, now_s)
 
 
 def settle(own: Notice, record: Record) -> Standing:

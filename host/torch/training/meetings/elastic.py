@@ -124,14 +124,20 @@ class ElasticLocalSteps(LocalSteps):
         """Whether a member of this epoch has no state yet."""
         self._offer: Offer | None = None
         self._schedule = Schedule(fragments, overlap)
-        members.come(plan.facts() | parameters.shapes(parameters.trained(optimizer)))
-        settled = self._enter((), broken=True)
-        assert members.group is not None
-        super().__init__(
-            model, optimizer, period=rule, outer=outer, fragments=fragments, overlap=overlap, mix=mix, codec=made,
-            group=members.group,
-        )  # fmt: skip
-        self._begin_with(settled)
+        try:
+            members.come(plan.facts() | parameters.shapes(parameters.trained(optimizer)))
+            settled = self._enter((), broken=True)
+            super().__init__(
+                model, optimizer, period=rule, outer=outer, fragments=fragments, overlap=overlap, mix=mix, codec=made,
+                group=members.group,
+            )  # fmt: skip
+            try:
+                self._begin_with(settled)
+            except LOST as error:
+                self._reform(error)
+        except BaseException:
+            self.leave()
+            raise
 
     def _begin_alike(self, found: list[torch.Tensor], *, init_sync: bool) -> None:
         """Settings were compared in the store; weights come with the epoch."""
@@ -311,10 +317,10 @@ class ElasticLocalSteps(LocalSteps):
                 if self._ledger.full:
                     fetch.wait(FETCH_TIMEOUT_S)
                 trainer = roll.trainer(heard[-1].said) if heard else None
-                if fetch.over and (trainer is not None or self._ledger.full):
-                    if self._arrive(*fetch.result(), heard, record):
-                        self._align(heard[-1].said)
-                        return True
+                starts = fetch.over and (trainer is not None or self._ledger.full)
+                if starts and self._arrive(*fetch.result(), heard, record):
+                    self._align(heard[-1].said)
+                    return True
                 number = record.landed + len(heard)
                 if self._last is not None and number > self._last:
                     return False

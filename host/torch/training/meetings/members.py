@@ -49,6 +49,7 @@ from fanin.host.torch.training.meetings.agreement import (
     notice_of,
     record_of,
     to_text,
+    waits,
 )
 from fanin.host.torch.training.meetings.plan import difference
 from fanin.options import Options
@@ -186,6 +187,9 @@ class Members:
                 self._pulse.hear(now_s, beats)
                 decision = agreement.look(now_s, record, notices)
             if isinstance(decision, Adopt):
+                with _asking(self.id):
+                    settled = replace(notice, epoch=decision.record.number, asks=False)
+                    self._store.set(f"notice/{self.id}", to_text(settled))
                 with self._lock:
                     self.record, self.somebody_waits = decision.record, False
                 return decision.record
@@ -223,6 +227,11 @@ class Members:
             group.abort() if broken else group.shutdown()
 
     @property
+    def store(self) -> c10d.Store:
+        """The store, with a prefix of this training's; keys of one's own must not be those of this file."""
+        return c10d.PrefixStore("program", self._store)
+
+    @property
     def epoch_store(self) -> c10d.Store:
         """The part of the store that belongs to the present epoch."""
         return c10d.PrefixStore(f"state/{self.record.number}", self._store)
@@ -239,7 +248,7 @@ class Members:
     def _not_taken(self, notice: Notice, record: Record, waited: Wait) -> AdmissionError | HandoverError:
         waited_s = self._longest_s + self.patience.longest_s
         where = f"process {self.id} of training {self._name!r} waited {waited_s:g} s for the next meeting's members"
-        if notice.epoch == record.number and notice.landed == NOTHING and not record.founding:
+        if notice.epoch == record.number > 0 and notice.landed == NOTHING and not record.founding:
             return HandoverError(
                 f"{where}, and nobody who is left holds the weights. Remedy: start the training anew, with another "
                 "name or store, from a checkpoint"
@@ -281,7 +290,7 @@ class Members:
             with self._lock:
                 self._pulse.hear(now_s, beats)
                 self.somebody_waits = record.number == self.record.number and any(
-                    each not in record.members and self._pulse.moves(each, now_s) for each in notices
+                    waits(each, record, self._pulse, now_s) for each in notices.values()
                 )
 
 
