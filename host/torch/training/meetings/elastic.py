@@ -280,7 +280,11 @@ class ElasticLocalSteps(LocalSteps):
             if not self._listen(record):
                 self._begin_with(self._enter((), broken=False))
         elif self._listeners:
-            self._offer = Offer(self._members.epoch_store, group.rank(), group.secret, self._copy)
+            listeners = tuple(rank for rank, each in enumerate(record.members) if each not in record.holders)
+            self._offer = Offer(
+                self._members.epoch_store_beside, group.rank(), group.secret, self._copy,
+                through_store=listeners if self._members.id == record.holders[0] else (),
+            )  # fmt: skip
         log.info("epoch %d: %d members, from meeting %d", record.number, len(record.members), record.landed)
 
     def _found(self) -> None:
@@ -310,7 +314,10 @@ class ElasticLocalSteps(LocalSteps):
     def _listen(self, record: Record) -> bool:
         """Take part with nothing until the state is here; False where the epoch ended before that."""
         ranks = tuple(record.members.index(each) for each in record.holders)
-        fetch = Fetch(self._members.epoch_store_beside, ranks, self.group.secret, record.landed, FETCH_TIMEOUT_S)
+        fetch = Fetch(
+            self._members.epoch_store_beside, self.group.rank(), ranks, self.group.secret, record.landed,
+            FETCH_TIMEOUT_S,
+        )  # fmt: skip
         heard: list[Heard] = []
         try:
             while True:

@@ -10,6 +10,8 @@ Rules of this file
   is taken in is decided in agreement.py.
 * A group is made for each record, with a part of the store of its own. Making it is bounded by FORM_TIMEOUT_S: a member
   that died after the agreement costs that once.
+* A group sums through the switch alone, and has no gloo: members behind address translation reach the switch and the
+  store, and not each other.
 * Settings are compared in the store before a process asks to be taken in.
 * The store is the only place at which the two halves of a divided network could agree on different members, and there
   is one. A process whose store is gone trains on until its members change, and ends with StoreSilentError then.
@@ -17,12 +19,14 @@ Rules of this file
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -65,7 +69,12 @@ GROUP_TIMEOUT_S = 600.0
 MOST_OTHERS = 64
 """Processes that are no members and are looked at, the newest ones: whoever came earlier has gone."""
 
+STOP_TIMEOUT_S = 5.0
+"""Longest wait for this process's own thread to come out of a question to the store."""
+
 log = logging.getLogger("fanin")
+_OPEN: weakref.WeakSet[Members] = weakref.WeakSet()
+"""Those that have not left, whose threads must not be in torch's store when the interpreter ends."""
 
 
 class Members:
@@ -107,6 +116,7 @@ class Members:
         self._known: list[int] = []
         """Processes whose keys are there."""
         self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
         self.id = -1
         """Number of this process; -1 before `come`."""
         self.record: Record = BEGINNING
@@ -154,18 +164,25 @@ class Members:
             self.id = self._store.add("came", 1) - 1
             self._store.set(f"notice/{self.id}", to_text(Notice(id=self.id)))
             self._store.set(f"beat/{self.id}", "1")
-        started(self._beat, name="fanin-members")
+        self._thread = started(self._beat, name="fanin-members")
+        _OPEN.add(self)
 
     def leave(self) -> None:
         """Go away in order: the others go on without this process at once. Idempotent."""
         if self._closing.is_set():
             return
-        self._closing.set()
+        self.stop()
         if self.id >= 0:
             with contextlib.suppress(RuntimeError):
                 self._store.set(f"beat/{self.id}", str(LEFT))
         if self.group is not None:
             self.group.shutdown()
+
+    def stop(self) -> None:
+        """End the thread: to the others this process is silent from now on."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT_S)
 
     # --- the next epoch ---
 
@@ -215,6 +232,7 @@ class Members:
             timedelta(seconds=min(FORM_TIMEOUT_S, self._timeout_s)),
             group_name=f"{self._name}-{record.number}",
             options=self.options,
+            has_gloo=False,
         )
         group.set_timeout(timedelta(seconds=self._timeout_s))
         self.group = group
@@ -232,13 +250,8 @@ class Members:
         return c10d.PrefixStore("program", self._store)
 
     @property
-    def epoch_store(self) -> c10d.Store:
-        """The part of the store that belongs to the present epoch."""
-        return c10d.PrefixStore(f"state/{self.record.number}", self._store)
-
-    @property
     def epoch_store_beside(self) -> c10d.Store:
-        """The same over the connection that threads use."""
+        """The part of the store that belongs to the present epoch, over the connection that threads use."""
         return c10d.PrefixStore(f"state/{self.record.number}", self._beside)
 
     def ids(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -307,3 +320,11 @@ def _asking(member: int) -> Iterator[None]:
             "by a process that stays, such as torchrun's agent; start this process again once it is back",
             ended=True,
         ) from error
+
+
+def _stop_all() -> None:
+    for each in list(_OPEN):
+        each.stop()
+
+
+atexit.register(_stop_all)

@@ -1,7 +1,12 @@
 """The start weights, outer state and buffers of local steps, from one member to another, while both go on.
 
-A holder lets itself be asked for as long as an epoch lasts that began with listeners. A listener asks the holders one
-after the other, in a thread of its own (host/session/handover.py has the connection).
+Rules
+-----
+* A holder lets itself be asked for as long as an epoch lasts that began with listeners. A listener asks the holders one
+  after the other, in a thread of its own (host/session/handover.py has the connection).
+* A listener that reaches none of them, as where all are behind address translation, says so in the store. The first
+  holder then puts the state there in chunks, of which WINDOW are there at a time. Should that holder die, so does the
+  epoch, and the next one begins anew.
 """
 
 from __future__ import annotations
@@ -27,6 +32,14 @@ ASK_AGAIN_S = 0.5
 SILENCE_S = 5.0
 """Longest silence of a holder that was asked."""
 
+CHUNK_BYTES = 1 << 20
+WINDOW = 8
+"""Chunks of one state that are in the store at a time."""
+PAUSE_S = 0.02
+"""Pause between two looks at chunks in the store."""
+STOP_TIMEOUT_S = 1.0
+"""Longest wait for a thread that gives up."""
+
 State = dict[str, Any]
 
 
@@ -34,18 +47,28 @@ class Offer:
     """A holder's part."""
 
     def __init__(
-        self, store: c10d.Store, rank: int, secret: str, look: Callable[[int], tuple[int, State] | None]
+        self,
+        store: c10d.Store,
+        rank: int,
+        secret: str,
+        look: Callable[[int], tuple[int, State] | None],
+        *,
+        through_store: tuple[int, ...] = (),
     ) -> None:
-        """`look`: version and a copy of the state, once that version is reached; None before. Raises OSError."""
-        self._look = look
+        """`store`: for threads. `look`: version and a copy of the state, once that version is reached; None before.
+        `through_store`: ranks of the listeners that may ask this holder there. Raises OSError."""
+        self._store, self._look, self._waiting = store, look, list(through_store)
         self._closing = threading.Event()
         self._giver = Giver(reachable_host(), self._give, derived(secret, PURPOSE))
         store.set(_key(rank), str(self._giver.address))
+        self._thread = started(self._look_in_store, name="fanin-offering") if through_store else None
 
     def close(self) -> None:
         """Let nobody ask any more."""
         self._closing.set()
         self._giver.close()
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT_S)
 
     def _give(self, base: int, timeout_s: float) -> tuple[bytes, bytes] | None:
         found = self._look(base)
@@ -55,18 +78,41 @@ class Offer:
         version, state = found
         return _packed({"version": version}), _packed(state)
 
+    def _look_in_store(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the store is gone: whoever needs it says so
+            while self._waiting and not self._closing.wait(ASK_AGAIN_S):
+                for rank in [each for each in self._waiting if self._store.check([f"wants/{each}"])]:
+                    self._waiting.remove(rank)
+                    self._put(rank, int(self._store.get(f"wants/{rank}")))
+
+    def _put(self, rank: int, base: int) -> None:
+        found = self._look(base)
+        assert found is not None, "a holder is as far as its epoch's beginning"
+        data = _packed({"version": found[0], "state": found[1]})
+        count = -(-len(data) // CHUNK_BYTES)
+        self._store.set(f"chunks/{rank}", str(count))
+        for number in range(count):
+            while number >= WINDOW and self._store.check([_chunk(rank, number - WINDOW)]):
+                if self._closing.wait(PAUSE_S):
+                    return
+            self._store.set(_chunk(rank, number), data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES])
+
 
 class Fetch:
     """A listener's part: the state comes in the background."""
 
-    def __init__(self, store: c10d.Store, holders: tuple[int, ...], secret: str, base: int, within_s: float) -> None:
-        """`holders`: ranks. `base`: meetings that the state must have landed. `within_s`: all of it."""
+    def __init__(
+        self, store: c10d.Store, rank: int, holders: tuple[int, ...], secret: str, base: int, within_s: float
+    ) -> None:
+        """`rank`: this listener's. `holders`: ranks. `base`: meetings that the state must have landed. `within_s`: all
+        of it."""
+        self._rank = rank
         self._store, self._holders, self._key = store, holders, derived(secret, PURPOSE)
         self._base, self._within_s = base, within_s
         self._over, self._closing = threading.Event(), threading.Event()
         self._came: tuple[int, State] | None = None
         self._told = "no holder has offered it"
-        started(self._run, name="fanin-fetching")
+        self._thread = started(self._run, name="fanin-fetching")
 
     @property
     def over(self) -> bool:
@@ -94,32 +140,64 @@ class Fetch:
     def close(self) -> None:
         """Give up."""
         self._closing.set()
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT_S)
 
     def _run(self) -> None:
-        deadline = time.monotonic() + self._within_s
+        deadline, asked = time.monotonic() + self._within_s, 0
         try:
             while not self._closing.is_set() and time.monotonic() < deadline:
                 for rank in self._holders:
                     try:
-                        self._came = self._ask(rank)
+                        if (address := self._address(rank)) is None:
+                            continue
+                        asked += 1
+                        self._came = self._ask(address)
                         return
-                    except (OSError, EOFError, RuntimeError) as error:
+                    except (OSError, EOFError) as error:
                         self._told = f"rank {rank}: {error}"
+                if asked >= len(self._holders):
+                    self._came = self._through_store(deadline)
+                    return
                 self._closing.wait(ASK_AGAIN_S)
+        except RuntimeError as error:
+            self._told = f"the store: {error}"
         finally:
             self._over.set()
 
-    def _ask(self, rank: int) -> tuple[int, State]:
-        if not self._store.check([_key(rank)]):
-            raise ConnectionError("it offers nothing yet")
-        address = GiverAddress.parse(self._store.get(_key(rank)))
+    def _address(self, rank: int) -> GiverAddress | None:
+        return GiverAddress.parse(self._store.get(_key(rank))) if self._store.check([_key(rank)]) else None
+
+    def _ask(self, address: GiverAddress) -> tuple[int, State]:
         with contextlib.closing(Source(address, self._base, SILENCE_S, self._key)) as source:
             version = int(_unpacked(source.read(self._within_s))["version"])
             return version, _unpacked(source.read(self._within_s))
 
+    def _through_store(self, deadline: float) -> tuple[int, State] | None:
+        """None where it does not come in time, or is given up."""
+        self._store.set(f"wants/{self._rank}", str(self._base))
+        count, number, data = None, 0, bytearray()
+        while count is None or number < count:
+            key = f"chunks/{self._rank}" if count is None else _chunk(self._rank, number)
+            if not self._store.check([key]):
+                if self._closing.wait(PAUSE_S) or time.monotonic() >= deadline:
+                    return None
+            elif count is None:
+                count = int(self._store.get(key))
+            else:
+                data += self._store.get(key)
+                self._store.delete_key(key)
+                number += 1
+        whole = _unpacked(bytes(data))
+        return int(whole["version"]), whole["state"]
+
 
 def _key(rank: int) -> str:
     return f"offer/{rank}"
+
+
+def _chunk(rank: int, number: int) -> str:
+    return f"chunk/{rank}/{number}"
 
 
 def _packed(thing: State) -> bytes:
