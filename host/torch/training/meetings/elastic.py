@@ -110,7 +110,7 @@ class ElasticLocalSteps(LocalSteps):
                 f"{rule.shortest}, so that a fragment has one meeting under way"
             )
         self._members = members
-        self._ledger = Ledger()
+        self._ledger = Ledger(fragments)
         self._lock = threading.Lock()
         """Held while a meeting changes the state, and while the state is copied for a newcomer."""
         self._codec = made

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from fanin.host.torch.training.meetings.agreement import NOTHING, Notice, Record, Standing, settle
 
 LARGEST_BACKLOG = 8
-"""Meetings that a listener keeps, each a copy of the fragments that met. Beyond it the others wait for its state."""
+"""Meetings of each fragment that a listener keeps: so many copies of the model. Beyond it the others wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class Arrived:
 class Ledger:
     """Meetings of one member."""
 
-    def __init__(self) -> None:
+    def __init__(self, fragments: int = 1) -> None:
+        self._most_heard = LARGEST_BACKLOG * fragments
         self.epoch = 0
         """Number of the record that was adopted last."""
         self.next = NOTHING
@@ -103,7 +104,7 @@ class Ledger:
     @property
     def full(self) -> bool:
         """Whether a listener keeps as many meetings as it may."""
-        return self._heard >= LARGEST_BACKLOG
+        return self._heard >= self._most_heard
 
     def heard(self, number: int) -> None:
         """A listener has the mean of a meeting."""

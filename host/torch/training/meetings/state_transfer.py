@@ -29,7 +29,7 @@ from fanin.protocol.seal import derived
 
 ASK_AGAIN_S = 0.5
 """Pause after every holder was asked in vain."""
-SILENCE_S = 5.0
+SILENCE_S = 3.0
 """Longest silence of a holder that was asked."""
 
 CHUNK_BYTES = 1 << 20
