@@ -46,7 +46,7 @@ def network() -> nn.Module:
 
 
 class Place:
-    """Where members meet, and how far they go."""
+    """The store and the switch of some members, and the meetings after which they stop."""
 
     def __init__(self, switch: str, founders: int, **given: Any) -> None:
         self.store = c10d.HashStore()

@@ -1,8 +1,8 @@
-"""Who takes part in the next meetings: an agreement of members that come and go, through one register of a store.
+"""The agreement of members that come and go on those of the next meetings, through one register of a store.
 
-A *record* names the members of an epoch. Whoever wants the next epoch posts a notice, reads those of the others, and
-asks an `Agreement` what to do. A record is replaced by compare-and-set alone, so there is one history of epochs, and a
-half of the network that cannot reach the store makes none.
+A *record* names the members of an epoch. A process that wants the next epoch posts a notice, reads those of the others,
+and asks an `Agreement` what to do. A record is replaced by compare-and-set alone, so there is one history of epochs, and
+a half of the network that cannot reach the store makes none.
 
 Verbs
 -----
@@ -12,7 +12,8 @@ of the new epoch has.
 Rules
 -----
 * A member of the present epoch that has posted for the next one is present, while its beats move. Any other whose
-  beats move is waited for, by at most `longest_s`; fewer of them may be missing where a member has named it as lost.
+  beats move is waited for, by at most `longest_s`. Beats may be missing for `silent_s`, and for `lost_s` alone where a
+  member has named it as lost.
 * Only present members propose, the first of them at once, the next ones later each; newcomers never do.
 * A newcomer is taken where its beats were heard to move, so that one which died is not waited for.
 * The state of the next epoch is that of the present member which has landed most meetings. Members that have landed
@@ -43,7 +44,7 @@ class Record:
     number: int
     """From 1; 0: nobody has begun."""
     members: tuple[int, ...] = ()
-    """Ids, by rank."""
+    """Numbers of the processes, by rank."""
     holders: tuple[int, ...] = ()
     """Members that hold the newest state; in a founding epoch none needs to."""
     landed: int = 0
@@ -226,7 +227,7 @@ def waits(said: Notice, record: Record, pulse: Pulse, now_s: float) -> bool:
 
 
 def settle(own: Notice, record: Record) -> Standing:
-    """What a member of the new epoch has, by the notice that it had posted.
+    """Judge the state of a member of the new epoch, by the notice that it had posted.
 
     "founds": it needs nothing but rank 0's weights. "holds": the newest state. "behind": a beginning of it; what it
     handed in since has counted up to `record.landed`, and no further. "new": nothing that counts.

@@ -165,7 +165,7 @@ class ElasticLocalSteps(LocalSteps):
         self._members.leave()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As LocalSteps does, on every founder, before training."""
+        """Go on where `state_dict` was taken, as LocalSteps does: on every founder, before training."""
         super().load_state_dict(state)
         with self._lock:
             self._ledger.next = self._schedule.number

@@ -88,7 +88,7 @@ class Ledger:
         self._first, self._heard = record.landed, 0
         if standing == "new":
             self.next, again = NOTHING, ()
-        # What counts is kept until the state is here: should that be lost, it is to be handed in after all.
+        # Deltas that count are kept until the state is here: if that is lost, they are handed in after all.
         self._under_way = [each for each in self._under_way if standing == "behind" and each < record.landed]
         return Settled(standing, again)
 

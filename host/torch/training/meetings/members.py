@@ -74,7 +74,7 @@ STOP_TIMEOUT_S = 5.0
 
 log = logging.getLogger("fanin")
 _OPEN: weakref.WeakSet[Members] = weakref.WeakSet()
-"""Those that have not left, whose threads must not be in torch's store when the interpreter ends."""
+"""All of this process: their threads must not be in torch's store when the interpreter ends, which would abort it."""
 
 
 class Members:
@@ -122,7 +122,7 @@ class Members:
         self.record: Record = BEGINNING
         """The epoch that this process has adopted last."""
         self.group: FaninProcessGroup | None = None
-        """The epoch's group."""
+        """The process group of this epoch; None between two."""
         self.somebody_waits = False
         """Whether processes that live ask to be taken in."""
 

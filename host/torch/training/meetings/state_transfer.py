@@ -5,8 +5,8 @@ Rules
 * A holder lets itself be asked for as long as an epoch lasts that began with listeners. A listener asks the holders one
   after the other, in a thread of its own (host/session/handover.py has the connection).
 * A listener that reaches none of them, as where all are behind address translation, says so in the store. The first
-  holder then puts the state there in chunks, of which WINDOW are there at a time. Should that holder die, so does the
-  epoch, and the next one begins anew.
+  holder then puts the state there in chunks, of which WINDOW are there at a time. If that holder dies, the epoch
+  ends, and the next one begins anew.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ State = dict[str, Any]
 
 
 class Offer:
-    """A holder's part."""
+    """A holder that lets itself be asked for its state."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Offer:
 
 
 class Fetch:
-    """A listener's part: the state comes in the background."""
+    """A listener that gets a state in the background."""
 
     def __init__(
         self, store: c10d.Store, rank: int, holders: tuple[int, ...], secret: str, base: int, within_s: float
@@ -138,7 +138,7 @@ class Fetch:
         return self._came
 
     def close(self) -> None:
-        """Give up."""
+        """Give up, and end the thread."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)
