@@ -1,8 +1,8 @@
 """The agreement of members that come and go on those of the next meetings, through one register of a store.
 
 A *record* names the members of an epoch. A process that wants the next epoch posts a notice, reads those of the others,
-and asks an `Agreement` what to do. Records are replaced by compare-and-set alone, so there is one history of epochs, and
-a half of the network that cannot reach the store makes none.
+and asks an `Agreement` what to do. Records are replaced by compare-and-set alone, so there is one history of epochs,
+and a half of the network that cannot reach the store makes none.
 
 Verbs
 -----
