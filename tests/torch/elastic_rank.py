@@ -15,8 +15,8 @@ from fanin.host.torch import ElasticLocalSteps, Members, Outer
 from fanin.host.torch.training.meetings.agreement import Patience
 from tests.stale.training_checks import accuracy, batch, make_model
 
-FOUNDERS, DIES_AFTER, GOES_ON = 3, 4, 6
-"""Founders; meetings after which one of them kills itself in a period; meetings after the newcomer's first."""
+DIES_AFTER, GOES_ON = 4, 6
+"""Meetings after which one of them kills itself in a period; meetings after the newcomer's first."""
 GOAL, DEAD = "goal", "dead"
 """Keys: the meetings after which all end, and the rank of the process that is about to die."""
 
@@ -25,7 +25,9 @@ def main() -> None:
     """Train until the newcomer has said for how long."""
     torch.set_num_threads(1)
     role, victim = os.environ["ROLE"], int(os.environ["VICTIM"])
-    members = Members.from_environment(founders=FOUNDERS, timeout_s=60.0, patience=Patience(silent_s=4.0, lost_s=1.5))
+    members = Members.from_environment(
+        founders=int(os.environ["FOUNDERS"]), timeout_s=60.0, patience=Patience(silent_s=4.0, lost_s=1.5)
+    )
     net = make_model()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     training = ElasticLocalSteps(
@@ -35,7 +37,9 @@ def main() -> None:
     first, store = training.meetings, members.store
     if role == "newcomer":
         store.set(GOAL, str(first + GOES_ON))
-    sizes, losses, goal = [], [], None
+    sizes: list[int] = []
+    losses: list[float] = []
+    goal: int | None = None
     while goal is None or training.meetings < goal:
         if goal is None and store.check([GOAL]):
             goal = int(store.get(GOAL))

@@ -22,7 +22,7 @@ def test_the_others_go_on_a_newcomer_takes_part_and_all_have_the_same_bits(numbe
     store = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {
         "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True", "ROLE": "trains",
-        "VICTIM": str(number),
+        "VICTIM": str(number), "FOUNDERS": str(FOUNDERS),
     }  # fmt: skip
     with running(["tests.torch.elastic_rank"], 0, environment) as job:
         for _ in range(FOUNDERS):

@@ -336,16 +336,21 @@ def disturb(world: World) -> None:
     for _ in range(chance.randrange(1, 6)):
         at_s, what = chance.uniform(0.0, ENDS_S), chance.random()
         if what < 0.4:
-            world.later(at_s, lambda: len(_alive(world)) > 1 and chance.choice(_alive(world)[1:]).die())
+            world.later(at_s, _kill_one, world)
         elif what < 0.55:
             for_s = chance.uniform(0.5, 8.0)
-            world.later(at_s, lambda for_s=for_s: _cut_half(world, for_s))
+            world.later(at_s, _cut_half, world, for_s)
         else:
-            world.later(at_s, lambda: _newcomer(world))
+            world.later(at_s, _newcomer, world)
 
 
 def _alive(world: World) -> list[Member]:
     return [each for each in world.members.values() if each.dead_s is None]
+
+
+def _kill_one(world: World) -> None:
+    if len(_alive(world)) > 1:
+        world.random.choice(_alive(world)[1:]).die()
 
 
 def _newcomer(world: World) -> None:

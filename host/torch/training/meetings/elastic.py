@@ -32,6 +32,7 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from fanin.errors import (
     CollectiveMismatchError,
@@ -78,7 +79,7 @@ class ElasticLocalSteps(LocalSteps):
     """Local steps among members that come and go.
 
     `members`: this process among them, which has not come yet. The other arguments are those of LocalSteps; `overlap`
-    must be below the shortest period.
+    must be below the shortest period, and the model whole in each process (no FSDP).
 
     Founders wait for each other, and begin with the weights and buffers of the first of them. A process that comes
     later waits until it is taken in and has the weights; then `steps` and `meetings` say how far training is, and the
@@ -109,6 +110,12 @@ class ElasticLocalSteps(LocalSteps):
                 f"overlap = {overlap}; with members that come and go it must be below the shortest period, "
                 f"{rule.shortest}, so that a fragment has one meeting under way"
             )
+        trained = parameters.trained(optimizer)
+        if any(isinstance(each, DTensor) for each in trained):
+            raise UnsupportedError(
+                "members that come and go hold the whole model each, and this one is sharded (FSDP). Remedy: "
+                "LocalSteps among the replicas of each shard"
+            )
         self._members = members
         self._ledger = Ledger(fragments)
         self._lock = threading.Lock()
@@ -125,7 +132,7 @@ class ElasticLocalSteps(LocalSteps):
         self._offer: Offer | None = None
         self._schedule = Schedule(fragments, overlap)
         try:
-            members.come(plan.facts() | parameters.shapes(parameters.trained(optimizer)))
+            members.come(plan.facts() | parameters.shapes(trained))
             settled = self._enter((), broken=True)
             super().__init__(
                 model, optimizer, period=rule, outer=outer, fragments=fragments, overlap=overlap, mix=mix, codec=made,
@@ -147,7 +154,7 @@ class ElasticLocalSteps(LocalSteps):
     @property
     def members(self) -> int:
         """Number of the members of this epoch."""
-        return self.group.size()
+        return len(self._members.record.members)
 
     @property
     def meetings(self) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -37,10 +38,14 @@ WINDOW = 8
 """Chunks of one state that are in the store at a time."""
 PAUSE_S = 0.02
 """Pause between two looks at chunks in the store."""
+UNREACHABLE = "{}"
+"""The address of a holder that cannot listen, which none can parse."""
 STOP_TIMEOUT_S = 1.0
 """Longest wait for a thread that gives up."""
 
 State = dict[str, Any]
+
+log = logging.getLogger("fanin")
 
 
 class Offer:
@@ -56,17 +61,23 @@ class Offer:
         through_store: tuple[int, ...] = (),
     ) -> None:
         """`store`: for threads. `look`: version and a copy of the state, once that version is reached; None before.
-        `through_store`: ranks of the listeners that may ask this holder there. Raises OSError."""
+        `through_store`: ranks of the listeners that may ask this holder there. Where it cannot listen, a warning says
+        so."""
         self._store, self._look, self._waiting = store, look, list(through_store)
         self._closing = threading.Event()
-        self._giver = Giver(reachable_host(), self._give, derived(secret, PURPOSE))
-        store.set(_key(rank), str(self._giver.address))
+        self._giver: Giver | None = None
+        try:
+            self._giver = Giver(reachable_host(), self._give, derived(secret, PURPOSE))
+        except OSError as error:
+            log.warning("rank %d cannot listen for newcomers, which get the state elsewhere: %s", rank, error)
+        store.set(_key(rank), UNREACHABLE if self._giver is None else str(self._giver.address))
         self._thread = started(self._look_in_store, name="fanin-offering") if through_store else None
 
     def close(self) -> None:
         """Let nobody ask any more."""
         self._closing.set()
-        self._giver.close()
+        if self._giver is not None:
+            self._giver.close()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)
 
@@ -95,7 +106,8 @@ class Offer:
             while number >= WINDOW and self._store.check([_chunk(rank, number - WINDOW)]):
                 if self._closing.wait(PAUSE_S):
                     return
-            self._store.set(_chunk(rank, number), data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES])
+            chunk: Any = data[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]  # bytes, which torch's stub leaves out
+            self._store.set(_chunk(rank, number), chunk)
 
 
 class Fetch:
@@ -149,9 +161,10 @@ class Fetch:
             while not self._closing.is_set() and time.monotonic() < deadline:
                 for rank in self._holders:
                     try:
-                        if (address := self._address(rank)) is None:
+                        if not self._store.check([_key(rank)]):
                             continue
                         asked += 1
+                        address = GiverAddress.parse(self._store.get(_key(rank)))
                         self._came = self._ask(address)
                         return
                     except (OSError, EOFError) as error:
@@ -164,9 +177,6 @@ class Fetch:
             self._told = f"the store: {error}"
         finally:
             self._over.set()
-
-    def _address(self, rank: int) -> GiverAddress | None:
-        return GiverAddress.parse(self._store.get(_key(rank))) if self._store.check([_key(rank)]) else None
 
     def _ask(self, address: GiverAddress) -> tuple[int, State]:
         with contextlib.closing(Source(address, self._base, SILENCE_S, self._key)) as source:
