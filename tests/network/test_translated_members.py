@@ -87,7 +87,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> None:
         said.append(line)
         if words in line:
             return
-    raise AssertionError(f"{process.args} ended: {''.join(said)}")
+    raise AssertionError(f"{process.args!r} ended: {''.join(said)}")
 
 
 @pytest.mark.usefixtures("translated")
