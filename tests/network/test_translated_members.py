@@ -118,9 +118,9 @@ def test_a_newcomer_takes_the_state_of_a_member_that_it_cannot_reach(scheme: str
 
         read_until(start("public", "-c", SERVE), "serves")
         read_until(start("public", *switch_command), "counts as lost")
-        founder = start("inside-a", "-m", "tests.torch.elastic_rank")
+        founder = start("inside-a", "-m", "tests.torch.elastic_member_rank")
         read_until(founder, "members 1")
-        newcomer = start("inside-b", "-m", "tests.torch.elastic_rank", ROLE="newcomer", RANK="1")
+        newcomer = start("inside-b", "-m", "tests.torch.elastic_member_rank", ROLE="newcomer", RANK="1")
         said = [each.communicate(timeout=LIMIT_S)[0] for each in (founder, newcomer)]
         assert [founder.returncode, newcomer.returncode] == [0, 0], said
     one, other = (json.loads(next(line for line in text.splitlines() if line.startswith("{"))) for text in said)

@@ -24,7 +24,7 @@ def test_the_others_go_on_a_newcomer_takes_part_and_all_have_the_same_bits(numbe
         "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True", "ROLE": "trains",
         "VICTIM": str(number), "FOUNDERS": str(FOUNDERS),
     }  # fmt: skip
-    with running(["tests.torch.elastic_rank"], 0, environment) as job:
+    with running(["tests.torch.elastic_member_rank"], 0, environment) as job:
         for _ in range(FOUNDERS):
             job.add({})
         victim = int(store.get("fanin/members/program/dead"))  # waits for the key
