@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from fanin.host.torch.training.federated import Federated, FederatedOptions
     from fanin.host.torch.training.hooks import LanesState, lanes_hook
     from fanin.host.torch.training.meetings.describe import describe_training
+    from fanin.host.torch.training.meetings.elastic import ElasticLocalSteps
     from fanin.host.torch.training.meetings.local_steps import LocalSteps
+    from fanin.host.torch.training.meetings.members import Members
     from fanin.host.torch.training.meetings.outer import Outer
     from fanin.host.torch.training.meetings.period import Every, Quadratic
     from fanin.host.torch.training.membership import Membership
@@ -33,11 +35,13 @@ if TYPE_CHECKING:
 _WHERE = {
     "AsynchronousOptimizer": "asynchronous",
     "CodecState": "codec_hook",
+    "ElasticLocalSteps": "meetings.elastic",
     "Every": "meetings.period",
     "Federated": "federated",
     "FederatedOptions": "federated",
     "LanesState": "hooks",
     "LocalSteps": "meetings.local_steps",
+    "Members": "meetings.members",
     "Membership": "membership",
     "Outer": "meetings.outer",
     "ProcessGroupFanin": "torchft_group",
@@ -65,12 +69,14 @@ _WHERE = {
 __all__ = [
     "AsynchronousOptimizer",
     "CodecState",
+    "ElasticLocalSteps",
     "Every",
     "FaninProcessGroup",
     "Federated",
     "FederatedOptions",
     "LanesState",
     "LocalSteps",
+    "Members",
     "Membership",
     "Outer",
     "ProcessGroupFanin",

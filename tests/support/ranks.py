@@ -32,6 +32,10 @@ class Job:
         self._replaced.append(self.processes[rank])
         self.processes[rank] = self._start(rank, environment)
 
+    def add(self, environment: Mapping[str, str]) -> None:
+        """Start one more rank, with some more environment."""
+        self.processes.append(self._start(len(self.processes), environment))
+
     def _start(self, rank: int, more: Mapping[str, str]) -> Rank:
         env = {
             **os.environ,

@@ -501,3 +501,15 @@ def test_a_rank_that_is_lost_in_an_overlapped_meeting_is_named_and_the_last_meet
                 assert torch.equal(torch.from_numpy(part.fragment.weights()), torch.from_numpy(start))
 
         on_every_rank(act)
+
+
+def test_a_rank_whose_data_end_first_takes_the_measured_gap_of_the_others(groups: Groups) -> None:
+    """A meeting that travels for a whole period begins on those that train before the one before it has landed."""
+
+    def act(rank: int) -> Weights:
+        own = Rank(groups, rank, period=4, overlap=4, outer=Outer(gap="measured"))
+        own.train(9 if rank == SIZE - 1 else 17)
+        own.training.flush()
+        return weights(own.model)
+
+    assert alike(on_every_rank(act))  # type: ignore[arg-type]

@@ -93,9 +93,13 @@ class GroupResources:
         global_ranks: list[int],
         world: Meeting | None = None,
         world_failures: Failures | None = None,
+        *,
+        has_gloo: bool = True,
     ) -> None:
         """`world`: where rank 0 goes that is given no switch; None: to one of its own. `world_failures`: those of the
-        group that all of this one's ranks are in as well."""
+        group that all of this one's ranks are in as well. `has_gloo`: False for a group of sums alone, whose ranks need
+        not reach each other."""
+        self._has_gloo = has_gloo
         self.rank = rank
         self.size = size
         # Ranks that do not come are not waited for longer than anything else in this group is.
@@ -156,6 +160,11 @@ class GroupResources:
         if self._inner is None:
             if self.closed:
                 raise FaninError(f"rank {self.rank} has left its group: no collectives after shutdown or abort")
+            if not self._has_gloo:
+                raise UnsupportedError(
+                    f"the group of rank {self.rank} has no gloo, and takes what goes through the switch alone: its "
+                    "ranks need not reach each other. Remedy: a group of init_process_group for other collectives"
+                )
             raise self._outside_error()
         return self._inner
 
@@ -207,8 +216,9 @@ class GroupResources:
                 store, self.meeting.job_name, self.rank, self.size, timeout, self.options, self.failures,
                 self.completion,
             )  # fmt: skip
-        gloo_store = c10d.PrefixStore("gloo", store)
-        self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
+        if self._has_gloo or self.size == 1:  # alone it connects to nobody, and does what there is no switch for
+            gloo_store = c10d.PrefixStore("gloo", store)
+            self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
         self._watch()
 
     def _watch(self) -> None:

@@ -71,11 +71,13 @@ class FaninProcessGroup(TorchCalls):
         options: Options | None = None,
         world: FaninProcessGroup | None = None,
         parts_with_store: bool = False,
+        has_gloo: bool = True,
     ) -> None:
         """Meet the other ranks and join the switch. `global_ranks` is empty for the world.
 
         `world`: the group whose switch this one shares, where it is given none. `parts_with_store`: the store may be
-        rank 0's own and end with its group, as that of torch's world does. A group that nobody holds any more leaves.
+        rank 0's own and end with its group, as that of torch's world does. `has_gloo`: False for a group of what goes
+        through the switch alone, whose ranks need not reach each other. A group that nobody holds any more leaves.
 
         Raises what `Session.join` raises (AdmissionError for more ranks than a switch takes), and torch's own errors
         when ranks do not come.
@@ -87,7 +89,7 @@ class FaninProcessGroup(TorchCalls):
         shared: Meeting | None = None if world is None or world.session is None else world._resources.meeting_now
         self._resources: GroupResources = GroupResources(
             store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared,
-            None if world is None else world._resources.failures,
+            None if world is None else world._resources.failures, has_gloo=has_gloo,
         )  # fmt: skip
         weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
         self._arguments = Arguments(rank, size, partial(_made_as, weakref.ref(self)))

@@ -43,6 +43,16 @@ class Buffers:
         """All ranks have these buffers now."""
         self._start = _flat(self._floats, torch.float32)
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """A copy of where all ranks started from, and of the counts."""
+        return {"start": self._start.clone(), "counts": _flat(self._counts, torch.int64)}
+
+    def load(self, state: dict[str, torch.Tensor]) -> None:
+        """Start from what `state` returned."""
+        self._start = state["start"].clone()
+        self._write(self._floats, self._start)
+        self._write(self._counts, state["counts"])
+
     def reset(self) -> None:
         """Back to where all ranks started from; counts stay."""
         self._write(self._floats, self._start)

@@ -28,15 +28,13 @@ class Exchange:
         buffers: Buffers | None,
         *,
         fragment: int,
-        base: int,
         waits_for_roll: bool,
     ) -> None:
         """Submit everything; with `waits_for_roll`, the deltas only once the roll says that there are any.
 
-        `delta`: shape (count,), float32, which becomes the mean. `fragment`: its number. `base`: means that had landed
-        when the delta began.
+        `delta`: shape (count,), float32, which becomes the mean. `fragment`: its number.
         """
-        self.fragment, self.base = fragment, base
+        self.fragment = fragment
         self.waited_s = 0.0
         """Seconds for which the thread that trains has waited for this exchange."""
         self.payload_bytes = 0

@@ -19,8 +19,9 @@ Rules
   sums keep their shape, and the mean is over the others.
 * A rank in `flush` takes part in meetings until every rank is in `flush`: so inputs may be uneven.
 
-Members that come and go (on_worker_loss="continue") are not served: the roll says who is present, but a mean needs the
-same contributors in all of its chunks, and a codec's residual a way to hand over what a lost rank still owes.
+Members that come and go are served by ElasticLocalSteps (elastic.py), by a new group for each change of them. A group
+that goes on without lost ranks (on_worker_loss="continue") is refused: a mean needs the same contributors in all of its
+chunks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from torch import nn
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, DivergedError, FaninError
-from fanin.host.codecs.codec import Codec
+from fanin.host.codecs.codec import Codec, Floats
 from fanin.host.stale.account import Account
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.meetings import parameters, roll
@@ -93,7 +94,7 @@ class LocalSteps:
         init_sync: bool = True,
     ) -> None:
         self.group = _fanin(group)
-        made = codec_of(codec, self.group)
+        made = codec_of(codec, self.group.options)
         self.plan = Plan(
             period=Every(period) if isinstance(period, int) else period,
             outer=outer or Outer(),
@@ -109,13 +110,7 @@ class LocalSteps:
         parameters.check(model, found, self.group)
         self._facts = parameters.facts(model, optimizer)
         divided = divide(found, fragments)
-        shapes = {"parameters": str([(tuple(local(each).shape), str(each.dtype)) for each in found])}
-        compare(self.group, self.plan.facts() | shapes)
-        if init_sync:
-            for tensor in (*model.parameters(), *model.buffers()):
-                dist.broadcast(local(tensor), group_src=0, group=self.group)
-        else:
-            check_replicas(model, self.group)
+        self._begin_alike(found, init_sync=init_sync)
         self._parts = parts_of(divided, made, self.plan.outer, self.group)
         self._buffers = Buffers(model)
         self._schedule = Schedule(fragments, overlap)
@@ -138,6 +133,19 @@ class LocalSteps:
                 quorum=quorum, staleness=staleness, lanes=made.lanes if "/" in made.lanes else int(made.lanes),
             )  # fmt: skip
         TRAININGS.add(self)
+
+    def _begin_alike(self, found: list[torch.Tensor], *, init_sync: bool) -> None:
+        """Compare settings, and start from the same weights and buffers."""
+        compare(self.group, self.plan.facts() | parameters.shapes(found))
+        if init_sync:
+            self._send_weights()
+        else:
+            check_replicas(self.model, self.group)
+
+    def _send_weights(self) -> None:
+        """Rank 0's parameters and buffers to all."""
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            dist.broadcast(local(tensor), group_src=0, group=self.group)
 
     # --- training ---
 
@@ -304,6 +312,9 @@ class LocalSteps:
             period=0 if self._flushing else self._period,
             number=action.number,
             fault=roll.MODEL_CHANGED if changed else 0,
+            base=part.outer.landed,
+            met=0 if self._flushing else self._schedule.met,
+            renews=int(self._renews()),
         )
         last = action.fragment == self.plan.fragments - 1
         return Exchange(
@@ -313,12 +324,15 @@ class LocalSteps:
             delta,
             self._buffers if last and self._buffers.any else None,
             fragment=action.fragment,
-            base=part.outer.landed,
             waits_for_roll=self._flushing,
         )
 
+    def _renews(self) -> bool:
+        """Whether processes wait to take part."""
+        return False
+
     def _land(self, action: Land) -> None:
-        exchange, part = self._exchanges[action.number], self._parts[action.fragment]
+        exchange = self._exchanges[action.number]
         try:
             exchange.collect()
             said = exchange.roll
@@ -337,8 +351,13 @@ class LocalSteps:
             if not interrupts(error):
                 self._failure = error
             raise
+        self._take(action, exchange, mean, missing)
+
+    def _take(self, action: Land, exchange: Exchange, mean: Floats | None, missing: list[int]) -> None:
+        """Change the model and the outer state by a meeting that counts. `missing`: ranks that were not finite."""
+        part, said = self._parts[action.fragment], exchange.roll
         if mean is not None:
-            take(part.outer, mean, self.plan.outer, exchange.base)
+            take(part.outer, mean, self.plan.outer, roll.base(said))
         left_out = self.group.rank() in missing
         part.set_weights(0.0 if left_out else "keep" if self._flushing else self.plan.mix)
         exchange.take_buffers()
@@ -420,7 +439,8 @@ def _fanin(group: c10d.ProcessGroup | None) -> FaninProcessGroup:
         )
     if found.options.on_worker_loss == "continue":
         raise ConfigurationError(
-            "local steps are for jobs that end with the first rank that is lost (on_worker_loss='raise'): a mean needs "
-            "the same deltas in all of its parts. Remedy: restart from the last flush's checkpoint"
+            "local steps are for groups that end with the first rank that is lost (on_worker_loss='raise'): a mean "
+            "needs the same deltas in all of its parts. Remedy: ElasticLocalSteps with Members, which makes a new "
+            "group for each change of its members"
         )
     return found

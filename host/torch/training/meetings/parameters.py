@@ -23,6 +23,11 @@ def trained(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return list(found.values())
 
 
+def shapes(parameters: list[torch.Tensor]) -> dict[str, str]:
+    """Shapes and types of the parameters in words, which all ranks must share."""
+    return {"parameters": str([(tuple(local(each).shape), str(each.dtype)) for each in parameters])}
+
+
 def facts(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Facts]:
     """Facts of every parameter of the optimizer that stay the same between meetings; -1: no longer in the model.
 

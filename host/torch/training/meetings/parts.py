@@ -18,6 +18,7 @@ from fanin.host.torch.training.meetings.fragments import Fragment
 from fanin.host.torch.training.meetings.outer import Outer, OuterState
 from fanin.host.torch.training.meetings.plan import Plan
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
+from fanin.options import Options
 
 log = logging.getLogger("fanin")
 
@@ -52,7 +53,7 @@ class Part:
 def parts_of(fragments: Sequence[Fragment], codec: Codec, outer: Outer, group: FaninProcessGroup) -> list[Part]:
     """Parts that begin with the fragments' weights of now."""
     return [
-        Part(each, OuterState.of(each.weights(), outer), _bucket(codec, group, each, number))
+        Part(each, OuterState.of(each.weights(), outer), bucket_of(codec, group, each, number))
         for number, each in enumerate(fragments)
     ]
 
@@ -105,18 +106,19 @@ def load(state: dict[str, Any], parts: Sequence[Part], plan: Plan, place: tuple[
             each.bucket.load(given["codec"])
 
 
-def codec_of(codec: Codec | str | None, group: FaninProcessGroup) -> Codec:
+def codec_of(codec: Codec | str | None, options: Options) -> Codec:
     """From "4/8", "rotated:8" or a codec; None: the group's lanes, which owe nothing."""
     if isinstance(codec, Codec):
         return codec
     if codec is not None:
         return make(f"lanes:{codec}" if codec[:1].isdigit() else codec)
-    number = lanes_number(group.options.lanes)
+    number = lanes_number(options.lanes)
     lanes = "/".join(map(str, WIDE_SUMS[number])) if number in WIDE_SUMS else str(number)
     return make(f"lanes:{lanes}:feedback=False")
 
 
-def _bucket(codec: Codec, group: FaninProcessGroup, fragment: Fragment, number: int) -> Bucket:
+def bucket_of(codec: Codec, group: FaninProcessGroup, fragment: Fragment, number: int) -> Bucket:
+    """The codec of fragment `number`, which owes nothing yet; ConfigurationError where it chooses by names."""
     if codec.needs_names:
         raise ConfigurationError(
             f"codec {str(codec)!r} chooses by the parameters' names, which fragments divide. Remedy: another codec"

@@ -41,6 +41,14 @@ class Entry:
     number: int
     """The meeting's number, modulo 2^31."""
     fault: int = 0
+    base: int = 0
+    """Means of this fragment that had landed at the rank when its delta began, modulo 2^31."""
+    met: int = 0
+    """Meetings of its period so far, this one included; 0 where it is in `flush`."""
+    renews: int = 0
+    """Whether the rank has seen processes that wait to take part (elastic.py)."""
+    listens: int = 0
+    """Whether the rank has no state yet, and takes part with nothing of its own."""
 
 
 Roll = Sequence[Entry]
@@ -72,6 +80,16 @@ def all_ended(roll: Roll) -> bool:
     return all(each.ended for each in roll)
 
 
+def base(roll: Roll) -> int:
+    """Means that had landed when the deltas began: a rank in `flush` has perhaps landed one more meanwhile."""
+    return min(each.base for each in _those_that_train(roll) or [each for each in roll if not each.listens])
+
+
+def trainer(roll: Roll) -> Entry | None:
+    """The row of one that trains; None where all are in `flush`."""
+    return next(iter(_those_that_train(roll)), None)
+
+
 def has_deltas(roll: Roll) -> bool:
     """Whether deltas follow a roll that ranks in `flush` have waited for: ranks that train send theirs at once."""
     return not all_ended(roll) or contributors(roll) > 0
@@ -94,6 +112,10 @@ def check(roll: Roll) -> None:
         if len(set(said.values())) > 1:
             words = ", ".join(f"rank {rank}: {value}" for rank, value in said.items())
             raise CollectiveMismatchError(f"ranks meet with unlike {what}s ({words}). Remedy: {remedy}")
+
+
+def _those_that_train(roll: Roll) -> list[Entry]:
+    return [each for each in roll if not each.ended]
 
 
 def named(ranks: Sequence[int]) -> str:

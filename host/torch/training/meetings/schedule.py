@@ -127,6 +127,30 @@ class Schedule:
         assert step >= self.step
         self.step = step
 
+    @property
+    def met(self) -> int:
+        """Meetings of the period under way that were launched, or of the last one."""
+        return self._met
+
+    def resume(
+        self, number: int, step: int, period: int, met: int, *, skipped: int = 0, following: int | None = None
+    ) -> None:
+        """Go on where another's schedule is right after the launch of its meeting `number`, the `met`-th of a `period`.
+
+        `step`: of the other at that launch. `following`: steps of the next period, where they are known. `skipped`:
+        steps that the other has made since; as many of them count here as leave one before the next launch.
+        """
+        self.number, self.step, self.period = number + 1, step, period
+        self._met, self._offset = met, self._offset_of(met - 1)
+        if self._offset == period:
+            self.period = None
+            if following is None:
+                return
+            self.begin(following)
+        skipped = max(0, min(skipped, self._offset_of(self._met) - self._offset - 1))
+        self.step += skipped
+        self._offset += skipped
+
     def recall(self) -> list[Land]:
         """End the period where it is; the landings of all that is under way."""
         self.period = None

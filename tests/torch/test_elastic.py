@@ -1,0 +1,227 @@
+"""Local steps whose members come and go: threads of this process (test_elastic_kill.py kills processes)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._C import _distributed_c10d as c10d
+
+from fanin.errors import AdmissionError, ConfigurationError
+from fanin.host.torch import ElasticLocalSteps, Members, Outer
+from fanin.host.torch.training.meetings import state_transfer
+from fanin.host.torch.training.meetings.agreement import Patience
+from fanin.host.torch.training.meetings.schedule import Schedule
+from fanin.options import Options
+from tests.support.processes import DEADLINE_S, a_switch, in_thread
+
+DILOCO = Outer(lr=0.7, momentum=0.9, nesterov=True)
+HASTY = Patience(silent_s=3.0, lost_s=1.0, turn_s=0.2)
+AFTER = 5
+"""Meetings for which members go on once the last one has come."""
+RATE = 0.05
+SEEDED = threading.Lock()
+
+KINDS: dict[str, dict[str, Any]] = {
+    "one fragment": {"period": 3, "codec": "8/8"},
+    "streaming": {"period": 6, "fragments": 2, "overlap": 2, "mix": 0.5, "codec": "rotated:8/8"},
+}
+
+
+@pytest.fixture(scope="module")
+def switch() -> Iterator[str]:
+    with a_switch("native-udp") as running:
+        yield str(running.address)
+
+
+def network() -> nn.Module:
+    with SEEDED:  # members are threads, which share torch's generator
+        torch.manual_seed(3)
+        return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 4))
+
+
+class Place:
+    """The store and the switch of some members, and the meetings after which they stop."""
+
+    def __init__(self, switch: str, founders: int, **given: Any) -> None:
+        self.store = c10d.HashStore()
+        self.founders, self.given = founders, {"outer": DILOCO} | given
+        self.options, self.patience = Options(switch=switch, join_timeout_s=20.0), HASTY
+        self.act: Callable[[ElasticLocalSteps], None] = learn
+        self.steps = 0
+        self.goal: int | None = None
+        """Meetings after which everybody stops; None: not known yet."""
+
+    def member(self, **given: Any) -> ElasticLocalSteps:
+        members = Members(self.store, founders=self.founders, options=self.options, patience=self.patience)
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        return ElasticLocalSteps(model, optimizer, members, **self.given | given)
+
+    def founder(self, until: Callable[[ElasticLocalSteps], bool] | None = None) -> list[torch.Tensor]:
+        """Train to the goal, or vanish at a moment of one's own."""
+        training = self.member()
+        return self._train(training, until)
+
+    def newcomer(self) -> list[torch.Tensor]:
+        """Come, and say how far everybody goes on."""
+        training = self.member()
+        assert training.meetings > 0
+        self.goal = training.meetings + AFTER
+        return self._train(training, None)
+
+    def _train(
+        self, training: ElasticLocalSteps, until: Callable[[ElasticLocalSteps], bool] | None
+    ) -> list[torch.Tensor]:
+        while self.goal is None or training.meetings < self.goal:
+            if until is not None and until(training):
+                vanish(training)
+                return []
+            self.act(training)
+        training.flush()
+        self.steps = training.steps
+        weights = [each.detach().clone() for each in training.model.state_dict().values()]
+        assert training.in_step
+        training.leave()
+        return weights
+
+
+def learn(training: ElasticLocalSteps) -> None:
+    """One step, on data of this member and step."""
+    generator = torch.Generator().manual_seed(100 * training.steps + training._members.id)
+    inputs, targets = torch.randn(8, 8, generator=generator), torch.randint(0, 4, (8,), generator=generator)
+    training.zero_grad()
+    nn.functional.cross_entropy(training.model(inputs), targets).backward()
+    training.step()
+
+
+def vanish(training: ElasticLocalSteps) -> None:
+    """Die, as far as the others can see: no more beats, no farewell, no connection."""
+    training._members.stop()
+    training.group.abort()
+
+
+def trained(place: Place, act: Callable[[ElasticLocalSteps], None] = learn) -> list[list[torch.Tensor]]:
+    """Everyone's weights in the end: one of three members dies in a period, and then another comes."""
+    place.act = act
+    alone = threading.Event()
+
+    def dies(training: ElasticLocalSteps) -> bool:
+        return training.meetings >= 2 and training.steps % place.given["period"] == 1
+
+    def looks(training: ElasticLocalSteps) -> bool:
+        if training.meetings >= 3 and training.members == 2:
+            alone.set()
+        return False
+
+    ends: list[Future[Any]] = [
+        in_thread(lambda: place.founder(looks)), in_thread(place.founder), in_thread(lambda: place.founder(dies))
+    ]  # fmt: skip
+    assert alone.wait(DEADLINE_S), "the others do not go on without it"
+    ends.append(in_thread(place.newcomer))
+    everyones = [each.result(DEADLINE_S) for each in reversed(ends)][::-1]  # the last one knows most of what failed
+    assert everyones.pop(2) == []
+    return everyones
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_member_dies_between_meetings_and_another_comes_and_all_have_the_same_bits(switch: str, kind: str) -> None:
+    everyones = trained(Place(switch, 3, **KINDS[kind]))
+    assert all(torch.equal(own, first) for each in everyones for own, first in zip(each, everyones[0], strict=True))
+    assert all(bool(each.isfinite().all()) for each in everyones[0])
+
+
+@pytest.mark.parametrize("given", [{"period": 3}, {"period": 4, "overlap": 2, "mix": "keep"}], ids=["waits", "overlap"])
+def test_every_step_counts_once_whoever_dies_or_comes(switch: str, given: dict[str, Any]) -> None:
+    """Each step moves each weight by one, on every member: so their means have moved by as many as there were steps.
+
+    Of an overlapped meeting a newcomer leaves out as many steps as the others have made meanwhile.
+    """
+    place = Place(switch, 3, outer=Outer(), **given)
+
+    def step(training: ElasticLocalSteps) -> None:
+        for each in training.model.parameters():
+            each.grad = torch.full_like(each, 1 / RATE)
+        training.step()
+
+    for weights in trained(place, step):
+        moved = network()[0].bias.detach() - weights[1]  # type: ignore[index]
+        expected = torch.full_like(moved, float(place.steps))
+        torch.testing.assert_close(moved, expected, rtol=1e-4, atol=given.get("overlap", 0) / 3)
+
+
+def test_members_go_on_alone_and_a_newcomer_makes_them_two(switch: str) -> None:
+    place = Place(switch, 1, period=2)
+    came = threading.Event()
+
+    def look(training: ElasticLocalSteps) -> bool:
+        if training.meetings >= 1:
+            came.set()
+        return False
+
+    alone = in_thread(lambda: place.founder(look))
+    assert came.wait(DEADLINE_S)
+    newcomer = in_thread(place.newcomer)
+    one: Any = alone.result(DEADLINE_S)
+    other: Any = newcomer.result(DEADLINE_S)
+    assert all(map(torch.equal, one, other))
+
+
+def test_members_that_cannot_reach_each_other_hand_the_state_over_in_the_store(
+    switch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(state_transfer, "Source", unreachable)
+    monkeypatch.setattr(state_transfer, "CHUNK_BYTES", 64)  # many more of them than the store holds at a time
+    test_members_go_on_alone_and_a_newcomer_makes_them_two(switch)
+
+
+def test_a_process_that_would_train_something_else_is_told_at_once(switch: str) -> None:
+    place = Place(switch, 1, period=2)
+    training = place.member()
+    try:
+        with pytest.raises(ConfigurationError, match="period differs"):
+            place.member(period=3)
+    finally:
+        training.leave()
+
+
+def test_founders_that_do_not_come_are_an_error_within_a_stated_time() -> None:
+    place = Place("udp://127.0.0.1:9", 2, period=2)
+    place.options, place.patience = Options(join_timeout_s=0.1), Patience(longest_s=0.1)
+    with pytest.raises(AdmissionError, match="1 of 2 processes have come"):
+        place.member()
+
+
+def test_an_overlap_of_a_whole_period_is_refused(switch: str) -> None:
+    with pytest.raises(ConfigurationError, match="below the shortest period"):
+        Place(switch, 1, period=2, overlap=2).member()
+
+
+@pytest.mark.parametrize("fragments", [1, 2, 3])
+def test_a_newcomer_has_the_schedule_of_those_that_train(fragments: int) -> None:
+    period = 7
+    founder, newcomer = Schedule(fragments), Schedule(fragments)
+    launched = 0
+    while launched < 2 * fragments + 1:
+        if founder.period is None:
+            founder.begin(period)
+        if not founder.stepped():
+            continue
+        launched += 1
+        newcomer.resume(founder.number - 1, founder.step, period, founder.met, skipped=1, following=period)
+        while founder.next_meeting(period).in_steps > 1:  # type: ignore[union-attr]
+            if founder.period is None:
+                founder.begin(period)
+            assert founder.stepped() == []
+            if newcomer.step < founder.step:
+                newcomer.stepped()
+        assert newcomer.step == founder.step
+        assert newcomer.next_meeting() == founder.next_meeting()
