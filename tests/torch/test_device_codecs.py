@@ -13,8 +13,7 @@ import torch
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.torch import CodecState, LanesState, codec_hook, lanes_hook
-from fanin.host.torch.training import pieced_gather
-from fanin.host.torch.training.codec_buckets import PIECE
+from fanin.host.torch.training import codec_buckets, pieced_gather
 from fanin.host.torch.training.shard_groups import Segment
 from fanin.options import Options
 from tests.support.buckets import Bucket
@@ -24,6 +23,10 @@ from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
 
 SMALL = 700
 """Elements whose sum is exact."""
+COUNT = 9_001
+"""Elements whose sum is quantized."""
+PIECE = 8_192
+"""Elements from which a bucket has several encoders, in these tests."""
 STEPS = 3
 
 
@@ -36,6 +39,13 @@ def groups_with_devices(options: Options | None = None) -> Iterator[Groups]:
             resources: Any = group._resources
             resources.arithmetic_on = lambda _device: TensorArithmetic()
         yield groups
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Groups, Groups]]:
+    """Groups that take the host's memory for a device's, and groups that do not."""
+    with groups_with_devices() as devices, groups_of(None) as hosts:
+        yield devices, hosts
 
 
 def gradients_of(rank: int, step: int, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -62,19 +72,21 @@ def steps(
 
 
 CASES = [
-    ("lanes:8", 50_001, torch.float32), ("lanes:4", PIECE + 50_001, torch.float32),
-    ("lanes:16", 50_001, torch.bfloat16), ("lanes:8:feedback=False", 50_001, torch.float16),
+    ("lanes:8", COUNT, torch.float32), ("lanes:4", PIECE + COUNT, torch.float32),
+    ("lanes:16", COUNT, torch.bfloat16), ("lanes:8:feedback=False", COUNT, torch.float16),
     ("lanes:8", SMALL, torch.float16),
-    ("rotated:8", 50_001, torch.float32), ("rotated:4", PIECE + 50_001, torch.float32),
-    ("rotated:8", 50_001, torch.bfloat16), ("rotated:8:feedback=False", 50_001, torch.float32),
-    ("rotated:8", SMALL, torch.float32), ("rotated:32", 50_001, torch.float32),
+    ("rotated:8", COUNT, torch.float32), ("rotated:4", PIECE + COUNT, torch.float32),
+    ("rotated:8", COUNT, torch.bfloat16), ("rotated:8:feedback=False", COUNT, torch.float32),
+    ("rotated:8", SMALL, torch.float32), ("rotated:32", COUNT, torch.float32),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("codec", "count", "dtype"), CASES)
 def test_averages_residuals_and_states_have_the_bits_of_the_hosts_encoders(
-    codec: str, count: int, dtype: torch.dtype
+    codec: str, count: int, dtype: torch.dtype, both: tuple[Groups, Groups], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(codec_buckets, "PIECE", PIECE)
+
     def act(rank: int) -> list[Any]:
         state = CodecState(codec, group=groups[rank])
         averaged = list(steps(state, rank, count, dtype))
@@ -82,11 +94,10 @@ def test_averages_residuals_and_states_have_the_bits_of_the_hosts_encoders(
         (row,) = state.statement()
         return [*map(bits, averaged), *(owed[name].numpy().view(np.uint8) for name in sorted(owed)), sorted(owed), row]
 
-    with groups_with_devices() as groups:
-        on_device: list[Any] = on_every_rank(act)
-
-    with groups_of(None) as groups:
-        on_host: list[Any] = on_every_rank(act)
+    groups, hosts = both
+    on_device: list[Any] = on_every_rank(act)
+    groups = hosts
+    on_host: list[Any] = on_every_rank(act)
     for mine, theirs in zip(on_device, on_host, strict=True):
         assert mine[-2] == theirs[-2]
         assert all(np.array_equal(a, b) for a, b in zip(mine[:-2], theirs[:-2], strict=True))
@@ -96,8 +107,8 @@ def test_averages_residuals_and_states_have_the_bits_of_the_hosts_encoders(
             assert mine[-1].nmse == pytest.approx(theirs[-1].nmse, rel=1e-4 if "rotated" in codec else 0.5, abs=1e-12)
 
 
-def test_a_state_goes_on_where_the_other_kind_of_memory_left_it() -> None:
-    count = 50_001
+def test_a_state_goes_on_where_the_other_kind_of_memory_left_it(both: tuple[Groups, Groups]) -> None:
+    count = COUNT
     saved: dict[int, Any] = {}
     later: dict[int, Any] = {}
 
@@ -115,14 +126,14 @@ def test_a_state_goes_on_where_the_other_kind_of_memory_left_it() -> None:
         averaged = [bits(each) for each in steps(state, rank, count, torch.float32, 2 * STEPS)]
         assert all(np.array_equal(a, b) for a, b in zip(averaged, later[rank], strict=True))
 
-    with groups_of(None) as groups:
-        on_every_rank(begin)
-    with groups_with_devices() as groups:
-        on_every_rank(go_on)
+    devices, groups = both
+    on_every_rank(begin)
+    groups = devices
+    on_every_rank(go_on)
 
 
-def test_gradients_that_overflowed_reach_every_rank_and_leave_what_is_owed() -> None:
-    count = 50_001
+def test_gradients_that_overflowed_reach_every_rank_and_leave_what_is_owed(both: tuple[Groups, Groups]) -> None:
+    count = COUNT
 
     def act(rank: int) -> None:
         state, parameter = LanesState(lanes=8, error_feedback=True, group=groups[rank]), torch.zeros(count)
@@ -133,23 +144,22 @@ def test_gradients_that_overflowed_reach_every_rank_and_leave_what_is_owed() -> 
         assert averaged.isnan().all()
         assert state.residual_norm() == owed > 0
 
-    with groups_with_devices() as groups:
-        on_every_rank(act)
+    groups, _ = both
+    on_every_rank(act)
 
 
-def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made() -> None:
-    count = 50_001
+def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made(both: tuple[Groups, Groups]) -> None:
+    count = COUNT
 
     def act(rank: int) -> list[Any]:
         state = LanesState(lanes=8, error_feedback=True, group=groups[rank])
         averaged = [bits(each) for each in steps(state, rank, count, torch.float32)]
         return [*averaged, state.residual_norm()]
 
-    with groups_with_devices() as groups:
-        on_device: list[Any] = on_every_rank(act)
-
-    with groups_of(None) as groups:
-        on_host: list[Any] = on_every_rank(act)
+    groups, hosts = both
+    on_device: list[Any] = on_every_rank(act)
+    groups = hosts
+    on_host: list[Any] = on_every_rank(act)
     assert len(on_device) == SIZE
     for mine, theirs in zip(on_device, on_host, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
@@ -162,7 +172,7 @@ def test_a_groups_own_codec_works_where_the_tensor_lies(codec: str) -> None:
     def act(rank: int) -> Any:
         group, found = groups[rank], []
         for step in range(2):
-            x = gradients_of(rank, 2 * step, 70_001, torch.bfloat16)
+            x = gradients_of(rank, 2 * step, COUNT, torch.bfloat16)
             group.allreduce([x]).wait()
             found.append(bits(x))
         return found
