@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +16,14 @@ import torch
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.torch import CodecState, LanesState, codec_hook, lanes_hook
+from fanin.host.torch.device import lines
+from fanin.host.torch.device.arithmetic import Plan
+from fanin.host.torch.device.courier import CourierThreads, Parcel
+from fanin.host.torch.device.together import Together
+from fanin.host.torch.handles.call import Call
 from fanin.host.torch.training import codec_buckets, pieced_gather
 from fanin.host.torch.training.shard_groups import Segment
+from fanin.numerics.reduction import Element
 from fanin.options import Options
 from tests.support.buckets import Bucket
 from tests.support.host_device import TensorArithmetic, TensorWeights
@@ -105,6 +114,61 @@ def test_averages_residuals_and_states_have_the_bits_of_the_hosts_encoders(
         assert mine[-1].residual_norm == pytest.approx(theirs[-1].residual_norm, rel=1e-5)
         if codec != "lanes:8:feedback=False":
             assert mine[-1].nmse == pytest.approx(theirs[-1].nmse, rel=1e-4 if "rotated" in codec else 0.5, abs=1e-12)
+
+
+def test_a_bucket_of_several_pieces_agrees_on_codes_once_and_fills_its_slots(
+    both: tuple[Groups, Groups], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec_buckets, "PIECE", PIECE)
+    monkeypatch.setattr(lines, "SLOT_BYTES", PIECE)  # a piece in 8-bit lanes fills one
+    put: list[tuple[str, str]] = []
+    carry = CourierThreads.put
+
+    def noted(threads: CourierThreads, parcel: Parcel) -> None:
+        put.append((threading.current_thread().name, threads._name))
+        carry(threads, parcel)
+
+    monkeypatch.setattr(CourierThreads, "put", noted)
+    groups, _ = both
+
+    def act(rank: int) -> dict[str, int]:
+        state = CodecState("rotated:8", group=groups[rank])
+        averaged = steps(state, rank, 3 * PIECE + 5_000, torch.float32)
+        next(averaged)
+        mine = threading.current_thread().name
+        before = len(put)
+        next(averaged)
+        return Counter(name for thread, name in put[before:] if thread == mine)
+
+    for counted in on_every_rank(act):
+        assert counted == {"codes": 1, "words": 4}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_of_parts_are_decoded_once_each_behind_their_last_word(seed: int) -> None:
+    drawn = random.Random(seed)
+    parts = drawn.randint(1, 5)
+    calls = [Call("all_reduce", torch.zeros(drawn.randint(1, 900))) for _ in range(parts)]
+    lanes = [drawn.choice((32, 16, 8, 4)) for _ in range(parts)]
+    plans = [Plan(Element.FLOAT32, each, each, 1, drawn.choice((32, 48, 80)), 1, 0) for each in lanes]
+    every = Together(calls, plans)
+    owners: list[list[int]] = [[] for _ in range(every.words)]
+    for number, part in enumerate(every.parts):
+        assert part.first_code * 2 % 16 == part.first_word * 4 % 16 == 0
+        for word in range(every.words)[part.first_word : part.first_word + part.plan.words(part.count)]:
+            owners[word].append(number)
+    assert all(len(each) <= 1 for each in owners)
+    assert every.has_gaps == (not all(owners) or every.codes > sum(p.plan.blocks(p.count) for p in every.parts))
+    slot, decoded = drawn.randint(1, 200), [0] * parts
+    for first in range(0, every.words, slot):
+        last = min(first + slot, every.words)
+        for each in every.decodings(first, last):
+            number, block = every.parts.index(each.part), each.part.plan.block_elements
+            assert each.elements.start == decoded[number] == each.first_block * block
+            assert each.words.stop <= last
+            assert each.words.start == each.part.first_word + each.part.plan.words(each.elements.start)
+            decoded[number] = each.elements.stop
+    assert decoded == [part.count for part in every.parts]
 
 
 def test_a_state_goes_on_where_the_other_kind_of_memory_left_it(both: tuple[Groups, Groups]) -> None:

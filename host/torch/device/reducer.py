@@ -1,6 +1,7 @@
 """Carries out a group's requests on CUDA memory: which way each goes, and what becomes of a failure.
 
     lanes of 32, 16, 8 or 4 bits of float32, bfloat16 and float16: codes and words made on the device, two stages
+    several such averages (Call.together): the same, with one agreement on codes (together.py)
     everything else (exact sums, integers, float64, codecs of the host, moves of bytes): as it is, in pieces
 
 Rules
@@ -16,7 +17,7 @@ import logging
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,13 @@ from fanin.errors import FaninError, UnsupportedError
 from fanin.host.torch.device import lines
 from fanin.host.torch.device.arithmetic import Arithmetic, Plan, plan_of
 from fanin.host.torch.device.courier import Courier, CourierThreads, Parcel
+from fanin.host.torch.device.pieces import NOWHERE, code_pieces, overlap, placer, raw_pieces
 from fanin.host.torch.device.pipeline import Coding, Exchange, Piece, land_within
+from fanin.host.torch.device.together import CODE_BYTES, Decoding, Together
 from fanin.host.torch.device.work import DeviceWork, Job
 from fanin.host.torch.handles.host_tensor import as_bytes, writing_to
 from fanin.host.torch.handles.work import FaninWork, LocalWork, QueuedWork
-from fanin.numerics.reduction import EXACT, LANES, Element, Operator, Reduction
+from fanin.numerics.reduction import LANES, Element, Reduction
 
 if TYPE_CHECKING:
     from fanin.host.session.interface import AnySession
@@ -41,11 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fanin")
 
-CODE_BYTES = 2
 CLOSE_TIMEOUT_S = 2.0
 """Longest that closing waits for each thread."""
-NOWHERE = 1
-"""In the place of addresses, until a piece has its slot: 0 is refused, as a tensor without memory."""
 CODED = 0x400000
 """In a signature: words that were made on a device, which no sum of integers meets."""
 
@@ -99,7 +99,10 @@ class DeviceReducer:
             self._forget()
             owes = call.residual is not None and call.residual.is_cpu and call.source.device.type != "cpu"
             job = Job(device, call.collective, call.timeout_s, [call], on_host=owes)
-            exchange = self._raw(call, line) if plan is None else self._coded(call, plan, line, job)
+            if call.together:
+                exchange = self._several([call, *call.together], line, job)
+            else:
+                exchange = self._raw(call, line) if plan is None else self._coded(call, plan, line, job)
             exchange.over = job.host.end
             self._jobs.append(job)
             try:
@@ -194,48 +197,9 @@ class DeviceReducer:
         finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
         marked = list(call.outputs) or ([] if call.kept is None else [call.kept])
         finish.append(lambda: self._mark(line, marked))
-        return Exchange(pieces=self._raw_pieces(call), timeout_s=call.timeout_s, finish=finish)
-
-    def _raw_pieces(self, call: Call) -> Iterator[Piece]:
-        whole = call.reduction(self._means.divisor)
-        size = call.source.element_size()
-        source = as_bytes(call.source.detach())
-        kept = None if call.kept is None else as_bytes(call.kept.detach())
-        owned = whole.own_count >= 0
-        own_first, own_count = (whole.own_first, whole.own_count) if owned else (0, whole.count)
-        per_piece = lines.SLOT_BYTES // size
-        for start in range(0, whole.count, per_piece):
-            count = min(per_piece, whole.count - start)
-            own_at, own = overlap(start, count, own_first, own_count)
-            kept_at, keep = overlap(start, count, whole.keep_first, call.kept_count)
-            out = back = None
-            if own:
-                begin = (start + own_at - own_first) * size
-                out = source[begin : begin + own * size]
-            if kept is not None and keep:
-                begin = (start + kept_at - whole.keep_first) * size
-                back = kept[begin : begin + keep * size]
-            piece = replace(
-                whole, count=count, keep_first=kept_at, keep_count=keep,
-                own_first=own_at if owned else 0, own_count=own if owned else -1,
-                residual=whole.residual + start * 4 if whole.residual else 0, owner=call.residual,
-            )  # fmt: skip
-            yield Piece(
-                out=out, out_first=own_at * size, back=back, back_first=kept_at * size,
-                place=self._placer(self._means.words, piece, own_at * size, kept_at * size),
-            )  # fmt: skip
-
-    @staticmethod
-    def _placer(
-        session: AnySession, piece: Reduction, source: int, destination: int
-    ) -> Callable[[int], Callable[[], int]]:
-        """Submits the piece with its memory at these distances from the slot's begin."""
-
-        def place(address: int) -> Callable[[], int]:
-            placed = replace(piece, source=address + source, destination=address + destination if piece.kept else 0)
-            return partial(session.submit, placed)
-
-        return place
+        return Exchange(
+            pieces=raw_pieces(call, self._means.words, self._means.divisor), timeout_s=call.timeout_s, finish=finish
+        )
 
     def _mark(self, line: lines.Line, outputs: list[torch.Tensor]) -> None:
         """On the current stream: the outputs become NaN, or the least of integers, where the group has failed."""
@@ -251,13 +215,14 @@ class DeviceReducer:
     def _coded(self, call: Call, plan: Plan, line: lines.Line, job: Job) -> Exchange:
         arithmetic = self._means.arithmetic
         assert arithmetic is not None
+        assert self._codes is not None
         x = call.source.detach().reshape(-1)
         residual = None if call.residual is None else call.residual.detach().reshape(-1)
         count = x.numel()
         codes = line.device.allocate(line.leaving, plan.blocks(count) * CODE_BYTES).view(torch.int16)
         words = line.device.allocate(line.leaving, plan.words(count) * lines.WORD_BYTES).view(torch.int32)
         job.held = [call, codes]  # the decoding stream reads the codes, which belong to the other one
-        tag = _tag(call, plan)
+        tag = _tag([call], [plan])
 
         def measure() -> None:
             arithmetic.codes(plan, x, None if call.adds else residual, codes)
@@ -267,22 +232,11 @@ class DeviceReducer:
 
         finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
         return Exchange(
-            coding=Coding(measure=measure, pieces=self._code_pieces(codes, tag), encode=encode),
+            coding=Coding(measure=measure, pieces=code_pieces(codes, self._codes, tag), encode=encode),
             pieces=self._word_pieces(call, plan, line, codes, words, tag),
             timeout_s=call.timeout_s,
             finish=finish,
         )
-
-    def _code_pieces(self, codes: torch.Tensor, tag: int) -> Iterator[Piece]:
-        assert self._codes is not None
-        bytes_of = as_bytes(codes)
-        for first in range(0, len(bytes_of), lines.CODE_SLOT_BYTES):
-            part = bytes_of[first : first + lines.CODE_SLOT_BYTES]
-            maximum = Reduction(
-                source=NOWHERE, destination=NOWHERE, count=len(part) // CODE_BYTES, element=Element.INT16, lanes=EXACT,
-                operator=Operator.MAX, tag=tag,
-            )  # fmt: skip
-            yield Piece(out=part, back=part, place=self._placer(self._codes, maximum, 0, 0))
 
     def _word_pieces(
         self, call: Call, plan: Plan, line: lines.Line, codes: torch.Tensor, words: torch.Tensor, tag: int
@@ -317,7 +271,7 @@ class DeviceReducer:
                 )  # fmt: skip
             yield Piece(
                 out=as_bytes(part), back=back, back_first=back_first * lines.WORD_BYTES, decode=decode,
-                place=self._placer(self._means.words, summed, 0, back_first * lines.WORD_BYTES),
+                place=placer(self._means.words, summed, 0, back_first * lines.WORD_BYTES),
             )  # fmt: skip
 
     def _decoder(
@@ -331,6 +285,63 @@ class DeviceReducer:
                 arithmetic.dequantize(plan, words.view(torch.int32), codes, out, skip=skip, failed=line.failed)
 
         return decode
+
+    # --- several averages as one ---
+
+    def _several(self, calls: list[Call], line: lines.Line, job: Job) -> Exchange:
+        arithmetic = self._means.arithmetic
+        plans = [plan for call in calls if (plan := self._plan(call)) is not None]
+        assert arithmetic is not None
+        assert self._codes is not None
+        every = Together(calls, plans)
+        codes = line.device.allocate(line.leaving, every.codes * CODE_BYTES).view(torch.int16)
+        words = line.device.allocate(line.leaving, every.words * lines.WORD_BYTES).view(torch.int32)
+        job.held = [calls, codes]
+        tag = _tag(calls, plans)
+
+        def measure() -> None:
+            if every.has_gaps:
+                codes.zero_()
+                words.zero_()
+            for part in every.parts:
+                owed = None if part.call.adds else part.call.residual
+                arithmetic.codes(part.plan, part.call.source, owed, part.codes(codes))
+
+        def encode() -> None:
+            for part in every.parts:
+                call, own = part.call, part.words(words)
+                arithmetic.quantize(part.plan, call.source, call.residual, part.codes(codes), own, adds=call.adds)
+
+        return Exchange(
+            coding=Coding(measure=measure, pieces=code_pieces(codes, self._codes, tag), encode=encode),
+            pieces=self._several_pieces(every, line, codes, words, tag),
+            timeout_s=calls[0].timeout_s,
+            finish=[call.finish for call in calls if call.finish is not None],
+        )
+
+    def _several_pieces(
+        self, every: Together, line: lines.Line, codes: torch.Tensor, words: torch.Tensor, tag: int
+    ) -> Iterator[Piece]:
+        sums = line.device.allocate(line.arriving, every.words * lines.WORD_BYTES)
+        per_piece = lines.SLOT_BYTES // lines.WORD_BYTES
+        for first in range(0, every.words, per_piece):
+            part = words[first : first + per_piece]
+            last = first + len(part)
+            summed = Reduction(source=NOWHERE, destination=NOWHERE, count=len(part), element=Element.INT32, tag=tag)
+            decoders = [self._decoder_of(each, line, sums, codes) for each in every.decodings(first, last)]
+            yield Piece(
+                out=as_bytes(part), back=sums[first * lines.WORD_BYTES : last * lines.WORD_BYTES],
+                decode=partial(_each, decoders), place=placer(self._means.words, summed, 0, 0),
+            )  # fmt: skip
+
+    def _decoder_of(
+        self, asked: Decoding, line: lines.Line, sums: torch.Tensor, codes: torch.Tensor
+    ) -> Callable[[], None]:
+        part = asked.part
+        assert part.call.kept is not None
+        own = sums[asked.words.start * lines.WORD_BYTES : asked.words.stop * lines.WORD_BYTES]
+        kept = part.call.kept.detach().reshape(-1)[asked.elements]
+        return self._decoder(part.plan, line, own, part.codes(codes)[asked.first_block :], kept, 0)
 
     # --- failures ---
 
@@ -364,18 +375,19 @@ class DeviceReducer:
             self._jobs.popleft().held = None
 
 
-def _tag(call: Call, plan: Plan) -> int:
+def _tag(calls: Sequence[Call], plans: Sequence[Plan]) -> int:
     """Tag of everything that ranks must agree in: the collective, its lanes, its element type and count."""
-    said = zlib.crc32(f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {call.source.numel()}".encode())
-    return ((said & 0x3FFFFF | CODED) << 8 | call.reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
+    said = 0
+    for call, plan in zip(calls, plans, strict=True):
+        text = f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {call.source.numel()}"
+        said = zlib.crc32(text.encode(), said)
+    return ((said & 0x3FFFFF | CODED) << 8 | calls[0].reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
+
+
+def _each(actions: Sequence[Callable[[], None]]) -> None:
+    for action in actions:
+        action()
 
 
 def _nothing_like(dtype: torch.dtype) -> float | int:
     return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
-
-
-def overlap(start: int, count: int, keep_first: int, keep_count: int) -> tuple[int, int]:
-    """Range of a piece's elements that is kept: its offset in the piece and its length."""
-    first = max(start, keep_first)
-    last = min(start + count, keep_first + keep_count)
-    return (first - start, last - first) if last > first else (0, 0)
