@@ -43,6 +43,7 @@ def interpret() -> dict[str, list[str]]:
     found = {str(case): differences(arithmetic, "cpu", case) for case in cases}
     with np.errstate(all="ignore"):
         probed = {"the probe of a device": module.differences(arithmetic, torch.device("cpu"))}
+        probed["marks of ranks"] = module.mark_differences(arithmetic, torch.device("cpu"))
         return found | _golden(arithmetic) | _weights() | probed
 
 
@@ -148,6 +149,8 @@ def compiled() -> dict[str, dict[str, Any]]:
         wanted.append((f"dequantize {bits} {element}", kernels.dequantize, given, constants, architectures))
     constants = {**common, "POWERS": False, "BLOCK": 1408, "TILE": 512}
     wanted.append(("codes", kernels.scale_codes, prepared, constants, ARCHITECTURES))
+    given = {"codes_ptr": codes, "marks_ptr": codes, "count": "i32", "marks": "i32", "rank": "i32"}
+    wanted.append(("mark", kernels.mark, given, {"TILE": 1024}, ARCHITECTURES))
     given = {**rows, "sent_ptr": floats, "clip": "fp32"}
     wanted.append(("rotate", rotation_kernels.rotate, given, {**square, "CLIPS": True}, ARCHITECTURES))
     given = {**rows, "mean_ptr": floats}

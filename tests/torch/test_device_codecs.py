@@ -249,6 +249,31 @@ def test_a_groups_own_codec_works_where_the_tensor_lies(codec: str) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
+def test_a_bucket_of_several_pieces_names_who_has_spoiled_it_and_the_next_step_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec_buckets, "PIECE", PIECE)
+    count, bad = 2 * PIECE + 1_000, PIECE + 77
+
+    def act(rank: int) -> None:
+        state, parameter = CodecState("lanes:8", group=groups[rank]), torch.zeros(count)
+        for step in range(3):
+            gradients = torch.full((count,), rank + 0.3)
+            gradients[bad] += torch.inf if step == 1 and rank == 1 else 0.0
+            future = codec_hook(state, Bucket(parameter, gradients))  # type: ignore[arg-type]
+            if step == 1:
+                with pytest.raises(RuntimeError, match="NonFiniteError.*rank 1 contributed"):  # of torch's future
+                    future.wait()
+            else:
+                assert bool(future.wait().isfinite().all())
+        (report,) = groups[rank].nonfinite.reports
+        (culprit,) = report.culprits
+        assert culprit.first <= bad < culprit.first + culprit.count
+
+    with groups_with_devices(Options(on_nonfinite="raise")) as groups:
+        on_every_rank(act)
+
+
 class OneRank:
     """A group whose gathers are done when they are called."""
 

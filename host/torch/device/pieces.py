@@ -17,6 +17,7 @@ from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
 
 if TYPE_CHECKING:
     from fanin.host.session.interface import AnySession
+    from fanin.host.torch.device.sight import Sight
     from fanin.host.torch.handles.call import Call
 
 NOWHERE = 1
@@ -33,7 +34,7 @@ def placer(session: AnySession, piece: Reduction, source: int, destination: int)
     return place
 
 
-def raw_pieces(call: Call, session: AnySession, divisor: float) -> Iterator[Piece]:
+def raw_pieces(call: Call, session: AnySession, divisor: float, sight: Sight | None) -> Iterator[Piece]:
     """Pieces of a call whose bytes travel as they are. `divisor`: of averages (`Call.reduction`)."""
     whole = call.reduction(divisor)
     size = call.source.element_size()
@@ -61,11 +62,14 @@ def raw_pieces(call: Call, session: AnySession, divisor: float) -> Iterator[Piec
         yield Piece(
             out=out, out_first=own_at * size, back=back, back_first=kept_at * size,
             place=placer(session, piece, own_at * size, kept_at * size),
+            look=None if sight is None else partial(sight.ask, session, start),
         )  # fmt: skip
 
 
-def code_pieces(codes: torch.Tensor, session: AnySession, tag: int) -> Iterator[Piece]:
-    """Pieces of scale codes, int16, which become the largest of all ranks'."""
+def code_pieces(
+    codes: torch.Tensor, session: AnySession, tag: int, look: Callable[[int, int], None] | None
+) -> Iterator[Piece]:
+    """Pieces of scale codes, int16, which become the largest of all ranks'. `look`: at the first one (`Piece.look`)."""
     bytes_of = as_bytes(codes)
     for first in range(0, len(bytes_of), lines.CODE_SLOT_BYTES):
         part = bytes_of[first : first + lines.CODE_SLOT_BYTES]
@@ -73,7 +77,7 @@ def code_pieces(codes: torch.Tensor, session: AnySession, tag: int) -> Iterator[
             source=NOWHERE, destination=NOWHERE, count=len(part) // CODE_BYTES, element=Element.INT16, lanes=EXACT,
             operator=Operator.MAX, tag=tag,
         )  # fmt: skip
-        yield Piece(out=part, back=part, place=placer(session, maximum, 0, 0))
+        yield Piece(out=part, back=part, place=placer(session, maximum, 0, 0), look=None if first else look)
 
 
 def overlap(start: int, count: int, keep_first: int, keep_count: int) -> tuple[int, int]:

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,14 +25,15 @@ import torch
 
 from fanin.errors import FaninError, UnsupportedError
 from fanin.host.torch.device import lines
-from fanin.host.torch.device.arithmetic import Arithmetic, Plan, plan_of
+from fanin.host.torch.device.arithmetic import MARKS, Arithmetic, Plan, plan_of
 from fanin.host.torch.device.courier import Courier, CourierThreads, Parcel
 from fanin.host.torch.device.pieces import NOWHERE, code_pieces, overlap, placer, raw_pieces
-from fanin.host.torch.device.pipeline import Coding, Exchange, Piece, land_within
-from fanin.host.torch.device.together import CODE_BYTES, Decoding, Together
-from fanin.host.torch.device.work import DeviceWork, Job
+from fanin.host.torch.device.pipeline import Coding, Exchange, Piece
+from fanin.host.torch.device.sight import Blocks, Sight
+from fanin.host.torch.device.together import CODE_BYTES, Decoding, Together, aligned, each_of, tag_of_all
+from fanin.host.torch.device.work import BehindPieces, DeviceWork, Job, land_behind
 from fanin.host.torch.handles.host_tensor import as_bytes, writing_to
-from fanin.host.torch.handles.work import FaninWork, LocalWork, QueuedWork
+from fanin.host.torch.handles.work import FaninWork, LocalWork
 from fanin.numerics.reduction import LANES, Element, Reduction
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ log = logging.getLogger("fanin")
 
 CLOSE_TIMEOUT_S = 2.0
 """Longest that closing waits for each thread."""
-CODED = 0x400000
-"""In a signature: words that were made on a device, which no sum of integers meets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,11 +96,11 @@ class DeviceReducer:
             device = line.device
             self._forget()
             owes = call.residual is not None and call.residual.is_cpu and call.source.device.type != "cpu"
-            job = Job(device, call.collective, call.timeout_s, [call], on_host=owes)
+            job = Job(device, call.collective, call.timeout_s, [call], on_host=owes, sight=self._sight(call))
             if call.together:
                 exchange = self._several([call, *call.together], line, job)
             else:
-                exchange = self._raw(call, line) if plan is None else self._coded(call, plan, line, job)
+                exchange = self._raw(call, line, job.sight) if plan is None else self._coded(call, plan, line, job)
             exchange.over = job.host.end
             self._jobs.append(job)
             try:
@@ -115,10 +113,10 @@ class DeviceReducer:
     def queue(self, call: Call, hand_over: Callable[[Call], int]) -> FaninWork:
         """A request on host memory, behind the pieces that wait."""
         self.raise_if_failed(call.collective, call.timeout_s)
-        work = QueuedWork(call, self._failures, self._completion)
+        work = BehindPieces(call, self._failures, self._completion, self._means.words)
         # The courier does not hold the action at the end, nor the tensors that it is for.
         bare = call.but(outputs=(), finish=None)
-        land = partial(land_within, self._means.words.wait, call.timeout_s)
+        land = partial(land_behind, self._means.words, work.host, call.timeout_s)
         with self._lock:
             self._word_threads.put(Parcel(start=partial(hand_over, bare), land=land, over=work.host.end))
         return work
@@ -188,7 +186,7 @@ class DeviceReducer:
 
     # --- as it is ---
 
-    def _raw(self, call: Call, line: lines.Line) -> Exchange:
+    def _raw(self, call: Call, line: lines.Line, sight: Sight | None) -> Exchange:
         if call.residual is not None and not call.residual.is_cpu:
             raise UnsupportedError(
                 f"{call.collective}: a residual on {call.residual.device} with lanes that are made on the host. "
@@ -197,9 +195,8 @@ class DeviceReducer:
         finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
         marked = list(call.outputs) or ([] if call.kept is None else [call.kept])
         finish.append(lambda: self._mark(line, marked))
-        return Exchange(
-            pieces=raw_pieces(call, self._means.words, self._means.divisor), timeout_s=call.timeout_s, finish=finish
-        )
+        pieces = raw_pieces(call, self._means.words, self._means.divisor, sight)
+        return Exchange(pieces=pieces, timeout_s=call.timeout_s, finish=finish)
 
     def _mark(self, line: lines.Line, outputs: list[torch.Tensor]) -> None:
         """On the current stream: the outputs become NaN, or the least of integers, where the group has failed."""
@@ -219,20 +216,22 @@ class DeviceReducer:
         x = call.source.detach().reshape(-1)
         residual = None if call.residual is None else call.residual.detach().reshape(-1)
         count = x.numel()
-        codes = line.device.allocate(line.leaving, plan.blocks(count) * CODE_BYTES).view(torch.int16)
+        every, codes = self._code_buffer(line, plan.blocks(count), job.sight)
         words = line.device.allocate(line.leaving, plan.words(count) * lines.WORD_BYTES).view(torch.int32)
         job.held = [call, codes]  # the decoding stream reads the codes, which belong to the other one
-        tag = _tag([call], [plan])
+        tag = tag_of_all([call], [plan])
 
         def measure() -> None:
             arithmetic.codes(plan, x, None if call.adds else residual, codes)
+            self._mark_codes(every, codes)
 
         def encode() -> None:
             arithmetic.quantize(plan, x, residual, codes, words, adds=call.adds)
 
         finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
+        look = self._looking(job.sight, [Blocks(0, 0, count, plan.block_elements)])
         return Exchange(
-            coding=Coding(measure=measure, pieces=code_pieces(codes, self._codes, tag), encode=encode),
+            coding=Coding(measure=measure, pieces=code_pieces(every, self._codes, tag, look), encode=encode),
             pieces=self._word_pieces(call, plan, line, codes, words, tag),
             timeout_s=call.timeout_s,
             finish=finish,
@@ -294,10 +293,10 @@ class DeviceReducer:
         assert arithmetic is not None
         assert self._codes is not None
         every = Together(calls, plans)
-        codes = line.device.allocate(line.leaving, every.codes * CODE_BYTES).view(torch.int16)
+        coded, codes = self._code_buffer(line, every.codes, job.sight)
         words = line.device.allocate(line.leaving, every.words * lines.WORD_BYTES).view(torch.int32)
         job.held = [calls, codes]
-        tag = _tag(calls, plans)
+        tag = tag_of_all(calls, plans)
 
         def measure() -> None:
             if every.has_gaps:
@@ -306,14 +305,16 @@ class DeviceReducer:
             for part in every.parts:
                 owed = None if part.call.adds else part.call.residual
                 arithmetic.codes(part.plan, part.call.source, owed, part.codes(codes))
+            self._mark_codes(coded, codes)
 
         def encode() -> None:
             for part in every.parts:
                 call, own = part.call, part.words(words)
                 arithmetic.quantize(part.plan, call.source, call.residual, part.codes(codes), own, adds=call.adds)
 
+        look = self._looking(job.sight, every.blocks)
         return Exchange(
-            coding=Coding(measure=measure, pieces=code_pieces(codes, self._codes, tag), encode=encode),
+            coding=Coding(measure=measure, pieces=code_pieces(coded, self._codes, tag, look), encode=encode),
             pieces=self._several_pieces(every, line, codes, words, tag),
             timeout_s=calls[0].timeout_s,
             finish=[call.finish for call in calls if call.finish is not None],
@@ -331,7 +332,7 @@ class DeviceReducer:
             decoders = [self._decoder_of(each, line, sums, codes) for each in every.decodings(first, last)]
             yield Piece(
                 out=as_bytes(part), back=sums[first * lines.WORD_BYTES : last * lines.WORD_BYTES],
-                decode=partial(_each, decoders), place=placer(self._means.words, summed, 0, 0),
+                decode=partial(each_of, decoders), place=placer(self._means.words, summed, 0, 0),
             )  # fmt: skip
 
     def _decoder_of(
@@ -342,6 +343,30 @@ class DeviceReducer:
         own = sums[asked.words.start * lines.WORD_BYTES : asked.words.stop * lines.WORD_BYTES]
         kept = part.call.kept.detach().reshape(-1)[asked.elements]
         return self._decoder(part.plan, line, own, part.codes(codes)[asked.first_block :], kept, 0)
+
+    # --- who spoils sums ---
+
+    def _sight(self, call: Call) -> Sight | None:
+        """A record in which couriers note who has spoiled the call; None: nobody acts on it."""
+        nonfinite = self._failures.nonfinite
+        if nonfinite.policy == "warn":
+            return None
+        return Sight(nonfinite.begun(sum(each.source.nbytes for each in (call, *call.together))))
+
+    def _code_buffer(self, line: lines.Line, count: int, sight: Sight | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The buffer that travels as codes, and the codes in it: all of it, or what is behind the ranks' marks."""
+        marks = 0 if sight is None else aligned(MARKS * self._means.words.size, CODE_BYTES)
+        every = line.device.allocate(line.leaving, (marks + count) * CODE_BYTES).view(torch.int16)
+        return every, every[marks:]
+
+    def _mark_codes(self, every: torch.Tensor, codes: torch.Tensor) -> None:
+        arithmetic, marks = self._means.arithmetic, len(every) - len(codes)
+        if marks:
+            assert arithmetic is not None
+            arithmetic.mark(codes, every[:marks], self._means.words.rank)
+
+    def _looking(self, sight: Sight | None, blocks: list[Blocks]) -> Callable[[int, int], None] | None:
+        return None if sight is None else partial(sight.read_marks, blocks, self._means.words.size)
 
     # --- failures ---
 
@@ -373,20 +398,6 @@ class DeviceReducer:
         """Let go of the tensors of what is through."""
         while self._jobs and self._jobs[0].through:
             self._jobs.popleft().held = None
-
-
-def _tag(calls: Sequence[Call], plans: Sequence[Plan]) -> int:
-    """Tag of everything that ranks must agree in: the collective, its lanes, its element type and count."""
-    said = 0
-    for call, plan in zip(calls, plans, strict=True):
-        text = f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {call.source.numel()}"
-        said = zlib.crc32(text.encode(), said)
-    return ((said & 0x3FFFFF | CODED) << 8 | calls[0].reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
-
-
-def _each(actions: Sequence[Callable[[], None]]) -> None:
-    for action in actions:
-        action()
 
 
 def _nothing_like(dtype: torch.dtype) -> float | int:

@@ -16,16 +16,21 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from fanin.host.torch.device.arithmetic import Plan
 from fanin.host.torch.device.launcher import ALIGNED
+from fanin.host.torch.device.sight import Blocks
 from fanin.host.torch.handles.call import Call
 
 CODE_BYTES, WORD_BYTES = 2, 4
+CODED = 0x400000
+"""In a signature: words that were made on a device, which no sum of integers meets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +44,7 @@ class Part:
 
     @property
     def count(self) -> int:
-        """Elements."""
+        """Number of elements of the tensor."""
         return self.call.source.numel()
 
     def codes(self, every: torch.Tensor) -> torch.Tensor:
@@ -78,7 +83,7 @@ class Together:
         self.parts: list[Part] = []
         code = word = 0
         for call, plan in zip(calls, plans, strict=True):
-            code, word = _aligned(code, CODE_BYTES), _aligned(word, WORD_BYTES)
+            code, word = aligned(code, CODE_BYTES), aligned(word, WORD_BYTES)
             part = Part(call, plan, code, word)
             self.parts.append(part)
             code, word = code + plan.blocks(part.count), word + plan.words(part.count)
@@ -92,8 +97,17 @@ class Together:
             each.plan.words(each.count) for each in self.parts
         )
 
+    @property
+    def blocks(self) -> list[Blocks]:
+        """The elements that codes are of, counted through all parts."""
+        firsts = itertools.accumulate((each.count for each in self.parts), initial=0)
+        return [
+            Blocks(each.first_code, first, each.count, each.plan.block_elements)
+            for each, first in zip(self.parts, firsts, strict=False)
+        ]
+
     def decodings(self, first: int, last: int) -> Iterator[Decoding]:
-        """What can be decoded once words [first, last) have come, those before `first` being there."""
+        """Blocks that can be decoded once words [first, last) have come and those before `first` are there."""
         for part in self.parts:
             begin, end = part.blocks_before(first), part.blocks_before(last)
             if end > begin:
@@ -103,7 +117,22 @@ class Together:
                 yield Decoding(part, begin, place, elements)
 
 
-def _aligned(place: int, item_bytes: int) -> int:
+def aligned(place: int, item_bytes: int) -> int:
     """The next place that is a multiple of ALIGNED bytes."""
     step = ALIGNED // item_bytes
     return -(-place // step) * step
+
+
+def tag_of_all(calls: Sequence[Call], plans: Sequence[Plan]) -> int:
+    """Tag of everything that ranks must agree in: the collective, its lanes, element types and counts."""
+    said = 0
+    for call, plan in zip(calls, plans, strict=True):
+        text = f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {call.source.numel()}"
+        said = zlib.crc32(text.encode(), said)
+    return ((said & 0x3FFFFF | CODED) << 8 | calls[0].reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
+
+
+def each_of(actions: Sequence[Callable[[], None]]) -> None:
+    """Call one after the other."""
+    for action in actions:
+        action()
