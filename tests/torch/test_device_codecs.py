@@ -262,7 +262,7 @@ def test_a_bucket_of_several_pieces_names_who_has_spoiled_it_and_the_next_step_g
             gradients[bad] += torch.inf if step == 1 and rank == 1 else 0.0
             future = codec_hook(state, Bucket(parameter, gradients))  # type: ignore[arg-type]
             if step == 1:
-                with pytest.raises(RuntimeError, match="NonFiniteError.*rank 1 contributed"):  # of torch's future
+                with pytest.raises(RuntimeError, match=r"NonFiniteError.*rank 1 contributed"):  # of torch's future
                     future.wait()
             else:
                 assert bool(future.wait().isfinite().all())

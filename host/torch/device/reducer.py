@@ -91,21 +91,22 @@ class DeviceReducer:
         if call.empty:
             return LocalWork(self._completion, call.outputs)
         plan = self._plan(call)
+        if plan is None and call.residual is not None and not call.residual.is_cpu:
+            raise UnsupportedError(
+                f"{call.collective}: a residual on {call.residual.device} with lanes that are made on the host. "
+                "Remedy: a residual on the host, or lanes of 32, 16, 8 or 4 bits with Triton on every rank"
+            )
         with self._lock:
             line = self._line(call.device, coded=plan is not None)
             device = line.device
             self._forget()
             owes = call.residual is not None and call.residual.is_cpu and call.source.device.type != "cpu"
             job = Job(device, call.collective, call.timeout_s, [call], on_host=owes, sight=self._sight(call))
-            if call.together:
-                exchange = self._several([call, *call.together], line, job)
-            else:
-                exchange = self._raw(call, line, job.sight) if plan is None else self._coded(call, plan, line, job)
-            exchange.over = job.host.end
-            self._jobs.append(job)
             try:
+                exchange = self._exchange(call, plan, line, job)
+                self._jobs.append(job)
                 job.done = line.pipeline.exchange(device.current(), exchange)
-            except BaseException as error:  # tickets of some pieces are given, and other ranks wait for the rest
+            except BaseException as error:  # no memory, or no kernel: other ranks wait for all pieces of this call
                 self._fail(error)
                 raise
         return DeviceWork(job, self._failures, self._completion, call.outputs)
@@ -184,14 +185,17 @@ class DeviceReducer:
             line = self._lines[device] = lines.Line(made, (self._word_threads, means.words.wait), codes, means.slots)
         return line
 
+    def _exchange(self, call: Call, plan: Plan | None, line: lines.Line, job: Job) -> Exchange:
+        if call.together:
+            made = self._several([call, *call.together], line, job)
+        else:
+            made = self._raw(call, line, job.sight) if plan is None else self._coded(call, plan, line, job)
+        made.over = job.host.end
+        return made
+
     # --- as it is ---
 
     def _raw(self, call: Call, line: lines.Line, sight: Sight | None) -> Exchange:
-        if call.residual is not None and not call.residual.is_cpu:
-            raise UnsupportedError(
-                f"{call.collective}: a residual on {call.residual.device} with lanes that are made on the host. "
-                "Remedy: a residual on the host, or lanes of 32, 16, 8 or 4 bits with Triton on every rank"
-            )
         finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
         marked = list(call.outputs) or ([] if call.kept is None else [call.kept])
         finish.append(lambda: self._mark(line, marked))
