@@ -36,7 +36,7 @@ class Blocks(NamedTuple):
 
 
 class Sight:
-    """Who has spoiled one call. Holds nothing of a device's."""
+    """Record of the ranks that have spoiled one call; holds nothing of a device's."""
 
     def __init__(self, key: int) -> None:
         """`key`: of the call in the group's reports (handles/nonfinite.py)."""
