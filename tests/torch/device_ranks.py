@@ -376,6 +376,8 @@ def hsdp(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     from tests.torch import cuda_checks as module
 
     take_device()
+    if DEVICE.type == "cpu":
+        module.device_of = lambda rank: DEVICE
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     override: Any = {"replicate": ("fanin", fanin.Options(lanes=8)), "shard": "gloo"}
     mesh = init_device_mesh(

@@ -19,6 +19,7 @@ from fanin.host.torch import CodecState, LanesState, codec_hook, lanes_hook
 from fanin.host.torch.device import lines
 from fanin.host.torch.device.arithmetic import Plan
 from fanin.host.torch.device.courier import CourierThreads, Parcel
+from fanin.host.torch.device.device import Stream
 from fanin.host.torch.device.together import Together
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.training import codec_buckets, pieced_gather
@@ -26,7 +27,7 @@ from fanin.host.torch.training.shard_groups import Segment
 from fanin.numerics.reduction import Element
 from fanin.options import Options
 from tests.support.buckets import Bucket
-from tests.support.host_device import TensorArithmetic, TensorWeights
+from tests.support.host_device import HostDevice, TensorArithmetic, TensorWeights
 from tests.torch.device_groups import reducers_of
 from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
 
@@ -210,6 +211,69 @@ def test_gradients_that_overflowed_reach_every_rank_and_leave_what_is_owed(both:
 
     groups, _ = both
     on_every_rank(act)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_grad_scaler_leaves_out_a_step_that_one_rank_has_spoiled_on_every_rank(
+    dtype: torch.dtype, both: tuple[Groups, Groups]
+) -> None:
+    groups, _ = both
+    largest = torch.finfo(dtype).max
+
+    def act(rank: int) -> list[float]:
+        parameter = torch.nn.Parameter(torch.ones(COUNT))
+        optimizer = torch.optim.SGD([parameter], lr=0.5)
+        scaler = torch.amp.GradScaler("cpu", init_scale=largest / 2, growth_interval=1000)
+        state, scales = CodecState("lanes:8", group=groups[rank]), []
+        for _ in range(3):  # the first scale is too large for rank 0's gradients alone, the second for none
+            (scaler.scale(parameter.to(dtype) * (3.0 if rank == 0 else 1.0)).sum(dtype=torch.float32)).backward()
+            assert parameter.grad is not None
+            gradients = parameter.grad.to(dtype)
+            averaged = codec_hook(state, Bucket(torch.zeros(COUNT), gradients)).wait()  # type: ignore[arg-type]
+            parameter.grad = averaged.float()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            scales.append(scaler.get_scale() / largest)
+        assert bool(parameter.isfinite().all())
+        return [*scales, float(parameter.detach().mean())]
+
+    found: list[Any] = on_every_rank(act)
+    mean = (3.0 + SIZE - 1) / SIZE
+    for *scales, value in found:
+        assert scales == [0.25, 0.25, 0.25]
+        assert value == pytest.approx(1.0 - 2 * 0.5 * mean, rel=0.02)
+
+
+class CountingDevice(HostDevice):
+    """Counts the bytes of the buffers that it is asked for."""
+
+    def __init__(self) -> None:
+        self.allocated = 0
+
+    def allocate(self, stream: Stream, count_bytes: int) -> torch.Tensor:
+        self.allocated += count_bytes
+        return super().allocate(stream, count_bytes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_16_bits_take_no_copy_in_float32(dtype: torch.dtype, both: tuple[Groups, Groups]) -> None:
+    groups, _ = both
+    devices = [CountingDevice() for _ in range(SIZE)]
+    count = 40_000
+
+    def act(rank: int) -> None:
+        x = gradients_of(rank, 0, count, dtype)
+        groups[rank].all_reduce_lanes(x, lanes=8).wait()
+        submit: Any = groups[rank]._reductions._submit
+        (line,) = submit.__self__._lines.values()
+        below, line.device._below = line.device._below, devices[rank]
+        groups[rank].all_reduce_lanes(x, lanes=8).wait()
+        line.device._below = below
+
+    on_every_rank(act)
+    for each in devices:
+        assert 2 * count < each.allocated < 2.05 * count  # words there and words back, a byte each, and codes
 
 
 def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made(both: tuple[Groups, Groups]) -> None:
