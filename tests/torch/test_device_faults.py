@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sys
 import weakref
 from collections.abc import Iterable
 from datetime import timedelta
@@ -185,4 +184,3 @@ def test_where_a_ranks_triton_fails_all_quantize_on_their_hosts_and_say_so(
     assert made is not None
     assert made.arithmetic is None
     assert ("it is broken" if faulty == 0 else "does not work on another rank") in caplog.text
-    assert "triton" not in sys.modules or triton_arithmetic.triton_arithmetic is tried
