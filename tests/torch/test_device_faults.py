@@ -116,6 +116,42 @@ def test_tensors_that_a_program_drops_live_until_the_device_is_through_and_not_l
         assert [held() for held, _ in kept] == [None] * SIZE
 
 
+class ProgramStream:
+    """A stream that the program makes, and destroys when it likes."""
+
+
+class StreamsDevice(HostDevice):
+    """A device whose current stream is the program's."""
+
+    stream_now: object = "user"
+
+    def current(self) -> Stream:
+        return self.stream_now
+
+    def record(self, stream: Stream) -> object:
+        return object()
+
+
+def test_a_stream_of_the_program_may_be_destroyed_after_the_call() -> None:
+    with reducers_of() as (_, reducers):
+
+        def act(rank: int) -> None:
+            reducers[rank].submit(average(torch.ones(COUNT))).wait()
+            below = StreamsDevice()
+            cast(ThreadedDevice, reducers[rank]._lines[torch.device("cpu")].device)._below = below
+            below.stream_now = made = ProgramStream()
+            held = weakref.ref(made)
+            tensor = torch.full((COUNT,), float(rank))
+            work = reducers[rank].submit(average(tensor))
+            below.stream_now = "user"
+            del made
+            assert held() is None
+            work.wait()
+            assert torch.allclose(tensor, torch.full_like(tensor, (SIZE - 1) / 2), rtol=0.02)
+
+        on_every_rank(act)
+
+
 def test_tensors_on_several_devices_in_one_call_are_refused_by_their_names() -> None:
     arguments = Arguments(0, 1, lambda: "cpu:fanin,cuda:fanin")
     here = torch.ones(4)
