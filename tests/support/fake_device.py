@@ -275,5 +275,5 @@ class FakeCarrier:
             self._again()
 
 
-HORIZON_S = 5.0
+HORIZON_S = 0.5
 """Nobody looks any longer after something that does not come: what stands still by then has a deadlock."""

@@ -89,6 +89,10 @@ class TensorArithmetic:
         """Write the words under the agreed codes, and the loss (Arithmetic.quantize)."""
         self._by_numpy.quantize(plan, _array(x), _array(residual), _array(codes), _array(words), adds=adds)
 
+    def mark(self, codes: Any, marks: Any, rank: int) -> None:
+        """Write this rank's marks (Arithmetic.mark)."""
+        self._by_numpy.mark(_array(codes), _array(marks), rank)
+
     def dequantize(
         self, plan: Plan, words: Any, codes: Any, out: Any, *, skip: int = 0, shifts: Any = None, failed: Any = None
     ) -> None:
@@ -152,7 +156,7 @@ def pretend() -> None:
             setattr(owner, name, value)
 
 
-def _tried(_device: torch.device, plans: Iterable[Plan] = ()) -> TensorArithmetic:
+def _tried(_device: torch.device, plans: Iterable[Plan] = (), *, marks: bool = False) -> TensorArithmetic:
     """Make the arithmetic after each plan has been tried, as `triton_arithmetic` does."""
     made = TensorArithmetic()
     differing = [plan for plan in plans if triton_arithmetic.lane_differences(made, torch.device("cpu"), plan)]

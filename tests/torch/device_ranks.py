@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor
 
 import fanin
 from fanin._torch_entry import register
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import ConfigurationError, FaninError, NonFiniteError
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.torch import CodecState, FaninProcessGroup, TwoLevelState, codec_hook, two_level_hook
@@ -48,6 +48,8 @@ LATE_S = 0.2
 """How much later a peer comes than the others."""
 PROMISED_S = 12.0
 """Until every survivor of a failure has raised (docs/errors.md), and some."""
+LARGE = 1_200_001 if DEVICE.type == "cuda" else 20_001
+"""Elements of a bucket of two pieces, where there is a device to encode it."""
 MIB = 1 << (20 if DEVICE.type == "cuda" else 15)
 
 
@@ -71,14 +73,19 @@ def expect(legal: bool, text: str) -> None:
 
 def world(timeout_s: float = 60.0, **options: Any) -> FaninProcessGroup:
     """Join the world's group with these options."""
-    if DEVICE.type == "cuda":
-        torch.cuda.set_device(DEVICE)
-    else:
-        pretend()
+    take_device()
     dist.init_process_group("fanin", timeout=timedelta(seconds=timeout_s), pg_options=fanin.Options(**options))
     group = dist.group.WORLD
     assert isinstance(group, FaninProcessGroup)
     return group
+
+
+def take_device() -> None:
+    """Make DEVICE the process's, or the host's memory one."""
+    if DEVICE.type == "cuda":
+        torch.cuda.set_device(DEVICE)
+    else:
+        pretend()
 
 
 def synchronize() -> None:
@@ -204,6 +211,39 @@ def bits(report: Report, rank: int, size: int, arguments: list[str]) -> None:
 
 def _same(device: torch.Tensor, host: torch.Tensor) -> bool:
     return torch.equal(device.cpu().reshape(-1).view(torch.uint8), host.reshape(-1).view(torch.uint8))
+
+
+def spoiled(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """Name the rank with NaN or infinities: on_nonfinite="raise", in lanes, as they are, and through a codec."""
+    group = world(on_nonfinite="raise")
+    count, bad = LARGE, LARGE - 4_003
+    parameter, state = torch.nn.Parameter(torch.zeros(count)), CodecState("lanes:8", group=group)
+
+    def hooked(tensor: torch.Tensor) -> None:
+        _hooked(state, parameter, tensor)
+
+    sums: dict[str, tuple[Callable[[torch.Tensor], object], torch.dtype]] = {
+        "8 bits": (lambda x: group.all_reduce_lanes(x, lanes=8).wait(), torch.float32),
+        "32 bits of bfloat16": (lambda x: group.all_reduce_lanes(x, lanes=32).wait(), torch.bfloat16),
+        "float64": (lambda x: group.all_reduce_lanes(x).wait(), torch.float64),
+        "codec_hook": (hooked, torch.float32),
+    }
+    for name, (action, dtype) in sums.items():
+        tensor = torch.ones(count, dtype=dtype, device=DEVICE)
+        tensor[bad] = torch.inf if rank == 1 else 1.0
+        try:
+            action(tensor)
+        except (NonFiniteError, RuntimeError) as error:  # a RuntimeError of torch's future around it
+            report(name, str(error).partition(". Remedy")[0][-200:])
+            expect("rank 1 contributed" in str(error), f"{name}: {error}")
+        else:
+            raise AssertionError(f"{name}: nobody was named")
+        (culprit,) = group.nonfinite.reports[-1].culprits
+        expect(culprit.first <= bad < culprit.first + culprit.count, f"{name}: {culprit}")
+        tensor = torch.ones(count, dtype=dtype, device=DEVICE)
+        action(tensor)
+        expect(bool(tensor.isfinite().all()), f"{name}: not finite afterwards")
+    dist.destroy_process_group()
 
 
 def waits(report: Report, rank: int, size: int, arguments: list[str]) -> None:
@@ -335,10 +375,14 @@ def hsdp(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     """FSDP2 over (hosts, inside): gloo inside in the place of NCCL, fanin between."""
     from tests.torch import cuda_checks as module
 
-    torch.cuda.set_device(DEVICE)
+    take_device()
+    if DEVICE.type == "cpu":
+        module.device_of = lambda rank: DEVICE
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     override: Any = {"replicate": ("fanin", fanin.Options(lanes=8)), "shard": "gloo"}
-    mesh = init_device_mesh("cuda", (2, size // 2), mesh_dim_names=("replicate", "shard"), backend_override=override)
+    mesh = init_device_mesh(
+        DEVICE.type, (2, size // 2), mesh_dim_names=("replicate", "shard"), backend_override=override
+    )
     expected = module.gloo_trained(rank)
     model = module.network().to(DEVICE)
     for layer in model:
@@ -379,7 +423,7 @@ def codecs(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     group = world()
     different = []
     for text in ("lanes:8", "rotated:8", "rotated:4"):
-        for dtype, count in ((torch.float32, 1_200_001), (torch.bfloat16, 50_001)):
+        for dtype, count in ((torch.float32, LARGE), (torch.bfloat16, 20_001)):
             there, here = (CodecState(text, group=group) for _ in range(2))
             parameters = [torch.nn.Parameter(torch.zeros(count)) for _ in range(2)]
             for step in range(3):
@@ -547,6 +591,16 @@ def two_levels(report: Report, rank: int, size: int, arguments: list[str]) -> No
     _report_sums(report)
     report("counters", {name: count for name, count in group.counters().items() if name.startswith("two_levels")})
     os._exit(0)
+
+
+def rehearse(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """Run several programs in turn, with arguments behind colons ("times:25"): a rehearsal starts processes once."""
+    for number, each in enumerate(arguments):
+        if number:  # a world of its own, by a store of its own
+            os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+        program, *given = each.split(":")
+        globals()[program](report, rank, size, given)
+        report(f"{each} ran", True)
 
 
 def doctor(report: Report, rank: int, size: int, arguments: list[str]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,17 +16,27 @@ import torch
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.torch import CodecState, LanesState, codec_hook, lanes_hook
-from fanin.host.torch.training import pieced_gather
-from fanin.host.torch.training.codec_buckets import PIECE
+from fanin.host.torch.device import lines
+from fanin.host.torch.device.arithmetic import Plan
+from fanin.host.torch.device.courier import CourierThreads, Parcel
+from fanin.host.torch.device.device import Stream
+from fanin.host.torch.device.together import Together
+from fanin.host.torch.handles.call import Call
+from fanin.host.torch.training import codec_buckets, pieced_gather
 from fanin.host.torch.training.shard_groups import Segment
+from fanin.numerics.reduction import Element
 from fanin.options import Options
 from tests.support.buckets import Bucket
-from tests.support.host_device import TensorArithmetic, TensorWeights
+from tests.support.host_device import HostDevice, TensorArithmetic, TensorWeights
 from tests.torch.device_groups import reducers_of
 from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank
 
 SMALL = 700
 """Elements whose sum is exact."""
+COUNT = 9_001
+"""Elements whose sum is quantized."""
+PIECE = 8_192
+"""Elements from which a bucket has several encoders, in these tests."""
 STEPS = 3
 
 
@@ -36,6 +49,13 @@ def groups_with_devices(options: Options | None = None) -> Iterator[Groups]:
             resources: Any = group._resources
             resources.arithmetic_on = lambda _device: TensorArithmetic()
         yield groups
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[tuple[Groups, Groups]]:
+    """Groups that take the host's memory for a device's, and groups that do not."""
+    with groups_with_devices() as devices, groups_of(None) as hosts:
+        yield devices, hosts
 
 
 def gradients_of(rank: int, step: int, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -62,19 +82,21 @@ def steps(
 
 
 CASES = [
-    ("lanes:8", 50_001, torch.float32), ("lanes:4", PIECE + 50_001, torch.float32),
-    ("lanes:16", 50_001, torch.bfloat16), ("lanes:8:feedback=False", 50_001, torch.float16),
+    ("lanes:8", COUNT, torch.float32), ("lanes:4", PIECE + COUNT, torch.float32),
+    ("lanes:16", COUNT, torch.bfloat16), ("lanes:8:feedback=False", COUNT, torch.float16),
     ("lanes:8", SMALL, torch.float16),
-    ("rotated:8", 50_001, torch.float32), ("rotated:4", PIECE + 50_001, torch.float32),
-    ("rotated:8", 50_001, torch.bfloat16), ("rotated:8:feedback=False", 50_001, torch.float32),
-    ("rotated:8", SMALL, torch.float32), ("rotated:32", 50_001, torch.float32),
+    ("rotated:8", COUNT, torch.float32), ("rotated:4", PIECE + COUNT, torch.float32),
+    ("rotated:8", COUNT, torch.bfloat16), ("rotated:8:feedback=False", COUNT, torch.float32),
+    ("rotated:8", SMALL, torch.float32), ("rotated:32", COUNT, torch.float32),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("codec", "count", "dtype"), CASES)
 def test_averages_residuals_and_states_have_the_bits_of_the_hosts_encoders(
-    codec: str, count: int, dtype: torch.dtype
+    codec: str, count: int, dtype: torch.dtype, both: tuple[Groups, Groups], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(codec_buckets, "PIECE", PIECE)
+
     def act(rank: int) -> list[Any]:
         state = CodecState(codec, group=groups[rank])
         averaged = list(steps(state, rank, count, dtype))
@@ -82,11 +104,10 @@ def test_averages_residuals_and_states_have_the_bits_of_the_hosts_encoders(
         (row,) = state.statement()
         return [*map(bits, averaged), *(owed[name].numpy().view(np.uint8) for name in sorted(owed)), sorted(owed), row]
 
-    with groups_with_devices() as groups:
-        on_device: list[Any] = on_every_rank(act)
-
-    with groups_of(None) as groups:
-        on_host: list[Any] = on_every_rank(act)
+    groups, hosts = both
+    on_device: list[Any] = on_every_rank(act)
+    groups = hosts
+    on_host: list[Any] = on_every_rank(act)
     for mine, theirs in zip(on_device, on_host, strict=True):
         assert mine[-2] == theirs[-2]
         assert all(np.array_equal(a, b) for a, b in zip(mine[:-2], theirs[:-2], strict=True))
@@ -96,8 +117,63 @@ def test_averages_residuals_and_states_have_the_bits_of_the_hosts_encoders(
             assert mine[-1].nmse == pytest.approx(theirs[-1].nmse, rel=1e-4 if "rotated" in codec else 0.5, abs=1e-12)
 
 
-def test_a_state_goes_on_where_the_other_kind_of_memory_left_it() -> None:
-    count = 50_001
+def test_a_bucket_of_several_pieces_agrees_on_codes_once_and_fills_its_slots(
+    both: tuple[Groups, Groups], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec_buckets, "PIECE", PIECE)
+    monkeypatch.setattr(lines, "SLOT_BYTES", PIECE)  # a piece in 8-bit lanes fills one
+    put: list[tuple[str, str]] = []
+    carry = CourierThreads.put
+
+    def noted(threads: CourierThreads, parcel: Parcel) -> None:
+        put.append((threading.current_thread().name, threads._name))
+        carry(threads, parcel)
+
+    monkeypatch.setattr(CourierThreads, "put", noted)
+    groups, _ = both
+
+    def act(rank: int) -> dict[str, int]:
+        state = CodecState("rotated:8", group=groups[rank])
+        averaged = steps(state, rank, 3 * PIECE + 5_000, torch.float32)
+        next(averaged)
+        mine = threading.current_thread().name
+        before = len(put)
+        next(averaged)
+        return Counter(name for thread, name in put[before:] if thread == mine)
+
+    for counted in on_every_rank(act):
+        assert counted == {"codes": 1, "words": 4}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_of_parts_are_decoded_once_each_behind_their_last_word(seed: int) -> None:
+    drawn = random.Random(seed)
+    parts = drawn.randint(1, 5)
+    calls = [Call("all_reduce", torch.zeros(drawn.randint(1, 900))) for _ in range(parts)]
+    lanes = [drawn.choice((32, 16, 8, 4)) for _ in range(parts)]
+    plans = [Plan(Element.FLOAT32, each, each, 1, drawn.choice((32, 48, 80)), 1, 0) for each in lanes]
+    every = Together(calls, plans)
+    owners: list[list[int]] = [[] for _ in range(every.words)]
+    for number, part in enumerate(every.parts):
+        assert part.first_code * 2 % 16 == part.first_word * 4 % 16 == 0
+        for word in range(every.words)[part.first_word : part.first_word + part.plan.words(part.count)]:
+            owners[word].append(number)
+    assert all(len(each) <= 1 for each in owners)
+    assert every.has_gaps == (not all(owners) or every.codes > sum(p.plan.blocks(p.count) for p in every.parts))
+    slot, decoded = drawn.randint(1, 200), [0] * parts
+    for first in range(0, every.words, slot):
+        last = min(first + slot, every.words)
+        for each in every.decodings(first, last):
+            number, block = every.parts.index(each.part), each.part.plan.block_elements
+            assert each.elements.start == decoded[number] == each.first_block * block
+            assert each.words.stop <= last
+            assert each.words.start == each.part.first_word + each.part.plan.words(each.elements.start)
+            decoded[number] = each.elements.stop
+    assert decoded == [part.count for part in every.parts]
+
+
+def test_a_state_goes_on_where_the_other_kind_of_memory_left_it(both: tuple[Groups, Groups]) -> None:
+    count = COUNT
     saved: dict[int, Any] = {}
     later: dict[int, Any] = {}
 
@@ -115,14 +191,14 @@ def test_a_state_goes_on_where_the_other_kind_of_memory_left_it() -> None:
         averaged = [bits(each) for each in steps(state, rank, count, torch.float32, 2 * STEPS)]
         assert all(np.array_equal(a, b) for a, b in zip(averaged, later[rank], strict=True))
 
-    with groups_of(None) as groups:
-        on_every_rank(begin)
-    with groups_with_devices() as groups:
-        on_every_rank(go_on)
+    devices, groups = both
+    on_every_rank(begin)
+    groups = devices
+    on_every_rank(go_on)
 
 
-def test_gradients_that_overflowed_reach_every_rank_and_leave_what_is_owed() -> None:
-    count = 50_001
+def test_gradients_that_overflowed_reach_every_rank_and_leave_what_is_owed(both: tuple[Groups, Groups]) -> None:
+    count = COUNT
 
     def act(rank: int) -> None:
         state, parameter = LanesState(lanes=8, error_feedback=True, group=groups[rank]), torch.zeros(count)
@@ -133,23 +209,85 @@ def test_gradients_that_overflowed_reach_every_rank_and_leave_what_is_owed() -> 
         assert averaged.isnan().all()
         assert state.residual_norm() == owed > 0
 
-    with groups_with_devices() as groups:
-        on_every_rank(act)
+    groups, _ = both
+    on_every_rank(act)
 
 
-def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made() -> None:
-    count = 50_001
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_a_grad_scaler_leaves_out_a_step_that_one_rank_has_spoiled_on_every_rank(
+    dtype: torch.dtype, both: tuple[Groups, Groups]
+) -> None:
+    groups, _ = both
+    largest = torch.finfo(dtype).max
+
+    def act(rank: int) -> list[float]:
+        parameter = torch.nn.Parameter(torch.ones(COUNT))
+        optimizer = torch.optim.SGD([parameter], lr=0.5)
+        scaler = torch.amp.GradScaler("cpu", init_scale=largest / 2, growth_interval=1000)
+        state, scales = CodecState("lanes:8", group=groups[rank]), []
+        for _ in range(3):  # the first scale is too large for rank 0's gradients alone, the second for none
+            (scaler.scale(parameter.to(dtype) * (3.0 if rank == 0 else 1.0)).sum(dtype=torch.float32)).backward()
+            assert parameter.grad is not None
+            gradients = parameter.grad.to(dtype)
+            averaged = codec_hook(state, Bucket(torch.zeros(COUNT), gradients)).wait()  # type: ignore[arg-type]
+            parameter.grad = averaged.float()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            scales.append(scaler.get_scale() / largest)
+        assert bool(parameter.isfinite().all())
+        return [*scales, float(parameter.detach().mean())]
+
+    found: list[Any] = on_every_rank(act)
+    mean = (3.0 + SIZE - 1) / SIZE
+    for *scales, value in found:
+        assert scales == [0.25, 0.25, 0.25]
+        assert value == pytest.approx(1.0 - 2 * 0.5 * mean, rel=0.02)
+
+
+class CountingDevice(HostDevice):
+    """Counts the bytes of the buffers that it is asked for."""
+
+    def __init__(self) -> None:
+        self.allocated = 0
+
+    def allocate(self, stream: Stream, count_bytes: int) -> torch.Tensor:
+        self.allocated += count_bytes
+        return super().allocate(stream, count_bytes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_of_16_bits_take_no_copy_in_float32(dtype: torch.dtype, both: tuple[Groups, Groups]) -> None:
+    groups, _ = both
+    devices = [CountingDevice() for _ in range(SIZE)]
+    count = 40_000
+
+    def act(rank: int) -> None:
+        x = gradients_of(rank, 0, count, dtype)
+        groups[rank].all_reduce_lanes(x, lanes=8).wait()
+        submit: Any = groups[rank]._reductions._submit
+        (line,) = submit.__self__._lines.values()
+        below, line.device._below = line.device._below, devices[rank]
+        groups[rank].all_reduce_lanes(x, lanes=8).wait()
+        line.device._below = below
+
+    on_every_rank(act)
+    for each in devices:
+        assert 2 * count < each.allocated < 2.05 * count  # words there and words back, a byte each, and codes
+
+
+def test_lanes_with_error_feedback_keep_their_residual_where_words_are_made(both: tuple[Groups, Groups]) -> None:
+    count = COUNT
 
     def act(rank: int) -> list[Any]:
         state = LanesState(lanes=8, error_feedback=True, group=groups[rank])
         averaged = [bits(each) for each in steps(state, rank, count, torch.float32)]
         return [*averaged, state.residual_norm()]
 
-    with groups_with_devices() as groups:
-        on_device: list[Any] = on_every_rank(act)
-
-    with groups_of(None) as groups:
-        on_host: list[Any] = on_every_rank(act)
+    groups, hosts = both
+    on_device: list[Any] = on_every_rank(act)
+    groups = hosts
+    on_host: list[Any] = on_every_rank(act)
     assert len(on_device) == SIZE
     for mine, theirs in zip(on_device, on_host, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
@@ -162,7 +300,7 @@ def test_a_groups_own_codec_works_where_the_tensor_lies(codec: str) -> None:
     def act(rank: int) -> Any:
         group, found = groups[rank], []
         for step in range(2):
-            x = gradients_of(rank, 2 * step, 70_001, torch.bfloat16)
+            x = gradients_of(rank, 2 * step, COUNT, torch.bfloat16)
             group.allreduce([x]).wait()
             found.append(bits(x))
         return found
@@ -173,6 +311,31 @@ def test_a_groups_own_codec_works_where_the_tensor_lies(codec: str) -> None:
         on_device: list[Any] = on_every_rank(act)
     for mine, theirs in zip(on_device, on_host, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_a_bucket_of_several_pieces_names_who_has_spoiled_it_and_the_next_step_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(codec_buckets, "PIECE", PIECE)
+    count, bad = 2 * PIECE + 1_000, PIECE + 77
+
+    def act(rank: int) -> None:
+        state, parameter = CodecState("lanes:8", group=groups[rank]), torch.zeros(count)
+        for step in range(3):
+            gradients = torch.full((count,), rank + 0.3)
+            gradients[bad] += torch.inf if step == 1 and rank == 1 else 0.0
+            future = codec_hook(state, Bucket(parameter, gradients))  # type: ignore[arg-type]
+            if step == 1:
+                with pytest.raises(RuntimeError, match=r"NonFiniteError.*rank 1 contributed"):  # of torch's future
+                    future.wait()
+            else:
+                assert bool(future.wait().isfinite().all())
+        (report,) = groups[rank].nonfinite.reports
+        (culprit,) = report.culprits
+        assert culprit.first <= bad < culprit.first + culprit.count
+
+    with groups_with_devices(Options(on_nonfinite="raise")) as groups:
+        on_every_rank(act)
 
 
 class OneRank:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from fanin.advice.forecasts import Choice, Forecast, Network, Profile
 from fanin.advice.gpu_notes import gpu_notes, nccl_sum_s
+from fanin.benchmarks import collectives, sharded
+from fanin.benchmarks.harness import Output
 from fanin.cli import doctor
+from fanin.errors import ConfigurationError
 from fanin.host.diagnosis import Check
 from fanin.host.torch import gpus
 from fanin.host.torch.device import cuda
@@ -82,6 +86,22 @@ def test_triton_is_looked_up_without_being_imported(monkeypatch: pytest.MonkeyPa
     assert gpus.triton_version() == sys.modules["numpy"].__version__
     monkeypatch.setattr(gpus, "TRITON", "no_such_package")
     assert gpus.triton_version() is None
+
+
+# --- bench ---
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "plan"),
+    [(collectives, collectives.Plan(device="cuda")), (sharded, sharded.Plan(device="cuda"))],
+    ids=["collectives", "sharded"],
+)
+def test_benchmarks_on_a_gpu_are_refused_by_name_where_there_is_none(
+    benchmark: Any, plan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigurationError, match=r"no CUDA device here\. Remedy: --device cpu"):
+        benchmark.bench(plan, Output())
 
 
 # --- advise ---

@@ -16,7 +16,7 @@ from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError,
 from fanin.host.torch import backend
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives.fallback import Fallback, State
-from fanin.host.torch.device.reducer import overlap
+from fanin.host.torch.device.pieces import overlap
 from fanin.host.torch.handles import work
 from fanin.host.torch.handles.call import Call, tag_of
 from fanin.host.torch.handles.completion import CallbackPool, Completion

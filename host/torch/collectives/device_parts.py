@@ -66,21 +66,13 @@ class DeviceParts:
     ) -> DeviceReducer | None:
         """The group's reducer of CUDA memory; None where all go by the host.
 
-        They do where some rank has no device, or `on_nonfinite` is set.
+        They do where some rank has no device.
         Waits for the other ranks, who come to their first CUDA tensor as well.
         """
         from fanin.host.torch.device.cuda import make_device
         from fanin.host.torch.device.lines import LEASED_SLOTS, SLOTS
         from fanin.host.torch.device.reducer import DeviceReducer, Means
 
-        if self._options.on_nonfinite != "warn":  # a shared option: every rank returns here
-            log.warning(
-                "rank %d: on_nonfinite=%r needs to know who has spoiled a sum, which hosts alone find out, so CUDA "
-                "tensors go by the host",
-                self._rank,
-                self._options.on_nonfinite,
-            )
-            return None
         side = asked_at(self._store)
         if not agreement.all_say(side, self._job_name, self._size, agreement.DEVICE, self._timeout):
             log.warning("rank %d: some rank of the group has no CUDA device, so tensors go by the host", self._rank)
@@ -109,7 +101,7 @@ class DeviceParts:
 
         arithmetic = None
         try:
-            arithmetic = triton_arithmetic(device, self._plans(switch))
+            arithmetic = triton_arithmetic(device, self._plans(switch), marks=self._options.on_nonfinite != "warn")
         except UnsupportedError as error:
             log.warning("rank %d: %s", self._rank, error)
         name, works = self._job_name, arithmetic is not None

@@ -215,12 +215,20 @@ class FaninProcessGroup(TorchCalls):
             call = self._call("all_reduce", tensor, [tensor], op)
             return self._in_lanes(call.but(lanes=number_of(lanes), residual=residual, scale_code=scale_code))
 
-    def average_encoded(self, asked: Contribution) -> FaninWork:
-        """Average what a DeviceEncoder has made of a bucket, unawaited."""
-        call = self._call("all_reduce", asked.values, [asked.output], _AVG)
-        return self._in_lanes(
-            call.but(lanes=asked.lanes, residual=asked.residual, adds=asked.adds, finish=asked.finish)
-        )
+    def average_encoded(self, asked: Sequence[Contribution]) -> list[FaninWork]:
+        """Average what DeviceEncoders have made of a bucket's pieces, unawaited: a handle for each of them."""
+        calls = [
+            self._call("all_reduce", each.values, [each.output], _AVG).but(
+                lanes=each.lanes, residual=each.residual, adds=each.adds, finish=each.finish
+            )
+            for each in asked
+        ]
+        large = [call for call in calls if self._reductions.takes_together(call)]
+        if len(large) < 2:
+            return [self._in_lanes(call) for call in calls]
+        self._sequence += 1
+        work = self._reductions.average_together(large)
+        return [work if call in large else self._in_lanes(call) for call in calls]
 
     def _in_lanes(self, call: Call) -> FaninWork:
         self._sequence += 1

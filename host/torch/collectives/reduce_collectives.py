@@ -7,7 +7,7 @@ its calls pass a shorter test. What the switch sums leaves by `GroupResources.su
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -17,6 +17,7 @@ from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.routing import (
     AVG,
+    ELEMENTS,
     OPERATORS,
     QUANTIZED,
     SUM,
@@ -111,6 +112,20 @@ class ReduceCollectives:
         if not self._arguments.of_one("all_reduce", call.source):
             return LocalWork(self._completion, call.outputs)
         return self.reduce(call, call.source)
+
+    def average_together(self, calls: Sequence[Call]) -> FaninWork:
+        """Averages in place of flat tensors on one device, each large enough to be quantized, as one collective."""
+        for call in calls:
+            self._count(Path.SWITCH, call)
+        first, *others = (
+            call.but(kept=call.source, element=ELEMENTS[call.source.dtype], average=True) for call in calls
+        )
+        outputs = [output for call in calls for output in call.outputs]
+        return self._submit(first.but(together=others, outputs=outputs))
+
+    def takes_together(self, call: Call) -> bool:
+        """Whether `average_together` may have this average of a device's."""
+        return self._size > 1 and call.source.numel() > self._exact
 
     def check(self, calls: Iterable[Call]) -> None:
         """Raise what any of several reductions would raise, before the first is started."""

@@ -32,12 +32,20 @@ from fanin.host.codecs.words import codec_for
 from fanin.host.codecs.words.lanes import Lanes
 from fanin.host.codecs.words.wide_sums import WideSums
 from fanin.numerics import wide_sums
+from fanin.numerics.fixed_point import CODE_NOT_FINITE
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element
 from fanin.protocol.job import JobSpec
 
 CODE_BIAS = 1 << 15
 """Difference between a scale code and its form in a buffer, which is smaller."""
+
+NOT_FINITE = CODE_NOT_FINITE - CODE_BIAS
+"""A code in a buffer, of a block with NaN or infinities."""
+UNSPOILED = -CODE_BIAS
+"""Marks of a rank that has spoiled nothing, and of all others than itself; less than any mark."""
+MARKS = 2
+"""Marks of a rank: the low and the high 15 bits of a code's number."""
 
 ELEMENTS = (Element.FLOAT32, Element.BFLOAT16, Element.FLOAT16)
 """Element types that are quantized where they lie."""
@@ -116,6 +124,12 @@ class Arithmetic(Protocol[Buffer]):
 
     def codes(self, plan: Plan, x: Buffer, residual: Buffer | None, codes: Buffer) -> None:
         """Write the scale codes of x * factor + residual to `codes`, shape (plan.blocks(count),)."""
+
+    def mark(self, codes: Buffer, marks: Buffer, rank: int) -> None:
+        """Write marks of who has spoiled the sum, of which this rank knows its own; int16, MARKS of each rank.
+
+        The rank's are the number of the first code that is NOT_FINITE, by 15 bits; UNSPOILED without one.
+        """
 
     def quantize(
         self, plan: Plan, x: Buffer, residual: Buffer | None, codes: Buffer, words: Buffer, *, adds: bool = False

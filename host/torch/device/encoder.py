@@ -15,13 +15,14 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from fanin.errors import ConfigurationError
+from fanin.errors import ConfigurationError, NonFiniteError
 from fanin.host.codecs.codec import DevicePlan, Part, Place, State
 from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.rotation import block_for
@@ -87,9 +88,8 @@ class DeviceEncoder:
 
     def begin(self, x: torch.Tensor, step: int) -> Contribution:
         """Launch what goes before the sum of x, shape (count,), float32, bfloat16 or float16. `began` follows."""
-        if self._work is not None:
-            self._work.wait()
-            self._work = None
+        self._settled(None)
+        self._work = None
         with torch.cuda.device_of(x):
             return self._rotate(x) if self._plan.rotated else self._as_it_is(x, step)
 
@@ -172,7 +172,8 @@ class DeviceEncoder:
     def _settled(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
         """The tensor, once the caller's stream is behind the step that writes it."""
         if self._work is not None:
-            self._work.wait()
+            with contextlib.suppress(NonFiniteError):  # told to who waits for the bucket; the group goes on
+                self._work.wait()
         return tensor
 
     def _zeros(self, count: int) -> torch.Tensor:

@@ -21,6 +21,7 @@ import triton.language as tl
 CODE_BIAS = tl.constexpr(32768)
 CODE_ZERO = tl.constexpr(0)
 CODE_NOT_FINITE = tl.constexpr(0xFFFF)
+NO_CODE = tl.constexpr(0x7FFFFFFF)
 INFINITY_BITS = tl.constexpr(0x7F800000)
 MAGNITUDE_BITS = tl.constexpr(0x7FFFFFFF)
 QUIET_NAN_BITS = tl.constexpr(0x7FC00000)
@@ -78,6 +79,22 @@ def scale_codes(
     code = tl.where(bits == 0, CODE_ZERO, code)
     code = tl.where(bits >= INFINITY_BITS, CODE_NOT_FINITE, code)
     tl.store(codes_ptr + block, (code - CODE_BIAS).to(tl.int16))
+
+
+@triton.jit
+def mark(codes_ptr, marks_ptr, count, marks, rank, TILE: tl.constexpr):
+    """The number of the first of `count` codes that is not finite, in the marks of `rank`; by one program."""
+    first = tl.full((TILE,), NO_CODE, tl.int32)
+    for start in range(0, count, TILE):
+        at = start + tl.arange(0, TILE)
+        code = tl.load(codes_ptr + at, mask=at < count, other=0).to(tl.int32) + CODE_BIAS
+        first = tl.minimum(first, tl.where(code == CODE_NOT_FINITE, at, NO_CODE))
+    lowest = tl.min(first, axis=0)
+    for start in range(0, marks, TILE):
+        at = start + tl.arange(0, TILE)
+        half = tl.where(at % 2 == 0, lowest & 0x7FFF, lowest >> 15)
+        own = (at // 2 == rank) & (lowest != NO_CODE)
+        tl.store(marks_ptr + at, tl.where(own, half, -CODE_BIAS).to(tl.int16), mask=at < marks)
 
 
 @triton.jit

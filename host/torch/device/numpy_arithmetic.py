@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fanin.host.codecs import rotation as rotations
-from fanin.host.torch.device.arithmetic import CODE_BIAS, Plan, Rotation
+from fanin.host.torch.device.arithmetic import CODE_BIAS, MARKS, NOT_FINITE, UNSPOILED, Plan, Rotation
 from fanin.numerics import fixed_point
 from fanin.numerics import lanes as lane_words
 from fanin.numerics.fixed_point import Array, Codec, Codes
@@ -60,6 +60,13 @@ class NumpyArithmetic:
             values = codec.values(steps[first:last], agreed[block:], plan.block_elements, plan.divisor, unit)
             if last > skip:
                 out[max(first - skip, 0) : last - skip] = values[max(skip - first, 0) :]
+
+    def mark(self, codes: Array, marks: Array, rank: int) -> None:
+        """Write this rank's marks (`Arithmetic.mark`)."""
+        marks[:] = UNSPOILED
+        bad = np.flatnonzero(codes == NOT_FINITE)
+        if len(bad):
+            marks[MARKS * rank : MARKS * (rank + 1)] = bad[0] & 0x7FFF, bad[0] >> 15
 
     def rotate(
         self, rotation: Rotation, x: Array, signs: Array, owed: Array | None, sent: Array, cut: Array, squares: Array

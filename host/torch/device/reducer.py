@@ -1,6 +1,7 @@
 """Carries out a group's requests on CUDA memory: which way each goes, and what becomes of a failure.
 
     lanes of 32, 16, 8 or 4 bits of float32, bfloat16 and float16: codes and words made on the device, two stages
+    several such averages (Call.together): the same, with one agreement on codes (together.py)
     everything else (exact sums, integers, float64, codecs of the host, moves of bytes): as it is, in pieces
 
 Rules
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -25,13 +25,16 @@ import torch
 
 from fanin.errors import FaninError, UnsupportedError
 from fanin.host.torch.device import lines
-from fanin.host.torch.device.arithmetic import Arithmetic, Plan, plan_of
+from fanin.host.torch.device.arithmetic import MARKS, Arithmetic, Plan, plan_of
 from fanin.host.torch.device.courier import Courier, CourierThreads, Parcel
-from fanin.host.torch.device.pipeline import Coding, Exchange, Piece, land_within
-from fanin.host.torch.device.work import DeviceWork, Job
+from fanin.host.torch.device.pieces import NOWHERE, code_pieces, overlap, placer, raw_pieces
+from fanin.host.torch.device.pipeline import Coding, Exchange, Piece
+from fanin.host.torch.device.sight import Blocks, Sight
+from fanin.host.torch.device.together import CODE_BYTES, Decoding, Together, aligned, each_of, tag_of_all
+from fanin.host.torch.device.work import BehindPieces, DeviceWork, Job, land_behind
 from fanin.host.torch.handles.host_tensor import as_bytes, writing_to
-from fanin.host.torch.handles.work import FaninWork, LocalWork, QueuedWork
-from fanin.numerics.reduction import EXACT, LANES, Element, Operator, Reduction
+from fanin.host.torch.handles.work import FaninWork, LocalWork
+from fanin.numerics.reduction import LANES, Element, Reduction
 
 if TYPE_CHECKING:
     from fanin.host.session.interface import AnySession
@@ -41,13 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fanin")
 
-CODE_BYTES = 2
 CLOSE_TIMEOUT_S = 2.0
 """Longest that closing waits for each thread."""
-NOWHERE = 1
-"""In the place of addresses, until a piece has its slot: 0 is refused, as a tensor without memory."""
-CODED = 0x400000
-"""In a signature: words that were made on a device, which no sum of integers meets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,18 +91,22 @@ class DeviceReducer:
         if call.empty:
             return LocalWork(self._completion, call.outputs)
         plan = self._plan(call)
+        if plan is None and call.residual is not None and not call.residual.is_cpu:
+            raise UnsupportedError(
+                f"{call.collective}: a residual on {call.residual.device} with lanes that are made on the host. "
+                "Remedy: a residual on the host, or lanes of 32, 16, 8 or 4 bits with Triton on every rank"
+            )
         with self._lock:
             line = self._line(call.device, coded=plan is not None)
             device = line.device
             self._forget()
             owes = call.residual is not None and call.residual.is_cpu and call.source.device.type != "cpu"
-            job = Job(device, call.collective, call.timeout_s, [call], on_host=owes)
-            exchange = self._raw(call, line) if plan is None else self._coded(call, plan, line, job)
-            exchange.over = job.host.end
-            self._jobs.append(job)
+            job = Job(device, call.collective, call.timeout_s, [call], on_host=owes, sight=self._sight(call))
             try:
+                exchange = self._exchange(call, plan, line, job)
+                self._jobs.append(job)
                 job.done = line.pipeline.exchange(device.current(), exchange)
-            except BaseException as error:  # tickets of some pieces are given, and other ranks wait for the rest
+            except BaseException as error:  # no memory, or no kernel: other ranks wait for all pieces of this call
                 self._fail(error)
                 raise
         return DeviceWork(job, self._failures, self._completion, call.outputs)
@@ -112,10 +114,10 @@ class DeviceReducer:
     def queue(self, call: Call, hand_over: Callable[[Call], int]) -> FaninWork:
         """A request on host memory, behind the pieces that wait."""
         self.raise_if_failed(call.collective, call.timeout_s)
-        work = QueuedWork(call, self._failures, self._completion)
+        work = BehindPieces(call, self._failures, self._completion, self._means.words)
         # The courier does not hold the action at the end, nor the tensors that it is for.
         bare = call.but(outputs=(), finish=None)
-        land = partial(land_within, self._means.words.wait, call.timeout_s)
+        land = partial(land_behind, self._means.words, work.host, call.timeout_s)
         with self._lock:
             self._word_threads.put(Parcel(start=partial(hand_over, bare), land=land, over=work.host.end))
         return work
@@ -183,59 +185,22 @@ class DeviceReducer:
             line = self._lines[device] = lines.Line(made, (self._word_threads, means.words.wait), codes, means.slots)
         return line
 
+    def _exchange(self, call: Call, plan: Plan | None, line: lines.Line, job: Job) -> Exchange:
+        if call.together:
+            made = self._several([call, *call.together], line, job)
+        else:
+            made = self._raw(call, line, job.sight) if plan is None else self._coded(call, plan, line, job)
+        made.over = job.host.end
+        return made
+
     # --- as it is ---
 
-    def _raw(self, call: Call, line: lines.Line) -> Exchange:
-        if call.residual is not None and not call.residual.is_cpu:
-            raise UnsupportedError(
-                f"{call.collective}: a residual on {call.residual.device} with lanes that are made on the host. "
-                "Remedy: a residual on the host, or lanes of 32, 16, 8 or 4 bits with Triton on every rank"
-            )
+    def _raw(self, call: Call, line: lines.Line, sight: Sight | None) -> Exchange:
         finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
         marked = list(call.outputs) or ([] if call.kept is None else [call.kept])
         finish.append(lambda: self._mark(line, marked))
-        return Exchange(pieces=self._raw_pieces(call), timeout_s=call.timeout_s, finish=finish)
-
-    def _raw_pieces(self, call: Call) -> Iterator[Piece]:
-        whole = call.reduction(self._means.divisor)
-        size = call.source.element_size()
-        source = as_bytes(call.source.detach())
-        kept = None if call.kept is None else as_bytes(call.kept.detach())
-        owned = whole.own_count >= 0
-        own_first, own_count = (whole.own_first, whole.own_count) if owned else (0, whole.count)
-        per_piece = lines.SLOT_BYTES // size
-        for start in range(0, whole.count, per_piece):
-            count = min(per_piece, whole.count - start)
-            own_at, own = overlap(start, count, own_first, own_count)
-            kept_at, keep = overlap(start, count, whole.keep_first, call.kept_count)
-            out = back = None
-            if own:
-                begin = (start + own_at - own_first) * size
-                out = source[begin : begin + own * size]
-            if kept is not None and keep:
-                begin = (start + kept_at - whole.keep_first) * size
-                back = kept[begin : begin + keep * size]
-            piece = replace(
-                whole, count=count, keep_first=kept_at, keep_count=keep,
-                own_first=own_at if owned else 0, own_count=own if owned else -1,
-                residual=whole.residual + start * 4 if whole.residual else 0, owner=call.residual,
-            )  # fmt: skip
-            yield Piece(
-                out=out, out_first=own_at * size, back=back, back_first=kept_at * size,
-                place=self._placer(self._means.words, piece, own_at * size, kept_at * size),
-            )  # fmt: skip
-
-    @staticmethod
-    def _placer(
-        session: AnySession, piece: Reduction, source: int, destination: int
-    ) -> Callable[[int], Callable[[], int]]:
-        """Submits the piece with its memory at these distances from the slot's begin."""
-
-        def place(address: int) -> Callable[[], int]:
-            placed = replace(piece, source=address + source, destination=address + destination if piece.kept else 0)
-            return partial(session.submit, placed)
-
-        return place
+        pieces = raw_pieces(call, self._means.words, self._means.divisor, sight)
+        return Exchange(pieces=pieces, timeout_s=call.timeout_s, finish=finish)
 
     def _mark(self, line: lines.Line, outputs: list[torch.Tensor]) -> None:
         """On the current stream: the outputs become NaN, or the least of integers, where the group has failed."""
@@ -251,38 +216,30 @@ class DeviceReducer:
     def _coded(self, call: Call, plan: Plan, line: lines.Line, job: Job) -> Exchange:
         arithmetic = self._means.arithmetic
         assert arithmetic is not None
+        assert self._codes is not None
         x = call.source.detach().reshape(-1)
         residual = None if call.residual is None else call.residual.detach().reshape(-1)
         count = x.numel()
-        codes = line.device.allocate(line.leaving, plan.blocks(count) * CODE_BYTES).view(torch.int16)
+        every, codes = self._code_buffer(line, plan.blocks(count), job.sight)
         words = line.device.allocate(line.leaving, plan.words(count) * lines.WORD_BYTES).view(torch.int32)
         job.held = [call, codes]  # the decoding stream reads the codes, which belong to the other one
-        tag = _tag(call, plan)
+        tag = tag_of_all([call], [plan])
 
         def measure() -> None:
             arithmetic.codes(plan, x, None if call.adds else residual, codes)
+            self._mark_codes(every, codes)
 
         def encode() -> None:
             arithmetic.quantize(plan, x, residual, codes, words, adds=call.adds)
 
         finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
+        look = self._looking(job.sight, [Blocks(0, 0, count, plan.block_elements)])
         return Exchange(
-            coding=Coding(measure=measure, pieces=self._code_pieces(codes, tag), encode=encode),
+            coding=Coding(measure=measure, pieces=code_pieces(every, self._codes, tag, look), encode=encode),
             pieces=self._word_pieces(call, plan, line, codes, words, tag),
             timeout_s=call.timeout_s,
             finish=finish,
         )
-
-    def _code_pieces(self, codes: torch.Tensor, tag: int) -> Iterator[Piece]:
-        assert self._codes is not None
-        bytes_of = as_bytes(codes)
-        for first in range(0, len(bytes_of), lines.CODE_SLOT_BYTES):
-            part = bytes_of[first : first + lines.CODE_SLOT_BYTES]
-            maximum = Reduction(
-                source=NOWHERE, destination=NOWHERE, count=len(part) // CODE_BYTES, element=Element.INT16, lanes=EXACT,
-                operator=Operator.MAX, tag=tag,
-            )  # fmt: skip
-            yield Piece(out=part, back=part, place=self._placer(self._codes, maximum, 0, 0))
 
     def _word_pieces(
         self, call: Call, plan: Plan, line: lines.Line, codes: torch.Tensor, words: torch.Tensor, tag: int
@@ -317,7 +274,7 @@ class DeviceReducer:
                 )  # fmt: skip
             yield Piece(
                 out=as_bytes(part), back=back, back_first=back_first * lines.WORD_BYTES, decode=decode,
-                place=self._placer(self._means.words, summed, 0, back_first * lines.WORD_BYTES),
+                place=placer(self._means.words, summed, 0, back_first * lines.WORD_BYTES),
             )  # fmt: skip
 
     def _decoder(
@@ -331,6 +288,89 @@ class DeviceReducer:
                 arithmetic.dequantize(plan, words.view(torch.int32), codes, out, skip=skip, failed=line.failed)
 
         return decode
+
+    # --- several averages as one ---
+
+    def _several(self, calls: list[Call], line: lines.Line, job: Job) -> Exchange:
+        arithmetic = self._means.arithmetic
+        plans = [plan for call in calls if (plan := self._plan(call)) is not None]
+        assert arithmetic is not None
+        assert self._codes is not None
+        every = Together(calls, plans)
+        coded, codes = self._code_buffer(line, every.codes, job.sight)
+        words = line.device.allocate(line.leaving, every.words * lines.WORD_BYTES).view(torch.int32)
+        job.held = [calls, codes]
+        tag = tag_of_all(calls, plans)
+
+        def measure() -> None:
+            if every.has_gaps:
+                codes.zero_()
+                words.zero_()
+            for part in every.parts:
+                owed = None if part.call.adds else part.call.residual
+                arithmetic.codes(part.plan, part.call.source, owed, part.codes(codes))
+            self._mark_codes(coded, codes)
+
+        def encode() -> None:
+            for part in every.parts:
+                call, own = part.call, part.words(words)
+                arithmetic.quantize(part.plan, call.source, call.residual, part.codes(codes), own, adds=call.adds)
+
+        look = self._looking(job.sight, every.blocks)
+        return Exchange(
+            coding=Coding(measure=measure, pieces=code_pieces(coded, self._codes, tag, look), encode=encode),
+            pieces=self._several_pieces(every, line, codes, words, tag),
+            timeout_s=calls[0].timeout_s,
+            finish=[call.finish for call in calls if call.finish is not None],
+        )
+
+    def _several_pieces(
+        self, every: Together, line: lines.Line, codes: torch.Tensor, words: torch.Tensor, tag: int
+    ) -> Iterator[Piece]:
+        sums = line.device.allocate(line.arriving, every.words * lines.WORD_BYTES)
+        per_piece = lines.SLOT_BYTES // lines.WORD_BYTES
+        for first in range(0, every.words, per_piece):
+            part = words[first : first + per_piece]
+            last = first + len(part)
+            summed = Reduction(source=NOWHERE, destination=NOWHERE, count=len(part), element=Element.INT32, tag=tag)
+            decoders = [self._decoder_of(each, line, sums, codes) for each in every.decodings(first, last)]
+            yield Piece(
+                out=as_bytes(part), back=sums[first * lines.WORD_BYTES : last * lines.WORD_BYTES],
+                decode=partial(each_of, decoders), place=placer(self._means.words, summed, 0, 0),
+            )  # fmt: skip
+
+    def _decoder_of(
+        self, asked: Decoding, line: lines.Line, sums: torch.Tensor, codes: torch.Tensor
+    ) -> Callable[[], None]:
+        part = asked.part
+        assert part.call.kept is not None
+        own = sums[asked.words.start * lines.WORD_BYTES : asked.words.stop * lines.WORD_BYTES]
+        kept = part.call.kept.detach().reshape(-1)[asked.elements]
+        return self._decoder(part.plan, line, own, part.codes(codes)[asked.first_block :], kept, 0)
+
+    # --- who spoils sums ---
+
+    def _sight(self, call: Call) -> Sight | None:
+        """A record in which couriers note who has spoiled the call; None: nobody acts on it."""
+        nonfinite = self._failures.nonfinite
+        if nonfinite.policy == "warn":
+            return None
+        return Sight(nonfinite.begun(sum(each.source.nbytes for each in (call, *call.together))))
+
+    def _code_buffer(self, line: lines.Line, count: int, sight: Sight | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The buffer that travels as codes, and the codes in it: all of it, or what is behind the ranks' marks."""
+        marks = 0 if sight is None else aligned(MARKS * self._means.words.size, CODE_BYTES)
+        every = line.device.allocate(line.leaving, (marks + count) * CODE_BYTES).view(torch.int16)
+        return every, every[marks:]
+
+    def _mark_codes(self, every: torch.Tensor, codes: torch.Tensor) -> None:
+        arithmetic, marks = self._means.arithmetic, len(every) - len(codes)
+        if marks:
+            assert arithmetic is not None
+            arithmetic.mark(codes, every[:marks], self._means.words.rank)
+
+    def _looking(self, sight: Sight | None, blocks: list[Blocks]) -> Callable[[int, int], None] | None:
+        return None if sight is None else partial(sight.read_marks, blocks, self._means.words.size)
 
     # --- failures ---
 
@@ -364,18 +404,5 @@ class DeviceReducer:
             self._jobs.popleft().held = None
 
 
-def _tag(call: Call, plan: Plan) -> int:
-    """Tag of everything that ranks must agree in: the collective, its lanes, its element type and count."""
-    said = zlib.crc32(f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {call.source.numel()}".encode())
-    return ((said & 0x3FFFFF | CODED) << 8 | call.reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
-
-
 def _nothing_like(dtype: torch.dtype) -> float | int:
     return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
-
-
-def overlap(start: int, count: int, keep_first: int, keep_count: int) -> tuple[int, int]:
-    """Range of a piece's elements that is kept: its offset in the piece and its length."""
-    first = max(start, keep_first)
-    last = min(start + count, keep_first + keep_count)
-    return (first - start, last - first) if last > first else (0, 0)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fanin.errors import UnsupportedError
-from fanin.host.torch.device.arithmetic import Arithmetic, Plan, Rotation
+from fanin.host.torch.device.arithmetic import MARKS, NOT_FINITE, Arithmetic, Plan, Rotation
 from fanin.host.torch.device.launcher import Launch, Launcher
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.numerics.fixed_point import Array, to_bfloat16
@@ -31,6 +31,7 @@ SIXTEEN = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: ""}
 
 
 CODES = Launch(512, 4)
+MARK = Launch(1024, 4)
 QUANTIZE = Launch(128, 4)
 DEQUANTIZE = Launch(128, 4)
 ROTATE = Launch(1, 4)
@@ -56,7 +57,7 @@ class TritonArithmetic:
         kernels: Any = importlib.import_module("fanin.host.torch.device.kernels")
         rotations: Any = importlib.import_module("fanin.host.torch.device.rotation_kernels")
         self._scale_codes, self._quantize = Launcher(kernels.scale_codes), Launcher(kernels.quantize)
-        self._dequantize = Launcher(kernels.dequantize)
+        self._dequantize, self._mark = Launcher(kernels.dequantize), Launcher(kernels.mark)
         self._rotate, self._rotate_back = Launcher(rotations.rotate), Launcher(rotations.rotate_back)
         self.launches = {
             "codes": codes,
@@ -159,6 +160,10 @@ class TritonArithmetic:
             TILE=launch.tile,
         )
 
+    def mark(self, codes: torch.Tensor, marks: torch.Tensor, rank: int) -> None:
+        """Write this rank's marks (`Arithmetic.mark`)."""
+        self._mark(MARK, (1,), codes, marks, len(codes), len(marks), rank, TILE=MARK.tile)
+
     def rotate(
         self,
         rotation: Rotation,
@@ -230,8 +235,10 @@ class TritonArithmetic:
         )
 
 
-def triton_arithmetic(device: torch.device, plans: Iterable[Plan] = ()) -> TritonArithmetic:
+def triton_arithmetic(device: torch.device, plans: Iterable[Plan] = (), *, marks: bool = False) -> TritonArithmetic:
     """The arithmetic of that device, after it has given numpy's bits there, under each of the plans as well.
+
+    `marks`: ranks will also be named that spoil sums, which takes a kernel more.
 
     Raises UnsupportedError, whose text says what is missing and what to do: no Triton, one that does not compile (it
     needs a C compiler), or one whose kernels give other bits.
@@ -240,6 +247,9 @@ def triton_arithmetic(device: torch.device, plans: Iterable[Plan] = ()) -> Trito
         made, differing = _probed(device)
         for plan in plans:
             differing += tuple(f"{name} of {plan}" for name in _tried(device, plan))
+        if marks:
+            with torch.cuda.device(device):
+                differing += tuple(mark_differences(made, device))
     except Exception as error:
         raise UnsupportedError(
             f"Triton cannot be used on {device}: {type(error).__name__}: {error}. Tensors cross to the host whole and "
@@ -317,6 +327,21 @@ def lane_differences(arithmetic: Arithmetic[torch.Tensor], device: torch.device,
             own.codes(plan, b["x"], residual, b[f"codes{kind}"])
             own.quantize(plan, b["x"], residual, b[f"codes{kind}"], b[f"words{kind}"][: plan.words(count)])
         own.dequantize(plan, b["words"], b["codes"], b["values"], failed=b["failed"])
+
+    return _differing(arithmetic, device, host, steps)
+
+
+def mark_differences(arithmetic: Arithmetic[torch.Tensor], device: torch.device) -> list[str]:
+    """`differences` of the marks of ranks that spoil sums early, late and not at all."""
+    count, ranks = 2 * MARK.tile + 5, 3
+    host: Buffers = {f"codes {place}": np.zeros(count, np.int16) for place in (0, count - 1, count)}
+    for place in (0, count - 1):
+        host[f"codes {place}"][place:] = NOT_FINITE
+    host |= {f"marks {place}": np.zeros(MARKS * ranks, np.int16) for place in (0, count - 1, count)}
+
+    def steps(own: Arithmetic[Any], b: Buffers) -> None:
+        for place in (0, count - 1, count):
+            own.mark(b[f"codes {place}"], b[f"marks {place}"], 1)
 
     return _differing(arithmetic, device, host, steps)
 

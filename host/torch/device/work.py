@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from fanin.errors import CollectiveTimeoutError
 from fanin.host.torch.device.device import Event
-from fanin.host.torch.handles.call import Tensors
-from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, HostPart, at_present
+from fanin.host.torch.handles.call import Call, Tensors
+from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, HostPart, QueuedWork, at_present
 
 if TYPE_CHECKING:
+    from fanin.host.session.interface import AnySession
+    from fanin.host.torch.device.sight import Sight
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
 
@@ -29,8 +31,12 @@ if TYPE_CHECKING:
 class Job:
     """A reduction's work that is still to be done by the host and the device."""
 
-    def __init__(self, device: Any, name: str, timeout_s: float, held: object, *, on_host: bool = False) -> None:
-        """`on_host`: it writes host memory as well, a residual, for which `wait` waits."""
+    def __init__(
+        self, device: Any, name: str, timeout_s: float, held: object, *, on_host: bool = False,
+        sight: Sight | None = None,
+    ) -> None:  # fmt: skip
+        """`on_host`: it writes host memory as well, a residual, for which `wait` waits. `sight`: who spoils the sum."""
+        self.sight = sight
         self.device, self.name, self.timeout_s, self.on_host = device, name, timeout_s, on_host
         self.held: object = held
         """Tensors that must live until the device is through with them."""
@@ -50,7 +56,7 @@ class DeviceWork(FaninWork):
     def __init__(self, job: Job, failures: Failures, completion: Completion, outputs: Tensors) -> None:
         super().__init__(completion, outputs, job.timeout_s)
         self._job, self._failures = job, failures
-        self.orders_streams = job.device.way != "block" and not job.on_host
+        self.orders_streams = job.device.way != "block" and not job.on_host and job.sight is None
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Let the current stream wait for the result; True. Raises the typed error of what is known to have failed."""
@@ -73,6 +79,8 @@ class DeviceWork(FaninWork):
             late = CollectiveTimeoutError(f"the result is here, and the device has not taken it in {timeout_s:g} s")
             raise self._failures.explain(late, job.name, timeout_s)
         job.held = None
+        if job.sight is not None and (spoilers := job.sight.spoilers):
+            self._failures.nonfinite.told(job.sight.key, job.name, spoilers)
 
     def _raise_if_failed(self, timeout_s: float) -> None:
         error = self._job.host.error
@@ -83,3 +91,22 @@ class DeviceWork(FaninWork):
     def when_transported(self, then: Callable[[], None]) -> None:
         """A thread of the pool waits."""
         self._after_a_wait(then)
+
+
+class BehindPieces(QueuedWork):
+    """A reduction of host memory that has waited behind a device's pieces."""
+
+    def __init__(self, call: Call, failures: Failures, completion: Completion, session: AnySession) -> None:
+        super().__init__(call, failures, completion)
+        self._session = session
+
+    def _await(self, timeout_s: float) -> None:
+        super()._await(timeout_s)
+        if self.host.ticket and self._session.spoiled:
+            self._failures.nonfinite.look(self._session, self.host.ticket, self._name)
+
+
+def land_behind(session: AnySession, host: HostPart, timeout_s: float, ticket: int) -> None:
+    """By the courier: wait for the ticket of such a reduction, and tell its handle which one it was."""
+    session.wait(ticket, timeout_s)
+    host.ticket = ticket

@@ -104,6 +104,9 @@ class Call:
     """Number of elements in all, if each has an owner (lanes = COPIED); else -1. The source has this rank's own, from
     `own_first` on."""
     own_first: Final[int] = 0
+    together: Final[Sequence[Call]] = ()
+    """On a device: further averages in place of large tensors, which travel as one with this one (device/together.py).
+    """
     says: Final[int] = 0
     """Other facts that ranks must agree in (tag_of)."""
 

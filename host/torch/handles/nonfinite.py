@@ -109,8 +109,9 @@ class NonFinite:
         self._lock = threading.Lock()
         """The lock of everything that follows."""
         self._sums: deque[tuple[int, int]] = deque(maxlen=MAX_SUMS)
-        """Tickets and bytes of sums since the step began."""
+        """Tickets, or keys, and bytes of sums since the step began."""
         self._reports: OrderedDict[int, NonFiniteReport] = OrderedDict()
+        self._keys = itertools.count(1)
         self._counts: Counter[str] = Counter()
         self._told: tuple[int, ...] = ()
         """Ranks that the log has named last."""
@@ -131,6 +132,12 @@ class NonFinite:
         """A sum was begun."""
         self._sums.append((ticket, size_bytes))
 
+    def begun(self, size_bytes: int) -> int:
+        """Note that a sum of several tickets was begun; its key for `told`, which is no ticket."""
+        key = -next(self._keys)
+        self.submitted(key, size_bytes)
+        return key
+
     def step_ended(self) -> None:
         """Count the sums from here on to the next step."""
         if self.namer is not None and self._sums and STEPS.begun == NAMED_FROM_STEP:
@@ -140,13 +147,16 @@ class NonFinite:
     def look(self, session: AnySession, ticket: int, name: str) -> None:
         """A sum is done in a session that has spoiled ones: report it, if it is one. Raises NonFiniteError."""
         spoilers = session.spoilers_of(ticket)
-        if not spoilers:
-            return
+        if spoilers:
+            self.told(ticket, name, spoilers)
+
+    def told(self, key: int, name: str, spoilers: Sequence[Spoiler]) -> None:
+        """A sum, by its ticket or key, is done, and was spoiled by these: report it once. Raises NonFiniteError."""
         with self._lock:
-            report = self._reports.get(ticket)
+            report = self._reports.get(key)
             is_new = report is None
             if report is None:
-                report = self._reports[ticket] = self._report(ticket, name, spoilers)
+                report = self._reports[key] = self._report(key, name, spoilers)
                 self._count(report)
             told, self._told = self._told, report.ranks
         if is_new:

@@ -327,6 +327,8 @@ class HostPart:
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
+        self.ticket = 0
+        """The session's, of a reduction of one ticket that is done."""
         self.over = threading.Event()
         """Set when it is done, for better or worse."""
 

@@ -44,16 +44,16 @@ def weights_on_device(group: FaninProcessGroup, codec: WeightCodec, device: torc
 
 
 def average(group: FaninProcessGroup, bucket: Bucket, gradients: torch.Tensor, step: int) -> FaninWork:
-    """Start a bucket, piece by piece; it is averaged when the handle is done."""
-    flat, works = gradients.detach().view(-1), []
-    for piece in bucket.pieces:
-        assert isinstance(piece.encoder, DeviceEncoder)
-        started = time.perf_counter()
-        asked = piece.encoder.begin(flat[piece.span], step)
-        work = group.average_encoded(asked)
-        piece.encoder.began(work)
-        works.append(work)
-        piece.encode_s, piece.decode_s = time.perf_counter() - started, 0.0
-        values = asked.values
-        piece.payload_bytes = contributed_bytes(group, ELEMENTS[values.dtype], values.numel(), asked.lanes)
-    return group.all_of(works, [gradients])
+    """Start a bucket, its pieces together; it is averaged when the handle is done."""
+    flat, started = gradients.detach().view(-1), time.perf_counter()
+    encoders = [piece.encoder for piece in bucket.pieces if isinstance(piece.encoder, DeviceEncoder)]
+    asked = [encoder.begin(flat[piece.span], step) for encoder, piece in zip(encoders, bucket.pieces, strict=True)]
+    works = group.average_encoded(asked)
+    for encoder, work in zip(encoders, works, strict=True):
+        encoder.began(work)
+    took_s = time.perf_counter() - started
+    for piece, each in zip(bucket.pieces, asked, strict=True):
+        piece.encode_s, piece.decode_s = took_s / len(asked), 0.0
+        values = each.values
+        piece.payload_bytes = contributed_bytes(group, ELEMENTS[values.dtype], values.numel(), each.lanes)
+    return group.all_of(list(dict.fromkeys(works)), [gradients])
