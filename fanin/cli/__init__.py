@@ -27,6 +27,7 @@ from fanin.cli import (
     stats,
     switch,
     top,
+    trace,
     tune,
 )
 from fanin.cli.epilogs import STATUS, epilog
@@ -45,6 +46,7 @@ for command in (
     report.report,
     simulate.simulate,
     conformance.conformance,
+    trace.trace,
 ):
     app.command(epilog=epilog(command.__name__))(command)
 app.add_typer(bench.app, name="bench")

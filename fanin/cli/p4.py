@@ -217,7 +217,7 @@ def bmv2(
 
 
 app.command(epilog=epilog("run"))(run)
-app.command(epilog=epilog("trace"))(trace)
+app.command(epilog=epilog("p4 trace"))(trace)
 app.command(epilog=epilog("slots"))(slots)
 app.command(epilog=epilog("vectors"))(vectors)
 app.command(epilog=epilog("deploy"))(deploy)
