@@ -25,6 +25,7 @@ from fanin.protocol.control import (
     Regroup,
     Regrouped,
     Reply,
+    Spending,
     Started,
     Waiting,
     one_line,
@@ -136,6 +137,8 @@ class Member:
     contact: Contact
     since_s: float
     """When it first said so."""
+    spending: Spending | None = None
+    """The rank's last account of its time."""
     gone: str = ""
     """How it went, once it has said Leave or fallen silent: BYE may never come."""
     lost: bool = False
