@@ -32,7 +32,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin advise --hosts 10.0.0.1,10.0.0.2,10.0.0.3 --lanes 32,8",
         "fanin advise --hosts node1,node2 --switch udp://node3:4919 -- python train.py",
     ),
-    "report": ("fanin report run.json", "fanin report run.json --html report.html --png plots"),
+    "report": (
+        "fanin report run.json",
+        "fanin report run.json --html report.html --png plots",
+        "fanin report timeline-*.jsonl",
+        "fanin report before.json --against after.json",
+    ),
     "trace": (
         "fanin trace timeline-*.jsonl",
         "fanin trace timeline-0.jsonl timeline-1.jsonl --out job.json",
