@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 import fanin
-from fanin import open_files
+from fanin import json_log, open_files
 from fanin.build_commit import build_commit
 from fanin.cli import (
     advise,
@@ -69,6 +70,7 @@ def root(
 ) -> None:
     """In-network aggregation for data-parallel training."""
     open_files.require()
+    json_log.configure(os.environ)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
