@@ -14,6 +14,8 @@ from fanin.records.record import VERSION, Quantity, RunRecord
 
 SLOW_QUANTILE = 10
 """The slowest step in so many."""
+ALIKE = 1.02
+"""A ratio below which two runs count as equally fast."""
 STEP, PARTS, SHARE = "How long a step takes", "What a step consists of", "Packets sent again"
 
 
@@ -24,7 +26,7 @@ def compared(first: RunRecord, second: RunRecord, names: tuple[str, str]) -> Run
         version=VERSION,
         kind="comparison",
         title=f"{names[0]} and {names[1]}",
-        command=f"{first.command}\n{second.command}",
+        command="\n".join(dict.fromkeys((first.command, second.command))),
         started=second.started,
         duration_s=first.duration_s + second.duration_s,
         outcome="finished" if first.outcome == second.outcome == "finished" else "interrupted",
@@ -52,6 +54,8 @@ def verdict(record: RunRecord) -> list[str]:
     assert second.value is not None
     ratio = first.value / second.value
     word = f"{ratio:.3g} times as fast" if ratio >= 1 else f"{1 / ratio:.3g} times as slow"
+    if 1 / ALIKE < ratio < ALIKE:
+        word = "as fast, within 2 %"
     said = [
         f"A step of {second.name} takes {time_label(second.value)}, and one of {first.name} {time_label(first.value)}: "
         f"{second.name} is {word}."
@@ -60,7 +64,7 @@ def verdict(record: RunRecord) -> list[str]:
     grown: dict[str, float] = defaultdict(float)
     for each in parts:
         grown[each.group] += (each.value or 0.0) * (1 if each.name == second.name else -1)
-    if grown:
+    if grown and max(map(abs, grown.values())) >= (ALIKE - 1) * first.value:
         most = max(grown, key=lambda activity: abs(grown[activity]))
         change = "more" if grown[most] > 0 else "less"
         said.append(f"The largest change is in {most}: {time_label(abs(grown[most]))} {change} per step.")

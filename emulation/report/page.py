@@ -97,7 +97,8 @@ def render(record: RunRecord, plots: list[Plot]) -> str:
 
 def head_figures(record: RunRecord) -> Iterator[Figure]:
     """Yield the figures at the top of the page."""
-    yield Figure("took", time_label(record.duration_s))
+    if record.kind != "comparison":
+        yield Figure("took", time_label(record.duration_s))
     if record.workers:
         yield Figure("workers", str(len(record.workers)))
     if (step_s := median_step_s(record)) is not None:

@@ -17,6 +17,7 @@ from fanin.emulation.simulator.network import Datagrams
 from fanin.emulation.simulator.scenario import Scenario
 from fanin.emulation.simulator.simulation import Simulation
 from fanin.emulation.simulator.worker import Process
+from fanin.emulation.tracing.replay import Closing, Move, replay
 from fanin.emulation.tracing.trace_events import Lanes, Trace
 from fanin.errors import ConfigurationError
 from fanin.protocol.wire import Flag, Packet, WireError, parse
@@ -177,18 +178,40 @@ class TraceRecorder:
 
         ConfigurationError where no worker has done that step.
         """
-        for (source, destination, data), waiting in self._under_way.items():
-            owner = source if source in self._workers else destination
-            for sent_s in waiting:
-                if owner in self._workers:
-                    group = "from the switch" if source in self._switches else "to the switch"
-                    self._add(owner, group, f"never came: {_name(_read(data), data)}", sent_s, None, "packet")
+        self._note_what_never_came()
         chosen = self.stretches if step is None else self._of_step(step)
         made = Trace()
         for address, pid in self._pids.items():
             made.process(pid, self._name(address))
         self._deal_out(made, chosen)
         return made
+
+    def replay(self, step: int, title: str) -> str:
+        """One step of the first job as an SVG that moves (replay.py). ConfigurationError as `trace` raises."""
+        self._note_what_never_came()
+        chosen = self._of_step(step)
+        processes = self._simulation.jobs[0].processes
+        rows = {self._pids[process.address]: row for row, process in enumerate(processes)}
+        moves = [
+            Move(rows[each.pid], each.group == "to the switch", each.start_s, each.end_s, each.name)
+            for each in chosen
+            if each.kind == "packet" and each.pid in rows
+        ]
+        rounds = [
+            Closing(each.start_s, each.end_s)
+            for each in chosen
+            if each.kind == "round" and each.pid not in rows and each.end_s is not None
+        ]
+        return replay([f"rank {process.rank}" for process in processes], moves, rounds, title)
+
+    def _note_what_never_came(self) -> None:
+        for (source, destination, data), waiting in self._under_way.items():
+            owner = source if source in self._workers else destination
+            for sent_s in waiting:
+                if owner in self._workers:
+                    group = "from the switch" if source in self._switches else "to the switch"
+                    self._add(owner, group, f"never came: {_name(_read(data), data)}", sent_s, None, "packet")
+        self._under_way.clear()
 
     def _of_step(self, step: int) -> list[Stretch]:
         first = {self._pids[each.address] for each in self._simulation.jobs[0].processes}
@@ -249,6 +272,14 @@ def _name(packet: Packet | None, data: bytes) -> str:
     if packet.kind in (PacketKind.CONTRIBUTION, *RESULTS):
         return f"{what} slot {packet.slot} round {packet.base}"
     return what
+
+
+def replay_of_simulation(scenario: Scenario, seed: int, *, kind: Kind = "native", step: int = 0) -> str:
+    """A replay of one step of a run's first job, as SVG. It raises as `trace_of_simulation` does."""
+    simulation = Simulation(scenario, seed, kind=kind)
+    recorder = TraceRecorder(simulation)
+    simulation.run()
+    return recorder.replay(step, f"Step {step} of {scenario.name or 'a drawn scenario'}, seed {seed}")
 
 
 def trace_of_simulation(scenario: Scenario, seed: int, *, kind: Kind = "native", step: int | None = None) -> Trace:

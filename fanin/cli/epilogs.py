@@ -41,7 +41,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "trace": (
         "fanin trace timeline-*.jsonl",
         "fanin trace timeline-0.jsonl timeline-1.jsonl --out job.json",
-        "fanin trace --scenario calm --step 2 --out step.json",
+        "fanin trace --scenario calm --step 2 --out step.json --replay step.svg",
     ),
     "conformance": (
         "fanin conformance udp://10.0.0.1:4919 --words 64",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fanin.cli import output
 from fanin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fanin.emulation.simulator.machines import Kind
 
 
 def trace(
@@ -24,6 +27,10 @@ def trace(
     step: Annotated[
         int | None, typer.Option(min=0, help="Of the simulated run this step alone, with its packets.")
     ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Of the simulated run: --step as an SVG in which its packets move."),
+    ] = None,
     native: Annotated[bool, typer.Option("--native/--python", help="Which machines the simulated run has.")] = True,
 ) -> None:
     """Write a job's steps, sums, rounds and packets as a trace that Perfetto and Chrome show (docs/watching.md)."""
@@ -35,14 +42,23 @@ def trace(
         )
     if step is not None and not scenario:
         raise ConfigurationError("--step is of a simulated run. Remedy: leave it out, or name a --scenario")
-    from fanin.emulation.tracing import trace_of_files, trace_of_simulation
+    if replay is not None and step is None:
+        raise ConfigurationError("--replay shows one step of a simulated run. Remedy: name it with --step")
+    output.check(replay)
+    from fanin import files
+    from fanin.emulation.tracing import replay_of_simulation, trace_of_files, trace_of_simulation
 
     if timelines:
         made = trace_of_files(timelines)
     else:
         from fanin.emulation.simulator.scenario import load
 
-        made = trace_of_simulation(load(scenario), seed, kind="native" if native else "python", step=step)
+        kind: Kind = "native" if native else "python"
+        made = trace_of_simulation(load(scenario), seed, kind=kind, step=step)
+        if replay is not None and step is not None:
+            text = replay_of_simulation(load(scenario), seed, kind=kind, step=step)
+            files.write(replay, text, "the replay")
+            print(f"{replay}: {len(text):,} bytes; any browser shows it")
     made.write(out)
     clocks = made.facts["clocks"]
     assert isinstance(clocks, dict)

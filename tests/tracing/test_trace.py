@@ -7,6 +7,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,12 +15,13 @@ from fanin.cli import run
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.scenario import JobPlan, Scenario, load
 from fanin.emulation.simulator.simulation import Simulation
-from fanin.emulation.tracing import Trace, trace_of_files, trace_of_simulation
+from fanin.emulation.tracing import Trace, replay_of_simulation, trace_of_files, trace_of_simulation
 from fanin.emulation.tracing.clocks import RankTimes, align
 from fanin.emulation.tracing.simulated import TraceRecorder
 from fanin.errors import ConfigurationError
 
 FUZZ_US = 1e-6
+SVG = "{http://www.w3.org/2000/svg}"
 SUMS = 12
 
 
@@ -188,6 +190,21 @@ def test_one_step_is_what_happened_while_it_went_on() -> None:
     assert 0 < len(slices(one, "packet")) < len(slices(whole, "packet"))
     with pytest.raises(ConfigurationError, match=r"--step 99.*a step of 0 to 4"):
         trace_of_simulation(load("calm"), 1, step=99)
+
+
+def test_a_replay_has_every_packet_of_its_step_and_no_script() -> None:
+    whole = trace_of_simulation(LOSSY, 1, step=1)
+    text = replay_of_simulation(LOSSY, 1, step=1)
+    root = ElementTree.fromstring(text)
+    shapes = [each for each in root if each.find(f"{SVG}title") is not None and each.tag != f"{SVG}title"]
+    packets = [event for event in whole.events if event.get("cat") == "packet"]
+    assert len(shapes) == len(packets)
+    assert sum(each.tag == f"{SVG}path" for each in shapes) == sum(event["ph"] == "i" for event in packets) > 0
+    assert "<script" not in text
+    for each in root.iter():
+        times = [float(word) for word in each.get("keyTimes", "0;1").split(";")]
+        assert (times[0], times[-1]) == (0.0, 1.0)
+        assert times == sorted(times)
 
 
 def test_the_command_writes_a_trace_and_says_how_clocks_were_aligned(
