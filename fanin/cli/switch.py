@@ -16,6 +16,7 @@ import typer
 from fanin import plugins
 from fanin.addresses import SwitchAddress, check_brackets
 from fanin.cli.metrics import exporter
+from fanin.cli.numbers import number_of_64_bits
 from fanin.errors import ConfigurationError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.options import Options
@@ -90,7 +91,7 @@ def switch(
     shared_memory: Annotated[bool, typer.Option(help="Offer it to workers on this machine, beside sockets.")] = True,
     parent: Annotated[
         str | None,
-        typer.Option(metavar="udp://HOST:PORT", help="Be a leaf of that switch."),
+        typer.Option(metavar="ADDRESS", help="Be a leaf of that switch, udp://HOST:PORT."),
     ] = None,
     target: Annotated[
         str,
@@ -109,7 +110,10 @@ def switch(
         ),
     ] = None,
     device_id: Annotated[
-        int | None, typer.Option(min=0, max=2**64 - 1, help="With --p4runtime: the device's number there. Default: 0.")
+        int | None,
+        typer.Option(
+            parser=number_of_64_bits, metavar="NUMBER", help="With --p4runtime: the device's number there. Default: 0."
+        ),
     ] = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
