@@ -1,4 +1,4 @@
-"""What other packages register with fanin, by entry points (https://packaging.python.org/specifications/entry-points/).
+"""Entry points (https://packaging.python.org/specifications/entry-points/) by which other packages extend fanin.
 
 A package names its codec, policy, carrier, target or rival in its own metadata, and fanin takes it by that name:
 

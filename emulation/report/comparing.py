@@ -45,7 +45,7 @@ def compared(first: RunRecord, second: RunRecord, names: tuple[str, str]) -> Run
 
 
 def verdict(record: RunRecord) -> list[str]:
-    """What a comparison says, in up to two sentences."""
+    """Return up to two sentences: which run is faster, and the largest change."""
     steps = [each for each in record.quantities if each.plot == STEP and each.group == "median"]
     if len(steps) != 2 or steps[0].value is None or steps[1].value is None or not steps[0].value or not steps[1].value:
         return ["One of the runs has no steps that could be compared."]

@@ -1,7 +1,7 @@
 """The story of a run: up to three sentences at the top of its page, computed from its record.
 
-What happened, what it means for whoever ran it, and what held it up. A sentence whose figures were not measured is left
-out.
+They say what happened, what it means for whoever ran it, and what held it up. A sentence whose figures were not
+measured is left out.
 """
 
 from __future__ import annotations

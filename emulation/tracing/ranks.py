@@ -67,7 +67,7 @@ class RankFile:
 
     @property
     def times(self) -> RankTimes:
-        """What its clock is aligned by."""
+        """The facts by which its clock is aligned."""
         last = self.starts[-1]
         unix_s = last.get("unix_s")
         return RankTimes(

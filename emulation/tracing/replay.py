@@ -16,7 +16,7 @@ LEFT, RIGHT = 96, 560
 REPLAY_S = 12.0
 """How long the replay takes; it then begins again."""
 PAUSE_S = 1.5
-"""Of it, at the end, when nothing moves."""
+"""Part of it at the end in which nothing moves."""
 DOT = 5
 COLOURS = ("#b25f00", "#2d807a", "#b147cc", "#8800ff", "#806c46", "#133e80", "#660000", "#4c1b35")
 MAX_MOVES = 1500
@@ -25,7 +25,7 @@ MAX_MOVES = 1500
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One packet."""
+    """One packet between a worker and the switch."""
 
     worker: int
     """Row of the worker, from 0."""

@@ -41,7 +41,7 @@ class Trace:
     def slice(
         self, pid: int, tid: int, name: str, start_s: float, end_s: float, kind: str, **arguments: object
     ) -> None:
-        """Something that lasts."""
+        """Add something that lasts."""
         length_us = round(_us(end_s) - _us(start_s), 3)
         self._add("X", pid, tid, name, start_s, kind, dur=length_us, args=arguments)
 
@@ -87,7 +87,7 @@ class Lanes:
             self._ends_s.append(float("-inf"))
 
     def __len__(self) -> int:
-        """Tracks so far."""
+        """The number of tracks so far."""
         return len(self._ends_s)
 
 

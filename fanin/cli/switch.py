@@ -192,7 +192,7 @@ def _artefacts(target: str, program: Path | None, p4info: Path | None, p4runtime
 
 
 def _opening(target: str) -> Callable[[str, int], DataPlane] | None:
-    """What opens the data plane of a target that another package has registered; None for any other."""
+    """The function that opens the data plane of another package's target; None for a target of fanin's own."""
     if target == "software":
         return None
     return cast("Callable[[str, int], DataPlane] | None", plugins.load(TARGETS, target, callable))

@@ -449,7 +449,7 @@ class Spending:
     """How a rank has spent its time since it joined, by its own account. Microseconds, all of which only grow."""
 
     age_us: int
-    """All of it."""
+    """The whole time since it joined."""
     communicating_us: int
     """Time for which a sum was under way; the rest is computing."""
     quantizing_us: int
@@ -467,7 +467,7 @@ class Spent:
     job: str
     rank: int
     nonce: str
-    """Its Join's."""
+    """The nonce of its Join."""
     spending: Spending
 
 
