@@ -61,7 +61,7 @@ def load(group: str, name: str, fits: Callable[[object], bool]) -> object | None
         return None
     entry = _only(group, name, found)
     try:
-        loaded = entry.load()
+        loaded: object = entry.load()
     except Exception as error:  # of the package, which may do anything
         raise ConfigurationError(
             f"{_who(group, entry)} cannot be used: {type(error).__name__}: {_one_line(error)}. {REMEDY}"

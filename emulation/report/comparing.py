@@ -10,7 +10,7 @@ from dataclasses import replace
 from fanin.emulation.report.drawing import time_label
 from fanin.emulation.report.losses import retransmissions
 from fanin.emulation.report.steady import all_step_times_s, mean_shares, median_step_s
-from fanin.records.record import VERSION, Quantity, RunRecord
+from fanin.records.record import VERSION, Quantity, RunRecord, Scalar
 
 SLOW_QUANTILE = 10
 """The slowest step in so many."""
@@ -90,9 +90,9 @@ def _quantities(runs: tuple[tuple[str, RunRecord], ...]) -> Iterator[Quantity]:
             yield Quantity(plot=SHARE, name=name, value=resent / sent, unit="share", caption="Of all packets sent.")
 
 
-def _differences(first: RunRecord, second: RunRecord, names: tuple[str, str]) -> dict[str, str]:
+def _differences(first: RunRecord, second: RunRecord, names: tuple[str, str]) -> dict[str, Scalar]:
     """Settings in which the runs differ."""
-    found = {}
+    found: dict[str, Scalar] = {}
     for key in first.settings.keys() | second.settings.keys():
         one, other = first.settings.get(key), second.settings.get(key)
         if one != other and key != "job":

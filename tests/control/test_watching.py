@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -87,7 +88,10 @@ def test_shares_of_a_ranks_time_are_of_the_time_between_two_accounts_and_add_up(
         3_000_000, communicating_us=1_900_000, quantizing_us=1_000_000, sending_us=100_000, decoding_us=100_000
     )
     shares = time_shares(before, after)
-    assert shares == TimeShares(compute=0.5, quantize=0.1, send=0.05, wait=pytest.approx(0.3), decode=0.05)
+    assert shares is not None
+    assert dataclasses.asdict(shares) == pytest.approx(
+        {"compute": 0.5, "quantize": 0.1, "send": 0.05, "wait": 0.3, "decode": 0.05}
+    )
     assert time_shares(after, after) is None
     assert time_shares(None, None) is None
     anew = time_shares(after, spent(1000, communicating_us=250))
@@ -96,7 +100,10 @@ def test_shares_of_a_ranks_time_are_of_the_time_between_two_accounts_and_add_up(
 
 def test_processor_time_of_many_threads_leaves_no_negative_wait() -> None:
     shares = time_shares(None, spent(1000, communicating_us=500, quantizing_us=900, sending_us=100))
-    assert shares == TimeShares(compute=0.5, quantize=pytest.approx(0.45), send=pytest.approx(0.05), wait=0.0, decode=0)
+    assert shares is not None
+    assert dataclasses.asdict(shares) == pytest.approx(
+        {"compute": 0.5, "quantize": 0.45, "send": 0.05, "wait": 0.0, "decode": 0.0}
+    )
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])

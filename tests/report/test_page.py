@@ -17,7 +17,8 @@ from fanin.emulation.report.drawing import bytes_label, rate_label, time_label
 from fanin.emulation.report.links import busiest_share, rates_of
 from fanin.emulation.report.page import plots_of, render, setting_label, tables_of
 from fanin.emulation.report.palette import DARK, LIGHT, NAMES, Palette, style_sheet
-from fanin.emulation.report.timeline import shares_of, waited_s, window_of
+from fanin.emulation.report.steady import waited_s
+from fanin.emulation.report.timeline import shares_of, window_of
 from fanin.errors import ConfigurationError
 from fanin.records.record import VERSION, RunRecord, Scalar
 from tests.report.colour_vision import VISIONS, lab, linear, luminance
