@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from fanin import plugins
 from fanin.benchmarks import mpi
 from fanin.benchmarks.harness import Output
 from fanin.errors import ConfigurationError
@@ -144,12 +145,18 @@ def check_rivals(own: Iterable[Rival], against: Sequence[str]) -> None:
     own = list(own)
     for rival in own:
         rival.options(rank=0, environment={})
+    against = named(against)
     strange = [name for name in against if name not in AGAINST and not _is_importable(name)]
     if strange or not (own or against):
         raise ConfigurationError(
             f"against = {','.join(against)!r}; name some of {' and '.join(AGAINST)}, or MODULE:BACKEND, whose module "
-            "can be imported and registers the backend with torch.distributed"
+            "can be imported and registers the backend with torch.distributed, or a name that a package has registered"
         )
+
+
+def named(against: Sequence[str]) -> list[str]:
+    """Rivals with `module:backend` in place of names that other packages have registered (fanin/plugins.py)."""
+    return [name if name in AGAINST else plugins.written("fanin.rivals", name) or name for name in against]
 
 
 def _is_importable(name: str) -> bool:
@@ -165,6 +172,7 @@ def rivals_of(own: Iterable[Rival], against: Sequence[str], transports: Sequence
     """`own` and those that they are measured against. OpenMPI, once per transport, where it is installed; if not, the
     output says so.
     """
+    against = named(against)
     found = [*own, *(Rival(name) for name in against if name != "mpi")]
     if "mpi" in against:
         absent = mpi.missing()

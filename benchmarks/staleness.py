@@ -336,27 +336,39 @@ def steps_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     )
 
 
+LINE_STYLES = ("-", "--", ":", "-.")
+"""Styles of lines, another one where colours begin again."""
+
+
 def plot(plan: Plan, rows: list[Row]) -> None:
-    """Loss above, accuracy below, a column per condition."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigurationError("a plot needs matplotlib: pip install 'fanin[plot]'") from None
+    """Loss above, accuracy below, a column per condition; in the colours and letters of the report's plots."""
+    from matplotlib.ticker import FuncFormatter
+
+    from fanin.emulation.report.drawing import WIDE_IN, Canvas, Plot, time_label
+
     conditions = [condition for condition in plan.conditions if any(row.condition == condition for row in rows)]
-    figure = Figure(figsize=(4 * len(conditions) + 1, 7), layout="constrained")
-    axes = figure.subplots(2, len(conditions), squeeze=False, sharey="row")
-    colors = mpl.color_sequences["tab20"]  # one for each of MODES
-    for column, condition in enumerate(conditions):
-        for row in (row for row in rows if row.condition == condition):
-            seconds, losses, accuracies = zip(*row.points, strict=True)
-            style = {"label": row.mode, "color": colors[MODES.index(row.mode)], "linewidth": 1.3}
-            axes[0][column].plot(seconds, losses, **style)
-            axes[1][column].plot(seconds, accuracies, **style)
-        axes[0][column].set(title=CONDITIONS[condition], yscale="log")
-        axes[1][column].axhline(plan.target, color="0.6", linewidth=0.8, linestyle="--")
-        axes[1][column].set(xlabel="seconds", ylim=(0.5, 1.0) if plan.task == "digits" else (0.0, 1.0))
-    axes[0][0].set(ylabel="test loss")
-    axes[1][0].set(ylabel="test accuracy")
-    axes[0][-1].legend(fontsize="small")
-    figure.savefig(plan.plot, dpi=120)
+
+    def draw(canvas: Canvas) -> None:
+        made = canvas.axes(2, len(conditions), sharey="row")
+        losses, accuracies = made[: len(conditions)], made[len(conditions) :]
+        for above, below, condition in zip(losses, accuracies, conditions, strict=True):
+            for row in (row for row in rows if row.condition == condition):
+                seconds, loss, accuracy = zip(*row.points, strict=True)
+                number = MODES.index(row.mode)
+                style = LINE_STYLES[number // len(canvas.palette.series) % len(LINE_STYLES)]
+                colour = canvas.palette.of(number)
+                above.plot(seconds, loss, label=row.mode, color=colour, linestyle=style, linewidth=1.6)
+                below.plot(seconds, accuracy, label=row.mode, color=colour, linestyle=style, linewidth=1.6)
+            above.set_title(CONDITIONS[condition], loc="left")
+            above.set_yscale("log")
+            below.axhline(plan.target, color=canvas.palette.ink, linewidth=1.2, linestyle=":")
+            below.set_ylim(*((0.5, 1.0) if plan.task == "digits" else (0.0, 1.0)))
+            below.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+            for axes in (above, below):
+                axes.xaxis.set_major_formatter(FuncFormatter(time_label))
+        losses[0].set_ylabel("test loss")
+        accuracies[0].set_ylabel("test accuracy")
+        canvas.legend(max(losses, key=lambda axes: len(axes.get_legend_handles_labels()[1])))
+
+    width_in = max(WIDE_IN, 4.0 * len(conditions) + 1.0)
+    Plot("staleness", "Loss and accuracy against time", "", draw, height_in=7.0, width_in=width_in).save(plan.plot)

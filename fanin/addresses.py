@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from fanin.errors import ConfigurationError
-from fanin.schemes import DEFAULT, SCHEMES, either
+from fanin.schemes import DEFAULT, either, find_scheme
 
 HOSTS, RANK0 = "hosts", "rank0"
 """Words that may stand in an address's place: switches that ranks start themselves."""
@@ -43,7 +43,7 @@ class SwitchAddress:
             port = url.port
         except ValueError as error:
             raise ConfigurationError(f"switch address {text!r}: {error}. Remedy: {_FORM.format(DEFAULT)}") from None
-        legal = url.scheme in SCHEMES and url.hostname and port is not None and url.path in ("", "/")
+        legal = find_scheme(url.scheme) is not None and url.hostname and port is not None and url.path in ("", "/")
         if not legal or not text.isprintable() or url.hostname is None or port is None:
             raise ConfigurationError(f"switch address {text!r}: expected {either(_FORM)}")
         return cls(url.scheme, url.hostname, port)

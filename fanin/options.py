@@ -148,7 +148,7 @@ class Options:
     `kill=worker:2@step:40`. The grammar is in fanin/faults.py."""
     timeline: str | None = None
     """File that receives a JSON line per reduction and per optimizer step of this worker, with times; `%r` becomes the
-    rank. What `fanin emulate` draws its time lines from."""
+    rank. `fanin emulate` draws its time lines from such files, and `fanin trace` makes a trace of them."""
     metrics: str | None = None
     """Port at which Prometheus finds the metrics of this process's ranks: `:9465` on loopback, `0.0.0.0:9465` for other
     machines, each rank at its number more (docs/watching.md). Needs the extra `metrics`."""

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fanin import plugins
 from fanin.errors import ConfigurationError
 
 
@@ -112,12 +113,25 @@ SCHEMES: dict[str, Scheme] = {
 }
 """The first row is what everything takes that is not told otherwise."""
 
+GROUP = "fanin.schemes"
 DEFAULT = next(iter(SCHEMES))
+
+
+def find_scheme(name: str) -> Scheme | None:
+    """The row of that name, which is entered into the table where another package has it; None: nobody has.
+
+    ConfigurationError, which names the package, for a row that cannot be used.
+    """
+    if name not in SCHEMES:
+        found = plugins.load(GROUP, name, lambda each: isinstance(each, Scheme) and each.name == name)
+        if isinstance(found, Scheme):
+            SCHEMES[name] = found
+    return SCHEMES.get(name)
 
 
 def scheme_of(name: str) -> Scheme:
     """The row of that name; ConfigurationError where there is none."""
-    row = SCHEMES.get(name)
+    row = find_scheme(name)
     if row is None:
         raise ConfigurationError(f"scheme {name!r} is not known here: expected {either()}")
     return row
@@ -130,4 +144,5 @@ def tree_scheme() -> str:
 
 def either(pattern: str = "{}", joint: str = " or ") -> str:
     """All schemes in words: `udp or zmq`."""
-    return joint.join(pattern.format(name) for name in SCHEMES)
+    known = [*SCHEMES, *(name for name in plugins.names(GROUP) if name not in SCHEMES)]
+    return joint.join(pattern.format(name) for name in known)

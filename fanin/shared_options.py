@@ -67,6 +67,7 @@ VARIABLES: dict[str, str] = {
     "JOB": "of a command",
     "KERNELS": "all kernels give the same bits",
     "KEY_FILE": "of a switch, and of a command",
+    "LOG": "the log of this process",
 }
 """Variables of the environment that are no options; none of them is shared by ranks."""
 

@@ -73,6 +73,9 @@ _NUMBERS = {
     "end": ("time",),
 }
 """By kind of line, the fields that are read as numbers."""
+_LATER_NUMBERS = ("decoding_s", "ticket", "rank", "restart", "size", "unix_s")
+_LATER_TEXTS = ("job", "host", "clock")
+"""Fields that files of earlier versions have not."""
 
 
 def _is_legal(line: dict[str, Any]) -> bool:
@@ -82,6 +85,8 @@ def _is_legal(line: dict[str, Any]) -> bool:
         numbers is not None
         and all(_is_number(line.get(name)) for name in numbers)
         and (kind != "end" or _are_counters(line.get("counters")))
+        and all(_is_number(line.get(name, 0)) for name in _LATER_NUMBERS)
+        and all(isinstance(line.get(name, ""), str) for name in _LATER_TEXTS)
     )
 
 

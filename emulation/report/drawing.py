@@ -9,6 +9,7 @@ import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -92,6 +93,8 @@ class Plot:
     draw: Callable[[Canvas], None]
     height_in: float = 3.4
     narrow_height_in: float = 3.6
+    width_in: float = WIDE_IN
+    """Width of the wide one."""
 
     def svg(self, *, narrow: bool) -> str:
         """The `svg` element, its colours CSS variables and its letters the page's."""
@@ -110,8 +113,12 @@ class Plot:
         )
         return out.getvalue()
 
+    def save(self, path: Path) -> None:
+        """Write the wide one on paper to a file, in the format that its suffix names."""
+        self._figure(LIGHT, narrow=False).savefig(path, dpi=PNG_DPI, facecolor=LIGHT.paper)
+
     def _figure(self, palette: Palette, *, narrow: bool) -> Figure:
-        size = (NARROW_IN, self.narrow_height_in) if narrow else (WIDE_IN, self.height_in)
+        size = (NARROW_IN, self.narrow_height_in) if narrow else (self.width_in, self.height_in)
         letters = 10.5 if narrow else 9.5
         with mpl.rc_context({"font.size": letters, "axes.titlesize": letters, "text.color": palette.ink}):
             figure = Figure(figsize=size, layout="constrained")

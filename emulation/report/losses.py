@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fanin.emulation.report.drawing import Canvas, Plot
 from fanin.records.record import RunRecord, SwitchRecord
@@ -20,11 +20,11 @@ DROPPED = "dropped_"
 
 
 def plots(record: RunRecord) -> list[Plot]:
-    """Per worker, and over time as the switch saw it; what was not counted is left out."""
+    """Per worker, and over time as the switch saw it; what was not counted, or never happened, is left out."""
     made = []
-    if any("retransmissions" in worker.counters for worker in record.workers):
+    if any(worker.counters.get(name) for worker in record.workers for name in WORKER_COUNTERS):
         made.append(_per_worker(record))
-    sampled = [switch for switch in record.switches if len(switch.samples) > 1]
+    sampled = [switch for switch in record.switches if len(switch.samples) > 1 and _counters_seen(switch)]
     if sampled:
         made.append(_over_time(record, sampled))
     return made
@@ -40,7 +40,7 @@ def retransmissions(record: RunRecord) -> float | None:
 def _per_worker(record: RunRecord) -> Plot:
     def draw(canvas: Canvas) -> None:
         (axes,) = canvas.axes()
-        shown = [name for name in WORKER_COUNTERS if any(name in worker.counters for worker in record.workers)]
+        shown = [name for name in WORKER_COUNTERS if any(worker.counters.get(name) for worker in record.workers)]
         height = 0.8 / len(shown)
         for index, name in enumerate(shown):
             places = [row + (index - (len(shown) - 1) / 2) * height for row in range(len(record.workers))]
@@ -51,6 +51,7 @@ def _per_worker(record: RunRecord) -> Plot:
         axes.set_xlim(left=0)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("packets")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         canvas.legend(axes)
 
@@ -79,6 +80,7 @@ def _over_time(record: RunRecord, switches: Sequence[SwitchRecord]) -> Plot:
         axes.set_xlabel("seconds")
         axes.set_ylabel("packets so far")
         axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         canvas.legend(axes, columns=3)
 
@@ -87,6 +89,7 @@ def _over_time(record: RunRecord, switches: Sequence[SwitchRecord]) -> Plot:
 
 
 def _counters_seen(switch: SwitchRecord) -> list[str]:
-    """Duplicates always; drops where there were any."""
+    """Duplicates and drops, where there were any."""
     last = switch.samples[-1].counters
-    return [*SWITCH_COUNTERS, *sorted(name for name, count in last.items() if name.startswith(DROPPED) and count)]
+    duplicates = [name for name in SWITCH_COUNTERS if last.get(name)]
+    return [*duplicates, *sorted(name for name, count in last.items() if name.startswith(DROPPED) and count)]

@@ -11,8 +11,11 @@ import jinja2
 from markupsafe import Markup
 
 from fanin.emulation.report import learning, links, losses, measured, quantities, timeline
+from fanin.emulation.report.comparing import verdict
 from fanin.emulation.report.drawing import Plot, bytes_label, rate_label, time_label
 from fanin.emulation.report.palette import style_sheet
+from fanin.emulation.report.steady import median_step_s
+from fanin.emulation.report.story import story
 from fanin.records.record import Progress, RunRecord, Scalar
 
 PARTS = (measured, quantities, learning, links, timeline, losses)
@@ -21,7 +24,14 @@ PARTS = (measured, quantities, learning, links, timeline, losses)
 MAX_OPEN_LINES = 16
 """A longer table is folded: the plots say the same."""
 MISSING = "–"
-KINDS = {"emulate": "emulated cluster", "bench": "benchmark", "compose": "containers", "demo": "demo"}
+KINDS = {
+    "emulate": "emulated cluster",
+    "bench": "benchmark",
+    "compose": "containers",
+    "demo": "demo",
+    "job": "job",
+    "comparison": "two runs",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +88,7 @@ def render(record: RunRecord, plots: list[Plot]) -> str:
         figures=list(head_figures(record)),
         plots=drawn,
         tables=[table for table in tables_of(record) if table.lines],
+        story=verdict(record) if record.kind == "comparison" else story(record),
         settings=[setting_label(name, value) for name, value in record.settings.items()],
         started=moment_label(record.started),
         kind=KINDS[record.kind],
@@ -86,9 +97,12 @@ def render(record: RunRecord, plots: list[Plot]) -> str:
 
 def head_figures(record: RunRecord) -> Iterator[Figure]:
     """Yield the figures at the top of the page."""
-    yield Figure("took", time_label(record.duration_s))
+    if record.kind != "comparison":
+        yield Figure("took", time_label(record.duration_s))
     if record.workers:
         yield Figure("workers", str(len(record.workers)))
+    if (step_s := median_step_s(record)) is not None:
+        yield Figure("median step", time_label(step_s))
     accuracies = learning.final_accuracies(record)
     for label, accuracy in list(accuracies.items())[:3]:
         yield Figure(f"accuracy, {label}" if label else "accuracy at the end", f"{accuracy:.1%}")

@@ -16,8 +16,8 @@ ROW_IN, FRAME_IN = 0.34, 0.95
 
 
 def percent_label(value: float, _: object = None) -> str:
-    """A share as a label: `88%`."""
-    return f"{value:.0%}"
+    """A share as a label: `88%`; one of a few percent or less with two digits: `0.016%`."""
+    return f"{value:.0%}" if value >= 0.1 or not value else f"{value * 100:.2g}%"
 
 
 LABELS: dict[str, Callable[..., str]] = {"s": time_label, "bit/s": rate_label, "share": percent_label}

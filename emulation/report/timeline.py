@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from fanin.emulation.report.drawing import Canvas, Plot, time_label
+from fanin.emulation.report.steady import ACTIVITIES, steady_spans, waited_s
 from fanin.records.record import Activity, RunRecord, Span, WorkerRecord
 
-ACTIVITIES: tuple[Activity, ...] = ("compute", "quantize", "send", "wait")
 COLOURS: dict[Activity, int] = {"compute": 0, "quantize": 3, "send": 2, "wait": 1}
 """Index of the series colour."""
 SPANS_SHOWN = 40
@@ -34,22 +34,13 @@ def plots(record: RunRecord) -> list[Plot]:
     return made
 
 
-def waited_s(workers: list[WorkerRecord]) -> dict[int, float]:
-    """By rank: how long the other workers waited while its contributions were the last to come."""
-    total: dict[int, float] = defaultdict(float)
-    for worker in workers:
-        for span in worker.spans:
-            if span.activity == "wait" and span.waited_for and span.waited_for[0] != worker.rank:
-                total[span.waited_for[0]] += span.end_s - span.start_s
-    return dict(total)
-
-
 def window_of(workers: list[WorkerRecord]) -> tuple[float, float]:
-    """Start and end of the part that is shown: all of a short run, else the middle of it."""
-    starts = sorted(span.start_s for worker in workers for span in worker.spans)
+    """Start and end of the part that is shown: all of a short run but its start-up, else the middle of it."""
+    spans = [span for worker in workers for span in steady_spans(worker)]
+    starts = sorted(span.start_s for span in spans)
     shown = SPANS_SHOWN * len(workers)
     if len(starts) <= shown:
-        return starts[0], max(span.end_s for worker in workers for span in worker.spans)
+        return starts[0], max(span.end_s for span in spans)
     first = (len(starts) - shown) // 2
     return starts[first], starts[first + shown]
 
@@ -70,7 +61,8 @@ def _timeline(workers: list[WorkerRecord]) -> Plot:
         canvas.legend(axes)
 
     caption = (
-        "Upper half of a row: computing. Lower half: quantizing, sending, and waiting for results; a number is the "
+        "Upper half of a row: computing. Lower half: quantizing, sending, and waiting for results, their decoding "
+        "included; a number is the "
         f"rank whose contributions came last. Shown: {time_label(end_s - start_s)} out of the middle of the run."
     )
     height = 1.1 + 0.42 * len(workers)
@@ -124,14 +116,17 @@ def _shares(workers: list[WorkerRecord]) -> Plot:
         canvas.legend(axes)
 
     height = 1.1 + 0.34 * len(workers)
-    caption = "Of the time that was recorded, over the whole run. Communication that overlaps computing counts twice."
+    caption = (
+        "Of the time that was recorded, the first and the last step left out. Communication that overlaps computing "
+        "counts as communication."
+    )
     return Plot("shares", "Where the time went", caption, draw, height, height + 0.5)
 
 
 def shares_of(worker: WorkerRecord) -> Iterator[tuple[Activity, float]]:
-    """Each activity's share of all that was recorded of a worker."""
+    """Each activity's share of all that was recorded of a worker, start-up apart."""
     seconds: dict[Activity, float] = defaultdict(float)
-    for span in worker.spans:
+    for span in steady_spans(worker):
         seconds[span.activity] += span.end_s - span.start_s
     total = sum(seconds.values())
     for activity in ACTIVITIES:

@@ -18,7 +18,7 @@ from fanin.emulation.simulator.rule import Rule
 from fanin.emulation.simulator.scenario import MOVES, JobPlan
 from fanin.emulation.simulator.switch_host import Note, SwitchHost
 from fanin.emulation.simulator.violations import AgreementError, ConservationError
-from fanin.emulation.simulator.worker import RESTART_S, Phase, Process
+from fanin.emulation.simulator.worker import RESTART_S, Phase, Process, StepWatcher
 from fanin.host.stale.account import Account, UnbalancedError, check_balance
 from fanin.numerics.reduction import Element, lanes_number
 from fanin.protocol import control
@@ -53,6 +53,7 @@ class SimulatedJob:
         self.worker_type = worker_type
         self.dice = dice
         self.note = note
+        self.step_watchers: list[StepWatcher] = []
         self.complete = False
         self.attempts = 0
         """Generations in which at least one worker was admitted and failed, or that finished."""

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from fanin.emulation.simulator.links import Link
 from fanin.errors import ConfigurationError
-from fanin.host.stale.policies import POLICIES
+from fanin.host.stale.policies import policy_class
 from fanin.numerics.reduction import lanes_number
 from fanin.protocol import strict
 from fanin.protocol.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
@@ -168,8 +168,8 @@ class JobPlan:
         check(8 <= self.words_per_packet <= 16_000, f"job: words_per_packet = {self.words_per_packet}")
         check(self.on_worker_loss in ("raise", "continue"), f"job: on_worker_loss = {self.on_worker_loss!r}")
         check(self.element in ("int32", "float32"), f"job: element {self.element!r} is neither int32 nor float32")
-        known = ", ".join(map(repr, POLICIES))
-        check(self.policy is None or self.policy in POLICIES, f"job: policy {self.policy!r}; expected one of {known}")
+        if self.policy is not None:
+            policy_class(self.policy)  # raises ConfigurationError where there is none
         check(0 <= self.short < self.words_per_packet, f"job: short = {self.short} of {self.words_per_packet} words")
         check(1 <= self.steady_steps <= 100_000, f"job: steady_steps = {self.steady_steps}; must be in 1..100000")
         floating = self.element == "float32"

@@ -56,6 +56,16 @@ class Phase(enum.Enum):
     LEAVING = enum.auto()
 
 
+class StepWatcher(Protocol):
+    """Sees the steps of workers begin and end."""
+
+    def step_begun(self, process: Process, step: int) -> None:
+        """The worker has submitted the array of a step, or its pass."""
+
+    def step_done(self, process: Process, step: int) -> None:
+        """The worker has the step's result."""
+
+
 class Launcher(Protocol):
     """The owner of a job's processes: it starts them, gives them work and hears of their ends (job.py)."""
 
@@ -67,6 +77,7 @@ class Launcher(Protocol):
     dice: random.Random
     note: Note
     complete: bool
+    step_watchers: list[StepWatcher]
 
     @property
     def name(self) -> str:
@@ -311,6 +322,8 @@ class Process:
         plan = self.job.plan
         array = np.array(self.job.inputs(self.rank, step))
         self._arrays[step] = array
+        for watcher in self.job.step_watchers:
+            watcher.step_begun(self, step)
         if plan.collective != "all_reduce":
             self._machine.submit(self.job.rule.reduction(self.rank, step, array))
             self._submitted += 1
@@ -342,6 +355,8 @@ class Process:
         if isinstance(event, ReductionDone):
             step = event.ticket - 1 + self._first_step
             self.job.check_result(self, step, self._arrays.pop(step))
+            for watcher in self.job.step_watchers:
+                watcher.step_done(self, step)
             self._done += 1
             if self.stale_work is not None:
                 self.stale_work.round_over()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 import fanin
-from fanin import open_files
+from fanin import json_log, open_files
 from fanin.build_commit import build_commit
 from fanin.cli import (
     advise,
@@ -28,6 +29,7 @@ from fanin.cli import (
     stats,
     switch,
     top,
+    trace,
     tune,
 )
 from fanin.cli.epilogs import STATUS, epilog
@@ -46,6 +48,7 @@ for command in (
     report.report,
     simulate.simulate,
     conformance.conformance,
+    trace.trace,
 ):
     app.command(epilog=epilog(command.__name__))(command)
 app.command(epilog=epilog("rank"), context_settings={"allow_interspersed_args": False})(rank.rank)
@@ -69,6 +72,7 @@ def root(
 ) -> None:
     """In-network aggregation for data-parallel training."""
     open_files.require()
+    json_log.configure(os.environ)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin.cli.numbers import number_of_64_bits
 from fanin.cli.switch import (
     SwitchKeyFile,
     TlsCa,
@@ -41,11 +42,19 @@ def controller(
         Path | None, typer.Option(metavar="FILE", help="Loaded unless it runs already; default: what is on the device.")
     ] = None,
     p4info: Annotated[Path | None, typer.Option(metavar="FILE", help="The program's P4Info, in text form.")] = None,
-    device_id: Annotated[int, typer.Option(min=0, max=2**64 - 1, help="P4Runtime's number of the device.")] = 0,
-    election_id: Annotated[int, typer.Option(min=1, max=2**64 - 1, help="The highest is in charge.")] = 1,
+    device_id: Annotated[
+        int, typer.Option(parser=number_of_64_bits, metavar="NUMBER", help="P4Runtime's number of the device.")
+    ] = 0,
+    election_id: Annotated[
+        int, typer.Option(parser=number_of_64_bits, metavar="NUMBER", help="The highest is in charge.")
+    ] = 1,
     flood: Annotated[str, typer.Option(metavar="PORTS", help="Ports that unknown destinations go to: 1,2,3.")] = "",
-    parent: Annotated[str | None, typer.Option(metavar="udp://HOST:PORT", help="Be a leaf of that switch.")] = None,
-    parent_port: Annotated[int, typer.Option(min=1, max=509, help="The device's port towards the parent.")] = 1,
+    parent: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Be a leaf of that switch, udp://HOST:PORT.")
+    ] = None,
+    parent_port: Annotated[
+        int, typer.Option(min=1, max=509, metavar="PORT", help="The device's port towards the parent.")
+    ] = 1,
     parent_mac: Annotated[
         str | None, typer.Option(metavar="MAC", help="The parent's, or its next hop's. Default: as the emulator's.")
     ] = None,

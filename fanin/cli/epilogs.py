@@ -36,7 +36,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "mpirun -n 4 fanin rank python train.py",
         "srun -N 2 -n 4 fanin rank python train.py",
     ),
-    "report": ("fanin report run.json", "fanin report run.json --html report.html --png plots"),
+    "report": (
+        "fanin report run.json",
+        "fanin report run.json --html report.html --png plots",
+        "fanin report timeline-*.jsonl",
+        "fanin report before.json --against after.json",
+    ),
+    "trace": (
+        "fanin trace timeline-*.jsonl",
+        "fanin trace timeline-0.jsonl timeline-1.jsonl --out job.json",
+        "fanin trace --scenario calm --step 2 --out step.json --replay step.svg",
+    ),
     "conformance": (
         "fanin conformance udp://10.0.0.1:4919 --words 64",
         "fanin conformance --seeds 20 -- fanin switch --bind 127.0.0.1:0",
@@ -80,7 +90,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sudo fanin p4 run router.json --p4info router.p4info.txtpb --port 1=veth0,2=veth1",
         "fanin p4 run --port 1=udp:127.0.0.1:5001 --p4runtime 127.0.0.1:9559 --device-id 1",
     ),
-    "trace": (
+    "p4 trace": (
         "fanin p4 trace capture.pcap --program router.json --p4info router.p4info.txtpb --entries entries.txtpb",
         "fanin p4 trace 0200c0a80001020000000001080045000014 --p4runtime 127.0.0.1:9559 --port 2",
     ),
@@ -108,7 +118,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "fairness": ("sudo fanin bench fairness --rate 100mbit",),
 }
-"""By command, as they are typed."""
+"""By command, as they are typed; with its group where two groups have one of that name."""
 
 STATUS = f"Exit status: {'; '.join(f'{status}: {meaning}' for status, meaning in PROMISED.items())}."
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanin.cli.epilogs import epilog
+from fanin.cli.numbers import number_of_64_bits
 from fanin.cli.p4_deploy import deploy
 from fanin.cli.p4_serving import until_a_signal
 from fanin.cli.switch import TlsCa, TlsCertificate, TlsKey, load_p4, tls_files, where
@@ -40,7 +41,9 @@ CommandFile = Annotated[
     typer.Option(metavar="FILE", help="Carried out behind --entries: commands of BMv2's simple_switch_CLI."),
 ]
 CpuPort = Annotated[int, typer.Option(min=0, max=510, help="The port behind which the control plane is.")]
-DeviceId = Annotated[int, typer.Option(min=0, max=2**64 - 1, help="The device's number in P4Runtime.")]
+DeviceId = Annotated[
+    int, typer.Option(parser=number_of_64_bits, metavar="NUMBER", help="The device's number in P4Runtime.")
+]
 At = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the device serves P4Runtime.")]
 
 
@@ -64,7 +67,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='Numbers of names, for types that p4runtime_translation makes strings: {"TYPE or URI": {"eth0": 1}}.',
+            help='Numbers of names, for types that P4Runtime translates to strings: {"TYPE or URI": {"eth0": 1}}.',
         ),
     ] = None,
     pcap: Annotated[
@@ -217,7 +220,7 @@ def bmv2(
 
 
 app.command(epilog=epilog("run"))(run)
-app.command(epilog=epilog("trace"))(trace)
+app.command(epilog=epilog("p4 trace"))(trace)
 app.command(epilog=epilog("slots"))(slots)
 app.command(epilog=epilog("vectors"))(vectors)
 app.command(epilog=epilog("deploy"))(deploy)

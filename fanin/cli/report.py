@@ -1,25 +1,70 @@
-"""`fanin report`: the page of a run, from its saved record."""
+"""`fanin report`: the page of a run, from its saved record or from what its ranks wrote; or of two, side by side."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fanin.cli import extras, output
+from fanin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from fanin.records.record import RunRecord
+
+MAX_FIRST_LINE_BYTES = 1 << 16
 
 
 def report(
-    record: Annotated[Path, typer.Argument(help="What emulate or bench wrote with --record.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="A record (--record), or the files that FANIN_TIMELINE's ranks wrote."),
+    ],
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Files of a second run, to set beside the first; again for each file."),
+    ] = None,
     html: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
     png: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The plots as pictures, too.")] = None,
+    names: Annotated[
+        str, typer.Option(metavar="ONE,OTHER", help="Names of two runs that are compared.")
+    ] = "before,after",
 ) -> None:
-    """Draw a saved record again: one HTML page that needs nothing but itself."""
+    """Make the page of a run, or of two side by side: one HTML file that needs nothing but itself."""
     extras.require("plot", "`fanin report`")
     output.check(html)
     from fanin.emulation.report import write_report
-    from fanin.records.record import RunRecord
 
-    for path in write_report(RunRecord.read(record), html, png):
+    record = read_run(files)
+    if against:
+        from fanin.emulation.report.comparing import compared
+
+        one, comma, other = names.partition(",")
+        if not (one and comma and other and one != other):
+            raise ConfigurationError(f"--names {names!r}: expected two different names, as in before,after")
+        record = compared(record, read_run(against), (one, other))
+    for path in write_report(record, html, png):
         print(path)
+
+
+def read_run(files: list[Path]) -> RunRecord:
+    """The record that one file has, or that is made of the files of a job's ranks."""
+    if len(files) == 1 and not is_timeline(files[0]):
+        from fanin.records.record import RunRecord
+
+        return RunRecord.read(files[0])
+    from fanin.emulation.tracing.records import record_of_files
+
+    return record_of_files(files, output.command_line())
+
+
+def is_timeline(file: Path) -> bool:
+    """Whether the first line is one of FANIN_TIMELINE's."""
+    try:
+        with file.open("rb") as opened:
+            first = json.loads(opened.readline(MAX_FIRST_LINE_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and first.get("kind") == "start"

@@ -13,7 +13,7 @@ import typer
 
 from fanin.addresses import SwitchAddress
 from fanin.cli.asking import WHERE, KeyFile, Switches, addresses_of
-from fanin.cli.watch_tables import finding_lines, rank_table
+from fanin.cli.watch_tables import finding_lines, rank_table, share_table
 from fanin.errors import FaninError
 from fanin.options import Options
 from fanin.protocol import control
@@ -104,7 +104,8 @@ def render(answer: control.Stats | FaninError, address: SwitchAddress) -> Group:
         parts.append(Text(answer.parent.text))
     parts.append(_data_table(answer))
     parts.append(_jobs_table(answer) if answer.jobs else Text(_count(answer)))
-    parts += [table for job in rates(None, answer) if (table := rank_table(job)) is not None]
+    tables = [make(job) for job in rates(None, answer) for make in (rank_table, share_table)]
+    parts += [table for table in tables if table is not None]
     parts += [Text(f"{job.name}: {who}") for job in answer.jobs if (who := absent(job))]
     parts += [Text(f"{job.name}: {how}") for job in answer.jobs if (how := rings(job))]
     if refused:

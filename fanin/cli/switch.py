@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from fanin import plugins
 from fanin.addresses import SwitchAddress, check_brackets
 from fanin.cli.metrics import exporter
+from fanin.cli.numbers import number_of_64_bits
 from fanin.errors import ConfigurationError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.options import Options
 from fanin.protocol.control import DEFAULT_PORT, Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
-from fanin.schemes import DEFAULT, SCHEMES, either, tree_scheme
+from fanin.schemes import DEFAULT, SCHEMES, either, find_scheme, tree_scheme
 from fanin.switch_size import DEFAULT_SOURCE_SHARE, flows_like, flows_of, memory_of, slot_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from fanin.switch.p4runtime.server.server import TlsFiles
     from fanin.switch.service.service import SwitchService
 
+TARGETS = "fanin.targets"
+"""Group of entry points for targets of other packages."""
 KEY_CHARACTERS = 40
 """Length of a CURVE key in Z85."""
 
@@ -67,7 +71,9 @@ def switch(
     native: Annotated[
         bool | None, typer.Option("--native/--twin", help="The C++ engine or an error, or the Python twin.")
     ] = None,
-    data: Annotated[str, typer.Option(help=f"What carries data: {either()}, or several with commas.")] = DEFAULT,
+    data: Annotated[
+        str, typer.Option(help=f"What carries data: {' or '.join(SCHEMES)}, or several with commas.")
+    ] = DEFAULT,
     curve_keys: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Encrypt control and zmq data; the file is made if need be.")
     ] = None,
@@ -85,9 +91,14 @@ def switch(
     shared_memory: Annotated[bool, typer.Option(help="Offer it to workers on this machine, beside sockets.")] = True,
     parent: Annotated[
         str | None,
-        typer.Option(metavar="udp://HOST:PORT", help="Be a leaf of that switch."),
+        typer.Option(metavar="ADDRESS", help="Be a leaf of that switch, udp://HOST:PORT."),
     ] = None,
-    target: Annotated[str, typer.Option(help="software, or p4: the compiled P4 program in its emulator.")] = "software",
+    target: Annotated[
+        str,
+        typer.Option(
+            help="software; p4: the compiled P4 program in its emulator; or one that a package has registered."
+        ),
+    ] = "software",
     program: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --target p4: a program that p4c-bm2-ss compiled.")
     ] = None,
@@ -99,7 +110,10 @@ def switch(
         ),
     ] = None,
     device_id: Annotated[
-        int | None, typer.Option(min=0, max=2**64 - 1, help="With --p4runtime: the device's number there. Default: 0.")
+        int | None,
+        typer.Option(
+            parser=number_of_64_bits, metavar="NUMBER", help="With --p4runtime: the device's number there. Default: 0."
+        ),
     ] = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -141,7 +155,7 @@ def switch(
         schemes=_schemes(data)
         if artefacts is None and parent is None
         else (DEFAULT if parent is None else tree_scheme(),),
-        data=None if artefacts is None else _emulated(artefacts),
+        data=_opening(target) if artefacts is None else _emulated(artefacts),
         curve=_keys(curve_keys),
         curve_clients=_clients(curve_clients, curve_keys),
         operator_key=operator_key(key_file, quiet),
@@ -169,11 +183,19 @@ def _artefacts(target: str, program: Path | None, p4info: Path | None, p4runtime
     """The program to run; None for the software switch."""
     if target == "p4":
         return cast("Artefacts", load_p4().Artefacts.read(program, p4info))
-    if target != "software":
-        raise ConfigurationError(f"--target {target!r}: must be software or p4")
+    if target != "software" and _opening(target) is None:
+        known = ", ".join(["software", "p4", *plugins.names(TARGETS)])
+        raise ConfigurationError(f"--target {target!r}: must be one of {known}")
     if program is not None or p4info is not None or p4runtime is not None:
         raise ConfigurationError("--program, --p4info and --p4runtime are for --target p4")
     return None
+
+
+def _opening(target: str) -> Callable[[str, int], DataPlane] | None:
+    """The function that opens the data plane of another package's target; None for a target of fanin's own."""
+    if target == "software":
+        return None
+    return cast("Callable[[str, int], DataPlane] | None", plugins.load(TARGETS, target, callable))
 
 
 def load_p4() -> ModuleType:
@@ -264,7 +286,7 @@ def where(bind: str, option: str = "--bind") -> tuple[str, int]:
 
 def _schemes(data: str) -> tuple[Scheme, ...]:
     wanted = {part.strip() for part in data.split(",")}
-    if not wanted or wanted - set(SCHEMES):
+    if not wanted or any(find_scheme(name) is None for name in wanted):
         raise ConfigurationError(f"--data {data!r}: must be {either(joint=', ')} or {either(joint=',')}")
     return tuple(scheme for scheme in SCHEMES if scheme in wanted)
 

@@ -13,7 +13,7 @@ import typer
 
 from fanin.addresses import SwitchAddress
 from fanin.cli.asking import WHERE, KeyFile, Switches, addresses_of
-from fanin.cli.watch_tables import as_json, finding_lines, job_line, rank_table
+from fanin.cli.watch_tables import as_json, finding_lines, job_line, rank_table, share_table
 from fanin.errors import FaninError
 from fanin.options import Options
 from fanin.protocol.control import Stats
@@ -79,8 +79,7 @@ def view(addresses: Sequence[SwitchAddress], before: Answers, after: Answers) ->
             parts.append(Text(f"{last.job_count or 'no'} job{'s' * (last.job_count != 1)}{which}"))
         for job, report in zip(rates(_stats(first), last), last.jobs, strict=True):
             parts.append(Text(job_line(job, report)))
-            if (table := rank_table(job)) is not None:
-                parts.append(table)
+            parts += [table for make in (rank_table, share_table) if (table := make(job)) is not None]
     heard, pairs = _heard(addresses, before, after)
     parts += finding_lines(findings(*pairs), heard) or [Text("nothing holds a job up")]
     return Group(*parts)

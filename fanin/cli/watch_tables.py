@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fanin.addresses import SwitchAddress
 from fanin.protocol.control import JobReport, Stats
 from fanin.watching.findings import Finding
-from fanin.watching.rates import JobRates, RankRates
+from fanin.watching.rates import JobRates, RankRates, TimeShares
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -29,6 +29,20 @@ def rank_table(job: JobRates) -> FigureTable | None:
     table = FigureTable(f"{job.name}: ranks", HEADINGS, left=("process",))
     for rank in job.ranks:
         table.add(*_cells(rank))
+    return table
+
+
+def share_table(job: JobRates) -> FigureTable | None:
+    """A row per rank with how it spends its time; None where none has given an account of it."""
+    from fanin.emulation.figures import FigureTable
+
+    if not any(rank.shares for rank in job.ranks):
+        return None
+    names = [each.name for each in dataclasses.fields(TimeShares)]
+    table = FigureTable(f"{job.name}: shares of time", ("rank", *names))
+    for rank in job.ranks:
+        shares = rank.shares
+        table.add(str(rank.rank), *("-" if shares is None else f"{getattr(shares, name):.1%}" for name in names))
     return table
 
 

@@ -21,7 +21,8 @@ Rules of this file
                                    <-  Admitted: what the job is, and this rank's token      | Refused
     HELLO over the data path ...
     Join                           ->  Started: every rank's data path works               | Refused
-    ... the job runs; control is silent ...
+    ... the job runs; control is silent, but for ...
+    Spent (every SPENT_INTERVAL_S)  ->  Noted        (a rank's account of its time: `fanin top`, `fanin stats`)
     Join  (of a rank that was lost, in a job that goes on without) -> Admitted(running) ... Started
     Leave                          ->  Left          (BYE on the data path comes first; this is for what BYE cannot say)
     Ask                            ->  Stats         (`fanin stats`, `fanin doctor`)
@@ -59,6 +60,8 @@ JOIN_LEASE_S = 4.0
 """A waiting worker that is silent for this long is forgotten: eight repetitions."""
 MAX_MESSAGE_BYTES = 1 << 16
 """Longest message a controller reads: a Join has about 500 bytes."""
+SPENT_INTERVAL_S = 1.0
+"""A rank tells how it has spent its time at most this often, where its engine counts that."""
 SUCCESSOR = "~"
 """Between the name of a job that has gone on without some shards and the number of the job that it goes on as."""
 DECIDED_AT = "@"
@@ -442,6 +445,41 @@ class Tuned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """How a rank has spent its time since it joined, by its own account. Microseconds, all of which only grow."""
+
+    age_us: int
+    """The whole time since it joined."""
+    communicating_us: int
+    """Time for which a sum was under way; the rest is computing."""
+    quantizing_us: int
+    """Processor time, over all threads, as what follows is: for making packets."""
+    sending_us: int
+    """In sending system calls."""
+    decoding_us: int
+    """For results that came."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """How the rank has spent its time so far."""
+
+    job: str
+    rank: int
+    nonce: str
+    """The nonce of its Join."""
+    spending: Spending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noted:
+    """The account has come."""
+
+    job: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
     """One rank of one job. States: missing, waiting, joined, registered, lost, left."""
 
@@ -451,6 +489,8 @@ class MemberReport:
     counters: dict[str, int] = dataclasses.field(default_factory=dict)
     """Counts of this rank alone (switch/machine/member_tally.py); empty for one behind a leaf, and at a target that
     counts by job only."""
+    spending: Spending | None = None
+    """The rank's own account, as of up to SPENT_INTERVAL_S ago; None where its engine keeps none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -543,10 +583,10 @@ class Stats:
     """Whether `jobs` has all of them: with the switch's own key. Otherwise it has those of the key that asks."""
 
 
-Request = Join | Leave | Explain | Regroup | Ask | Tune | Enlist | Attach
+Request = Join | Leave | Explain | Regroup | Ask | Tune | Enlist | Attach | Spent
 Reply = (
     Waiting | Admitted | Started | Refused | Left | Explanation | Regrouped | Stats | Tuned | Relayed | Attached
-    | Challenge
+    | Challenge | Noted
 )  # fmt: skip
 Message = Request | Reply
 

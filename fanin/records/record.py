@@ -2,7 +2,8 @@
 
 Rules
 -----
-* Times are seconds since the start of the run, on one clock for all workers (they are on one machine).
+* Times are seconds since the start of the run, on one clock for all workers (they are on one machine, or their clocks
+  were aligned).
 * Whoever writes a record fills in what was measured. A part that was not measured is empty or None, never invented.
 * A record is read strictly: an unknown or missing field, or one of another type, is a ConfigurationError. A reader
   takes its own `VERSION` only.
@@ -28,7 +29,7 @@ PROCESSORS_BUSY, LINKS_BUSY = 0.9, 0.9
 MAX_SPANS = 20_000
 """Spans of one worker. A longer run keeps the first ones and says so in `notes`."""
 
-Kind = Literal["emulate", "bench", "compose", "demo"]
+Kind = Literal["emulate", "bench", "compose", "demo", "job", "comparison"]
 Activity = Literal["compute", "quantize", "send", "wait"]
 Scalar = str | int | float | bool | None
 

@@ -96,6 +96,8 @@ WORKER = (
     Source("srtt_us", "round_trip_seconds", "smoothed round trip to the switch, the longest of a flow", US, "gauge"),
     Source("packing_us", "packing_seconds_total", "processor time spent quantizing", US),
     Source("socket_send_us", "sending_seconds_total", "processor time spent in sending system calls", US),
+    Source("decoding_us", "decoding_seconds_total", "processor time spent on results that came", US),
+    Source("communicating_us", "communicating_seconds_total", "time for which a sum was under way", US),
     Source("path_suspected", "path_suspected", "1 while long packets are lost and short ones pass", kind="gauge"),
 )
 """By counter of a rank's engine (Session.counters)."""

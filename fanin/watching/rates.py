@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fanin.protocol.control import JobReport, MemberReport, Stats
+from fanin.protocol.control import JobReport, MemberReport, Spending, Stats
 
 TURNAROUND = "turnaround_"
 """Prefix of the counters of a rank's turnarounds; the rest is the bucket's bound in microseconds."""
@@ -18,6 +18,19 @@ TURNAROUND_QUANTILE = 0.25
 the program in it is longer than those of the path."""
 MIN_TURNAROUNDS = 8
 """Number of turnarounds below which they tell nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeShares:
+    """Shares of a rank's time in 0..1, which add up to 1, by its own account."""
+
+    compute: float
+    """No sum was under way."""
+    quantize: float
+    send: float
+    wait: float
+    """A sum was under way, and no thread of the engine was busy with it."""
+    decode: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +62,8 @@ class RankRates:
     """Time from a result to the next contribution to the slot while it sends without a pause, rounded up to a power of
     two of microseconds; None: there were too few."""
     bytes_in_per_s: float = 0.0
+    shares: TimeShares | None = None
+    """How the rank has spent the time between its last accounts; None: it has given none since."""
 
     @property
     def host(self) -> str:
@@ -124,7 +139,29 @@ def _rank(before: MemberReport | None, after: MemberReport, seconds: float, roun
         marks_share=_share(counts.get("marks", 0), sent - lost_up),
         turnaround_s=_turnaround_s(counts),
         bytes_in_per_s=counts.get("bytes_in", 0) / seconds,
+        shares=time_shares(None if before is None else before.spending, after.spending),
     )
+
+
+def time_shares(before: Spending | None, after: Spending | None) -> TimeShares | None:
+    """Shares of the time between two accounts of a rank; without an earlier one, or where it began anew, of all of it.
+
+    Processor time beyond the time for which sums were under way, of several threads at once, is cut in proportion.
+    """
+    if after is None or after == before:
+        return None
+    if before is None or before.age_us > after.age_us:
+        before = Spending(age_us=0, communicating_us=0, quantizing_us=0, sending_us=0, decoding_us=0)
+    whole_us = after.age_us - before.age_us
+    if whole_us <= 0:
+        return None
+    under_way = min(max(after.communicating_us - before.communicating_us, 0) / whole_us, 1.0)
+    names = ("quantizing_us", "sending_us", "decoding_us")
+    spent = [max(getattr(after, name) - getattr(before, name), 0) / whole_us for name in names]
+    scale = min(1.0, under_way / sum(spent)) if sum(spent) > 0 else 0.0
+    quantize, send, decode = (share * scale for share in spent)
+    wait = max(under_way - quantize - send - decode, 0.0)
+    return TimeShares(compute=1.0 - under_way, quantize=quantize, send=send, wait=wait, decode=decode)
 
 
 def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

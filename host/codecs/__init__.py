@@ -13,6 +13,7 @@ import pkgutil
 from collections.abc import Mapping
 from typing import Any
 
+from fanin import plugins
 from fanin.errors import ConfigurationError
 from fanin.host.codecs.codec import Codec
 from fanin.host.codecs.weight_codec import WeightCodec
@@ -33,18 +34,26 @@ def weights_table() -> Mapping[str, type[WeightCodec]]:
 def make(text: str) -> Codec:
     """The codec that "rotated:8" or "low_rank:32:rank=2" names; ConfigurationError says what is wrong with it."""
     name, *given = text.split(":")
-    if name not in table():
-        raise ConfigurationError(f"codec {text!r}: there is no {name!r}, but {', '.join(sorted(table()))}")
-    return table()[name].read(given)
+    found = table().get(name) or _registered("fanin.codecs", name, Codec)
+    if found is None:
+        known = ", ".join(sorted({*table(), *plugins.names("fanin.codecs")}))
+        raise ConfigurationError(f"codec {text!r}: there is no {name!r}, but {known}")
+    return found.read(given)
 
 
 def make_weights(text: str) -> WeightCodec:
     """The codec that "shifted:8" names, or "8", which is the same; ConfigurationError says what is wrong with it."""
     name, *given = ["shifted", text] if text.isascii() and text.isdigit() else text.split(":")
-    if name not in weights_table():
-        known = ", ".join(sorted(weights_table()))
+    found = weights_table().get(name) or _registered("fanin.weight_codecs", name, WeightCodec)
+    if found is None:
+        known = ", ".join(sorted({*weights_table(), *plugins.names("fanin.weight_codecs")}))
         raise ConfigurationError(f"weights = {text!r}: there is no codec {name!r} for weights, but {known}")
-    return weights_table()[name].read(given)
+    return found.read(given)
+
+
+def _registered(group: str, name: str, kind: type[Any]) -> Any:
+    """The codec class that another package has registered under that name (fanin/plugins.py); None: none has."""
+    return plugins.load(group, name, lambda found: isinstance(found, type) and issubclass(found, kind))
 
 
 def _named(kind: type[Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from fanin.errors import ConfigurationError, FaninError, JoinTimeoutError
 from fanin.extension import tag_algorithms
 from fanin.host.codecs import make
 from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
+from fanin.host.session.accounting import accountant
 from fanin.host.session.control import ControlClient
 from fanin.host.session.failures import (
     Membership,
@@ -217,13 +218,13 @@ class _Joining:
             first_base = stands.base + ENTRY_MARGIN
             self._engine.begin(first_base)
         who = replace(self._who, processes=started.processes)
-        engine = self._engine
+        engine, nonce = self._engine, self._request.nonce
         line = Line(
             self._client,
             serves_data=not admitted.data_host,
             heard=lambda: int(engine.counters()["packets_in"]),
+            spent=accountant(engine, who, nonce),
         )
-        nonce = self._request.nonce
         path = self._path
         return Joined(self._engine, spec, who, flows, nonce, line, path, admitted.running, first_base, changes)
 

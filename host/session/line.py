@@ -2,9 +2,10 @@
 
 Rules
 -----
-* Nothing is said over it while the job runs. That it ends tells the switch at once that this process has ended.
+* While the job runs, nothing is said over it but how this rank spends its time, every SPENT_INTERVAL_S, for `fanin top`
+  and `fanin stats`. That it ends tells the switch at once that this process has ended.
 * libzmq connects it anew by itself, for as long as that takes. The switch does not know whose the new connection is, as
-  nothing is said over it: from there on only silence tells it of this rank's death.
+  no Join is said over it: from there on only silence tells it of this rank's death.
 * A connection that ends is a suspicion, as it is for the switch (switch/machine/suspicion.py). Where the port refuses
   another one and nothing comes over the data path for SUSPICION_TIMEOUT_S, the process of the switch has ended.
 * Where data comes all the same, something on the way refuses, as a firewall does. That is logged once, and refusals
@@ -28,8 +29,10 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from fanin.errors import FaninError
 from fanin.host.session.control import ControlClient
 from fanin.host.transports.forking import OwnConnection
+from fanin.protocol.control import SPENT_INTERVAL_S, Refused, Spent
 from fanin.protocol.job import SUSPICION_TIMEOUT_S
 from fanin.transports.numeric import socket_address
 
@@ -46,8 +49,16 @@ log = logging.getLogger("fanin")
 class Line:
     """Owns the client. Any thread may look."""
 
-    def __init__(self, client: ControlClient, *, serves_data: bool, heard: Callable[[], int]) -> None:
-        """`heard`: how many packets have come over the data path so far.
+    def __init__(
+        self,
+        client: ControlClient,
+        *,
+        serves_data: bool,
+        heard: Callable[[], int],
+        spent: Callable[[], Spent | None] = lambda: None,
+    ) -> None:
+        """`heard`: how many packets have come over the data path so far. `spent`: how this rank has spent its time;
+        None where its engine does not count that.
 
         `serves_data`: whether the data path ends where this does. The controller of a switch that is programmed from
         outside may be restarted, and the job goes on.
@@ -61,6 +72,8 @@ class Line:
         self._probe: Probe | None = None
         """Attempt to connect that has been under way since then."""
         self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
+        self._spent: Callable[[], Spent | None] | None = spent
+        self._next_account_s = time.monotonic() + SPENT_INTERVAL_S
         self._packets, self._heard_s = 0, 0.0
         """Packets that had come when it was last looked at, and when there was one more than before."""
         self.is_refused_by_others = False
@@ -83,6 +96,7 @@ class Line:
             if self._closed:
                 return False
             self._read_events(now)
+            self._give_account(now)
             return self.suspects and self._is_gone(now)
         finally:
             self._looking.release()
@@ -109,6 +123,24 @@ class Line:
                     self._packets = self._heard()
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._connected_again()
+
+    def _give_account(self, now: float) -> None:
+        """Tell the switch how this rank spends its time, if it is time to, and the switch takes that."""
+        if self._spent is None or self._ended_s is not None or now < self._next_account_s:
+            return
+        self._next_account_s = now + SPENT_INTERVAL_S
+        try:
+            while (reply := self._client.receive(0.0)) is not None:
+                if isinstance(reply, Refused):
+                    self._spent = None
+                    return
+            account = self._spent()
+        except FaninError:
+            account = None
+        if account is None:
+            self._spent = None
+        else:
+            self._client.send(account)
 
     def _connected_again(self) -> None:
         if self.is_refused_by_others:

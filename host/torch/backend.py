@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
+from fanin import json_log
 from fanin.errors import ConfigurationError
 from fanin.host.torch.collectives import (
     group_resources,
@@ -46,6 +47,7 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
     Raises ConfigurationError for options that are none of ours, and what FaninProcessGroup raises.
     """
     global _world_options
+    json_log.configure(os.environ)
     global_ranks = list(backend_options.global_ranks_in_group)
     world = _present_world() if global_ranks else None
     options = options_for(pg_options, None if world is None else _world_options)

@@ -44,6 +44,7 @@ std::uint64_t WorkerEngine::submit(const Reduction& reduction) {
   std::uint64_t ticket;
   {
     const std::lock_guard lock(state_lock_);  // before the first flow may report it done
+    if (remaining_.empty()) busy_since_s_ = monotonic_now();
     remaining_.push_back(static_cast<std::uint32_t>(flows_.size()));
     ticket = first_ticket_ + remaining_.size() - 1;
     if (failed() || closed_) return ticket;
@@ -112,6 +113,7 @@ void WorkerEngine::take_event(std::uint32_t flow, const WorkerEvent& event) {
         remaining_.pop_front();
         ++first_ticket_;
       }
+      if (remaining_.empty()) communicating_s_ += monotonic_now() - busy_since_s_;
       if (subscribed_) publish(event);
     } else if (std::holds_alternative<Spoiled>(event)) {
       publish(event);
@@ -197,6 +199,7 @@ std::vector<std::pair<std::string, std::uint64_t>> WorkerEngine::counters() {
   CarrierCounters carriers;
   std::uint64_t overflows = 0;
   std::uint64_t packing_us = 0;
+  std::uint64_t decoding_us = 0;
   for (const auto& flow : flows_) {
     const auto list = flow->counters().list();
     if (total.empty()) total.resize(list.size());
@@ -208,10 +211,15 @@ std::vector<std::pair<std::string, std::uint64_t>> WorkerEngine::counters() {
     add_counters(carriers, flow->carrier_counters());
     overflows += flow->overflows();
     packing_us += flow->packing_us();
+    decoding_us += flow->decoding_us();
   }
   total.insert(total.end(), carriers.begin(), carriers.end());
   total.emplace_back("socket_overflows", overflows);
   total.emplace_back("packing_us", packing_us);
+  total.emplace_back("decoding_us", decoding_us);
+  const std::lock_guard lock(state_lock_);
+  const double under_way_s = remaining_.empty() ? 0.0 : monotonic_now() - busy_since_s_;
+  total.emplace_back("communicating_us", static_cast<std::uint64_t>((communicating_s_ + under_way_s) * 1e6));
   return total;
 }
 

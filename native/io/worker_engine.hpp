@@ -71,6 +71,8 @@ class WorkerEngine {
   std::condition_variable events_changed_;  // for next_event(): its thread sleeps through what it does not ask for
   std::uint64_t first_ticket_ = 1;          // the oldest that is not done
   std::deque<std::uint32_t> remaining_;     // flows that still work on first_ticket_, first_ticket_ + 1, ...
+  double busy_since_s_ = 0.0;               // since when there is one that is not done, where there is
+  double communicating_s_ = 0.0;            // time for which there was one, before
   std::deque<WorkerEvent> events_;
   std::optional<MembersChanged> change_;  // the last one
   std::uint64_t stands_ = 0;              // the latest base that any flow stands at

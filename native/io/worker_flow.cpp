@@ -88,6 +88,7 @@ class WorkerFlow::Intake final : public Inbox {
     else
       without_doorbells(batch, use);
     if (flow_.machine_.capable() && !std::exchange(capable_, true)) flow_.base_->be_capable();
+    flow_.decoding_ns_ += static_cast<std::uint64_t>((monotonic_now() - now) * 1e9);
   }
 
   void skip(std::span<const Arrival>) override {}
@@ -373,6 +374,11 @@ CarrierCounters WorkerFlow::carrier_counters() {
 std::uint64_t WorkerFlow::packing_us() {
   const std::lock_guard lock(turnstile_);
   return packing_ns_ / 1000;
+}
+
+std::uint64_t WorkerFlow::decoding_us() {
+  const std::lock_guard lock(turnstile_);
+  return decoding_ns_ / 1000;
 }
 
 std::uint64_t WorkerFlow::overflows() {

@@ -58,6 +58,7 @@ class WorkerFlow final : private Seated {
   WorkerCounters counters();
   CarrierCounters carrier_counters();  // of the base carrier, then of every bypass that there is, in the table's order
   std::uint64_t packing_us();          // spent on making packets: quantizing, above all
+  std::uint64_t decoding_us();         // spent on packets that came: results into the destination, above all
   std::uint64_t overflows();           // as WorkerBase::overflows
   std::size_t buffer_bytes();
   int receive_buffer_bytes() const { return base_->receive_buffer_bytes(); }
@@ -95,6 +96,7 @@ class WorkerFlow final : private Seated {
   std::unique_ptr<Outbox> outbox_;
   std::unique_ptr<Intake> intake_;
   std::uint64_t packing_ns_ = 0;
+  std::uint64_t decoding_ns_ = 0;
   std::atomic<bool> closing_ = false;
   std::mutex driver_;    // held by the thread that waits and drives
   Lingering lingering_;  // its

@@ -75,6 +75,9 @@ class AnyController(abc.ABC):
             self._regroup(peer, request, now, caller)
         elif isinstance(request, control.Tune):
             self._tune(peer, request, caller)
+        elif isinstance(request, control.Spent):
+            self._jobs.note_spending(request, caller)
+            self._outbox.send(peer, control.Noted(job=request.job, rank=request.rank))
         elif isinstance(request, control.Enlist):
             self._enlist(peer, request, now, caller)
         elif isinstance(request, control.Attach):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import chain
 
-from fanin.protocol.control import JOIN_INTERVAL_S, Join, Leave, Regroup
+from fanin.protocol.control import JOIN_INTERVAL_S, Join, Leave, Regroup, Spent
 from fanin.protocol.own_stops import OwnStops
 from fanin.switch.controller.jobs import Job, JobId, State
 
@@ -52,7 +52,7 @@ class JobTable:
                 return job
         return None
 
-    def job_of(self, said: Join | Leave | Regroup, key: str) -> Job | None:
+    def job_of(self, said: Join | Leave | Regroup | Spent, key: str) -> Job | None:
         """The job in which the process that says this, with that key, has its rank already."""
         job_id = (said.job, key)
         open_job = self.open.get(job_id)

@@ -25,6 +25,7 @@ from fanin.protocol.control import (
     Regroup,
     Regrouped,
     Reply,
+    Spending,
     Started,
     Waiting,
     one_line,
@@ -135,6 +136,8 @@ class Member:
     reply_to: ReplyTo
     since_s: float
     """When it first said so."""
+    spending: Spending | None = None
+    """The rank's last account of its time."""
     gone: str = ""
     """How it went, once it has said Leave or fallen silent: BYE may never come."""
     lost: bool = False

@@ -356,6 +356,12 @@ class Lifecycle:
             job.left |= bit
         self.gone(job, ranks, how, now, lost=lost, who=job.attachment.named(job, event.worker))
 
+    def note_spending(self, spent: control.Spent, caller: Caller) -> None:
+        """Keep a rank's account of its time, for whoever asks for statistics; that of a stranger is nobody's."""
+        job = self.table.job_of(spent, caller.key)
+        if job is not None:
+            job.members[spent.rank].spending = spent.spending
+
     def leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
         """A rank has left, or given up, or is lost to its leaf. One that leaves in order is gone with its worker."""
         job = self.table.job_of(leave, caller.key)

@@ -101,4 +101,5 @@ def _member(job: Job, rank: int, explanation: Explanation, counts: list[dict[str
         process="" if member is None else member.join.process,
         state=state,
         counters=counts[worker] if worker is not None and alone else {},
+        spending=None if member is None else member.spending,
     )

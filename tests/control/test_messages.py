@@ -22,7 +22,13 @@ LOSS = st.sampled_from(["raise", "continue"])
 SCHEME = st.sampled_from(["udp", "zmq"])
 RANKS = st.lists(st.integers(0, 31), max_size=5).map(tuple)
 COUNTERS = st.dictionaries(TEXT, NUMBER, max_size=4)
-MEMBER = st.builds(control.MemberReport, rank=st.integers(0, 31), process=TEXT, state=TEXT)
+SPENDING = st.builds(
+    control.Spending, age_us=NUMBER, communicating_us=NUMBER, quantizing_us=NUMBER, sending_us=NUMBER,
+    decoding_us=NUMBER,
+)  # fmt: skip
+MEMBER = st.builds(
+    control.MemberReport, rank=st.integers(0, 31), process=TEXT, state=TEXT, spending=st.none() | SPENDING
+)
 JOB = st.builds(
     control.JobReport,
     name=TEXT,
@@ -90,6 +96,8 @@ MESSAGES = st.one_of(
     REFUSED,
     st.builds(control.Leave, job=TEXT, rank=NUMBER, nonce=TEXT, reason=TEXT, lost=st.booleans()),
     st.builds(control.Left, job=TEXT, rank=NUMBER),
+    st.builds(control.Spent, job=TEXT, rank=NUMBER, nonce=TEXT, spending=SPENDING),
+    st.builds(control.Noted, job=TEXT, rank=NUMBER),
     st.builds(control.Explain, job=TEXT, generation=NUMBER),
     st.builds(control.Explanation, known=st.booleans(), text=TEXT, lost=RANKS, left=RANKS),
     st.builds(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import io
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,16 @@ from rich.console import Console
 from fanin import running_switches
 from fanin.cli import run
 from fanin.cli.asking import addresses_of
+from fanin.cli.stats import render
 from fanin.cli.top import view
 from fanin.errors import FaninError
+from fanin.host.session import control, line
 from fanin.options import Options, SwitchAddress
-from fanin.protocol.control import JobReport, MemberReport, Stats
+from fanin.protocol.control import Ask, JobReport, MemberReport, Spending, Stats
 from fanin.watching.findings import KINDS, findings
-from fanin.watching.rates import rates
+from fanin.watching.rates import TimeShares, rates, time_shares
 from tests.house.repository import ROOT
+from tests.support.processes import join_all, reduce_together, until
 from tests.support.services import a_service, address_of
 
 HERE = SwitchAddress("udp", "here", 1)
@@ -68,6 +74,66 @@ def test_one_cause_is_named_for_a_rank(counts: dict[str, int], kind: str) -> Non
     ranks = [HEALTHY | there for _ in range(4)]
     ranks[2] = HEALTHY | (counts if "turnaround_8192" in counts else there | counts)
     assert named(stats(10.0, *ranks)) == [(kind, 2)]
+
+
+def spent(age_us: int, **counted: int) -> Spending:
+    """A rank's account, with nothing counted but what is given."""
+    nothing = dict.fromkeys(("communicating_us", "quantizing_us", "sending_us", "decoding_us"), 0)
+    return Spending(age_us=age_us, **(nothing | counted))
+
+
+def test_shares_of_a_ranks_time_are_of_the_time_between_two_accounts_and_add_up() -> None:
+    before = spent(1_000_000, communicating_us=900_000, quantizing_us=800_000)
+    after = spent(
+        3_000_000, communicating_us=1_900_000, quantizing_us=1_000_000, sending_us=100_000, decoding_us=100_000
+    )
+    shares = time_shares(before, after)
+    assert shares is not None
+    assert dataclasses.asdict(shares) == pytest.approx(
+        {"compute": 0.5, "quantize": 0.1, "send": 0.05, "wait": 0.3, "decode": 0.05}
+    )
+    assert time_shares(after, after) is None
+    assert time_shares(None, None) is None
+    anew = time_shares(after, spent(1000, communicating_us=250))
+    assert anew == TimeShares(compute=0.75, quantize=0.0, send=0.0, wait=0.25, decode=0.0)
+
+
+def test_processor_time_of_many_threads_leaves_no_negative_wait() -> None:
+    shares = time_shares(None, spent(1000, communicating_us=500, quantizing_us=900, sending_us=100))
+    assert shares is not None
+    assert dataclasses.asdict(shares) == pytest.approx(
+        {"compute": 0.5, "quantize": 0.45, "send": 0.05, "wait": 0.0, "decode": 0.0}
+    )
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
+def test_ranks_with_the_native_engine_tell_the_switch_how_they_spend_their_time(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "SPENT_INTERVAL_S", 0.0)
+    monkeypatch.setattr(line, "LOOK_INTERVAL_S", 0.0)
+    shown = io.StringIO()
+    given = Options(native=native, secret="a secret of the ranks")
+    with a_service() as service, contextlib.ExitStack() as stack:
+        sessions = join_all(address_of(service), "j", 2, given)
+        for session in sessions:
+            stack.callback(session.close)
+        console = Console(file=shown, width=100)
+
+        def told() -> bool:
+            reduce_together(sessions)
+            assert all(session.failure is None for session in sessions)
+            credentials = sessions[0].credentials
+            answer = control.ask(sessions[0].address, Ask(), timeout_s=5.0, credentials=credentials)
+            assert isinstance(answer, Stats)
+            console.print(render(answer, HERE))
+            accounts = [member.spending for member in answer.jobs[0].members]
+            assert native or accounts == [None, None]
+            return not native or all(accounts)
+
+        until(told)
+    assert ("shares of time" in shown.getvalue()) == native
+    assert len(re.findall(r"^\d +[\d.]+% +[\d.]+% ", shown.getvalue(), re.MULTILINE)) >= 2 * native
 
 
 def test_a_network_that_loses_everywhere_is_no_ranks_fault() -> None:

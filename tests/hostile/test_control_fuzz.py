@@ -70,7 +70,7 @@ class Fuzzer:
 
     def request(self) -> control.Request:
         dice, name = self.dice, self.dice.choice(NAMES)
-        kind = dice.randrange(12)
+        kind = dice.randrange(13)
         if kind < 5:
             return self.join()
         if kind < 7:
@@ -87,6 +87,12 @@ class Fuzzer:
                 staleness=dice.choice([None, self.number()]),
                 index=dice.choice([None, self.number()]),
             )
+        if kind == 11:
+            spending = control.Spending(
+                age_us=self.number(), communicating_us=self.number(), quantizing_us=0, sending_us=0, decoding_us=0
+            )
+            nonce = f"nonce-{dice.randrange(4)}"
+            return control.Spent(job=name, rank=self.number(), nonce=nonce, spending=spending)
         return control.Ask()
 
     def message(self, route: bytes) -> bytes:

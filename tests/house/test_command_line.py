@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 from typer.core import TyperGroup
+from typer.testing import CliRunner
 
 from fanin.cli import app, extras
 from fanin.cli.epilogs import EXAMPLES, STATUS
@@ -37,14 +38,25 @@ EVERY_EXTRA = sorted({module for modules in extras.MODULES.values() for module i
 
 
 def commands(group: Any) -> dict[str, Any]:
-    """Every command by its name, those of groups too."""
-    found: dict[str, Any] = {}
-    for name, command in group.commands.items():
-        found |= commands(command) if isinstance(command, TyperGroup) else {name: command}
+    """Every command by its name, those of groups too; with its group's where the name is taken."""
+    found: dict[str, Any] = {
+        name: command for name, command in group.commands.items() if not isinstance(command, TyperGroup)
+    }
+    for name, inner in group.commands.items():
+        if isinstance(inner, TyperGroup):
+            found |= {f"{name} {own}" if own in found else own: each for own, each in commands(inner).items()}
     return found
 
 
+def paths(group: Any, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The words behind `fanin` for every command, those of groups last."""
+    found = [(*before, name) for name, each in group.commands.items() if not isinstance(each, TyperGroup)]
+    inner = [(name, each) for name, each in group.commands.items() if isinstance(each, TyperGroup)]
+    return [*found, *(path for name, each in inner for path in paths(each, (*before, name)))]
+
+
 COMMANDS = commands(typer.main.get_command(app))
+PATHS = paths(typer.main.get_command(app))
 
 
 def run(*arguments: str, folder: Path, hide: list[str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -60,7 +72,7 @@ def test_every_command_ends_its_help_with_examples_that_it_understands(name: str
     for example in EXAMPLES[name]:
         assert example in command.epilog
         ours = example.partition(" -- ")[0].split()
-        assert name in ours
+        assert name.split() == [word for word in ours if word in name.split()]
         assert {word for word in ours if word.startswith("--")} <= options
     assert STATUS in command.epilog
 
@@ -71,6 +83,14 @@ def test_every_option_says_what_it_is(name: str) -> None:
         assert getattr(parameter, "hidden", False) or parameter.help, f"{name}: {parameter.name}"
         if parameter.help:
             assert parameter.help.endswith((".", ":")), f"{name}: {parameter.name}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_names_of_options_are_whole_at_80_columns(name: str) -> None:
+    path = next(path for path in PATHS if path[-1] == name.split()[-1] and " ".join(path).endswith(name))
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).output
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not [line for line in shown.splitlines() if "\N{HORIZONTAL ELLIPSIS}" in line]
 
 
 @pytest.mark.processes

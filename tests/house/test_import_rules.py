@@ -14,7 +14,7 @@ from tools.linked_tree import link_tree
 LOOSE_MODULES = {"__init__", "__main__", "_torch_entry", "embedded_switch"}
 """Modules directly in fanin/ that are entry points and import what they start."""
 IMPURE_MODULES = {
-    "build_commit", "curve", "files", "key_file", "memory", "open_files", "running_switches", "scapy_layer",
+    "build_commit", "curve", "files", "json_log", "key_file", "memory", "open_files", "running_switches", "scapy_layer",
     "switch_size", "torch_versions",
 }  # fmt: skip
 """Modules directly in fanin/ that read files or the system, or need scapy or torch."""

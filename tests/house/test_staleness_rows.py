@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,3 +101,16 @@ def test_an_illegal_plan_is_refused(wrong: dict[str, Any]) -> None:
 
 def test_the_text_transformer_is_the_one_of_the_examples() -> None:
     assert sum(each.numel() for each in SUBJECTS["text"].network().parameters()) * 4 > 29e6
+
+
+def test_the_plot_of_every_mode_under_every_condition_is_a_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'fanin[plot]'")
+    plan = dataclasses.replace(PLAN, conditions=tuple(staleness.CONDITIONS), plot=tmp_path / "plot.png")
+    points = [(time_s, 2.0 / time_s, 0.5) for time_s in (1.0, 2.0)]
+    rows: Any = [
+        SimpleNamespace(condition=condition, mode=mode, points=points)
+        for condition in staleness.CONDITIONS
+        for mode in MODES
+    ]
+    staleness.plot(plan, rows)
+    assert plan.plot.read_bytes().startswith(b"\x89PNG")

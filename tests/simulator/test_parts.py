@@ -142,7 +142,7 @@ def test_a_paused_machine_neither_receives_nor_sees_the_time_until_it_goes_on() 
         ("leaves = 1\n[[fault]]\nkind = 'crash'\nat_s = 1.0\nrank = 0\nleaf = 0", "that happens to no leaf"),
         ("[[job]]\ntree = true", "a tree needs leaves"),
         ("leaves = 1\n[[job]]\ntree = true\nstaleness = 1", "a tree is synchronous"),
-        ("[[job]]\nworkers = 2\npolicy = 'hope'", "'hope'; expected one of"),
+        ("[[job]]\nworkers = 2\npolicy = 'hope'", "'hope'; must be one of"),
         ("job = 3", "scenario.jobs = 3; expected a list"),
         ("link = 5", "scenario.link = 5; expected a table"),
         ("[[job]]\nworkers = 'two'", "'two'; expected a whole number"),

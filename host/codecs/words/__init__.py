@@ -9,25 +9,47 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import pkgutil
 from collections.abc import Mapping
+from typing import Any
 
+from fanin import plugins
 from fanin.errors import ConfigurationError
 from fanin.host.codecs.words.codec import WordCodec
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import WIDE_SUMS, Element, Operator
 from fanin.protocol.job import JobSpec
 
+GROUP = "fanin.word_codecs"
+log = logging.getLogger("fanin")
+
 
 @functools.cache
 def table() -> Mapping[str, type[WordCodec]]:
-    """Every word codec by its name."""
+    """Every word codec by its name; those of other packages behind fanin's own (fanin/plugins.py)."""
     found: dict[str, type[WordCodec]] = {}
     for module in pkgutil.iter_modules(__path__):
         for each in vars(importlib.import_module(f"{__name__}.{module.name}")).values():
             if isinstance(each, type) and issubclass(each, WordCodec) and each.name:
                 assert found.setdefault(each.name, each) is each, f"two word codecs are called {each.name!r}"
+    taken = {number for each in found.values() for number in each.numbers}
+    for name in plugins.names(GROUP):
+        try:
+            loaded: Any = plugins.load(GROUP, name, _is_word_codec)
+        except ConfigurationError as error:
+            log.warning("%s", error)
+            continue
+        if taken & set(loaded.numbers) or name in found:
+            log.warning("word codec %r of another package is not used: its name or number is taken", name)
+            continue
+        found[name] = loaded
+        taken |= set(loaded.numbers)
     return found
+
+
+def _is_word_codec(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, WordCodec)
 
 
 def number_for(element: Element, lanes: int) -> int:

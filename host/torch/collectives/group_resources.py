@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch._C import _distributed_c10d as c10d
 
+from fanin import json_log
 from fanin.errors import (
     AdmissionError,
     ConfigurationError,
@@ -102,6 +103,7 @@ class GroupResources:
         self._has_gloo = has_gloo
         self.rank = rank
         self.size = size
+        self._group_name = group_name
         # Ranks that do not come are not waited for longer than anything else in this group is.
         join_timeout_s = max(min(options.join_timeout_s, timeout.total_seconds()), MIN_JOIN_TIMEOUT_S)
         self.options = dataclasses.replace(options, join_timeout_s=join_timeout_s)
@@ -316,6 +318,8 @@ class GroupResources:
         except JoinTimeoutError as error:  # in words that torch's programs look for, too
             timeout_ms = self.options.join_timeout_s * 1000
             raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
+        if self._is_world:
+            json_log.identify(self.rank, self._group_name, meeting.job_name)
         log.info("%s%s", session.description, meeting.in_words)
         return session
 

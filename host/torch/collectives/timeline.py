@@ -2,14 +2,21 @@
 
 Options.timeline names the file. Times are CLOCK_MONOTONIC, in seconds, which all processes of a machine share.
 
-    {"kind": "start", "time": t, "rank": r, "restart": n}
-    {"kind": "reduction", "submitted": t, "done": t, "bytes": n, "packing_s": s, "sending_s": s, "step": k}
+    {"kind": "start", "time": t, "rank": r, "restart": n, "job": name, "size": n, "host": name, "clock": id,
+     "unix_s": t}
+    {"kind": "reduction", "submitted": t, "done": t, "bytes": n, "packing_s": s, "sending_s": s, "decoding_s": s,
+     "step": k, "ticket": n}
     {"kind": "step", "time": t, "step": k}
     {"kind": "end", "time": t, "counters": {...}}
 
+`clock` is the kernel's boot id: times of processes with the same one need no alignment. `unix_s` is the calendar's time
+at `time`. `job` and `ticket` name a sum on all ranks alike, by which files of several machines are aligned
+(emulation/tracing/clocks.py).
+
 A step is a call of any optimizer's `step`, which torch reports to hooks, so that programs need no change. `done` is
-seen by a thread that waits for every reduction in turn: when the program looks does not matter. `packing_s` and
-`sending_s` are processor time of the engine since the reduction before, where the native engine counts it.
+seen by a thread that waits for every reduction in turn: when the program looks does not matter. `packing_s`,
+`sending_s` and `decoding_s` are processor time of the engine since the reduction before, where the native engine counts
+it.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -41,6 +49,9 @@ log = logging.getLogger("fanin")
 RESTART_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
 """How often torchrun has started this worker anew; absent elsewhere."""
 CLOSE_TIMEOUT_S = 2.0
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+SPENT = (("packing_s", "packing_us"), ("sending_s", "socket_send_us"), ("decoding_s", "decoding_us"))
+"""Fields of a reduction, and the counters of the engine that they are differences of."""
 
 
 def restarts() -> int:
@@ -65,8 +76,7 @@ class Timeline:
             path = Path(options.timeline.replace("%r", str(session.rank)))
             try:
                 self._file = path.open("a", encoding="utf-8", buffering=1)
-                start = {"kind": "start", "time": time.monotonic(), "rank": session.rank, "restart": restarts()}
-                self._file.write(json.dumps(start) + "\n")
+                self._file.write(json.dumps(self._start()) + "\n")
             except OSError as error:
                 raise ConfigurationError(
                     f"rank {session.rank}: FANIN_TIMELINE={path} cannot be written: {files.in_words(error)}"
@@ -74,6 +84,19 @@ class Timeline:
             session.observer = self._observe
             self._watcher.start()
         self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def _start(self) -> dict[str, object]:
+        return {
+            "kind": "start",
+            "time": time.monotonic(),
+            "rank": self._session.rank,
+            "restart": restarts(),
+            "job": self._session.job_name,
+            "size": self._session.size,
+            "host": socket.gethostname(),
+            "clock": clock_id(),
+            "unix_s": time.time(),
+        }
 
     def close(self) -> None:
         """Stop; before the session is closed, whose counters are the last line. Idempotent, bounded."""
@@ -96,7 +119,7 @@ class Timeline:
         self._submitted.put((ticket, time.monotonic(), reduction.count * reduction.element.bytes))
 
     def _watch(self) -> None:
-        packing_us = sending_us = 0.0
+        before = dict.fromkeys((counter for _, counter in SPENT), 0.0)
         while (submitted := self._submitted.get()) is not None:
             ticket, began, size = submitted
             try:
@@ -105,17 +128,12 @@ class Timeline:
                 return
             done = time.monotonic()
             counters = self._session.counters()
-            packed_us, sent_us = counters.get("packing_us", 0), counters.get("socket_send_us", 0)
+            now = {counter: counters.get(counter, 0) for _, counter in SPENT}
+            spent = {name: (now[counter] - before[counter]) * 1e-6 for name, counter in SPENT}
+            before = now
             self._write(
-                kind="reduction",
-                submitted=began,
-                done=done,
-                bytes=size,
-                packing_s=(packed_us - packing_us) * 1e-6,
-                sending_s=(sent_us - sending_us) * 1e-6,
-                step=self._steps,
+                kind="reduction", submitted=began, done=done, bytes=size, **spent, step=self._steps, ticket=ticket
             )
-            packing_us, sending_us = packed_us, sent_us
 
     def _write(self, **record: object) -> None:
         if self._file is None:
@@ -127,6 +145,13 @@ class Timeline:
             log.warning("timeline %s ends here: %s", file.name, files.in_words(error))
             with suppress(OSError):
                 file.close()
+
+
+def clock_id() -> str:
+    """The kernel's boot id, which processes have in common that share CLOCK_MONOTONIC; empty where there is none."""
+    with suppress(OSError):
+        return BOOT_ID.read_text(encoding="ascii").strip()
+    return ""
 
 
 def timeline_for(session: AnySession, options: Options) -> Timeline | None:

@@ -1,0 +1,194 @@
+"""The trace of a real job, from the files that its ranks wrote (FANIN_TIMELINE; host/torch/collectives/timeline.py).
+
+A rank is a process with three kinds of tracks: steps, sums, each with its stretches of quantizing, sending, waiting and
+decoding inside, and computing. The engine counts processor time, not moments: the stretches of a sum have the right
+lengths, where they fit into it, and stand in the order in which a sum begins them. `arguments` have the figures as they
+were counted, so that their sums are the counters.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fanin.emulation.network import timelines
+from fanin.emulation.tracing.clocks import Alignment, RankTimes, Sum, align
+from fanin.emulation.tracing.trace_events import Lanes, Trace
+from fanin.errors import ConfigurationError
+
+STEPS, COMPUTING, SUMS = 1, 2, 3
+"""Numbers of tracks; sums that overlap have SUMS, SUMS + 1, ..."""
+STRETCHES = (("quantize", "packing_s"), ("send", "sending_s"), ("wait", None), ("decode", "decoding_s"))
+"""Parts of a sum, in the order in which it begins them; waiting is the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """One rank's file. `lines` are those that fanin writes, in order."""
+
+    path: Path
+    rank: int
+    lines: tuple[dict[str, Any], ...]
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """A line per life of the rank: a launcher that starts it anew adds to the file."""
+        return [line for line in self.lines if line["kind"] == "start"]
+
+    @property
+    def job(self) -> str:
+        """Name of its last job; empty in files of earlier versions."""
+        return str(self.starts[-1].get("job", ""))
+
+    def lives(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """The lines of each life, with what tells it from others on all ranks: the job's name, or its number."""
+        life: list[dict[str, Any]] = []
+        names = [str(line.get("job") or f"life {number}") for number, line in enumerate(self.starts)]
+        number = -1
+        for line in self.lines:
+            if line["kind"] == "start":
+                if life:
+                    yield names[number], life
+                life, number = [], number + 1
+            life.append(line)
+        if life:
+            yield names[number], life
+
+    def sums(self) -> dict[Sum, tuple[float, float]]:
+        """When each sum was submitted and done, on the rank's clock."""
+        return {
+            (job, int(line.get("ticket", index))): (float(line["submitted"]), float(line["done"]))
+            for job, lines in self.lives()
+            for index, line in enumerate((each for each in lines if each["kind"] == "reduction"), 1)
+        }
+
+    @property
+    def times(self) -> RankTimes:
+        """The facts by which its clock is aligned."""
+        last = self.starts[-1]
+        unix_s = last.get("unix_s")
+        return RankTimes(
+            clock=str(last.get("clock", "")),
+            started_s=float(last["time"]),
+            unix_s=None if unix_s is None else float(unix_s),
+            sums=self.sums(),
+        )
+
+
+def read_files(paths: Sequence[Path]) -> list[RankFile]:
+    """The files of a job's ranks, in the order of ranks.
+
+    ConfigurationError where one is no file of FANIN_TIMELINE, where two are of one rank, or where they are of different
+    jobs.
+    """
+    found = sorted((_read(path) for path in paths), key=lambda file: file.rank)
+    for first, second in itertools.pairwise(found):
+        if first.rank == second.rank:
+            raise ConfigurationError(
+                f"{first.path} and {second.path} are both of rank {first.rank}. Remedy: name the files of one job, "
+                "with %r in FANIN_TIMELINE where ranks share a folder"
+            )
+        if first.job and second.job and first.job != second.job:
+            raise ConfigurationError(
+                f"{first.path} is of job {first.job!r}, and {second.path} of {second.job!r}. Remedy: name the files of "
+                "one job"
+            )
+    return found
+
+
+def _read(path: Path) -> RankFile:
+    if not path.is_file():
+        raise ConfigurationError(f"{path}: there is no such file. Remedy: name what FANIN_TIMELINE had the ranks write")
+    lines = timelines.legal(timelines.read_lines(path))
+    begun = [at for at, line in enumerate(lines) if line["kind"] == "start" and "rank" in line]
+    if not begun:
+        raise ConfigurationError(f"{path} has no line of a rank's start: FANIN_TIMELINE did not write it")
+    return RankFile(path, int(lines[begun[0]]["rank"]), tuple(lines[begun[0] :]))
+
+
+def trace_of_files(paths: Sequence[Path]) -> Trace:
+    """The trace of a job. ConfigurationError as `read_files` raises."""
+    ranks = read_files(paths)
+    alignments = align({file.rank: file.times for file in ranks})
+    origin_s = min(alignments[file.rank].to_reference(float(file.starts[0]["time"])) for file in ranks)
+    trace = Trace({"source": "FANIN_TIMELINE", "job": ranks[-1].job, "clocks": _in_words(alignments)})
+    for file in ranks:
+        _add_rank(trace, file, alignments[file.rank], origin_s)
+    return trace
+
+
+def _in_words(alignments: dict[int, Alignment]) -> dict[str, str]:
+    return {f"rank {rank}": alignment_in_words(each) for rank, each in alignments.items()}
+
+
+def alignment_in_words(alignment: Alignment) -> str:
+    """One line on how a rank's clock was aligned."""
+    if alignment.way == "reference":
+        return "the reference"
+    if alignment.way == "same clock":
+        return "the reference's machine: one clock"
+    if alignment.way == "sums":
+        error_s = alignment.error_s or 0.0
+        return f"{alignment.offset_s:+.6f} s, aligned by {alignment.sums:,} sums to about {error_s * 1e6:,.0f} us" + (
+            f", drift {alignment.drift * 1e6:+.2f} ppm" if alignment.drift else ""
+        )
+    if alignment.way == "calendar":
+        return f"{alignment.offset_s:+.6f} s by the calendars of the machines: no sum in common"
+    return "not aligned: no sum in common, and no calendar's time"
+
+
+def _add_rank(trace: Trace, file: RankFile, alignment: Alignment, origin_s: float) -> None:
+    pid = file.rank + 1
+    host = str(file.starts[-1].get("host", ""))
+    trace.process(pid, f"rank {file.rank}" + (f" on {host}" if host else ""))
+    trace.track(pid, STEPS, "steps")
+    trace.track(pid, COMPUTING, "computing")
+    lanes = Lanes()
+
+    def at(time_s: float) -> float:
+        return alignment.to_reference(time_s) - origin_s
+
+    for _, lines in file.lives():
+        _add_steps(trace, pid, lines, at)
+        _add_computing(trace, pid, lines, at)
+        reductions = sorted((line for line in lines if line["kind"] == "reduction"), key=lambda line: line["submitted"])
+        for line in reductions:
+            lane = lanes.take(line["submitted"], line["done"])
+            _add_sum(trace, pid, SUMS + lane, line, at)
+    for lane in range(len(lanes)):
+        trace.track(pid, SUMS + lane, "sums" if lane == 0 else f"sums {lane + 1}")
+
+
+def _add_steps(trace: Trace, pid: int, lines: Iterable[dict[str, Any]], at: Any) -> None:
+    before: float | None = None
+    for line in lines:
+        if line["kind"] == "start":
+            before = at(line["time"])
+        elif line["kind"] == "step" and before is not None:
+            trace.slice(pid, STEPS, f"step {line['step']}", before, at(line["time"]), "step", step=line["step"])
+            before = at(line["time"])
+
+
+def _add_computing(trace: Trace, pid: int, lines: Sequence[dict[str, Any]], at: Any) -> None:
+    for span in timelines.spans(lines, 0.0, ()):
+        if span.activity == "compute":
+            trace.slice(pid, COMPUTING, "compute", at(span.start_s), at(span.end_s), "compute", steps_done=span.step)
+
+
+def _add_sum(trace: Trace, pid: int, tid: int, line: dict[str, Any], at: Any) -> None:
+    start_s, end_s = at(line["submitted"]), at(line["done"])
+    figures = {name: line[name] for name in ("bytes", "ticket", "packing_s", "sending_s", "decoding_s") if name in line}
+    trace.slice(pid, tid, f"sum of {line['bytes']:,} bytes", start_s, end_s, "sum", steps_done=line["step"], **figures)
+    whole_s = end_s - start_s
+    spent = {name: float(line.get(counted, 0.0)) for name, counted in STRETCHES if counted is not None}
+    busy_s = sum(spent.values())
+    scale = min(1.0, whole_s / busy_s) if busy_s > 0 else 0.0
+    spent = {name: seconds * scale for name, seconds in spent.items()}
+    spent["wait"] = max(whole_s - sum(spent.values()), 0.0)
+    for name, _ in STRETCHES:
+        if spent[name] > 0:
+            trace.slice(pid, tid, name, start_s, min(start_s + spent[name], end_s), name)
+            start_s += spent[name]

@@ -1,0 +1,107 @@
+"""The log as JSON lines, where FANIN_LOG asks for it: an object per record of the logger `fanin` and those below it.
+
+    FANIN_LOG=json            records of level INFO and above, on standard error
+    FANIN_LOG=json:WARNING    of that level and above
+    FANIN_LOG=json:DEBUG:log-%r.jsonl    into a file of each rank
+
+| field | is |
+|---|---|
+| `time` | ISO 8601 with microseconds, UTC |
+| `level` | `DEBUG`, `INFO`, `WARNING` or `ERROR` |
+| `event` | the record's text before its values are filled in: the same for all records of a kind |
+| `values` | these values, in order; texts and numbers as they are, everything else as text |
+| `message` | the text with its values |
+| `rank`, `group`, `job` | of this process in its world's group; null before it has met the others |
+| `logger`, `process` | the logger's name, and `host:pid` |
+| `error` | with an exception only: its traceback |
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+from fanin import files
+from fanin.errors import ConfigurationError
+
+VARIABLE = "FANIN_LOG"
+FORM = "json"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+DEFAULT_LEVEL = "INFO"
+RANK_VARIABLE = "RANK"
+"""torchrun's, which names a file before the ranks have met."""
+log = logging.getLogger("fanin")
+
+
+class JsonLines(logging.Formatter):
+    """Writes records as the table above says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rank: int | None = None
+        self.group: str | None = None
+        self.job: str | None = None
+        self._host = socket.gethostname()
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One object, on one line."""
+        given = record.args if isinstance(record.args, tuple) else () if record.args is None else (record.args,)
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="microseconds"),
+            "level": record.levelname,
+            "event": str(record.msg),
+            "values": [each if isinstance(each, str | int | float | bool | None) else str(each) for each in given],
+            "message": record.getMessage(),
+            "rank": self.rank,
+            "group": self.group,
+            "job": self.job,
+            "logger": record.name,
+            "process": f"{self._host}:{os.getpid()}",
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+_lines: JsonLines | None = None
+
+
+def configure(environment: Mapping[str, str]) -> None:
+    """Do what FANIN_LOG says, once in a process. ConfigurationError for a value that is none of those above, or a file
+    that cannot be written."""
+    global _lines
+    text = environment.get(VARIABLE, "")
+    if not text or _lines is not None:
+        return
+    form, _, rest = text.partition(":")
+    level, _, path = rest.partition(":")
+    level = level.upper() or DEFAULT_LEVEL
+    if form != FORM or level not in LEVELS:
+        raise ConfigurationError(
+            f"{VARIABLE}={text!r}: expected json, json:LEVEL or json:LEVEL:FILE, with LEVEL one of {', '.join(LEVELS)}"
+        )
+    handler = _file(path, environment) if path else logging.StreamHandler(sys.stderr)
+    _lines = JsonLines()
+    handler.setFormatter(_lines)
+    log.addHandler(handler)
+    log.setLevel(level)
+    log.propagate = False  # else a program's own handlers would print every line once more
+
+
+def identify(rank: int, group: str, job: str) -> None:
+    """From here on lines say that this process is that rank."""
+    if _lines is not None:
+        _lines.rank, _lines.group, _lines.job = rank, group, job
+
+
+def _file(path: str, environment: Mapping[str, str]) -> logging.Handler:
+    name = path.replace("%r", environment.get(RANK_VARIABLE, "0"))
+    try:
+        return logging.FileHandler(name, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{VARIABLE}: {name} cannot be written: {files.in_words(error)}") from None

@@ -1,0 +1,109 @@
+"""Entry points (https://packaging.python.org/specifications/entry-points/) by which other packages extend fanin.
+
+A package names its codec, policy, carrier, target or rival in its own metadata, and fanin takes it by that name:
+
+    [project.entry-points."fanin.codecs"]
+    halves = "my_package:Halves"
+
+GROUPS has the groups. Nothing of a package is imported before its name is asked for. One that cannot be used is named
+with its package, in one line, where it is asked for; the others and fanin's own work on.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from fanin.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+GROUPS: dict[str, str] = {
+    "fanin.codecs": "a class of gradient codec (fanin.host.codecs.codec.Codec)",
+    "fanin.weight_codecs": "a class of weight codec (fanin.host.codecs.weight_codec.WeightCodec)",
+    "fanin.word_codecs": "a class of word codec with numbers of its own (fanin.host.codecs.words.codec.WordCodec)",
+    "fanin.policies": "a class of round policy (fanin.host.stale.policies.policy.RoundPolicy)",
+    "fanin.schemes": "a row for addresses (fanin.schemes.Scheme), whose name is the entry point's",
+    "fanin.targets": "a function of host and port that opens a data plane "
+    "(fanin.switch.controller.data_plane.DataPlane)",
+    "fanin.rivals": "a module and the backend that it registers with torch.distributed, as `module:backend`",
+}
+"""Groups of entry points, with what each of their objects is."""
+
+REMEDY = "Remedy: install a version of it that fits, or remove it"
+
+
+def names(group: str) -> list[str]:
+    """The names that packages have registered in a group, in order."""
+    return sorted(_entries(group))
+
+
+def written(group: str, name: str) -> str | None:
+    """The text of an entry point, `module:name`, of which nothing is imported; None where there is none.
+
+    ConfigurationError where two packages claim the name.
+    """
+    found = _entries(group).get(name)
+    return None if found is None else _only(group, name, found).value
+
+
+def load(group: str, name: str, fits: Callable[[object], bool]) -> object | None:
+    """The object that a package has registered under that name; None where none has.
+
+    ConfigurationError, which names the package, where it cannot be imported, or is not what the group is for, or where
+    two packages claim the name.
+    """
+    found = _entries(group).get(name)
+    if found is None:
+        return None
+    entry = _only(group, name, found)
+    try:
+        loaded: object = entry.load()
+    except Exception as error:  # of the package, which may do anything
+        raise ConfigurationError(
+            f"{_who(group, entry)} cannot be used: {type(error).__name__}: {_one_line(error)}. {REMEDY}"
+        ) from error
+    if not fits(loaded):
+        raise ConfigurationError(f"{_who(group, entry)} cannot be used: {entry.value} is not {GROUPS[group]}. {REMEDY}")
+    return loaded
+
+
+def forget() -> None:
+    """Look at the installed packages again."""
+    _entries.cache_clear()
+
+
+@functools.cache
+def _entries(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
+    # Imported by who asks for a name that fanin has not: it takes as long to import as the rest of a small command.
+    from importlib import metadata
+
+    assert group in GROUPS, group
+    found: dict[str, list[metadata.EntryPoint]] = defaultdict(list)
+    for entry in metadata.entry_points(group=group):
+        if entry not in found[entry.name]:  # a folder may be on the path twice
+            found[entry.name].append(entry)
+    return {name: tuple(entries) for name, entries in found.items()}
+
+
+def _only(group: str, name: str, entries: tuple[metadata.EntryPoint, ...]) -> metadata.EntryPoint:
+    if len(entries) > 1:
+        packages = " and ".join(map(_package, entries))
+        raise ConfigurationError(f"{name!r} of group {group} is claimed by {packages}. Remedy: remove one of them")
+    return entries[0]
+
+
+def _who(group: str, entry: metadata.EntryPoint) -> str:
+    return f"{entry.name!r} of {_package(entry)} (entry point of group {group})"
+
+
+def _package(entry: metadata.EntryPoint) -> str:
+    package = entry.dist
+    return "a package without metadata" if package is None else f"package {package.name} {package.version}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
