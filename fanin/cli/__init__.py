@@ -20,6 +20,7 @@ from fanin.cli import (
     doctor,
     emulate,
     ending,
+    gallery,
     later,
     p4,
     report,
@@ -43,6 +44,7 @@ for command in (
     doctor.doctor,
     advise.advise,
     report.report,
+    gallery.gallery,
     simulate.simulate,
     conformance.conformance,
 ):
