@@ -12,7 +12,7 @@ class Example:
     """One example: a module of fanin.examples.parallel."""
 
     name: str
-    """The module's name."""
+    """Name of the module in this package."""
     systems: str
     """The systems of the literature that it answers to."""
     text: str

@@ -19,22 +19,19 @@ def gather_rows(rows: Tensor, lengths: list[int], group: ProcessGroup) -> Tensor
     return torch.cat([part[:length] for part, length in zip(padded, lengths, strict=True)])
 
 
-class Own(torch.autograd.Function):
-    """This rank's part of rows that all ranks of the group have. Gradients: the parts of all."""
-
+class _Own(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, lengths: list[int], group: ProcessGroup) -> Tensor:
         ctx.lengths, ctx.group = lengths, group
-        return rows.split(lengths)[group.rank()].clone()
+        own: Tensor = rows.split(lengths)[group.rank()]
+        return own.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         return gather_rows(gradients[0], ctx.lengths, ctx.group), None, None
 
 
-class Everyones(torch.autograd.Function):
-    """The rows of all ranks. Gradients: the part of this rank's rows; their sum where each rank's are a summand."""
-
+class _Everyones(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, lengths: list[int], group: ProcessGroup, summands: bool) -> Tensor:
         ctx.lengths, ctx.group, ctx.summands = lengths, group, summands
@@ -48,9 +45,7 @@ class Everyones(torch.autograd.Function):
         return whole.split(ctx.lengths)[ctx.group.rank()], None, None, None
 
 
-class Summed(torch.autograd.Function):
-    """The sum over the group of the parts that its ranks make; of gradients where `backwards`."""
-
+class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, group: ProcessGroup, backwards: bool) -> Tensor:
         ctx.group, ctx.backwards = group, backwards
@@ -65,3 +60,21 @@ class Summed(torch.autograd.Function):
         if ctx.backwards:
             dist.all_reduce(gradient, group=ctx.group)
         return gradient, None, None
+
+
+def own_rows(rows: Tensor, lengths: list[int], group: ProcessGroup) -> Tensor:
+    """This rank's part of rows that all ranks of the group have; gradients are those of all parts."""
+    made: Tensor = _Own.apply(rows, lengths, group)  # type: ignore[no-untyped-call]
+    return made
+
+
+def everyones(rows: Tensor, lengths: list[int], group: ProcessGroup, *, summands: bool = False) -> Tensor:
+    """The rows of all ranks; gradients are those of this rank's rows, or, of `summands`, their sum over the ranks."""
+    made: Tensor = _Everyones.apply(rows, lengths, group, summands)  # type: ignore[no-untyped-call]
+    return made
+
+
+def summed(rows: Tensor, group: ProcessGroup, *, backwards: bool = False) -> Tensor:
+    """The sum over the group of the parts that its ranks make; with `backwards` of gradients, and of nothing else."""
+    made: Tensor = _Summed.apply(rows, group, backwards)  # type: ignore[no-untyped-call]
+    return made

@@ -26,7 +26,7 @@ SHAPE = (64, 192, 192, 10)
 SAMPLES = 128
 """Per step over all ranks."""
 THRESHOLD = 0.15
-"""Of an error that the device sees."""
+"""Least size of an error that the device sees."""
 FEEDBACK = 0.006
 """Standard deviation of the fixed matrices: larger ones saturate the hidden layers before they align."""
 RATE, MOMENTUM = 0.2, 0.9
@@ -82,7 +82,7 @@ class Layers:
         self.flat.sub_(self.velocity, alpha=RATE)
 
     def accuracy(self, inputs: Tensor, labels: Tensor) -> float:
-        """On these samples."""
+        """Part of these samples whose label is the likeliest one."""
         return float((self.activations(inputs)[-1].argmax(-1) == labels).float().mean())
 
 

@@ -37,7 +37,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Outcome:
-    """One run."""
+    """The end of one example's run."""
 
     name: str
     workers: int

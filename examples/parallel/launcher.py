@@ -49,6 +49,17 @@ def apart(found: Tensor, wanted: Tensor) -> float:
     return float((found.detach() - wanted.detach()).abs().max()) / scale
 
 
+def gradient_of(parameter: Tensor) -> Tensor:
+    """The gradient, which there is."""
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def counters_of(group: Any) -> dict[str, int]:
+    """The counters of a process group of fanin's."""
+    return {name: int(value) for name, value in group.counters().items()}
+
+
 def fanin_groups() -> list[Any]:
     """Every process group of this process that counts what it carries."""
     groups = list(dist.distributed_c10d._world.pg_map)
@@ -60,9 +71,9 @@ def bytes_by_path() -> dict[str, int]:
     sums = "shards" if isinstance(getattr(dist.group.WORLD, "session", None), ShardedSession) else "switch"
     found = {"switch": 0, "shards": 0, "gloo": 0}
     for group in fanin_groups():
-        counted = group.counters()
-        found[sums] += int(counted.get("switch.bytes", 0))
-        found["gloo"] += int(counted.get("gloo.bytes", 0))
+        counted = counters_of(group)
+        found[sums] += counted.get("switch.bytes", 0)
+        found["gloo"] += counted.get("gloo.bytes", 0)
     return found
 
 

@@ -134,7 +134,7 @@ def play(asked: Asked) -> Figures:
         for name, states in FORMS.items():
             mine = [each.detach().split(lengths, dim=1)[rank].clone().requires_grad_() for each in whole]
             with counted() as moved:
-                made = part_of_layer(*mine, lengths, states)
+                made = part_of_layer(mine[0], mine[1], mine[2], lengths, states)
                 made.square().sum().backward()
             sent[name].add(moved["gloo"] + moved["switch"] + moved["shards"])
             figures[f"bytes_of_{name}"] = max(sent[name])

@@ -30,7 +30,7 @@ WIDTH, HEADS = 32, 4
 DEPTHS = (2, 1)
 """Layers of each stage; the last one has the logits besides."""
 MICROBATCHES, WINDOWS = 4, 4
-"""Of each replica, and the windows of each."""
+"""Microbatches of each replica, and the windows in each."""
 STEPS, QUICK_STEPS, SEEDS, RATE = 60, 6, 3, 4e-3
 TOLERANCE, LARGEST_LOSS = 1e-5, 0.0
 
@@ -68,15 +68,17 @@ class Layer(nn.Module):
         """Shape (windows, length, width), from the same."""
         normed = self.first(hidden)
         asked = self.asked(normed if self.filter is None else self.filter(normed))
-        split = [each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (*asked.chunk(2, -1), self.values(normed))]
-        seen = nn.functional.scaled_dot_product_attention(*split, is_causal=True)
+        query, key, value = (
+            each.unflatten(-1, (HEADS, -1)).transpose(1, 2) for each in (*asked.chunk(2, -1), self.values(normed))
+        )
+        seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.out(seen.transpose(1, 2).flatten(2))
         made: Tensor = hidden + self.hidden(self.second(hidden))
         return made
 
 
 class Embedding(nn.Module):
-    """Bytes and places."""
+    """Embeddings of bytes and of their places."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,8 +138,8 @@ def train(
     states: list[dict[str, Tensor] | None] = [None] * len(DEPTHS)
     dist.all_gather_object(states, module.state_dict(), group=pipeline)
     model = nn.Sequential(*make_stages(seed, filtered))
-    for each, state in zip(model, states, strict=True):
-        each.load_state_dict(state)
+    for module, state in zip(model, states, strict=True):
+        module.load_state_dict(state)
     with torch.no_grad():
         return float(cross_entropy(model(test[0]), test[1])), difference
 

@@ -30,8 +30,8 @@ CAPACITY = 0.4
 HASHES, DIRECTIONS = 6, 4
 """Rotations, and the dimensions of each that are looked at: a bucket is one of (2 * DIRECTIONS) ** HASHES."""
 WINDOWS = 32
-"""Of a step of one rank."""
-STEPS, QUICK_STEPS, SEEDS = 45, 8, 3
+"""Windows in a step of one rank."""
+STEPS, QUICK_STEPS, SEEDS = 60, 4, 3
 RATE = 1e-2
 MODES = ("plain", "compensated", "centroids alone")
 LARGEST_BYTES, LARGEST_LOSS = 0.25, 0.02
@@ -39,6 +39,8 @@ LARGEST_BYTES, LARGEST_LOSS = 0.25, 0.02
 
 class Network(nn.Module):
     """Embeddings of the last bytes, a mixture with a residual path, and logits. A rank's experts are its own."""
+
+    rotations: Tensor
 
     def __init__(self, seed: int, mode: str) -> None:
         super().__init__()
@@ -86,20 +88,21 @@ class Network(nn.Module):
         return made + rows - centroids[bucket] if self.mode == "compensated" else made
 
     def by_experts(self, rows: Tensor, experts: Tensor) -> Tensor:
-        """What the experts, wherever they are, make of rows that are sorted by expert."""
-        ranks, own = dist.get_world_size(), len(self.up)
+        """Outputs of the experts, wherever they are, for rows that are sorted by expert."""
+        ranks, own, world = dist.get_world_size(), len(self.up), dist.group.WORLD
+        assert world is not None
         self.rows_sent += len(rows)
         counts = experts.bincount(minlength=EXPERTS)
         coming = torch.empty_like(counts)
         dist.all_to_all_single(coming, counts)
         out, back = counts.view(ranks, own).sum(1).tolist(), coming.view(ranks, own).sum(1).tolist()
-        here = funcol.all_to_all_single_autograd(rows, back, out, dist.group.WORLD)
+        here = funcol.all_to_all_single_autograd(rows, back, out, world)
         kinds = torch.arange(own).repeat(ranks).repeat_interleave(coming)
         made = torch.zeros_like(here)
         for kind in range(own):
             taken = (kinds == kind).nonzero().squeeze(1)
             made = made.index_copy(0, taken, torch.relu(here[taken] @ self.up[kind]) @ self.down[kind])
-        return funcol.all_to_all_single_autograd(made, out, back, dist.group.WORLD)
+        return funcol.all_to_all_single_autograd(made, out, back, world)
 
     def shared(self) -> list[nn.Parameter]:
         """Parameters that every rank has."""

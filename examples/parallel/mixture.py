@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from fanin.examples.parallel import launcher
-from fanin.examples.parallel.differentiable import Everyones, Own, Summed, gather_rows
-from fanin.examples.parallel.launcher import Asked, Figures, apart, expect
+from fanin.examples.parallel.differentiable import everyones, gather_rows, own_rows, summed
+from fanin.examples.parallel.launcher import Asked, Figures, apart, counters_of, expect, gradient_of
 
 DATA, EXPERT, TENSOR = 2, 2, 2
 EXPERTS = 2 * EXPERT
@@ -78,19 +78,19 @@ class Place(nn.Module):
         self.down = nn.Parameter(whole.down[own, part].detach().clone())
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """As Mixture's, of the tokens of this place."""
+        """Output of the block and the loss of balance, for the tokens of this place."""
         chosen, weights, balance = self.whole.route(tokens)
         sent, mine = tokens, chosen
         parts = [len(tokens) // TENSOR] * TENSOR
         if self.drop:
-            sent, mine = Own.apply(tokens, parts, self.tensor), chosen.split(parts)[self.tensor.rank()]
+            sent, mine = own_rows(tokens, parts, self.tensor), chosen.split(parts)[self.tensor.rank()]
         made = self.by_experts(sent, mine)
         if self.drop:
-            made = Everyones.apply(made, parts, self.tensor, False)
+            made = everyones(made, parts, self.tensor)
         return tokens + weights * made, balance
 
     def by_experts(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        """What the experts, wherever they are, make of the tokens; zeros for those that no expert takes."""
+        """Outputs of the experts, wherever they are, for the tokens; zeros for those that no expert takes."""
         order = chosen.argsort(stable=True)[: int((chosen < EXPERTS).sum())]
         counts = chosen[order].bincount(minlength=EXPERTS)
         coming = torch.empty_like(counts)
@@ -104,14 +104,14 @@ class Place(nn.Module):
             dist.all_gather_into_tensor(told, torch.tensor(lengths), group=self.tensor)
             lengths = told.tolist()
             kinds = gather_rows(kinds.double().unsqueeze(1), lengths, self.tensor).squeeze(1).long()
-            here = Everyones.apply(here, lengths, self.tensor, True)
+            here = everyones(here, lengths, self.tensor, summands=True)
         else:
-            here = Summed.apply(here, self.tensor, True)
+            here = summed(here, self.tensor, backwards=True)
         made = torch.zeros_like(here)
         for kind in range(2):
             made = torch.where((kinds == kind).unsqueeze(1), torch.relu(here @ self.up[kind]) @ self.down[kind], made)
-        made = Summed.apply(made, self.tensor, False)
-        made = Own.apply(made, lengths, self.tensor) if self.drop else made
+        made = summed(made, self.tensor)
+        made = own_rows(made, lengths, self.tensor) if self.drop else made
         returned = funcol.all_to_all_single_autograd(made, out, back, self.expert)
         return torch.zeros_like(tokens).index_copy(0, order, returned)
 
@@ -126,7 +126,7 @@ def samples() -> list[Tensor]:
 
 
 def loss_of(made: Tensor, balance: Tensor) -> Tensor:
-    """Of one place; the loss is their sum."""
+    """Loss of one place; the whole loss is their sum."""
     return made.square().sum() + BALANCE * balance
 
 
@@ -141,12 +141,12 @@ def play(asked: Asked) -> Figures:
         whole, reference = Mixture(), Mixture()
         place = Place(whole, mesh, drop)
         group = mesh["expert"].get_group()
-        before = group.counters()["gloo.bytes"] if drop else 0
+        before = counters_of(group)["gloo.bytes"] if drop else 0
         made, balance = place(tokens[places.get_local_rank()])
         loss_of(made, balance).backward()
-        gone[int(drop)] = int(group.counters()["gloo.bytes"] - before)
+        gone[int(drop)] = counters_of(group)["gloo.bytes"] - before
         for parameter, replicas in ((whole.router, places), (place.up, mesh["data"]), (place.down, mesh["data"])):
-            dist.all_reduce(parameter.grad, group=replicas.get_group())
+            dist.all_reduce(gradient_of(parameter), group=replicas.get_group())
         if asked.check:
             wanted = [reference(part) for part in tokens]
             torch.stack([loss_of(*pair) for pair in wanted]).sum().backward()
@@ -169,12 +169,13 @@ def play(asked: Asked) -> Figures:
 
 
 def differences(place: Place, reference: Mixture, made: Tensor, wanted: Tensor) -> list[float]:
-    """Of outputs and gradients from those of one process."""
+    """Differences of outputs and gradients from those of one process."""
     own = slice(place.expert.rank() * 2, place.expert.rank() * 2 + 2)
     part = slice(place.tensor.rank() * HIDDEN // TENSOR, (place.tensor.rank() + 1) * HIDDEN // TENSOR)
     pairs = (
-        (made, wanted), (place.whole.router.grad, reference.router.grad),
-        (place.up.grad, reference.up.grad[own, :, part]), (place.down.grad, reference.down.grad[own, part]),
+        (made, wanted), (gradient_of(place.whole.router), gradient_of(reference.router)),
+        (gradient_of(place.up), gradient_of(reference.up)[own, :, part]),
+        (gradient_of(place.down), gradient_of(reference.down)[own, part]),
     )  # fmt: skip
     return [apart(found, whole) for found, whole in pairs]
 

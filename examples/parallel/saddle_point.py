@@ -31,11 +31,11 @@ HALF = 100
 """Elements of x, and of y; d is twice that."""
 SIZE = 2 * HALF
 CONDITION = 100.0
-"""L / mu."""
+"""L / mu, the condition number."""
 KEPT = SIZE // 10
-"""K."""
+"""K, the coordinates that travel."""
 MOVES = 0.1
-"""p."""
+"""p, the probability that w moves."""
 STEP = 2.0
 """Gamma in units of sqrt(p K / d) / L."""
 ACCURACY, QUICK_ACCURACY = 1e-6, 0.3
@@ -56,7 +56,7 @@ class Run:
     """Distance from the solution, as a part of the one at the start."""
     steps: int
     words: int
-    """That a rank sent."""
+    """Words that a rank sent."""
 
 
 class Problem:
@@ -80,7 +80,7 @@ class Problem:
         return self.shift[rank] + self.convexity * point + torch.cat([coupling @ y, -coupling.T @ x])
 
     def share(self, own: Sequence[int], point: Tensor) -> Tensor:
-        """What these ranks add to the mean of F."""
+        """The part of the mean of F that these ranks add."""
         return torch.stack([self.operator(rank, point) for rank in own]).sum(0) / self.ranks
 
     def error(self, point: Tensor) -> float:

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from fanin.examples.parallel import launcher
-from fanin.examples.parallel.differentiable import Everyones
+from fanin.examples.parallel.differentiable import everyones
 from fanin.examples.parallel.launcher import Asked, Figures, apart, expect
 
 DEGREES = (1, 2, 4)
@@ -35,10 +35,10 @@ SQUARE, LINEAR, MESSAGE = 1 / 1024, 1.0, 0.25
 MEMORY = 160.0
 """Tokens of a rank."""
 MEDIAN, SPREAD, SHORTEST, LONGEST = 20.0, 1.2, 4, 320
-"""Of the log-normal lengths."""
+"""Median, spread and limits of the log-normal lengths."""
 SEQUENCES, BATCHES, QUICK_BATCHES = 24, 5, 1
 LIMIT_S, GAP = 6.0, 0.02
-"""Of the solver: it returns the best it has."""
+"""Limits of the solver, which then returns the best it has."""
 WIDTH = 16
 LARGEST_RATIO, TOLERANCE = 0.75, 1e-5
 
@@ -53,7 +53,7 @@ class Choice:
 
 
 def time_of(length: int, degree: int) -> float:
-    """Of one sequence in a group of that degree."""
+    """Time of one sequence in a group of that degree."""
     computed = (SQUARE * length**2 + LINEAR * length) / degree
     return computed + MESSAGE * length * (degree - 1) / degree
 
@@ -69,7 +69,9 @@ def choose(lengths: Sequence[int], ranks: int, degrees: Sequence[int] = DEGREES)
     def constrain(entries: dict[int, float], low: float, high: float) -> None:
         row = np.zeros(size)
         row[list(entries)] = list(entries.values())
-        rows.append(row), least.append(low), most.append(high)
+        rows.append(row)
+        least.append(low)
+        most.append(high)
 
     for s in range(n):
         constrain({s * g + p: 1.0 for p in range(g)}, 1, 1)
@@ -112,7 +114,7 @@ def by_brute_force(lengths: Sequence[int], ranks: int) -> float:
 
 
 def drawn_lengths(seed: int, count: int = SEQUENCES) -> list[int]:
-    """A batch's."""
+    """Lengths of the sequences of one batch."""
     drawn = np.random.default_rng(seed).lognormal(np.log(MEDIAN), SPREAD, count)
     return [int(length) for length in drawn.clip(SHORTEST, LONGEST)]
 
@@ -122,7 +124,7 @@ def attention(weights: Tensor, tokens: Tensor, lengths: list[int], group: Proces
     query, key, value = (tokens @ each for each in weights)
     rank = group.rank() if group is not None else 0
     if group is not None:
-        key, value = Everyones.apply(torch.cat([key, value], dim=1), lengths, group, True).split(WIDTH, dim=1)
+        key, value = everyones(torch.cat([key, value], dim=1), lengths, group, summands=True).split(WIDTH, dim=1)
     places = torch.arange(len(key))
     own = places[sum(lengths[:rank]) :][: len(query)]
     scores = (query @ key.T).masked_fill(places > own.unsqueeze(1), -torch.inf)

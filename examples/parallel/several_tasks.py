@@ -41,7 +41,7 @@ class Network(nn.Module):
         self.heads = nn.ModuleDict({task: nn.Linear(WIDTH, CLASSES[task]) for task in tasks})
 
     def losses(self, images: Tensor, labels: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Of each task, a sum over samples divided by SAMPLES: losses of ranks add up to that of the step."""
+        """Losses of the tasks, sums over samples divided by SAMPLES: losses of ranks add up to that of the step."""
         seen = self.trunk(images)
         return {
             task: nn.functional.cross_entropy(head(seen), labels[task], reduction="sum") / SAMPLES
@@ -72,7 +72,7 @@ def projected(rows: Tensor) -> tuple[Tensor, bool]:
 
 
 def apply(network: Network, optimizer: torch.optim.Optimizer, gradient: Tensor) -> None:
-    """One step."""
+    """Take one step of the optimizer."""
     parameters = list(network.parameters())
     parts = gradient.split([each.numel() for each in parameters])
     for parameter, part in zip(parameters, parts, strict=True):
@@ -110,7 +110,7 @@ def train(tasks: Sequence[str], steps: int, rank: int, ranks: int) -> tuple[Netw
 
 @torch.no_grad()
 def accuracies(network: Network) -> dict[str, float]:
-    """Of each of its tasks, on the test set."""
+    """Accuracy on the test set of each of its tasks."""
     *_, images, labels = data()
     seen, wanted = network.trunk(images), {"digit": labels, "odd": labels % 2}
     return {task: float((head(seen).argmax(-1) == wanted[task]).float().mean()) for task, head in network.heads.items()}

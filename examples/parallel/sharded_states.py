@@ -34,7 +34,7 @@ def network() -> nn.Sequential:
 
 
 def loss_of(model: nn.Module, step: int, rank: int, device: str = "cpu") -> Tensor:
-    """Of one rank's samples."""
+    """Loss of one rank's samples."""
     drawn = torch.randn(2, SAMPLES, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank)).to(device)
     return nn.functional.mse_loss(model(drawn[0]), drawn[1])
 
@@ -58,7 +58,7 @@ def flat(model: nn.Module) -> Tensor:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, device: str = "cpu") -> None:
-    """All steps."""
+    """Take all steps of training."""
     for step in range(STEPS):
         optimizer.zero_grad()
         loss_of(model, step, rank, device).backward()

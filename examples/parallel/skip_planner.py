@@ -28,7 +28,7 @@ class Visit:
     backward: bool
 
     def time(self, path: Path) -> float:
-        """Units."""
+        """Units of time that the visit takes."""
         if self.stage == 0:
             return 3 * HEAD if self.index else 0.0
         return BACKWARD if self.backward else FORWARD

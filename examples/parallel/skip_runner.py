@@ -26,7 +26,7 @@ class Runner:
         self.shape = tuple(shape)
         self.stage, self.first, self.module, self.paths, self.order = stage, first, module, paths, order
         self.sleep_s = 0.0
-        """Of a unit of time, for iterations that are measured."""
+        """Seconds of sleep in place of a unit of time, in iterations that are measured."""
 
     def iteration(self, microbatches: Data) -> None:
         """Forward and backward of all microbatches; gradients are of the mean loss of this replica's."""

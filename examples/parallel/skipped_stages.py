@@ -31,10 +31,12 @@ from fanin.examples.train import cross_entropy
 
 WIDTH = 32
 MICROBATCHES, WINDOWS = 8, 4
-"""Of each replica, and the windows of each."""
+"""Microbatches of each replica, and the windows in each."""
 STEPS, QUICK_STEPS, RATE = 120, 4, 8e-3
+TESTED = 96
+"""Windows of the test set that count."""
 SLEEP_S = 0.02
-"""Of a unit, in the iterations that are measured."""
+"""Sleep in place of a unit of time, in the iterations that are measured."""
 LARGEST_TIME, TOLERANCE = 0.75, 1e-5
 
 
@@ -152,7 +154,7 @@ def tested(module: Any, stages: int, paths: list[Path]) -> tuple[float, float]:
     model = make_stages(stages)
     for each, state in zip(model, states[:stages], strict=True):
         each.load_state_dict(state)
-    *_, windows, following = data()
+    windows, following = (each[:TESTED] for each in data()[2:])
     layers = tuple(range(1, stages))
     halves = [float(loss_of(model, layers[start::2], windows, following)) for start in (0, 1)]
     losses = [float(loss_of(model, path, windows, following)) for path in sorted(set(paths))]

@@ -28,14 +28,14 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from fanin.examples.parallel import launcher
-from fanin.examples.parallel.launcher import Asked, Figures, apart, expect
+from fanin.examples.parallel.launcher import Asked, Figures, apart, counters_of, expect, gradient_of
 
 DATA, PIPELINE, TENSOR = 2, 2, 2
 STAGES = 2 * PIPELINE
 """Two per rank where a schedule interleaves; otherwise these two are one."""
 WIDTH, HEADS, LENGTH, VOCABULARY = 32, 4, 12, 40
 MICROBATCHES, SAMPLES = 4, 2
-"""Of each data replica, and the samples of each."""
+"""Microbatches of each data replica, and the samples in each."""
 TOLERANCE = 1e-5
 SCHEDULES: dict[str, tuple[Any, int]] = {
     "GPipe": (ScheduleGPipe, 1), "1F1B": (Schedule1F1B, 1),
@@ -57,11 +57,11 @@ class Block(nn.Module):
     def forward(self, hidden: Tensor) -> Tensor:
         """Shape (samples, length, width), from the same."""
         normed = self.first(hidden)
-        split = [
+        query, key, value = (
             each(normed).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
             for each in (self.query, self.key, self.value)
-        ]
-        seen = nn.functional.scaled_dot_product_attention(*split, is_causal=True)
+        )
+        seen = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.out(seen.transpose(1, 2).flatten(2))
         made: Tensor = hidden + self.down(nn.functional.gelu(self.up(self.second(hidden))))
         return made
@@ -122,7 +122,7 @@ def trained(mesh: DeviceMesh, name: str) -> dict[int, list[Tensor]]:
     schedule.step(*inputs, **({"target": following} if place == PIPELINE - 1 else {}))
     gradients: dict[int, list[Tensor]] = {}
     for module, each in zip(modules, numbers, strict=True):
-        for part, number in zip(module, each, strict=True):
+        for part, number in zip(module.children(), each, strict=True):
             gradients[number] = [whole(parameter.grad, mesh["data"].get_group()) for parameter in part.parameters()]
     return gradients
 
@@ -145,7 +145,7 @@ def play(asked: Asked) -> Figures:
     for name in SCHEDULES:
         found = trained(mesh, name)
         pairs = [
-            (gradient, parameter.grad)
+            (gradient, gradient_of(parameter))
             for number, gradients in found.items()
             for gradient, parameter in zip(gradients, reference[number].parameters(), strict=True)
         ]
@@ -153,7 +153,7 @@ def play(asked: Asked) -> Figures:
         figures[name] = largest
         if asked.check:
             expect(largest <= TOLERANCE, f"{name}: gradients are {largest:.2g} from one process")
-    carried = {name: dict(mesh[name].get_group().counters()) for name in ("data", "pipeline", "tensor")}
+    carried = {name: counters_of(mesh[name].get_group()) for name in ("data", "pipeline", "tensor")}
     sums = carried["data"].get("switch.all_reduce", 0)
     messages = carried["pipeline"].get("gloo.send", 0) + carried["pipeline"].get("gloo.recv", 0)
     if asked.check:
