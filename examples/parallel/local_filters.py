@@ -12,6 +12,7 @@ hidden layers are larger by as many parameters.
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Iterator
 
@@ -33,6 +34,9 @@ MICROBATCHES, WINDOWS = 4, 4
 """Microbatches of each replica, and the windows in each."""
 STEPS, QUICK_STEPS, SEEDS, RATE = 60, 6, 3, 4e-3
 TOLERANCE, LARGEST_LOSS = 1e-5, 0.0
+
+load = functools.cache(text.load)
+"""Windows and the bytes that follow, of training and of test."""
 
 
 class Filter(nn.Module):
@@ -114,7 +118,7 @@ def train(
 ) -> tuple[float, float]:
     """Test loss, and the difference of the first step's gradients from one process."""
     stage, replica, replicas = pipeline.rank(), group.rank(), group.size()
-    (windows, following), test = (each.tensors for each in text.load())
+    (windows, following), test = (each.tensors for each in load())
     module, difference = make_stages(seed, filtered)[stage], 0.0
     part = PipelineStage(module, stage, len(DEPTHS), torch.device("cpu"), group=pipeline)
     schedule = Schedule1F1B(part, n_microbatches=MICROBATCHES, loss_fn=cross_entropy)

@@ -12,6 +12,8 @@ it does not add, so it goes through gloo.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
@@ -35,6 +37,9 @@ STEPS, QUICK_STEPS, SEEDS = 60, 4, 3
 RATE = 1e-2
 MODES = ("plain", "compensated", "centroids alone")
 LARGEST_BYTES, LARGEST_LOSS = 0.25, 0.02
+
+load = functools.cache(text.load)
+"""Windows and the bytes that follow, of training and of test."""
 
 
 class Network(nn.Module):
@@ -114,7 +119,7 @@ def train(seed: int, mode: str, steps: int) -> tuple[float, float]:
     rank, ranks = dist.get_rank(), dist.get_world_size()
     network = Network(seed, mode)
     optimizer = torch.optim.Adam(network.parameters(), RATE)
-    (windows, following), (test_windows, test_following) = (each.tensors for each in text.load())
+    (windows, following), (test_windows, test_following) = (each.tensors for each in load())
     for step in range(steps):
         drawn = torch.Generator().manual_seed(1000 * seed + step)
         own = torch.randperm(len(windows), generator=drawn)[: ranks * WINDOWS][rank::ranks]
