@@ -54,23 +54,23 @@ CATALOGUE: dict[str, Example] = {
         ),
         Example(
             "linear_attention", "LASP, LASP-2",
-            "a sequence in unequal parts: states by messages, or by one gather", (4, 2, 3, 8),
+            "a sequence in unequal parts: states by messages, or by one gather", (4, 2, 3),
         ),
         Example(
             "sequence_groups", "FlexSP",
-            "groups of 1, 2 and 4 ranks per batch, chosen from the lengths of its sequences", (8, 4), "demo",
+            "groups of 1, 2 and 4 ranks per batch, chosen from the lengths of its sequences", (8,), "demo",
         ),
         Example(
             "feedback_alignment", "photonic direct feedback alignment",
-            "all layers learn from one ternary error, without backpropagation", (4, 1, 2, 8), "demo",
+            "all layers learn from one ternary error, without backpropagation", (4, 1, 2), "demo",
         ),
         Example(
             "several_tasks", "multi-task learning, PCGrad",
-            "one trunk, two losses, gradients per task summed apart and projected", (4, 2, 8), "demo",
+            "one trunk, two losses, gradients per task summed apart and projected", (4, 2), "demo",
         ),
         Example(
             "layouts", "OneFlow",
-            "every transition among Shard, Replicate and Partial", (4, 2, 8),
+            "every transition among Shard, Replicate and Partial", (4, 2),
         ),
         Example(
             "transformer", "Megatron-LM, GPipe",
@@ -78,7 +78,7 @@ CATALOGUE: dict[str, Example] = {
         ),
         Example(
             "sharded_states", "Colossal-AI, PatrickStar",
-            "optimizer states and weights in shards, offloaded where there is a GPU", (4, 2, 8),
+            "optimizer states and weights in shards, offloaded where there is a GPU", (4, 2),
         ),
         Example(
             "local_filters", "YUAN 2.0",
@@ -88,7 +88,7 @@ CATALOGUE: dict[str, Example] = {
             "saddle_point",
             "MASHA",
             "a variational inequality over random coordinates that all ranks draw alike",
-            (4, 2, 8),
+            (4, 2),
         ),
     )
 }  # fmt: skip

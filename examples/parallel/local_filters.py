@@ -142,8 +142,9 @@ def train(
     states: list[dict[str, Tensor] | None] = [None] * len(DEPTHS)
     dist.all_gather_object(states, module.state_dict(), group=pipeline)
     model = nn.Sequential(*make_stages(seed, filtered))
-    for module, state in zip(model, states, strict=True):
-        module.load_state_dict(state)
+    for trained, state in zip(model.children(), states, strict=True):
+        assert state is not None
+        trained.load_state_dict(state)
     with torch.no_grad():
         return float(cross_entropy(model(test[0]), test[1])), difference
 
