@@ -32,6 +32,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin advise --hosts 10.0.0.1,10.0.0.2,10.0.0.3 --lanes 32,8",
         "fanin advise --hosts node1,node2 --switch udp://node3:4919 -- python train.py",
     ),
+    "gallery": (
+        "fanin gallery",
+        "fanin gallery --only mixture --only linear_attention",
+        "fanin gallery --all --json gallery.json",
+        "fanin gallery --only layouts --hosts 2",
+    ),
     "rank": (
         "mpirun -n 4 fanin rank python train.py",
         "srun -N 2 -n 4 fanin rank python train.py",

@@ -123,6 +123,7 @@ def test_shells_complete_commands(shell: str) -> None:
         (["p4", "run"], "p4"),
         (["p4", "trace", "00"], "p4"),
         (["report", "record.json"], "plot"),
+        (["gallery", "--only", "several_tasks"], "demo"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )

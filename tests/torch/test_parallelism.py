@@ -1,4 +1,4 @@
-"""A mixture of experts over three dimensions and a sequence in parts, on eight ranks, in one launch."""
+"""Examples of parallelism that want eight ranks, in one launch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from tests.torch.job import Outcomes, checks_of, run_checks
 
+pytest.importorskip("scipy", reason="scipy is not installed: pip install 'fanin[demo]'")
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 CHECKS = "tests.torch.parallelism_checks"
 

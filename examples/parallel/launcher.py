@@ -1,0 +1,115 @@
+"""The start and the end of every example of the gallery: the world, the check's verdict, and bytes by path.
+
+An example's `play(asked)` runs in a world that exists, returns its figures, and raises AssertionError (`expect`) where
+its check fails. `bytes_by_path` counts what a rank handed to each carrier: the switch, the shards of several hosts,
+and gloo, which takes point-to-point messages and all-to-all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fanin.errors import ConfigurationError
+from fanin.examples.parallel.catalogue import named
+from fanin.examples.train import COLLECTIVE_TIMEOUT, report
+from fanin.host.session.shards import ShardedSession
+
+Figures = dict[str, Any]
+"""Figures of an example by name, as tables show them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Options that every example has."""
+
+    check: bool = True
+    """Whether it compares with one process, or with an exact expectation."""
+    quick: bool = False
+    """Whether it takes fewer steps, for a test: what it compares stays, what it measures is less certain."""
+
+
+def expect(fact: bool | Tensor, text: str) -> None:
+    """AssertionError with the text unless it is a fact."""
+    if not bool(fact):
+        raise AssertionError(text)
+
+
+def apart(found: Tensor, wanted: Tensor) -> float:
+    """Largest difference of two tensors, relative to the largest wanted value."""
+    scale = max(float(wanted.detach().abs().max()), 1e-30)
+    return float((found.detach() - wanted.detach()).abs().max()) / scale
+
+
+def gradient_of(parameter: Tensor) -> Tensor:
+    """The gradient, which there is."""
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def counters_of(group: Any) -> dict[str, int]:
+    """The counters of a process group of fanin's."""
+    return {name: int(value) for name, value in group.counters().items()}
+
+
+def fanin_groups() -> list[Any]:
+    """Every process group of this process that counts what it carries."""
+    groups = list(dist.distributed_c10d._world.pg_map)
+    return [group for group in groups if hasattr(group, "counters")]
+
+
+def bytes_by_path() -> dict[str, int]:
+    """Bytes of the tensors that this rank has handed to each carrier so far, over all of its groups."""
+    sums = "shards" if isinstance(getattr(dist.group.WORLD, "session", None), ShardedSession) else "switch"
+    found = {"switch": 0, "shards": 0, "gloo": 0}
+    for group in fanin_groups():
+        counted = counters_of(group)
+        found[sums] += counted.get("switch.bytes", 0)
+        found["gloo"] += counted.get("gloo.bytes", 0)
+    return found
+
+
+@contextmanager
+def counted() -> Iterator[dict[str, int]]:
+    """Bytes by path of what happens inside, in the dictionary that is yielded, once it is left."""
+    before, found = bytes_by_path(), dict[str, int]()
+    yield found
+    found.update({path: count - before[path] for path, count in bytes_by_path().items()})
+
+
+def run(play: Callable[[Asked], Figures], name: str, text: str | None) -> None:
+    """Command line of the example `name`, under torchrun: one JSON object per rank; SystemExit where a check fails."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare with one process, or with what is known exactly")
+    parser.add_argument("--quick", action="store_true", help="fewer steps and seeds")
+    parser.add_argument(
+        "--hosts", type=int, default=1, help="hosts that the ranks claim to be on: 2 or more have shards"
+    )
+    arguments = parser.parse_args()
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    try:
+        named(name).require(size)
+        if not 1 <= arguments.hosts <= size or size % arguments.hosts:
+            raise ConfigurationError(f"--hosts {arguments.hosts}: Remedy: a divisor of the {size} workers")
+    except ConfigurationError as error:
+        raise SystemExit(f"rank {rank}: {error}") from None
+    if arguments.hosts > 1:
+        os.environ["FANIN_HOST"] = f"host{rank * arguments.hosts // size}"
+    torch.set_num_threads(1)
+    dist.init_process_group("fanin", timeout=COLLECTIVE_TIMEOUT)
+    try:
+        figures = play(Asked(check=arguments.check, quick=arguments.quick))
+    except AssertionError as error:
+        report(event="failed", text=str(error))
+        raise SystemExit(f"rank {rank}: {name}: {error}") from None
+    report(event="end", figures=figures, bytes=bytes_by_path())
+    dist.barrier()
+    dist.destroy_process_group()
