@@ -7,8 +7,9 @@ import typer
 MOST = 2**64 - 1
 
 
-def number_of_64_bits(text: str) -> int:
-    """A whole number in 0..2^64 - 1, as typer's `parser`."""
+def number_of_64_bits(given: str | int) -> int:
+    """A whole number in 0..2^64 - 1, as typer's `parser`, which gets the default as it is."""
+    text = str(given)
     if not (text.isascii() and text.isdigit() and int(text) <= MOST):
         raise typer.BadParameter(f"{text!r} is no whole number in 0..{MOST}")
     return int(text)
