@@ -113,9 +113,11 @@ struct KernelBody : KernelLoops<Simd> {
   static void quantize_blocks(const FixedPoint& codec, const Source<E, Plain>& source, Size n, Size block,
                               const std::uint16_t* codes, std::uint8_t* words_be) {
     const Ints offset = Simd::ints(L == 32 ? 0 : codec.bound);
-    for (Size first = 0; first < n; first += block) {
+    std::uint16_t code = n != 0 ? *codes : CODE_ZERO;
+    Steps steps(block_scale(codec, code));
+    for (Size first = 0; first < n; first += block, ++codes) {
       const Size last = least(first + block, n);
-      const Steps steps(block_scale(codec, *codes++));
+      if (*codes != code) steps = Steps(block_scale(codec, code = *codes));  // blocks side by side are mostly alike
       Size i = first;
       for (; i + GROUP <= last; i += GROUP) {
         source.prefetch(i);
@@ -203,17 +205,23 @@ struct KernelBody : KernelLoops<Simd> {
   template <Element E, std::uint32_t L, bool Divide>
   static void dequantize_blocks(const FixedPoint& codec, const std::uint8_t* words_be, Size n, Size block,
                                 const std::uint16_t* codes, const Zero& zero, float divisor, const Wanted& wanted) {
+    std::uint16_t before = CODE_ZERO;
+    Values<Divide> values(BlockScale{}, divisor, zero.lane);
+    codes += wanted.skip / block;
     for (Size first = wanted.skip / block * block; first < wanted.end; first += block) {
       const Size last = least(first + block, n);
-      const std::uint16_t code = codes[first / block];
+      const std::uint16_t code = *codes++;
       if (code == CODE_ZERO || code == CODE_NOT_FINITE) {
         fill<E>(code, first, last, wanted);
-      } else {
+        continue;
+      }
+      if (code != before) {
         BlockScale scale = block_scale(codec, code);
         scale.to_value[0] *= zero.unit;
-        const Values<Divide> values(scale, divisor, zero.lane);
-        dequantize_block<E, L, Divide>(codec, words_be, first, last, values, wanted);
+        values = Values<Divide>(scale, divisor, zero.lane);
+        before = code;
       }
+      dequantize_block<E, L, Divide>(codec, words_be, first, last, values, wanted);
     }
   }
 
