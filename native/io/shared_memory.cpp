@@ -56,8 +56,6 @@ Record read_once(const std::uint8_t* at) {
 constexpr std::size_t DATAGRAM_AT = 20;
 constexpr std::size_t REFERENCE_AT = sizeof(Record);
 static_assert((DATAGRAM_AT + HEADER_BYTES + codes_bytes(4)) % LINE_BYTES == 0);
-// How many records ahead of the one that is read memory is asked for.
-constexpr std::size_t AHEAD = 4;
 
 // The record at `at` included.
 constexpr std::size_t record_bytes(std::size_t at, std::size_t bytes) {
@@ -106,9 +104,6 @@ std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
       broken_ = true;
       return {};
     }
-    // A record's head is in the cache of whoever wrote it; those of a batch are mostly alike.
-    if (const std::size_t ahead = AHEAD * length; ahead < unread)
-      __builtin_prefetch(ring_ + (ahead < to_end ? place + ahead : place + ahead - bytes_));
     position_ += length;
     if (wraps || (record.mask & mask) == 0) continue;
     if (!elsewhere) return {ring_ + place + DATAGRAM_AT, bytes};

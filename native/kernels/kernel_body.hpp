@@ -113,11 +113,9 @@ struct KernelBody : KernelLoops<Simd> {
   static void quantize_blocks(const FixedPoint& codec, const Source<E, Plain>& source, Size n, Size block,
                               const std::uint16_t* codes, std::uint8_t* words_be) {
     const Ints offset = Simd::ints(L == 32 ? 0 : codec.bound);
-    std::uint16_t code = n != 0 ? *codes : CODE_ZERO;
-    Steps steps(block_scale(codec, code));
-    for (Size first = 0; first < n; first += block, ++codes) {
+    for (Size first = 0; first < n; first += block) {
       const Size last = least(first + block, n);
-      if (*codes != code) steps = Steps(block_scale(codec, code = *codes));  // blocks side by side are mostly alike
+      const Steps steps(block_scale(codec, *codes++));
       Size i = first;
       for (; i + GROUP <= last; i += GROUP) {
         source.prefetch(i);
@@ -205,23 +203,17 @@ struct KernelBody : KernelLoops<Simd> {
   template <Element E, std::uint32_t L, bool Divide>
   static void dequantize_blocks(const FixedPoint& codec, const std::uint8_t* words_be, Size n, Size block,
                                 const std::uint16_t* codes, const Zero& zero, float divisor, const Wanted& wanted) {
-    std::uint16_t before = CODE_ZERO;
-    Values<Divide> values(BlockScale{}, divisor, zero.lane);
-    codes += wanted.skip / block;
     for (Size first = wanted.skip / block * block; first < wanted.end; first += block) {
       const Size last = least(first + block, n);
-      const std::uint16_t code = *codes++;
+      const std::uint16_t code = codes[first / block];
       if (code == CODE_ZERO || code == CODE_NOT_FINITE) {
         fill<E>(code, first, last, wanted);
-        continue;
-      }
-      if (code != before) {
+      } else {
         BlockScale scale = block_scale(codec, code);
         scale.to_value[0] *= zero.unit;
-        values = Values<Divide>(scale, divisor, zero.lane);
-        before = code;
+        const Values<Divide> values(scale, divisor, zero.lane);
+        dequantize_block<E, L, Divide>(codec, words_be, first, last, values, wanted);
       }
-      dequantize_block<E, L, Divide>(codec, words_be, first, last, values, wanted);
     }
   }
 
