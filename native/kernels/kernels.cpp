@@ -11,6 +11,7 @@
 
 #include "kernels/floating_point.hpp"
 #include "kernels/kernel_table.hpp"
+#include "wire/packet.hpp"
 #include "wire/wire_constants.hpp"
 
 namespace fanin {
@@ -256,9 +257,8 @@ std::uint32_t crc32(const void* data, std::size_t bytes, std::uint32_t start) {
 }
 
 void max_codes(std::uint8_t* codes_be, const std::uint8_t* in_be, std::size_t n) {
-  for (std::size_t i = 0; i < 2 * n; i += 2) {
-    if (std::memcmp(in_be + i, codes_be + i, 2) > 0) std::memcpy(codes_be + i, in_be + i, 2);
-  }
+  for (std::size_t i = 0; i < n * CODE_BYTES; i += CODE_BYTES)
+    store_be16(codes_be + i, std::max(load_be16(codes_be + i), load_be16(in_be + i)));
 }
 
 }  // namespace fanin

@@ -144,7 +144,7 @@ class Ascents {
   template <typename Odd>
   void settle(std::uint32_t highest, Odd odd, double now) {
     const auto closed = [&](std::uint32_t slot) { return odd(slot) != ((rounds_of_[slot].number & 1) != 0); };
-    recovery_.settle(highest, closed, now, [this](std::uint32_t slot) { again(slot); });
+    recovery_.settle(highest, false, closed, now, [this](std::uint32_t slot) { again(slot); });
   }
 
   // HELLO of that number went to the parent.

@@ -10,7 +10,8 @@
 namespace fanin {
 
 ItemStream::ItemStream(std::uint32_t slots, std::uint64_t window, std::uint32_t codes_per_packet)
-    : window_(window),
+    : parities_((std::size_t{slots} + WORD_BITS - 1) / WORD_BITS),
+      window_(window),
       in_order_(slots),
       again_(slots),
       codes_per_packet_(codes_per_packet),
@@ -40,8 +41,11 @@ void ItemStream::begin(std::uint32_t base) {
   end_item_ = oldest_item_ = std::uint64_t{base} * slots_.size();
   oldest_slot_ = 0;
   entering_slot_ = static_cast<std::uint32_t>(window_ % slots_.size());
-  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot)
+  std::ranges::fill(parities_, 0u);
+  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
     slots_[slot] = {.item = end_item_ + slot, .held = true, .base = base};
+    parities_[slot / WORD_BITS] |= (base & 1) << slot % WORD_BITS;
+  }
 }
 
 void ItemStream::release(std::uint32_t slot) {
@@ -75,7 +79,7 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
   const std::uint64_t item = slot.item, number = slot.operation;
   Operation& operation = operations_[number];
   slot.item += slots_.size();
-  ++slot.base;
+  next_base(slot_index);
   slot.state = State::idle;
   if (operation.carries_codes(item)) {
     learn_codes(item + operation.lead, operation.code_count, codes_be);
@@ -94,7 +98,7 @@ void ItemStream::repeat(std::uint32_t slot, const std::uint8_t* codes_be) {
   learn_codes(current(slot), operation(slot).code_count, codes_be);
   // R-WORKER-3: all workers see the same result, so they agree that the slot's bases are one ahead from here on.
   most_repeats_ = std::max(most_repeats_, ++slots_[slot].repeats);
-  ++slots_[slot].base;
+  next_base(slot);
   enqueue(slot);
 }
 
@@ -161,8 +165,8 @@ void ItemStream::pop() {
 }
 
 std::size_t ItemStream::buffer_bytes() const {
-  return slots_.capacity() * sizeof(Slot) + operations_.capacity_bytes() +
-         (in_order_.ring.capacity() + others_.capacity()) * sizeof(Queued) +
+  return slots_.capacity() * sizeof(Slot) + parities_.capacity() * sizeof(std::uint32_t) +
+         operations_.capacity_bytes() + (in_order_.ring.capacity() + others_.capacity()) * sizeof(Queued) +
          again_.ring.capacity() * sizeof(std::uint32_t) + agreed_for_.capacity() * sizeof(std::uint64_t) +
          agreed_.capacity() * sizeof(std::uint16_t);
 }

@@ -9,6 +9,8 @@
 
 #include "machine/growing_ring.hpp"
 #include "machine/operation.hpp"
+#include "machine/receipts.hpp"
+#include "wire/packet.hpp"
 
 namespace fanin {
 
@@ -24,6 +26,14 @@ class ItemStream {
   std::uint64_t current(std::uint32_t slot) const { return slots_[slot].item; }
   // The slot's round that its current item goes into.
   std::uint64_t base(std::uint32_t slot) const { return slots_[slot].base; }
+  // Whether every slot's round is the one whose lowest bit this is: bit s % 32 of word s / 32, in wire order, of as
+  // many words as the slots fill.
+  bool all_at(const std::uint8_t* parities_be) const {
+    std::uint32_t others = 0;
+    for (std::size_t word = 0; word < parities_.size(); ++word)
+      others |= parities_[word] ^ load_be32(parities_be + word * WORD_BYTES);
+    return others == 0;
+  }
   // The operation of a slot's current item, which must have been sent.
   Operation& operation(std::uint32_t slot) { return operations_[slots_[slot].operation]; }
   // Whether the slot's item still has to have its codes agreed on, in the round that its words go into by forecast.
@@ -115,8 +125,13 @@ class ItemStream {
   void advance(std::uint64_t hint);
   void enqueue(std::uint32_t slot);
   void pop();
+  void next_base(std::uint32_t slot) {
+    ++slots_[slot].base;
+    parities_[slot / WORD_BITS] ^= std::uint32_t{1} << slot % WORD_BITS;
+  }
 
   std::vector<Slot> slots_;
+  std::vector<std::uint32_t> parities_;  // of their bases, as a receipt tells them: bit s % 32 of word s / 32
   GrowingRing<Operation> operations_;
   std::uint64_t end_item_ = 0;
   std::uint64_t oldest_item_ = 0;

@@ -192,9 +192,10 @@ class LossRecovery {
 
   // The switch says which rounds were over (`closed(slot)`) when the order `highest` had come: what is overdue is lost,
   // or is a peer's. The result of such a round, or its answer to what was sent by then, has left the switch before
-  // that. Calls lost(slot) for those whose results are lost.
+  // that. Calls lost(slot) for those whose results are lost. `none_over`: it is known that none of them is, as while
+  // nothing is lost; then what is on time, a window, need not be looked through.
   template <typename Closed, typename Lost>
-  void settle(std::uint32_t highest, Closed is_over, double now, Lost lost) {
+  void settle(std::uint32_t highest, bool none_over, Closed is_over, double now, Lost lost) {
     // R-RECOVERY-2: of a later transmission the switch may say more than this receipt knows.
     const std::int64_t top = sent_as(highest);
     const auto closed = [&](std::uint32_t slot) {
@@ -209,7 +210,7 @@ class LossRecovery {
       else if (transmissions_[slot].arrived)  // R-RECOVERY-3: at the switch, in an open round, so a peer is late
         older_.push_back(slot);
     }
-    for (std::uint32_t slot = on_time_.oldest; slot != NONE; slot = transmissions_[slot].newer) {
+    for (std::uint32_t slot = none_over ? NONE : on_time_.oldest; slot != NONE; slot = transmissions_[slot].newer) {
       if (static_cast<std::int64_t>(transmissions_[slot].order) > top) break;  // they are in order
       if (closed(slot)) missing_.push_back(slot);
     }

@@ -149,26 +149,33 @@ std::vector<Spoiler> Operation::store(std::uint64_t chunk, const std::uint16_t* 
   if (asked_.residual != nullptr) codec_->update_residual(own(at), codes(agreed));
   if (collected == nullptr) return {};
   const Range wanted = kept(at);
-  const Range mine = owned() ? own(wanted) : Range{wanted.first, wanted.first};
-  for (const Range& part : {Range{wanted.first, mine.first}, Range{mine.last, wanted.last}}) {
-    if (part.count() == 0) continue;
-    const Kept there = place(at, part);
-    if (!streams()) {
-      codec_->decode_narrowed(collected, at.count, codes(agreed), contributors, asked_.divisor, shift, there);
-      continue;
-    }
-    if (codec_->stream(collected, there)) continue;
-    thread_local std::vector<std::uint8_t> near;
-    const std::size_t bytes = there.count * element_bytes(asked_.element);
-    if (near.size() < bytes) near.resize(bytes);
-    codec_->decode_narrowed(collected, at.count, codes(agreed), contributors, asked_.divisor, shift,
-                            {there.skip, there.count, near.data()});
-    stream_copy(there.out, near.data(), bytes);
+  const Sum sum = {collected, codes(agreed), contributors, shift};
+  if (owned()) {
+    const Range mine = own(wanted);
+    decode(sum, at, {wanted.first, mine.first});
+    decode(sum, at, {mine.last, wanted.last});
+  } else {
+    decode(sum, at, wanted);
   }
   if (!sums_exactly() && !spoiled(agreed)) return {};
   std::vector<Spoiler> news = codec_->spoilers(number, collected, agreed, contributors);
   std::erase_if(news, [this](const Spoiler& each) { return !is_news(each); });
   return news;
+}
+
+void Operation::decode(const Sum& sum, const PacketSpan& at, Range part) {
+  if (part.count() == 0) return;
+  const Kept there = place(at, part);
+  const auto decode_to = [&](const Kept& kept) {
+    codec_->decode_narrowed(sum.words, at.count, sum.codes, sum.contributors, asked_.divisor, sum.shift, kept);
+  };
+  if (!streams()) return decode_to(there);
+  if (codec_->stream(sum.words, there)) return;
+  thread_local std::vector<std::uint8_t> near;
+  const std::size_t bytes = there.count * element_bytes(asked_.element);
+  if (near.size() < bytes) near.resize(bytes);
+  decode_to({there.skip, there.count, near.data()});
+  stream_copy(there.out, near.data(), bytes);
 }
 
 bool Operation::is_news(const Spoiler& spoiler) {

@@ -105,6 +105,15 @@ class Operation {
   // Copies what is kept of a packet's elements that are this worker's own, unless they are in their place.
   void keep_own(const PacketSpan& at) const;
   Range kept(const PacketSpan& at) const;
+  // A packet's result: words as `collect` returns them, the codes of its blocks.
+  struct Sum {
+    const std::uint8_t* words;
+    const std::uint16_t* codes;
+    std::uint32_t contributors;
+    std::uint32_t shift;
+  };
+  // Writes elements `part` of a packet to the destination.
+  void decode(const Sum& sum, const PacketSpan& at, Range part);
   // Where elements of a packet go.
   Kept place(const PacketSpan& at, Range elements) const;
 

@@ -224,8 +224,9 @@ void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& g
     facts.lanes = without_shift(given.lanes);
     facts.given_words = given.word_count;
     facts.word_count = static_cast<std::uint32_t>(words_of_result(given.lanes, given.word_count));
-    std::memset(codes, 0, codes_bytes(given.code_count));
-    std::memcpy(codes, given.codes, given.code_count * CODE_BYTES);
+    for (std::uint32_t i = 0; i < given.code_count; ++i)
+      store_be16(codes + i * CODE_BYTES, load_be16(given.codes + i * CODE_BYTES));
+    if (given.code_count % 2 != 0) store_be16(codes + given.code_count * CODE_BYTES, 0);  // pads them to a word
   } else {
     max_codes(codes, given.codes, given.code_count);
   }

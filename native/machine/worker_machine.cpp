@@ -481,7 +481,7 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
     const std::uint32_t bits = load_be32(packet.words + std::size_t{slot / WORD_BITS} * WORD_BYTES);
     return ((bits >> slot % WORD_BITS ^ stream_.base(slot)) & 1) != 0;
   };
-  recovery_.settle(header.signature, closed, now, [this](std::uint32_t slot) {
+  recovery_.settle(header.signature, stream_.all_at(packet.words), closed, now, [this](std::uint32_t slot) {
     ++counters_.gaps;
     send_again(slot);
   });
@@ -732,11 +732,14 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
 
   std::uint8_t* const codes_at = datagram.data() + HEADER_BYTES;
   std::uint8_t* const words_at = codes_at + codes_bytes(operation.code_count);
-  std::memset(codes_at, 0, static_cast<std::size_t>(words_at - codes_at));
   if (operation.carries_codes(item) || forecasts) {
-    std::uint16_t codes[MAX_CODES];
+    std::uint16_t codes[MAX_CODES + 1];
     operation.own_codes(operation.codes_chunk(item), codes);
-    for (std::uint32_t i = 0; i < operation.code_count; ++i) store_be16(codes_at + i * CODE_BYTES, codes[i]);
+    codes[operation.code_count] = 0;  // what pads them to whole words
+    for (std::uint32_t i = 0; i < codes_bytes(operation.code_count) / CODE_BYTES; ++i)
+      store_be16(codes_at + i * CODE_BYTES, codes[i]);
+  } else {
+    std::memset(codes_at, 0, static_cast<std::size_t>(words_at - codes_at));
   }
   if (forecasts)
     store_by_forecast(operation, std::span(words_at, words * WORD_BYTES));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -11,20 +12,35 @@
 
 namespace fanin {
 
-inline std::uint16_t load_be16(const std::uint8_t* at) { return static_cast<std::uint16_t>(at[0] << 8 | at[1]); }
+// Big-endian numbers. Each is loaded and stored whole: a compiler that is given bytes gathers those of a header in
+// memory, and a processor waits when it loads in one piece what was stored in several.
+constexpr std::uint16_t swapped_be16(std::uint16_t value) {
+  return std::endian::native == std::endian::big ? value : __builtin_bswap16(value);
+}
+constexpr std::uint32_t swapped_be32(std::uint32_t value) {
+  return std::endian::native == std::endian::big ? value : __builtin_bswap32(value);
+}
+
+inline std::uint16_t load_be16(const std::uint8_t* at) {
+  std::uint16_t value;
+  std::memcpy(&value, at, sizeof value);
+  return swapped_be16(value);
+}
 
 inline std::uint32_t load_be32(const std::uint8_t* at) {
-  return std::uint32_t{at[0]} << 24 | std::uint32_t{at[1]} << 16 | std::uint32_t{at[2]} << 8 | std::uint32_t{at[3]};
+  std::uint32_t value;
+  std::memcpy(&value, at, sizeof value);
+  return swapped_be32(value);
 }
 
 inline void store_be16(std::uint8_t* at, std::uint32_t value) {
-  at[0] = static_cast<std::uint8_t>(value >> 8);
-  at[1] = static_cast<std::uint8_t>(value);
+  const std::uint16_t stored = swapped_be16(static_cast<std::uint16_t>(value));
+  std::memcpy(at, &stored, sizeof stored);
 }
 
 inline void store_be32(std::uint8_t* at, std::uint32_t value) {
-  store_be16(at, value >> 16);
-  store_be16(at + 2, value);
+  const std::uint32_t stored = swapped_be32(value);
+  std::memcpy(at, &stored, sizeof stored);
 }
 
 // Bytes that scale codes take on the wire, padded to whole words.

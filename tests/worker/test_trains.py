@@ -16,7 +16,7 @@ import pytest
 
 from fanin.protocol.job import JobSpec
 from fanin.protocol.packet_tag import MemberKeys
-from fanin.protocol.wire import OFFSET_GENERATION, OFFSET_JOB, parse
+from fanin.protocol.wire import OFFSET_GENERATION, OFFSET_JOB, Kind, parse
 from tests.support.builders import reduction
 from tests.support.cluster import MEMORY_BYTES, SWITCH_MACHINES, WORKER_MACHINES, job, worker_machine
 from tests.support.network import SWITCH
@@ -194,8 +194,8 @@ class Pair:
             system.take(system.workers[worker], train, self.now)
 
 
-def spec_of(**fields: Any) -> JobSpec:
-    return job(workers=WORKERS, slots=SLOTS, words_per_packet=16, codes_per_packet=2, **fields)
+def spec_of(slots: int = SLOTS, **fields: Any) -> JobSpec:
+    return job(workers=WORKERS, slots=slots, words_per_packet=16, codes_per_packet=2, **fields)
 
 
 @pytest.mark.parametrize("broken", BREAKS, ids=lambda each: each.__name__)
@@ -234,6 +234,33 @@ def test_a_packet_is_missing_at_each_place_of_the_first_train(lost: int, of: str
         pair.turn(without, Random(0), together=False)
     assert seen
     pair.compare()
+
+
+@pytest.mark.parametrize("lost", [0, 1, 30, 31, 32, 40, 63, 64, 69])
+def test_a_receipt_tells_of_a_lost_result_in_any_of_its_words(lost: int) -> None:
+    slots = 70
+    pair = Pair(spec_of(slots), Random(lost), lanes=16, count=32 * 3 * slots)
+    pair.submit()
+    wanted = [True]
+
+    def without(train: Train, dice: Random) -> list[Train]:
+        at = [place for place, (data, source) in enumerate(train) if source == SWITCH and is_result_of(data, lost)]
+        if not at or not wanted:
+            return [train]
+        wanted.clear()
+        return [[each for place, each in enumerate(train) if place not in at]]
+
+    while not pair.done():
+        assert pair.now < LIMIT_S
+        pair.turn(without, Random(0), together=False)
+    assert not wanted
+    pair.compare()
+    assert sum(worker.counters()["gaps"] for worker in pair.systems[1].workers) > 0
+
+
+def is_result_of(data: bytes, slot: int) -> bool:
+    packet = parse(data)
+    return packet.kind is Kind.RESULT and packet.slot == slot
 
 
 def test_a_tag_that_is_wrong_costs_one_packet_of_its_train() -> None:
