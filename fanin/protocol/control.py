@@ -50,7 +50,7 @@ from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 
-VERSION = 3
+VERSION = 4
 """Version of this protocol. A controller refuses every other one, with the reason."""
 DEFAULT_PORT = 4919
 """0x1337: TCP for control and UDP for data."""
