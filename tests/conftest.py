@@ -34,6 +34,20 @@ settings.register_profile("soak", settings.get_profile("default"), derandomize=F
 settings.load_profile(os.environ.get("FANIN_TEST_PROFILE", "default"))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests of Python twins alone where a sanitizer watches: it sees native code only."""
+    if os.environ.get("FANIN_TEST_PROFILE") != "sanitize":
+        return
+    twins = [item for item in items if _runs_a_twin_alone(item)]
+    config.hook.pytest_deselected(items=twins)
+    items[:] = [item for item in items if item not in set(twins)]
+
+
+def _runs_a_twin_alone(item: pytest.Item) -> bool:
+    kinds = [str(value) for value in item.callspec.params.values()] if hasattr(item, "callspec") else []
+    return "twin" in kinds and not any("native" in kind for kind in kinds)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep the tests of a file that starts processes on one worker of xdist: they share what they started."""
