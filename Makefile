@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && export CPATH="$$headers" &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-text test test-fast lint format tidy types imports drift constants p4 wheel wheel-smoke sanitize \
+.PHONY: help demo demo-text test test-thorough test-fast lint format tidy types imports drift constants p4 wheel wheel-smoke sanitize \
 	sanitize-address sanitize-thread fuzz fuzz-control simulate compose-check launchers docs wheels bench ci clean
 
 help: ## This list
@@ -31,11 +31,14 @@ demo: $(VENV)/demo.stamp ## Train handwritten digits on 4 workers through the so
 demo-text: $(VENV)/demo.stamp ## The same with a small transformer on text
 	@$(VENV)/bin/fanin demo --task text $(ARGS)
 
-test: $(VENV)/dev.stamp ## Every test
-	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+test: $(VENV)/dev.stamp ## The tests, but for those that are marked thorough
+	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup -m 'not thorough' $(ARGS)
+
+test-thorough: $(VENV)/dev.stamp ## What repeats tests with larger worlds, more steps and more seeds, and checks the gallery
+	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup -m thorough $(ARGS)
 
 test-fast: $(VENV)/dev.stamp ## Every test that is not marked slow
-	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup -m 'not slow' $(ARGS)
+	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup -m 'not slow and not thorough' $(ARGS)
 
 lint: $(VENV)/dev.stamp ## ruff (lint and format), shellcheck, clang-format, words
 	$(VENV)/bin/ruff check .

@@ -187,7 +187,7 @@ def test_unknown_fields_are_refused_and_so_are_absent_ones_without_a_default(
 
 
 def test_a_message_of_another_version_is_refused_and_the_version_named() -> None:
-    with pytest.raises(ControlError, match="version 7; this side speaks 3") as caught:
+    with pytest.raises(ControlError, match=f"version 7; this side speaks {control.VERSION}") as caught:
         control.parse(control.to_bytes(control.Ask(), version=7))
     assert caught.value.version == 7
 

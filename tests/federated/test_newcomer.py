@@ -9,13 +9,14 @@ import pytest
 
 from tests.support.processes import a_switch
 from tests.support.ranks import running
+from tests.support.thorough import thorough
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 SIZE = 3
 TIMEOUT_S = 150.0
 
 
-@pytest.mark.parametrize("policy", ["fedbuff", "fedavg"])
+@pytest.mark.parametrize("policy", ["fedbuff", thorough("fedavg")])
 def test_a_new_client_gets_the_weights_of_a_peer_and_its_deltas_are_in_the_account(policy: str) -> None:
     with a_switch("native-udp") as switch:
         environment = {

@@ -68,6 +68,7 @@ def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -
         assert row["max_error"] <= Rival(row["backend"], row["lanes"]).tolerated_error(2)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_codecs_have_an_error_bytes_and_times_on_drawn_values_and_captured_gradients(tmp_path: Path) -> None:
     size = ("--workers", "2", "--bytes", "262144", "--steps", "3")
@@ -119,6 +120,7 @@ def test_sharded_training_has_times_bytes_and_losses_for_every_rival(tmp_path: P
     assert narrow["share_of_exact"] <= 0.27
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_sharded_training_goes_on_from_a_file_of_runs(tmp_path: Path) -> None:
     plan = (
@@ -147,6 +149,7 @@ def test_sharded_training_goes_on_from_a_file_of_runs(tmp_path: Path) -> None:
     assert "epoch 1 of 1" not in again.said
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_collectives_have_a_time_and_an_error_for_every_rival(tmp_path: Path) -> None:
     size = ("--workers", "2", "--bytes", "65536", "--samples", "1", "--lanes", "8")

@@ -139,6 +139,7 @@ def test_an_interval_is_that_of_students_t() -> None:
     assert half_interval([0.0, 1.0, 2.0]) == pytest.approx(4.30 / 3**0.5)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("namespaces")

@@ -21,6 +21,7 @@ from fanin.emulation.network.timelines import steps_in
 from fanin.errors import UnsupportedError
 from fanin.records.record import RunRecord
 from tests.house.repository import ROOT
+from tests.support.thorough import thorough
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
@@ -106,6 +107,7 @@ def test_a_link_that_is_down_for_two_seconds_is_survived(tmp_path: Path) -> None
     assert [event.text for event in record.events] == ["down=link:1@1s+2s", "end of down=link:1@1s+2s"]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_training_goes_on_after_a_worker_is_killed_at_a_step_and_restarted(tmp_path: Path) -> None:
     scenario = Scenario(workers=2, rate="100mbit", faults=("restart=worker:1@step:3",), restarts=1)
@@ -180,7 +182,7 @@ def test_a_racks_uplink_carries_a_tensor_once_each_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["rank0", "spare:1"])
+@pytest.mark.parametrize("place", [thorough("rank0"), "spare:1"])
 def test_ranks_start_their_switches_themselves_and_sums_cross_the_links(place: str, tmp_path: Path) -> None:
     record = run(Scenario(workers=2, switch_at=place, rate="100mbit"), *plain(TRAINING, "20"), tmp_path=tmp_path)
     assert record.outcome == "finished", record

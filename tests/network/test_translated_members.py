@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.house.repository import ROOT
+from tests.support.thorough import thorough
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.usefixtures("namespaces")]
 LIMIT_S = 150.0
@@ -23,6 +24,7 @@ SERVE = (
     f"store = c.TCPStore({PUBLIC!r}, {STORE_PORT}, is_master=True, wait_for_workers=False); "
     "print('serves', flush=True); sys.stdin.read()"
 )
+
 RULES = """
 table ip nat {{
   chain leaving {{
@@ -91,7 +93,7 @@ def read_until(process: subprocess.Popen[str], words: str) -> None:
 
 
 @pytest.mark.usefixtures("translated")
-@pytest.mark.parametrize("scheme", ["udp", "zmq"])
+@pytest.mark.parametrize("scheme", ["udp", thorough("zmq")])
 def test_a_newcomer_takes_the_state_of_a_member_that_it_cannot_reach(scheme: str) -> None:
     environment = os.environ | {
         "MASTER_ADDR": PUBLIC, "MASTER_PORT": str(STORE_PORT), "TORCHELASTIC_USE_AGENT_STORE": "True",

@@ -10,6 +10,8 @@ from typing import cast
 import numpy as np
 import pytest
 
+from tests.support.thorough import thorough
+
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
 from fanin.errors import AdmissionError, SwitchLostError
@@ -97,7 +99,14 @@ def test_a_controller_whose_device_is_gone_ends_with_what_to_do() -> None:
                 controlled.next_event(4 * LIVENESS_S)
 
 
-@pytest.mark.parametrize(("root", "leaf"), [("native", "p4"), ("p4", "native"), ("p4", "p4")])
+@pytest.mark.parametrize(
+    ("root", "leaf"),
+    [
+        thorough("native", "p4"),
+        ("p4", "native"),
+        thorough("p4", "p4"),
+    ],
+)
 def test_a_tree_gives_every_rank_the_bits_that_one_switch_gives(root: str, leaf: str) -> None:
     given = options("native-udp", words_per_packet=64)
     target = {"native": (), "p4": ("--target", "p4")}

@@ -19,6 +19,7 @@ from tests.p4_programs.between import Between, Worker
 from tests.p4_programs.frames import UDP_OFFSET, Place, frame_to_switch
 from tests.p4_programs.subjects import OpenSubject, program, write_job
 from tests.support.bench import Bench, make_spec, words_of
+from tests.support.thorough import thorough
 
 STALE, SYNCHRONOUS = "tna-model-pairs", "tna-model-pairs-synchronous"
 WORDS = 8
@@ -121,7 +122,10 @@ def test_whoever_has_a_use_for_a_result_gets_both_halves_of_one_round(
     assert len(here.taken) > 10, "the job went on"
 
 
-@pytest.mark.parametrize(("configuration", "staleness"), CASES)
+LATE_CASES = [CASES[0], *(thorough(*case) for case in CASES[1:])]
+
+
+@pytest.mark.parametrize(("configuration", "staleness"), LATE_CASES)
 def test_a_lost_worker_or_a_late_one_gets_no_mixture_either(configuration: str, staleness: int) -> None:
     for seed in SEEDS:
         here = scene(configuration, seed, staleness)

@@ -13,6 +13,7 @@ from selenium.webdriver.common.by import By
 from fanin.emulation.report import write_report
 from fanin.records.record import RunRecord
 from tests.report.records import compared, emulated, measured
+from tests.support.thorough import thorough
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 PHONE = {"width": 360, "height": 780, "deviceScaleFactor": 2, "mobile": True}
@@ -106,7 +107,11 @@ def test_it_can_be_read(browser: Chrome, device: Mapping[str, object], scheme: s
 
 
 @pytest.mark.parametrize("device", [PHONE, DESKTOP], ids=["phone", "desktop"])
-@pytest.mark.parametrize("record", [emulated, measured, compared], ids=["emulated", "measured", "compared"])
+@pytest.mark.parametrize(
+    "record",
+    [emulated, thorough(measured), thorough(compared)],
+    ids=["emulated", "measured", "compared"],
+)
 def test_no_letters_of_a_plot_lie_over_others(
     browser: Chrome, tmp_path: Path, device: Mapping[str, object], record: Callable[[], RunRecord]
 ) -> None:

@@ -14,6 +14,7 @@ from fanin.protocol.spread import Spread, optimal_parts, weights_of
 from tests.support.machines import WORKER_MACHINES
 from tests.support.many_to_many import ManyToMany
 from tests.support.network import Link
+from tests.support.thorough import thorough
 
 pytestmark = pytest.mark.skipif(WORKER_MACHINES["native"] is None, reason="the native extension is not built")
 
@@ -91,7 +92,10 @@ def test_short_queues_cost_what_they_lose(queue_kib: int) -> None:
     assert cluster.total("retransmissions") < 1.5 * cluster.overflows + 8**2
 
 
-@pytest.mark.parametrize(("loss", "of_ideal"), [(0.0001, 0.9), (0.001, 0.85), (0.01, 0.85), (0.05, 0.6)])
+@pytest.mark.parametrize(
+    ("loss", "of_ideal"),
+    [(0.0001, 0.9), thorough(0.001, 0.85), (0.01, 0.85), (0.05, 0.6)],
+)
 def test_over_shards_one_or_two_packets_go_again_for_each_that_was_lost(loss: float, of_ideal: float) -> None:
     """Cold, from the first packets on. Two: at the end of a transfer what is in doubt is asked for early.
 

@@ -131,6 +131,7 @@ def test_a_defect_in_what_ranks_agree_on_is_found(defect: str) -> None:
     assert found.violation.kind in FOUND_AS[defect]
 
 
+@pytest.mark.thorough
 def test_a_plan_that_fails_is_shortened_to_the_faults_that_it_takes() -> None:
     survivor = SHARD_DEFECTS["passes nothing on"]
     needed = (fault("dies", 2), fault("dies", 0, 0.0, after="hears"))

@@ -24,6 +24,7 @@ from fanin.numerics.lanes import pack, unpack
 from fanin.numerics.wide_sums import largest
 from fanin.protocol.wire import LaneField
 from fanin.switch.machine.slot_machine import EMPTY, Contribution, Manner, Membership, Round, Slot, Verdict
+from tests.support.thorough import thorough
 
 
 class ViolationError(AssertionError):
@@ -333,7 +334,7 @@ def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
         Config(workers=2, staleness=1, quorum=1, bases=4),
         Config(workers=2, staleness=1, quorum=1, bases=3, passing=True),
         Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, late=True),
-        Config(workers=3, staleness=1, quorum=2, bases=2, passing=True, late=True),
+        thorough(Config(workers=3, staleness=1, quorum=2, bases=2, passing=True, late=True)),
         Config(workers=2, staleness=1, quorum=2, bases=4),
         Config(workers=2, staleness=2, quorum=1, bases=5),
         Config(workers=3, staleness=0, quorum=3, bases=3),
@@ -360,7 +361,7 @@ def _replaced(hosts: tuple[Host, ...], w: int, host: Host) -> tuple[Host, ...]:
         Config(workers=2, staleness=0, quorum=2, bases=4, tuning=((2, 0), (1, 1))),
         Config(workers=2, staleness=2, quorum=1, bases=4, tuning=((2, 0), (1, 2))),
         Config(workers=3, staleness=0, quorum=3, bases=2, tuning=((1, 1), (3, 0))),
-        Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, evicting=1, tuning=((1, 0), (2, 1))),
+        thorough(Config(workers=2, staleness=1, quorum=1, bases=3, passing=True, evicting=1, tuning=((1, 0), (2, 1)))),
     ],
     ids=str,
 )

@@ -6,16 +6,7 @@ import torch
 import torch.distributed as dist
 
 from fanin.examples import ampnet, daef, hd_pissa
-from fanin.examples.parallel import (
-    feedback_alignment,
-    layouts,
-    linear_attention,
-    local_filters,
-    lsh_mixture,
-    saddle_point,
-    several_tasks,
-    sharded_states,
-)
+from fanin.examples.parallel import layouts, linear_attention
 from fanin.examples.parallel.launcher import Asked
 
 QUICK = Asked(quick=True)
@@ -78,30 +69,5 @@ def check_linear_attention_over_unequal_parts_by_messages_and_by_a_gather(rank: 
     assert figures["bytes_of_gather"] > 0
 
 
-def check_a_mixture_is_sent_a_quarter_of_the_bytes_by_buckets(rank: int, size: int) -> None:
-    assert lsh_mixture.play(QUICK)["bytes_of_plain"] <= lsh_mixture.LARGEST_BYTES
-
-
-def check_feedback_alignment_learns_with_one_sum_per_step(rank: int, size: int) -> None:
-    assert feedback_alignment.play(QUICK)["sums_per_step"] == 1
-
-
-def check_two_tasks_share_a_trunk(rank: int, size: int) -> None:
-    assert several_tasks.play(QUICK)["contradicting"] > 0
-
-
 def check_every_transition_of_layouts_is_exact(rank: int, size: int) -> None:
     assert layouts.play(QUICK)["partial to shard"] == "switch"
-
-
-def check_states_in_shards_train_like_one_process(rank: int, size: int) -> None:
-    figures = sharded_states.play(QUICK)
-    assert figures["states_per_rank"] < figures["states"]
-
-
-def check_local_filters_in_stages_of_unlike_depth(rank: int, size: int) -> None:
-    assert local_filters.play(QUICK)["seeds"] == 1
-
-
-def check_a_saddle_point_over_shared_random_coordinates(rank: int, size: int) -> None:
-    assert saddle_point.play(QUICK)["error_of_control"] > 0

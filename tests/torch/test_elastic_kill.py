@@ -10,6 +10,7 @@ from torch._C import _distributed_c10d as c10d
 
 from tests.support.processes import DEADLINE_S
 from tests.support.ranks import running
+from tests.support.thorough import thorough
 
 FOUNDERS = 3
 TIMEOUT_S = 5 * DEADLINE_S
@@ -17,7 +18,7 @@ TIMEOUT_S = 5 * DEADLINE_S
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [0, 2], ids=["the one that runs the switch", "another"])
+@pytest.mark.parametrize("number", [0, thorough(2)], ids=["the one that runs the switch", "another"])
 def test_the_others_go_on_a_newcomer_takes_part_and_all_have_the_same_bits(number: int) -> None:
     store = c10d.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {

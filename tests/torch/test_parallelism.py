@@ -7,7 +7,7 @@ import pytest
 from tests.torch.job import Outcomes, checks_of, run_checks
 
 pytest.importorskip("scipy", reason="scipy is not installed: pip install 'fanin[demo]'")
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.thorough]
 CHECKS = "tests.torch.parallelism_checks"
 
 
