@@ -53,6 +53,7 @@ SHARDED = "tests/torch/test_shard_codecs.py::test_shard_codecs"
 PARALLELISM_CHECKS = "tests/torch/test_parallelism.py::test_parallelism"
 FEDERATED = "tests/federated/test_training.py::test_federated_training"
 EXAMPLES = "tests/torch/test_examples.py::test_example"
+GALLERY = "tests/torch/test_gallery_examples.py::test_gallery"
 STALE = "tests/stale/test_training.py::test_stale_training"
 
 IN_NETWORK = (
@@ -219,7 +220,7 @@ ENGINES = (
         "Optimizer states sharded beside DDP, and FSDP2's shards of everything, train to the weights of one process "
         "([gallery.md](gallery.md)). Offloading to host memory beside a GPU is in the example, and has not run.",
         (
-            f"{EXAMPLES}[check_states_in_shards_train_like_one_process]",
+            f"{GALLERY}[check_states_in_shards_train_like_one_process]",
             f"{TRAINING}[check_device_mesh_of_two_dimensions]",
             "fanin gallery --only sharded_states",
         ),
@@ -331,7 +332,7 @@ COMPRESSION = (
         "in both directions.",
         (
             "tests/codecs/test_each_codec.py::test_without_feedback_the_mean_of_many_draws_is_the_input",
-            f"{EXAMPLES}[check_a_saddle_point_over_shared_random_coordinates]",
+            f"{GALLERY}[check_a_saddle_point_over_shared_random_coordinates]",
             "fanin gallery --only saddle_point",
         ),
     ),
@@ -343,7 +344,7 @@ COMPRESSION = (
         "all-to-all and within 2 % of its loss. Missing: that compensation by the rest of a token is visibly better, "
         "as in the paper; here it gained next to nothing ([gallery.md](gallery.md)). The switch has no part in it.",
         (
-            f"{EXAMPLES}[check_a_mixture_is_sent_a_quarter_of_the_bytes_by_buckets]",
+            f"{GALLERY}[check_a_mixture_is_sent_a_quarter_of_the_bytes_by_buckets]",
             "fanin gallery --only lsh_mixture",
         ),
     ),
@@ -579,7 +580,7 @@ PARALLELISM = (
         "shard their optimizer: gradients are those of one process. At equal parameters the loss of text is 2.65 with "
         "the filter and 2.69 without, over 3 seeds ([gallery.md](gallery.md)).",
         (
-            f"{EXAMPLES}[check_local_filters_in_stages_of_unlike_depth]",
+            f"{GALLERY}[check_local_filters_in_stages_of_unlike_depth]",
             f"{TRAINING}[check_pipeline_1f1b]",
             "fanin gallery --only local_filters",
         ),
@@ -672,7 +673,7 @@ PARALLELISM = (
         "Hidden layers learn from a ternary error through fixed random matrices, and one sum through the switch "
         "carries all of their gradients. Digits: 96.4 %, by backpropagation 97.2 % ([gallery.md](gallery.md)).",
         (
-            f"{EXAMPLES}[check_feedback_alignment_learns_with_one_sum_per_step]",
+            f"{GALLERY}[check_feedback_alignment_learns_with_one_sum_per_step]",
             "fanin gallery --only feedback_alignment",
         ),
     ),
@@ -682,7 +683,7 @@ PARALLELISM = (
         "works",
         "Two tasks share a trunk; their gradients are summed apart and projected after the sum (PCGrad). Replicas are "
         "identical, and both tasks are within a point of training alone ([gallery.md](gallery.md)).",
-        (f"{EXAMPLES}[check_two_tasks_share_a_trunk]", "fanin gallery --only several_tasks"),
+        (f"{GALLERY}[check_two_tasks_share_a_trunk]", "fanin gallery --only several_tasks"),
     ),
 )
 
