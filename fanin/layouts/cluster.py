@@ -71,7 +71,7 @@ class Measured:
     """Computing of a step of the profiled program, all ranks' together."""
 
 
-def read_measured(text: str, source: str) -> Measured:
+def read_measured(text: str | bytes, source: str) -> Measured:
     """The measurements in the output of `fanin advise --json`. `source` names them in errors.
 
     Raises ConfigurationError where it is something else, or where the rate of a link is missing.
