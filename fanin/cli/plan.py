@@ -96,7 +96,7 @@ def report(cluster: Cluster, found: list[Layout], console: Console) -> None:
         console.print(f"    {line}", markup=False)
     if best.host_order and not best.is_in_order:
         console.print(
-            f'or start ranks with --hosts {",".join(best.host_order)}, and init_device_mesh("cpu", '
-            f'({best.stages}, {best.replicas}), mesh_dim_names=("pp", "dp"))',
+            f"or number ranks with the hosts in this order (--node-rank, --hosts): {','.join(best.host_order)}; then\n"
+            f'    mesh = init_device_mesh("cpu", ({best.stages}, {best.replicas}), mesh_dim_names=("pp", "dp"))',
             markup=False,
         )

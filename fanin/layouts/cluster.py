@@ -33,7 +33,7 @@ class Cluster:
 
     @property
     def size(self) -> int:
-        """Number of ranks."""
+        """Ranks of all hosts together."""
         return sum(self.ranks)
 
     @property
@@ -94,6 +94,8 @@ def read_measured(text: str | bytes, source: str) -> Measured:
         raise reader.error("`network.racks` names a host twice, or one that is not there")
     rates = reader.numbers(network, "rates")
     uplinks = reader.numbers(network, "uplinks")
+    if len(rates) > len(ranks) or len(uplinks) > len(racks):
+        raise reader.error("it has rates of more links than hosts and racks")
     _require_rates(source, names, racks, rates, uplinks)
     cluster = Cluster(
         names=names, ranks=ranks, rates=rates, speeds=(1.0,) * len(ranks), racks=racks, uplinks=uplinks,
@@ -117,10 +119,10 @@ def _require_rates(
     """ConfigurationError that names the hosts between which no rate is known."""
     again = "measure again with `fanin advise --json`, and let all hosts reach each other's TCP ports"
     for host, name in enumerate(names):
-        if len(names) > 1 and (host >= len(rates) or rates[host] <= 0):
+        if len(names) > 1 and (host >= len(rates) or rates[host] < 1):
             raise ConfigurationError(f"{source}: no rate between {name} and other hosts. Remedy: {again}")
     for rack, hosts in enumerate(racks):
-        if rack >= len(uplinks) or uplinks[rack] <= 0:
+        if rack >= len(uplinks) or uplinks[rack] < 1:
             inside = ", ".join(names[host] for host in hosts)
             raise ConfigurationError(f"{source}: no rate between {inside} and hosts of other racks. Remedy: {again}")
 

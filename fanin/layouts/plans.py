@@ -23,9 +23,9 @@ class Layout:
     stages: int
     replicas: int
     micro_batches: int
-    """Of each replica."""
+    """Micro-batches of each replica in a step."""
     layers: tuple[int, ...]
-    """Of each stage."""
+    """Number of layers of each stage."""
     mesh: tuple[tuple[int, ...], ...]
     """Ranks by stage and replica. A row is a data-parallel group, a column a pipeline."""
     is_in_order: bool

@@ -80,8 +80,8 @@ def all_layouts(shape: Shape) -> Iterator[Grid]:
         start = at - at % stages
         ties = start > 0 and cells[start:at] == cells[start - stages : at - stages]
         for host in range(cells[at - stages] if ties else 0, len(left)):
-            fresh = left[host] == cluster.ranks[host]
-            waits = fresh and before[host] is not None and left[before[host]] == cluster.ranks[before[host]]  # type: ignore[index]
+            twin = before[host]
+            waits = twin is not None and left[host] == cluster.ranks[host] and left[twin] == cluster.ranks[twin]
             if left[host] and not waits:
                 left[host] -= 1
                 cells.append(host)

@@ -54,13 +54,13 @@ class Shape:
     replicas: int
     layers: int
     micro_batches: int
-    """Of each replica."""
+    """Micro-batches of each replica in a step."""
     layer_s: float
     """Computing of one micro-batch in one layer, forward and backward, at speed 1."""
     layer_bytes: float
     """Gradients of one layer."""
     activation_bytes: float
-    """Of one micro-batch at a boundary, each way."""
+    """Bytes of one micro-batch at a boundary between stages, each way."""
 
     def layers_of(self, grid: Grid) -> list[int]:
         """Layers of each stage."""

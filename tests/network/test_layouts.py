@@ -229,7 +229,7 @@ def test_the_command_prints_the_groups_of_the_best_layout(tmp_path: Path, capsys
     assert run(["plan", str(file), *WORDS, "--stages", "2"]) == 0
     shown = capsys.readouterr().out
     assert 'mesh = DeviceMesh("cpu", [[0, 2], [1, 3]], mesh_dim_names=("pp", "dp"))' in shown
-    assert "--hosts a,c,b,d" in shown
+    assert "(--node-rank, --hosts): a,c,b,d; then" in shown
     assert run(["plan", str(file), *WORDS, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["layouts"]
     assert [each["step_s"] for each in found] == sorted(each["step_s"] for each in found)
@@ -245,6 +245,7 @@ def test_the_command_prints_the_groups_of_the_best_layout(tmp_path: Path, capsys
         (advice(rates=[1e9, 1e9, 1e9]), [], "no rate between d and other hosts"),
         (advice(rates=[1e9, 0.0, 1e9, 1e9]), [], "no rate between b and other hosts"),
         (advice(uplinks=[5e7]), [], "no rate between b, d and hosts of other racks"),
+        (advice(rates=[1e9] * 5), [], "more links than hosts"),
         (advice(racks=[[0, 1], [1, 3]]), [], "names a host twice"),
         (advice(ranks=[1, 1, 1]), [], "not of the same hosts"),
         (advice(ranks=[1, 1, 1, 0.5]), [], "no list of whole numbers"),
