@@ -50,8 +50,8 @@ class Rank:
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
-        for peer in self.peers.values():
-            peer.sendall(b".")
+        for connection in self.peers.values():
+            connection.sendall(b".")
         for peer in self.peers:
             self.receive(peer, 1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,13 @@ from fanin.layouts.search import in_order, quickest
 from fanin.layouts.step_times import Grid, Shape, deal_layers
 from fanin.layouts.workload import Workload
 
-MODEL = {"layers": 12, "micro_batches": 8, "activation_bytes": 1 << 16, "gradient_bytes": 100_000_000, "compute_s": 4.0}
+MODEL: dict[str, Any] = {
+    "layers": 12,
+    "micro_batches": 8,
+    "activation_bytes": 1 << 16,
+    "gradient_bytes": 100_000_000,
+    "compute_s": 4.0,
+}
 WORDS = ["--layers", "12", "--micro-batches", "8", "--activation-bytes", "65536"]
 
 
@@ -149,7 +156,7 @@ def test_no_dealing_of_layers_has_a_less_slow_stage(speeds: tuple[float, ...]) -
     dealt = deal_layers(10, speeds)
     others = [each for each in itertools.product(range(1, 11), repeat=3) if sum(each) == 10]
 
-    def slowest(counts: Any) -> float:
+    def slowest(counts: Sequence[int]) -> float:
         return max(count / speed for count, speed in zip(counts, speeds, strict=True))
 
     assert sum(dealt) == 10
