@@ -1,8 +1,8 @@
 """Search for the quickest layout of ranks in a given number of stages and replicas.
 
 Exact where few layouts differ: all of them, less those that exchange whole replicas or hosts that are alike. Otherwise
-descent by exchanges of two ranks (the neighbourhood of Kernighan & Lin 1970), from layouts in which stages, and in
-which pipelines, fill one rack after the other; its distance from the optimum is bounded by `Shape.least_s`.
+descent by exchanges of two ranks (the neighbourhood of Kernighan & Lin 1970), from the quickest layout in which racks
+and their hosts fill rectangles of stages and replicas; its distance from the optimum is bounded by `Shape.least_s`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ EXACT_CELLS = 80_000
 """Ranks times layouts of an exact search: about half a second."""
 DESCENT_CELLS = 160_000
 """Ranks times layouts that a descent looks at."""
+MAX_STARTS = 64
+"""Layouts of which the quickest begins a descent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,8 @@ def _better(shape: Shape, best: Found, grid: Grid) -> Found:
 
 def _descend(shape: Shape, best: Found, looks: int) -> Found:
     """Exchange two ranks of different hosts as long as that makes the step quicker, at most `looks` times."""
-    cluster = shape.cluster
-    hosts = tuple(sorted(range(len(cluster.ranks)), key=lambda host: (cluster.rack_of[host], host)))
-    for replicas_first in (False, True):
-        best = _better(shape, best, in_order(shape, hosts, replicas_first=replicas_first))
+    for grid in itertools.islice(_starts(shape), MAX_STARTS):
+        best = _better(shape, best, grid)
     cells = [(stage, replica) for stage in range(shape.stages) for replica in range(shape.replicas)]
     improved = True
     while improved:
@@ -127,6 +127,36 @@ def _descend(shape: Shape, best: Found, looks: int) -> Found:
             improved |= tried is not best
             best = tried
     return best
+
+
+def _starts(shape: Shape) -> Iterator[Grid]:
+    """Ranks in their order and rack by rack, and tiles: each rack fills a rectangle of stages and replicas, and each of
+    its hosts a rectangle in that. Without racks, or where they are of unlike sizes, the largest decides the rectangle.
+    """
+    cluster = shape.cluster
+    hosts = tuple(sorted(range(len(cluster.ranks)), key=lambda host: (cluster.rack_of[host], host)))
+    for order, replicas_first in itertools.product(((), hosts), (False, True)):
+        yield in_order(shape, order, replicas_first=replicas_first)
+    of_racks = [sum(cluster.ranks[host] for host in rack) for rack in cluster.racks]
+    dealt = [host for host in hosts for _ in range(cluster.ranks[host])]
+    cells = list(itertools.product(range(shape.stages), range(shape.replicas)))
+    for tall, wide in _rectangles(max(of_racks, default=cluster.size), shape.stages, shape.replicas):
+        for low, narrow in _rectangles(max(cluster.ranks), tall, wide):
+            placed = sorted(
+                (stage // tall, replica // wide, stage % tall // low, replica % wide // narrow, stage, replica)
+                for stage, replica in cells
+            )
+            at = {(key[-2], key[-1]): host for key, host in zip(placed, dealt, strict=True)}
+            yield tuple(tuple(at[stage, replica] for replica in range(shape.replicas)) for stage in range(shape.stages))
+
+
+def _rectangles(size: int, stages: int, replicas: int) -> list[tuple[int, int]]:
+    """Stages and replicas of each rectangle of so many ranks of which a whole number fit into the larger one."""
+    return [
+        (tall, size // tall)
+        for tall in range(1, stages + 1)
+        if stages % tall == 0 and size % tall == 0 and replicas % (size // tall) == 0
+    ]
 
 
 def _exchanged(grid: Grid, one: tuple[int, int], two: tuple[int, int]) -> Grid:

@@ -86,6 +86,7 @@ def test_the_exact_search_finds_what_trying_all_orders_does_and_exchanges_nothin
     assert exact.times.step_s == pytest.approx(least_s, rel=1e-6)
     assert exchanged.times.step_s >= least_s * (1 - 1e-9)
     assert exchanged.times.step_s <= of.times(in_order(of)).step_s
+    assert exchanged.times.step_s <= of.times(in_order(of, replicas_first=True)).step_s
     assert of.least_s() <= least_s * (1 + 1e-9)
 
 
@@ -96,6 +97,14 @@ def test_many_ranks_are_exchanged_within_a_bound_and_racks_that_alternate_are_fo
     assert not found.exact
     assert [{host % 2 for host in stage} for stage in found.grid] in ([{0}, {1}], [{1}, {0}])
     assert found.grid == quickest(wanted, descent_cells=0).grid
+
+
+def test_hosts_of_several_ranks_fill_rectangles_of_stages_and_replicas() -> None:
+    of = cluster(8, ((0, 2, 4, 6), (1, 3, 5, 7)), ranks=(4,) * 8)
+    found = quickest(shape(of, 4, layer_bytes=1e4, activation_bytes=1e6), descent_cells=0)
+    assert all(len(set(pipeline)) == 1 for pipeline in zip(*found.grid, strict=True))  # nothing leaves a host
+    found = quickest(shape(of, 8, layers=16, layer_bytes=1e6, activation_bytes=1e3), descent_cells=0)
+    assert all(len(set(stage)) == 1 for stage in found.grid)
 
 
 def flow_shop_s(parts_s: list[float], jobs: int) -> float:
