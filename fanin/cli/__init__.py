@@ -24,6 +24,7 @@ from fanin.cli import (
     gallery,
     later,
     p4,
+    plan,
     rank,
     report,
     simulate,
@@ -53,6 +54,7 @@ for command in (
     trace.trace,
 ):
     app.command(epilog=epilog(command.__name__))(command)
+later.add(app, "plan", plan.TEXT, plan.made, epilog("plan"))
 app.command(epilog=epilog("rank"), context_settings={"allow_interspersed_args": False})(rank.rank)
 app.add_typer(bench.app, name="bench")
 app.add_typer(p4.app, name="p4")

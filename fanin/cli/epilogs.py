@@ -32,6 +32,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "fanin advise --hosts 10.0.0.1,10.0.0.2,10.0.0.3 --lanes 32,8",
         "fanin advise --hosts node1,node2 --switch udp://node3:4919 -- python train.py",
     ),
+    "plan": (
+        "fanin plan advice.json --layers 24 --micro-batches 32 --activation-bytes 4194304 --stages 2,4",
+        "fanin plan advice.json --parameters 350000000 --compute-s 20 --layers 24 --micro-batches 32 "
+        "--activation-bytes 4194304",
+    ),
     "gallery": (
         "fanin gallery",
         "fanin gallery --only mixture --only linear_attention",

@@ -640,12 +640,16 @@ PARALLELISM = (
         "Holmes",
         "groups across unlike networks",
         "in part",
-        "`fanin advise` measures the links between hosts, finds racks behind shared uplinks and recommends where sums "
-        "are made, with weights for switches with unlike links. No job picks the ranks of its groups by them.",
+        "`fanin plan` chooses pipeline stages and data-parallel groups from the rates of links and uplinks that `fanin "
+        "advise` measured, and deals layers in proportion to speed ([advise.md](advise.md)). Over emulated links the "
+        "traffic of a step is quickest in the layout that it chooses, with large gradients and with large activations. "
+        "Missing: a model that trains in the chosen groups, and hosts with several kinds of networks each.",
         (
+            "tests/network/test_layouts_over_links.py::test_of_all_layouts_in_two_stages_the_planned_one_is_the_quickest",
+            "tests/network/test_layouts.py::test_large_gradients_are_summed_within_racks_and_pipelines_cross_their_uplinks",
+            "tests/torch/test_layout_lines.py::test_printed_lines_make_the_groups_of_the_layout",
             "tests/network/test_advice.py::test_racks_of_namespaces_are_found_and_advised",
-            "tests/network/test_advice.py::test_a_switch_with_faster_links_takes_more_or_all",
-            "fanin advise",
+            "fanin plan",
         ),
     ),
     System(

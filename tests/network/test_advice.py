@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -44,6 +45,7 @@ from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.scenario import Scenario, uplink
 from fanin.emulation.processes import free_port
 from fanin.errors import ConfigurationError, FaninError
+from fanin.layouts.cluster import read_measured
 from tests.support.processes import DEADLINE_S, files_left, has_ended, noticed, until
 
 SIZE = 25 << 20
@@ -277,6 +279,23 @@ def test_what_cannot_be_meant_is_one_clear_line(arguments: list[str], said: str)
 
 def test_a_plan_takes_what_an_option_takes() -> None:
     assert Plan(switches=("udp://a:1",), lanes=(16,)).bytes == SIZE
+
+
+def test_fanin_plan_reads_what_advise_prints_as_json() -> None:
+    measured = network(4, racks=((0, 1), (2, 3)), uplinks=(1e7, 1e7))
+    profile = Profile(((0.1, 3 << 20), (0.2, 1 << 20)), compute_s=0.5)
+    found = advice.Advice(
+        network=measured, hosts=("a", "b", "c", "d"), ecn=True, profile=profile, found=(), best=None, settings={},
+        racks=(),
+    )  # fmt: skip
+    read = read_measured(json.dumps(dataclasses.asdict(found)), "advice.json")
+    assert (read.gradient_bytes, read.compute_s) == (4 << 20, 2.0)
+    assert (read.cluster.ranks, read.cluster.rates, read.cluster.racks) == (
+        measured.ranks,
+        measured.rates,
+        measured.racks,
+    )
+    assert read.cluster.uplinks == measured.uplinks
 
 
 @pytest.mark.slow
