@@ -63,6 +63,16 @@ def test_a_rank_without_an_end_and_one_without_a_file_are_named(tmp_path: Path) 
     assert story(record)[0].startswith("The run was not finished: rank 0")
 
 
+def test_a_rank_that_ended_once_and_was_killed_in_its_second_life_is_not_finished(tmp_path: Path) -> None:
+    path = written(tmp_path, 0)
+    first = path.read_text()
+    second = written(tmp_path, 0, ends=False).read_text().replace('"time": 0.0', '"time": 100.0')
+    path.write_text(first + second)
+    record = record_of_files([path], "fanin report")
+    assert record.outcome == "interrupted"
+    assert "rank 0: its file holds 2 runs, one after the other" in record.notes
+
+
 def test_two_runs_side_by_side_say_which_is_faster_and_by_what(tmp_path: Path) -> None:
     slow = record_of_files([written(tmp_path / "slow", rank, 2.0) for rank in range(2)], "fanin report slow")
     fast = record_of_files([written(tmp_path / "fast", rank, 1.0) for rank in range(2)], "fanin report fast")
