@@ -84,8 +84,8 @@ class RankFile:
 def read_files(paths: Sequence[Path]) -> list[RankFile]:
     """The files of a job's ranks, in the order of ranks.
 
-    ConfigurationError where one is no file of FANIN_TIMELINE, where two are of one rank, or where they are of different
-    jobs.
+    ConfigurationError where one is no file of FANIN_TIMELINE or of several ranks, where two are of one rank, or where
+    they are of different jobs.
     """
     found = sorted((_read(path) for path in paths), key=lambda file: file.rank)
     for first, second in itertools.pairwise(found):
@@ -111,7 +111,13 @@ def _read(path: Path) -> RankFile:
     begun = [at for at, line in enumerate(lines) if line["kind"] == "start" and "rank" in line]
     if not begun:
         raise ConfigurationError(f"{path} has no line of a rank's start: FANIN_TIMELINE did not write it. {REMEDY}")
-    return RankFile(path, int(lines[begun[0]]["rank"]), tuple(lines[begun[0] :]), written - len(lines))
+    ranks = sorted({int(lines[at]["rank"]) for at in begun})
+    if len(ranks) > 1:
+        raise ConfigurationError(
+            f"{path} holds lines of ranks {', '.join(map(str, ranks))}, which cannot be told apart. Remedy: %r in "
+            "FANIN_TIMELINE, which becomes the rank"
+        )
+    return RankFile(path, ranks[0], tuple(lines[begun[0] :]), written - len(lines))
 
 
 def gaps_in_words(ranks: Sequence[RankFile]) -> list[str]:

@@ -144,6 +144,12 @@ def test_files_of_two_jobs_or_of_one_rank_are_refused(tmp_path: Path) -> None:
         trace_of_files([first, written(tmp_path, 1, other)])
     with pytest.raises(ConfigurationError, match="both of rank 0"):
         trace_of_files([first, written(tmp_path, 2, lines_of(0))])
+    both = tmp_path / "both.jsonl"
+    both.write_text(first.read_text() + written(tmp_path, 1, lines_of(1)).read_text())
+    with pytest.raises(
+        ConfigurationError, match=r"both\.jsonl holds lines of ranks 0, 1,.*Remedy: %r in FANIN_TIMELINE"
+    ):
+        trace_of_files([both])
     with pytest.raises(ConfigurationError, match=r"none cannot be read: No such file.*Remedy"):
         trace_of_files([tmp_path / "none"])
     with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
