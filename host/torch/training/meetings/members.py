@@ -33,6 +33,7 @@ from datetime import timedelta
 
 from torch._C import _distributed_c10d as c10d
 
+from fanin import json_log
 from fanin.errors import AdmissionError, ConfigurationError, HandoverError, StoreSilentError
 from fanin.host.session.threads import started
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
@@ -164,7 +165,7 @@ class Members:
     def come(self, facts: dict[str, str]) -> None:
         """Get a number, and be heard of. `facts`: settings that all must share.
 
-        Raises ConfigurationError naming the first that differs, and StoreSilentError.
+        Raises ConfigurationError naming the first that differs, or for FANIN_LOG, and StoreSilentError.
         """
         with _asking(self.id):
             said = json.dumps(facts, sort_keys=True)
@@ -178,6 +179,7 @@ class Members:
             self.id = self._store.add("came", 1) - 1
             self._store.set(f"notice/{self.id}", to_text(Notice(id=self.id)))
             self._store.set(f"beat/{self.id}", "1")
+        json_log.configure(os.environ, self.id)
         self._thread = started(self._beat, name="fanin-members")
         _OPEN.add(self)
 
