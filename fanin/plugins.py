@@ -112,5 +112,5 @@ def _package(entry: metadata.EntryPoint) -> str:
     return "a package without metadata" if package is None else f"package {package.name} {package.version}"
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
