@@ -46,7 +46,7 @@ def group_of_ranks(backend: str = "gloo", timeout: timedelta = COLLECTIVE_TIMEOU
 
 def report(record: dict[str, Any]) -> None:
     """Print a record, which `harness.reports` yields on the other side."""
-    # In one piece: with PYTHONUNBUFFERED, print writes the end of the line by itself, and ranks share torchrun's output.
+    # In one piece: with PYTHONUNBUFFERED print writes the end of the line apart, and ranks share torchrun's output.
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
 

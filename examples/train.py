@@ -113,7 +113,7 @@ def replica_hash(network: nn.Module) -> str:
 
 def report(**record: object) -> None:
     """One line of JSON for whoever started this process."""
-    # In one piece: with PYTHONUNBUFFERED, print writes the end of the line by itself, and ranks share torchrun's output.
+    # In one piece: with PYTHONUNBUFFERED print writes the end of the line apart, and ranks share torchrun's output.
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
 
