@@ -205,6 +205,7 @@ def test_founders_that_do_not_come_are_an_error_within_a_stated_time() -> None:
     [
         ({"MASTER_ADDR": ""}, 1, "MASTER_ADDR is not set"),
         ({"MASTER_PORT": "http"}, 1, "MASTER_PORT='http' is no number"),
+        ({"MASTER_PORT": "70000"}, 1, "MASTER_PORT=70000; must be in 1..65535"),
         ({"WORLD_SIZE": "two"}, None, "WORLD_SIZE='two' is no number"),
         ({}, 0, "founders = 0"),
     ],

@@ -141,6 +141,8 @@ class Members:
         options = given.get("options") or Options.from_environment(os.environ)
         assert isinstance(options, Options)
         _check(count, given.get("least", 1))
+        if not 0 < port < 1 << 16:
+            raise ConfigurationError(f"Members.from_environment: MASTER_PORT={port}; must be in 1..65535")
         serves = os.environ.get("RANK") == "0" and os.environ.get(AGENT_STORE) != "True"
         within = timedelta(seconds=options.join_timeout_s)
         try:
