@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -45,7 +46,9 @@ def group_of_ranks(backend: str = "gloo", timeout: timedelta = COLLECTIVE_TIMEOU
 
 def report(record: dict[str, Any]) -> None:
     """Print a record, which `harness.reports` yields on the other side."""
-    print(json.dumps(record), flush=True)
+    # In one piece: with PYTHONUNBUFFERED print writes the end of the line apart, and ranks share torchrun's output.
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()
 
 
 def progress(words: str) -> None:

@@ -22,6 +22,8 @@ MAX_BYTES = 1 << 34
 MAX_SAMPLES = 1_000_000
 NCCL = "nccl"
 AGAINST = ("gloo", "mpi")
+RIVALS = "fanin.rivals"
+"""The group of entry points by which other packages name theirs."""
 FLOAT32_EPSILON = 2.0**-23
 UNTAGGED = "-open"
 """Suffix of the label of a rival without tags."""
@@ -145,6 +147,9 @@ def check_rivals(own: Iterable[Rival], against: Sequence[str]) -> None:
     own = list(own)
     for rival in own:
         rival.options(rank=0, environment={})
+    for name, full in zip(against, named(against), strict=True):
+        if full != name and not _is_importable(full):
+            raise plugins.refused(RIVALS, name, f"{full} is not MODULE:BACKEND with a module that is installed")
     against = named(against)
     strange = [name for name in against if name not in AGAINST and not _is_importable(name)]
     if strange or not (own or against):
@@ -156,7 +161,7 @@ def check_rivals(own: Iterable[Rival], against: Sequence[str]) -> None:
 
 def named(against: Sequence[str]) -> list[str]:
     """Rivals with `module:backend` in place of names that other packages have registered (fanin/plugins.py)."""
-    return [name if name in AGAINST else plugins.written("fanin.rivals", name) or name for name in against]
+    return [name if name in AGAINST else plugins.written(RIVALS, name) or name for name in against]
 
 
 def _is_importable(name: str) -> bool:

@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import statistics
+import sys
 import time
 from datetime import timedelta
 
@@ -112,7 +113,9 @@ def replica_hash(network: nn.Module) -> str:
 
 def report(**record: object) -> None:
     """One line of JSON for whoever started this process."""
-    print(json.dumps(record), flush=True)
+    # In one piece: with PYTHONUNBUFFERED print writes the end of the line apart, and ranks share torchrun's output.
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()
 
 
 def main() -> None:

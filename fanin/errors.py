@@ -82,6 +82,17 @@ class HandoverError(FaninError, ConnectionError):
     """A process that came into a running job got no weights: nobody who has them could be asked, or stayed on."""
 
 
+class StoreSilentError(FaninError):
+    """The process that serves the store through which ranks meet has ended, or does not answer.
+
+    `ended`: it is known to have ended.
+    """
+
+    def __init__(self, text: str, *, ended: bool = False) -> None:
+        super().__init__(text)
+        self.ended = ended
+
+
 class CollectiveMismatchError(FaninError):
     """Ranks called different collectives, or the same one with other sizes, dtypes or lanes."""
 

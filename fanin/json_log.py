@@ -9,7 +9,7 @@
 | `time` | ISO 8601 with microseconds, UTC |
 | `level` | `DEBUG`, `INFO`, `WARNING` or `ERROR` |
 | `event` | the record's text before its values are filled in: the same for all records of a kind |
-| `values` | these values, in order; texts and numbers as they are, everything else as text |
+| `values` | these values, in order; texts and finite numbers as they are, everything else as text |
 | `message` | the text with its values |
 | `rank`, `group`, `job` | of this process in its world's group; null before it has met the others |
 | `logger`, `process` | the logger's name, and `host:pid` |
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import socket
 import sys
@@ -34,7 +35,7 @@ FORM = "json"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 DEFAULT_LEVEL = "INFO"
 RANK_VARIABLE = "RANK"
-"""torchrun's, which names a file before the ranks have met."""
+"""torchrun's, which names a file of a process whose rank is not known otherwise."""
 log = logging.getLogger("fanin")
 
 
@@ -55,7 +56,7 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="microseconds"),
             "level": record.levelname,
             "event": str(record.msg),
-            "values": [each if isinstance(each, str | int | float | bool | None) else str(each) for each in given],
+            "values": [each if _is_json(each) else str(each) for each in given],
             "message": record.getMessage(),
             "rank": self.rank,
             "group": self.group,
@@ -65,15 +66,22 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return json.dumps(line, default=str, allow_nan=False)
+
+
+def _is_json(value: object) -> bool:
+    """Whether JSON has it: NaN and infinities are none."""
+    return math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | None)
 
 
 _lines: JsonLines | None = None
 
 
-def configure(environment: Mapping[str, str]) -> None:
-    """Do what FANIN_LOG says, once in a process. ConfigurationError for a value that is none of those above, or a file
-    that cannot be written."""
+def configure(environment: Mapping[str, str], rank: int | None = None) -> None:
+    """Do what FANIN_LOG says, once in a process. `rank`: in names of files; None: the launcher's.
+
+    ConfigurationError for a value that is none of those above, or a file that cannot be written.
+    """
     global _lines
     text = environment.get(VARIABLE, "")
     if not text or _lines is not None:
@@ -85,7 +93,7 @@ def configure(environment: Mapping[str, str]) -> None:
         raise ConfigurationError(
             f"{VARIABLE}={text!r}: expected json, json:LEVEL or json:LEVEL:FILE, with LEVEL one of {', '.join(LEVELS)}"
         )
-    handler = _file(path, environment) if path else logging.StreamHandler(sys.stderr)
+    handler = _file(path, environment, rank) if path else logging.StreamHandler(sys.stderr)
     _lines = JsonLines()
     handler.setFormatter(_lines)
     log.addHandler(handler)
@@ -99,8 +107,8 @@ def identify(rank: int, group: str, job: str) -> None:
         _lines.rank, _lines.group, _lines.job = rank, group, job
 
 
-def _file(path: str, environment: Mapping[str, str]) -> logging.Handler:
-    name = path.replace("%r", environment.get(RANK_VARIABLE, "0"))
+def _file(path: str, environment: Mapping[str, str], rank: int | None) -> logging.Handler:
+    name = path.replace("%r", environment.get(RANK_VARIABLE, "0") if rank is None else str(rank))
     try:
         return logging.FileHandler(name, encoding="utf-8")
     except OSError as error:

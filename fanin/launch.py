@@ -48,12 +48,16 @@ class Launcher:
 def torch_variables(environment: Environment) -> dict[str, str]:
     """RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun would set them.
 
-    Those that `environment` has stay as they are, all of them where RANK and WORLD_SIZE are there. MASTER_ADDR is the
+    Those that `environment` has stay as they are, all of them where RANK and WORLD_SIZE are there; one of these two
+    alone is refused. MASTER_ADDR is the
     first host of the Slurm step, and loopback where all ranks are on one host; mpirun and mpiexec tell no host, so over
     several MASTER_ADDR must be given. Raises ConfigurationError where it is not, and where no launcher is found.
     """
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return {}
+    for there, lacking in (("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")):
+        if there in environment:  # left over from another program, and alike on all ranks
+            raise ConfigurationError(f"{there} is set, and {lacking} is not. Remedy: set both, or neither")
     launcher = next((each for each in LAUNCHERS if each.mark in environment), None)
     if launcher is None:
         raise ConfigurationError(_none_found(environment))
@@ -88,8 +92,9 @@ def _job(environment: Environment, launcher: Launcher) -> str:
 def _number(environment: Environment, launcher: Launcher, name: str) -> int:
     text = environment.get(name)
     if text is None or not (text.isascii() and text.isdigit()):
+        found = "not set" if text is None else repr(text)
         raise ConfigurationError(
-            f"{launcher.name} has set {launcher.mark}, but {name} is {text!r}. Remedy: set RANK, WORLD_SIZE, "
+            f"{launcher.name} has set {launcher.mark}, but {name} is {found}. Remedy: set RANK, WORLD_SIZE, "
             "MASTER_ADDR and MASTER_PORT yourself"
         )
     return int(text)

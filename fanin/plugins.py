@@ -62,13 +62,20 @@ def load(group: str, name: str, fits: Callable[[object], bool]) -> object | None
     entry = _only(group, name, found)
     try:
         loaded: object = entry.load()
-    except Exception as error:  # of the package, which may do anything
+    except (Exception, SystemExit) as error:  # of the package, which may do anything
         raise ConfigurationError(
             f"{_who(group, entry)} cannot be used: {type(error).__name__}: {_one_line(error)}. {REMEDY}"
         ) from error
     if not fits(loaded):
         raise ConfigurationError(f"{_who(group, entry)} cannot be used: {entry.value} is not {GROUPS[group]}. {REMEDY}")
     return loaded
+
+
+def refused(group: str, name: str, why: str) -> ConfigurationError:
+    """The error for an object of another package that was loaded, and turned out unfit when it was used."""
+    return ConfigurationError(
+        f"{_who(group, _only(group, name, _entries(group)[name]))} cannot be used: {why}. {REMEDY}"
+    )
 
 
 def forget() -> None:
@@ -105,5 +112,5 @@ def _package(entry: metadata.EntryPoint) -> str:
     return "a package without metadata" if package is None else f"package {package.name} {package.version}"
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())

@@ -1,7 +1,8 @@
 """The part of a run that averages and axes are of: without its start-up. Pure.
 
 The first step holds the meeting of the ranks, first allocations and compilations; it takes many times what others take,
-and says nothing about them.
+and says nothing about them. A worker that was started anew has several lives, each with a start-up and with steps
+that count from 0 again.
 """
 
 from __future__ import annotations
@@ -18,13 +19,28 @@ MIN_STEPS = 3
 """Steps below which nothing is left out."""
 
 
+def lives(worker: WorkerRecord) -> list[list[Span]]:
+    """The spans of each life: a new one begins where the number of a step is less than that before."""
+    found: list[list[Span]] = [[]]
+    before = 0
+    for span in worker.spans:
+        if span.step is not None:
+            if span.step < before:
+                found.append([])
+            before = span.step
+        found[-1].append(span)
+    return found
+
+
 def steady_spans(worker: WorkerRecord) -> tuple[Span, ...]:
-    """The spans between the first step and the last; all, where there are fewer than MIN_STEPS steps."""
-    steps = {span.step for span in worker.spans if span.step is not None}
-    if len(steps) < MIN_STEPS:
-        return worker.spans
-    first, last = min(steps), max(steps)
-    return tuple(span for span in worker.spans if span.step is None or first < span.step < last)
+    """The spans between the first step and the last of each life that has MIN_STEPS; all, where none has."""
+    found: list[Span] = []
+    for life in lives(worker):
+        steps = {span.step for span in life if span.step is not None}
+        if len(steps) >= MIN_STEPS:
+            first, last = min(steps), max(steps)
+            found += [span for span in life if span.step is None or first < span.step < last]
+    return tuple(found) or worker.spans
 
 
 def step_times_s(worker: WorkerRecord) -> list[float]:
@@ -32,12 +48,15 @@ def step_times_s(worker: WorkerRecord) -> list[float]:
 
     The span before a step's first sum has that step's number, so what an optimizer does counts for the step after.
     """
-    begun: dict[int, float] = {}
-    for span in worker.spans:
-        if span.step is not None:
-            begun.setdefault(span.step, span.start_s)
-    ordered = [begun[step] for step in sorted(begun)]
-    return [after - before for before, after in itertools.pairwise(ordered[1:])]
+    found: list[float] = []
+    for life in lives(worker):
+        begun: dict[int, float] = {}
+        for span in life:
+            if span.step is not None:
+                begun.setdefault(span.step, span.start_s)
+        ordered = [begun[step] for step in sorted(begun)]
+        found += [after - before for before, after in itertools.pairwise(ordered[1:])]
+    return found
 
 
 def all_step_times_s(workers: Sequence[WorkerRecord]) -> list[float]:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fanin import files
 from fanin.emulation.network import timelines
 from fanin.emulation.tracing.clocks import Alignment, RankTimes, Sum, align
 from fanin.emulation.tracing.trace_events import Lanes, Trace
 from fanin.errors import ConfigurationError
 
+REMEDY = "Remedy: name what FANIN_TIMELINE had the ranks write"
 STEPS, COMPUTING, SUMS = 1, 2, 3
 """Numbers of tracks; sums that overlap have SUMS, SUMS + 1, ..."""
 STRETCHES = (("quantize", "packing_s"), ("send", "sending_s"), ("wait", None), ("decode", "decoding_s"))
@@ -27,11 +29,12 @@ STRETCHES = (("quantize", "packing_s"), ("send", "sending_s"), ("wait", None), (
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """One rank's file. `lines` are those that fanin writes, in order."""
+    """One rank's file. `lines` are those that fanin writes, in order, `unread` counts the others."""
 
     path: Path
     rank: int
     lines: tuple[dict[str, Any], ...]
+    unread: int = 0
 
     @property
     def starts(self) -> list[dict[str, Any]]:
@@ -81,8 +84,8 @@ class RankFile:
 def read_files(paths: Sequence[Path]) -> list[RankFile]:
     """The files of a job's ranks, in the order of ranks.
 
-    ConfigurationError where one is no file of FANIN_TIMELINE, where two are of one rank, or where they are of different
-    jobs.
+    ConfigurationError where one is no file of FANIN_TIMELINE or of several ranks, where two are of one rank, or where
+    they are of different jobs.
     """
     found = sorted((_read(path) for path in paths), key=lambda file: file.rank)
     for first, second in itertools.pairwise(found):
@@ -100,13 +103,36 @@ def read_files(paths: Sequence[Path]) -> list[RankFile]:
 
 
 def _read(path: Path) -> RankFile:
-    if not path.is_file():
-        raise ConfigurationError(f"{path}: there is no such file. Remedy: name what FANIN_TIMELINE had the ranks write")
+    try:
+        written = path.read_bytes().count(b"\n")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {files.in_words(error)}. {REMEDY}") from None
     lines = timelines.legal(timelines.read_lines(path))
     begun = [at for at, line in enumerate(lines) if line["kind"] == "start" and "rank" in line]
     if not begun:
-        raise ConfigurationError(f"{path} has no line of a rank's start: FANIN_TIMELINE did not write it")
-    return RankFile(path, int(lines[begun[0]]["rank"]), tuple(lines[begun[0] :]))
+        raise ConfigurationError(f"{path} has no line of a rank's start: FANIN_TIMELINE did not write it. {REMEDY}")
+    ranks = sorted({int(lines[at]["rank"]) for at in begun})
+    if len(ranks) > 1:
+        raise ConfigurationError(
+            f"{path} holds lines of ranks {', '.join(map(str, ranks))}, which cannot be told apart. Remedy: %r in "
+            "FANIN_TIMELINE, which becomes the rank"
+        )
+    return RankFile(path, ranks[0], tuple(lines[begun[0] :]), written - len(lines))
+
+
+def gaps_in_words(ranks: Sequence[RankFile]) -> list[str]:
+    """A line for each thing that the files of a job lack, or hold beyond one run."""
+    there = {file.rank for file in ranks}
+    size = int(ranks[0].starts[-1].get("size", len(ranks)))
+    missing = [rank for rank in range(size) if rank not in there]
+    found = [f"no file of rank {', '.join(map(str, missing))}"] if missing else []
+    for file in ranks:
+        if file.unread:
+            found.append(f"rank {file.rank}: lines of its file that are spoiled, and left out: {file.unread:,}")
+        runs = sum(start.get("restart", 0) == 0 for start in file.starts)
+        if runs > 1:
+            found.append(f"rank {file.rank}: its file holds {runs:,} runs, one after the other")
+    return found
 
 
 def trace_of_files(paths: Sequence[Path]) -> Trace:
@@ -114,7 +140,8 @@ def trace_of_files(paths: Sequence[Path]) -> Trace:
     ranks = read_files(paths)
     alignments = align({file.rank: file.times for file in ranks})
     origin_s = min(alignments[file.rank].to_reference(float(file.starts[0]["time"])) for file in ranks)
-    trace = Trace({"source": "FANIN_TIMELINE", "job": ranks[-1].job, "clocks": _in_words(alignments)})
+    facts = {"source": "FANIN_TIMELINE", "job": ranks[-1].job, "clocks": _in_words(alignments)}
+    trace = Trace({**facts, "notes": gaps_in_words(ranks)})
     for file in ranks:
         _add_rank(trace, file, alignments[file.rank], origin_s)
     return trace

@@ -11,7 +11,7 @@ from typing import Any
 
 from fanin.emulation.network import timelines
 from fanin.emulation.tracing.clocks import Alignment, Sum, align
-from fanin.emulation.tracing.ranks import RankFile, alignment_in_words, read_files
+from fanin.emulation.tracing.ranks import RankFile, alignment_in_words, gaps_in_words, read_files
 from fanin.records.record import MAX_SPANS, VERSION, RunRecord, Span, WorkerRecord
 
 UNFINISHED = "its file has no end: it was killed, or still runs"
@@ -51,10 +51,7 @@ def _started(file: RankFile) -> str:
 
 
 def _notes(files: Sequence[RankFile], alignments: dict[int, Alignment]) -> list[str]:
-    there = {file.rank for file in files}
-    size = int(files[0].starts[-1].get("size", len(files)))
-    missing = [rank for rank in range(size) if rank not in there]
-    notes = [f"no file of rank {', '.join(map(str, missing))}"] if missing else []
+    notes = gaps_in_words(files)
     for rank, alignment in alignments.items():
         if alignment.way not in ("reference", "same clock"):
             notes.append(f"clock of rank {rank}: {alignment_in_words(alignment)}")
@@ -74,7 +71,7 @@ def _worker(file: RankFile, alignment: Alignment, origin_s: float, late: dict[Su
             blamed = _blamed(span, sums, late) if span.activity == "wait" else ()
             start_s, end_s = (alignment.to_reference(each) - origin_s for each in (span.start_s, span.end_s))
             spans.append(replace(span, start_s=start_s, end_s=end_s, waited_for=blamed))
-    ended = any(line["kind"] == "end" for line in file.lines)
+    ended = file.lines[-1]["kind"] == "end"  # of its last life: an earlier one may have ended well
     return WorkerRecord(
         rank=file.rank,
         place=str(file.starts[-1].get("host", "")),

@@ -63,14 +63,20 @@ def listing() -> FigureTable:
 
 
 def run(plan: Plan, console: Console, json_file: Path | None) -> list[Outcome]:
-    """Run the examples one after another; FaninError at the end where a check has failed."""
-    outcomes = []
-    for example in plan.examples:
-        with console.status(f"{example.name} on {plan.workers or example.workers[0]} workers"):
-            outcomes.append(outcome_of(example, plan))
-    console.print(table_of(outcomes))
-    if json_file:
-        files.write(json_file, json.dumps([asdict(each) for each in outcomes], indent=2) + "\n", "the figures")
+    """Run the examples one after another; FaninError at the end where a check has failed.
+
+    An interruption ends the run, and leaves the table and the file of the examples before.
+    """
+    outcomes: list[Outcome] = []
+    try:
+        for example in plan.examples:
+            with console.status(f"{example.name} on {plan.workers or example.workers[0]} workers"):
+                outcomes.append(outcome_of(example, plan))
+    finally:  # an interruption keeps the examples that have ended
+        if outcomes:
+            console.print(table_of(outcomes))
+            if json_file:
+                files.write(json_file, json.dumps([asdict(each) for each in outcomes], indent=2) + "\n", "the figures")
     failed = [each for each in outcomes if each.verdict not in (OK, SKIPPED)]
     if failed:
         raise FaninError("; ".join(f"{each.name}: {each.verdict}" for each in failed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,12 +22,18 @@ HtmlFile = Annotated[
 ]
 
 
-def check(*files: Path | None) -> None:
-    """ConfigurationError for a file that could not be written: before a long run, not after it."""
+def check(*files: Path | None, read: Sequence[Path] = ()) -> None:
+    """ConfigurationError for a file that could not be written: before a long run, not after it.
+
+    `read`: files that the command reads, which it must not replace.
+    """
+    sources = {file.resolve() for file in read}
     for file in files:
         if file is None:
             continue
-        if file.is_dir() or not file.absolute().parent.is_dir():
+        if file.resolve() in sources:
+            wrong = "the command reads it"
+        elif file.is_dir() or not file.absolute().parent.is_dir():
             wrong = "it is a folder" if file.is_dir() else f"there is no folder {file.absolute().parent}"
         elif not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
             wrong = "permission denied"

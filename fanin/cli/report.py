@@ -34,7 +34,7 @@ def report(
 ) -> None:
     """Make the page of a run, or of two side by side: one HTML file that needs nothing but itself."""
     extras.require("plot", "`fanin report`")
-    output.check(html)
+    output.check(html, read=[*files, *(against or ())])
     from fanin.emulation.report import write_report
 
     record = read_run(files)

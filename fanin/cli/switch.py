@@ -193,9 +193,19 @@ def _artefacts(target: str, program: Path | None, p4info: Path | None, p4runtime
 
 def _opening(target: str) -> Callable[[str, int], DataPlane] | None:
     """The function that opens the data plane of another package's target; None for a target of fanin's own."""
-    if target == "software":
+    found = None if target == "software" else plugins.load(TARGETS, target, callable)
+    if found is None:
         return None
-    return cast("Callable[[str, int], DataPlane] | None", plugins.load(TARGETS, target, callable))
+
+    def opened(host: str, port: int) -> DataPlane:
+        from fanin.switch.controller.data_plane import DataPlane
+
+        made = cast("Callable[[str, int], object]", found)(host, port)
+        if not isinstance(made, DataPlane):
+            raise plugins.refused(TARGETS, target, f"it opens {type(made).__name__}, which is no DataPlane")
+        return made
+
+    return opened
 
 
 def load_p4() -> ModuleType:

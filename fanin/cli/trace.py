@@ -34,7 +34,7 @@ def trace(
     native: Annotated[bool, typer.Option("--native/--python", help="Which machines the simulated run has.")] = True,
 ) -> None:
     """Write a job's steps, sums, rounds and packets as a trace that Perfetto and Chrome show (docs/watching.md)."""
-    output.check(out)
+    output.check(out, replay, read=timelines or ())
     if bool(timelines) == bool(scenario):
         raise ConfigurationError(
             "fanin trace wants either files of FANIN_TIMELINE or a --scenario. Remedy: "
@@ -44,7 +44,8 @@ def trace(
         raise ConfigurationError("--step is of a simulated run. Remedy: leave it out, or name a --scenario")
     if replay is not None and step is None:
         raise ConfigurationError("--replay shows one step of a simulated run. Remedy: name it with --step")
-    output.check(replay)
+    if replay is not None and replay.resolve() == out.resolve():
+        raise ConfigurationError(f"--out and --replay are both {out}. Remedy: name two files")
     from fanin import files
     from fanin.emulation.tracing import replay_of_simulation, trace_of_files, trace_of_simulation
 
@@ -64,4 +65,8 @@ def trace(
     assert isinstance(clocks, dict)
     for who, how in clocks.items():
         print(f"{who}: {how}")
+    notes = made.facts.get("notes", [])
+    assert isinstance(notes, list)
+    for note in notes:
+        print(note)
     print(f"{out}: {len(made.events):,} events; open it at https://ui.perfetto.dev or chrome://tracing")

@@ -28,7 +28,7 @@ def rank_table(job: JobRates) -> FigureTable | None:
         return None
     table = FigureTable(f"{job.name}: ranks", HEADINGS, left=("process",))
     for rank in job.ranks:
-        table.add(*_cells(rank))
+        table.add(*cells_of(rank))
     return table
 
 
@@ -46,11 +46,18 @@ def share_table(job: JobRates) -> FigureTable | None:
     return table
 
 
-def _cells(rank: RankRates) -> tuple[str, ...]:
+def _milliseconds(seconds: float) -> str:
+    """Two digits, or all of a longer time: `0.26`, `66`, `131`."""
+    milliseconds = seconds * 1e3
+    return f"{milliseconds:.2g}" if milliseconds < 99.5 else f"{milliseconds:,.0f}"
+
+
+def cells_of(rank: RankRates) -> tuple[str, ...]:
+    """The row of a rank, by HEADINGS."""
     who = rank.process if rank.state in ("registered", "") else f"{rank.process or '-'} ({rank.state})"
     if not rank.counted:
         return (str(rank.rank), who, *["-"] * (len(HEADINGS) - 2))
-    turnaround = "-" if rank.turnaround_s is None else f"< {rank.turnaround_s * 1e3:.2g} ms"
+    turnaround = "-" if rank.turnaround_s is None else f"< {_milliseconds(rank.turnaround_s)} ms"
     return (
         str(rank.rank),
         who,

@@ -31,8 +31,9 @@ class AnySession(Protocol):
     """Whether this rank came into a job that ran already (on_worker_loss="continue")."""
     first_base: int
     """The base of every slot with which a newcomer's first reduction begins."""
-    observer: Callable[[int, Reduction], None] | None
-    """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""
+    observer: Callable[[int, Reduction, float], None] | None
+    """Told of every ticket, after its reduction was submitted, and of when the call began, in seconds of
+    CLOCK_MONOTONIC: other ranks may have the sum before the call returns (host/torch/collectives/timeline.py)."""
 
     @property
     def sessions(self) -> tuple[Session, ...]:

@@ -133,7 +133,7 @@ class LeasedSession:
         self.address: SwitchAddress = who.address
         self.job_name, self.rank, self.size = who.job_name, who.rank, who.size
         self.newcomer, self.first_base = False, 0
-        self.observer: Callable[[int, Reduction], None] | None = None
+        self.observer: Callable[[int, Reduction, float], None] | None = None
         self._join, self._ballot, self._idle_s, self._elsewhere = join, ballot, idle_s, elsewhere or _nothing
         self._clock = clock
         self._start = start or _thread
@@ -171,6 +171,7 @@ class LeasedSession:
     def submit(self, reduction: Reduction) -> int:
         """Never waits for the other ranks."""
         self._refuse_children()
+        began_s = time.monotonic() if self.observer is not None else 0.0
         with self._changed:
             if self._state is Life.LEASED and self._session is not None:
                 ticket = self._session.submit(reduction) + self._offset
@@ -180,7 +181,7 @@ class LeasedSession:
                     self._raise_if_over()
                 ticket = self._enqueue(reduction)
         if self.observer is not None:
-            self.observer(ticket, reduction)
+            self.observer(ticket, reduction, began_s)
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:

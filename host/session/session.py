@@ -146,7 +146,7 @@ class Session:
             f"{', accumulators for wide sums' * spec.accumulators}"
             f"{', checksums' * spec.checksum}{f', keyed tags ({spec.tag})' * bool(spec.data_key)}"
         )
-        self.observer: Callable[[int, Reduction], None] | None = None
+        self.observer: Callable[[int, Reduction, float], None] | None = None
         """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""
         self._lock = threading.Lock()
         """The lock of everything that follows."""
@@ -233,9 +233,10 @@ class Session:
         Raises the session's failure when it has failed. The memory must live until the ticket is done.
         """
         self._raise_if_over()
+        began_s = time.monotonic() if self.observer is not None else 0.0
         ticket = self._engine.submit(reduction)
         if self.observer is not None:
-            self.observer(ticket, reduction)
+            self.observer(ticket, reduction, began_s)
         return ticket
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:

@@ -134,7 +134,7 @@ class ShardedSession:
         self.rank, self.size = sessions[0].rank, sessions[0].size
         self._use(sessions, spread or Spread.evenly(len(sessions)))
         self.newcomer, self.first_base = False, 0
-        self.observer: Callable[[int, Reduction], None] | None = None
+        self.observer: Callable[[int, Reduction, float], None] | None = None
         self._lock = threading.Lock()
         """The lock of everything that follows."""
         self._submitted = 0
@@ -178,6 +178,7 @@ class ShardedSession:
             raise self._settled(error).with_traceback(None) from None
 
     def _submit(self, reduction: Reduction) -> int:
+        began_s = time.monotonic() if self.observer is not None else 0.0
         with self._lock:  # around all: every rank must give each shard the same things in the same order
             self._raise_unless_whole()
             ticket = self._submitted + 1
@@ -199,7 +200,7 @@ class ShardedSession:
             if len(self._parts) > MAX_UNSEEN_TICKETS:
                 self._forget_done()
         if self.observer is not None:
-            self.observer(ticket, reduction)
+            self.observer(ticket, reduction, began_s)
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:

@@ -70,6 +70,7 @@ class SurvivingSession(ShardedSession):
 
     def submit(self, reduction: Reduction) -> int:
         """While it is not clear who is left, it waits."""
+        began_s = time.monotonic() if self.observer is not None else 0.0
         with self._changed:
             while self._survivor.state is Life.DEALING:
                 self._changed.wait(WAIT_SLICE_S)
@@ -78,7 +79,7 @@ class SurvivingSession(ShardedSession):
             self._follow()
             self._raise_if_over()
         if self.observer is not None:
-            self.observer(ticket, reduction)
+            self.observer(ticket, reduction, began_s)
         return ticket
 
     def at_once(self, brief: Brief, owner: object) -> int:

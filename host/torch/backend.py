@@ -47,8 +47,9 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
     Raises ConfigurationError for options that are none of ours, and what FaninProcessGroup raises.
     """
     global _world_options
-    json_log.configure(os.environ)
     global_ranks = list(backend_options.global_ranks_in_group)
+    own = backend_options.group_rank
+    json_log.configure(os.environ, global_ranks[own] if global_ranks else own)
     world = _present_world() if global_ranks else None
     options = options_for(pg_options, None if world is None else _world_options)
     group = FaninProcessGroup(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -198,11 +199,27 @@ def test_what_is_done_at_once_is_done_or_has_a_ticket_to_wait_for() -> None:
 def test_an_observer_is_told_of_what_is_done_at_once_too() -> None:
     session, _ = a_session()
     seen: list[tuple[int, Reduction]] = []
-    session.observer = lambda ticket, reduction: seen.append((ticket, reduction))
+    session.observer = lambda ticket, reduction, _: seen.append((ticket, reduction))
     assert sum_at_once(session) == 1
     ((ticket, reduction),) = seen
     assert ticket == 1
     assert (reduction.source, reduction.destination, reduction.count, reduction.tag) == (64, 64, 8, 2)
+
+
+def test_an_observer_is_told_of_a_time_at_which_no_rank_can_have_the_sum() -> None:
+    session, engine = a_session()
+    begun: list[float] = []
+    handed_in: list[float] = []
+    submit = engine.submit
+
+    def late(reduction: Reduction) -> int:
+        handed_in.append(time.monotonic())
+        return submit(reduction)
+
+    engine.submit = late  # type: ignore[method-assign]
+    session.observer = lambda ticket, reduction, began_s: begun.append(began_s)
+    session.submit(REDUCTION)
+    assert begun[0] <= handed_in[0]
 
 
 def test_closing_leaves_once_and_ends_waits() -> None:

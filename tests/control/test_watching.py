@@ -19,12 +19,13 @@ from fanin.cli import run
 from fanin.cli.asking import addresses_of
 from fanin.cli.stats import render
 from fanin.cli.top import view
+from fanin.cli.watch_tables import cells_of
 from fanin.errors import FaninError
 from fanin.host.session import control, line
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.control import Ask, JobReport, MemberReport, Spending, Stats
 from fanin.watching.findings import KINDS, findings
-from fanin.watching.rates import TimeShares, rates, time_shares
+from fanin.watching.rates import RankRates, TimeShares, rates, time_shares
 from tests.house.repository import ROOT
 from tests.support.processes import join_all, reduce_together, until
 from tests.support.services import a_service, address_of
@@ -241,3 +242,11 @@ def test_top_asks_the_switch_that_is_found(capsys: pytest.CaptureFixture[str]) -
         assert found["findings"] == []
         assert run(["top", "--once", "--interval", "0.1"]) == 0
         assert "no jobs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.000256, "0.26"), (0.0655, "66"), (0.0996, "100"), (0.131, "131"), (4.2, "4,200")]
+)
+def test_turnarounds_are_written_in_digits(seconds: float, shown: str) -> None:
+    rank = RankRates(rank=0, process="here:1", state="registered", counted=True, turnaround_s=seconds)
+    assert f"< {shown} ms" in cells_of(rank)

@@ -6,6 +6,7 @@ import copy
 import inspect
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ FACTS = {
     "code": "busy",
     "parameter": "0.weight",
 }
+ERRORS_PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, FaninError)]
 
 
@@ -41,3 +43,8 @@ def test_an_error_is_made_again_with_its_facts(
     other = again(error)
     assert type(other) is kind
     assert (str(other), vars(other)) == (FACTS["text"], vars(error))
+
+
+def test_every_error_has_a_row_with_its_cause_and_remedy() -> None:
+    rows = [line.split("|")[1] for line in ERRORS_PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    assert [kind.__name__ for kind in KINDS if not any(f"`{kind.__name__}`" in row for row in rows)] == []

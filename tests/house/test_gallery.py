@@ -81,6 +81,23 @@ def test_one_example_runs_and_counts_bytes_by_path(tmp_path: Path) -> None:
     assert "linear_attention" in printed.getvalue()
 
 
+def test_an_interruption_keeps_the_examples_that_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+
+    def outcome(example: Example, plan: gallery.Plan) -> gallery.Outcome:
+        if example.name == "mixture":
+            raise KeyboardInterrupt
+        return gallery.Outcome(example.name, 2)
+
+    monkeypatch.setattr(gallery, "outcome_of", outcome)
+    file, printed = tmp_path / "rows.json", io.StringIO()
+    plan = gallery.Plan(examples=(CATALOGUE["layouts"], CATALOGUE["mixture"]))
+    with pytest.raises(KeyboardInterrupt):
+        gallery.run(plan, Console(file=printed, width=200), file)
+    assert [row["name"] for row in json.loads(file.read_text())] == ["layouts"]
+    assert "layouts" in printed.getvalue()
+
+
 @pytest.mark.processes
 def test_a_check_that_fails_is_named_and_the_command_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Example, "module", "tests.support.job_stub")

@@ -58,6 +58,21 @@ def test_a_file_per_rank_has_the_lines_of_its_level(tmp_path: Path) -> None:
     assert json.loads(line)["message"] == "kept"
 
 
+def test_a_rank_that_no_launcher_has_set_names_its_file(tmp_path: Path) -> None:
+    json_log.configure({"FANIN_LOG": f"json:INFO:{tmp_path}/log-%r.jsonl"}, 3)
+    assert (tmp_path / "log-3.jsonl").exists()
+
+
+def test_numbers_that_json_has_not_are_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", out)
+    json_log.configure({"FANIN_LOG": "json"})
+    json_log.log.warning("losses %g and %g of %s", float("nan"), float("-inf"), True)
+    line = json.loads(out.getvalue(), parse_constant=pytest.fail)
+    assert line["values"] == ["nan", "-inf", True]
+    assert line["message"] == "losses nan and -inf of True"
+
+
 @pytest.mark.parametrize("text", ["yaml", "json:LOUD", "json:INFO:/nowhere/log.jsonl"])
 def test_a_value_that_cannot_be_is_refused_and_named(text: str) -> None:
     with pytest.raises(ConfigurationError, match="FANIN_LOG"):

@@ -12,7 +12,7 @@ import pytest
 
 from fanin import plugins
 from fanin.addresses import SwitchAddress
-from fanin.benchmarks.rivals import named
+from fanin.benchmarks.rivals import check_rivals, named
 from fanin.cli import run
 from fanin.emulation.simulator.scenario import JobPlan, Scenario
 from fanin.emulation.simulator.simulation import simulate
@@ -31,6 +31,10 @@ class Halves(Base):
 
 class Strict(Skip):
     name = "strict"
+
+
+def opens_nothing(host, port):
+    return None
 """
 PROJECT = """
 [build-system]
@@ -48,6 +52,7 @@ py-modules = ["{module}"]
 halves = "{module}:Halves"
 lost = "{module}_that_is_not_there:Lost"
 claimed = "{module}:Halves"
+ends = "{module}_that_ends:Halves"
 
 [project.entry-points."fanin.policies"]
 strict = "{module}:Strict"
@@ -55,6 +60,10 @@ wrong = "{module}:Halves"
 
 [project.entry-points."fanin.rivals"]
 tiny = "{module}:tiny"
+unnamed = "{module}"
+
+[project.entry-points."fanin.targets"]
+empty = "{module}:opens_nothing"
 """
 OTHER = """Metadata-Version: 2.1
 Name: other-package
@@ -71,6 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation", "--no-deps"]
     done = subprocess.run([*install, "--target", str(folder), str(source)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    (folder / "tiny_codec_that_ends.py").write_text("raise SystemExit(3)")
     (folder / "other_package-2.0.dist-info").mkdir()
     (folder / "other_package-2.0.dist-info" / "METADATA").write_text(OTHER)
     (folder / "other_package-2.0.dist-info" / "entry_points.txt").write_text("[fanin.codecs]\nclaimed = other:Thing\n")
@@ -117,6 +127,16 @@ def test_a_broken_one_is_named_with_its_package_and_breaks_no_other() -> None:
     assert "package other-package 2.0" in str(claimed.value)
     assert codecs.make("halves:16").name == "halves"
     assert codecs.make("lanes:16").name == "lanes"
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_package_that_ends_the_program_or_opens_nothing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"'ends' of package tiny-codec 1\.5 .* SystemExit: 3\. Remedy"):
+        codecs.make("ends:16")
+    assert run(["switch", "--target", "empty", "--bind", "127.0.0.1:0"]) == 2
+    assert "'empty' of package tiny-codec 1.5" in capsys.readouterr().err
+    with pytest.raises(ConfigurationError, match=r"'unnamed' of package tiny-codec 1\.5 .* is not MODULE:BACKEND"):
+        check_rivals([], ["unnamed"])
 
 
 @pytest.mark.usefixtures("installed")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -88,3 +90,21 @@ def test_the_cause_of_a_failure_is_the_last_exception_without_its_traceback() ->
     assert cause_in(log) == "fanin.errors.FaninError: no\nyes"
     assert cause_in("some\nwords\n\n") == "words"
     assert cause_in("") == "it wrote no message"
+
+
+def test_reports_of_ranks_that_share_an_output_stay_on_lines_of_their_own() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from fanin.benchmarks import ranks
+    from fanin.examples import train
+
+    pieces: list[str] = []
+
+    class Output(io.StringIO):
+        def write(self, text: str) -> int:
+            pieces.append(text)
+            return len(text)
+
+    with contextlib.redirect_stdout(Output()):
+        train.report(a=1)
+        ranks.report({"a": 2})
+    assert pieces == ['{"a": 1}\n', '{"a": 2}\n']

@@ -70,6 +70,13 @@ def test_mpiruns_ranks_inside_an_allocation_are_mpiruns() -> None:
 
 def test_torchruns_ranks_and_own_settings_stay_as_they_are() -> None:
     assert torch_variables({**SRUN, "RANK": "0", "WORLD_SIZE": "1"}) == {}
+
+
+@pytest.mark.parametrize(("there", "lacking"), [("RANK", "WORLD_SIZE"), ("WORLD_SIZE", "RANK")])
+def test_a_rank_or_a_size_alone_is_refused_for_it_would_be_alike_on_all_ranks(there: str, lacking: str) -> None:
+    for launcher in (MPIRUN, SRUN, MPIEXEC, {}):
+        with pytest.raises(ConfigurationError, match=f"{there} is set, and {lacking} is not. Remedy"):
+            torch_variables({**launcher, there: "0"})
     assert torch_variables({**SRUN, "MASTER_PORT": "1"}).keys() == torch_variables(SRUN).keys() - {"MASTER_PORT"}
 
 
@@ -79,7 +86,7 @@ def test_without_a_launcher_the_remedy_is_named() -> None:
     script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
     with pytest.raises(ConfigurationError, match=r"no task of it. Remedy: `srun fanin rank"):
         torch_variables(script)
-    with pytest.raises(ConfigurationError, match="SLURM_PROCID is None"):
+    with pytest.raises(ConfigurationError, match="SLURM_PROCID is not set"):
         torch_variables({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"})
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import AdmissionError, ConfigurationError
+from fanin.errors import AdmissionError, ConfigurationError, StoreSilentError
 from fanin.host.torch import ElasticLocalSteps, Members, Outer
 from fanin.host.torch.training.meetings import state_transfer
 from fanin.host.torch.training.meetings.agreement import Patience
@@ -198,6 +198,32 @@ def test_founders_that_do_not_come_are_an_error_within_a_stated_time() -> None:
     place.options, place.patience = Options(join_timeout_s=0.1), Patience(longest_s=0.1)
     with pytest.raises(AdmissionError, match="1 of 2 processes have come"):
         place.member()
+
+
+@pytest.mark.parametrize(
+    ("changed", "founders", "refusal"),
+    [
+        ({"MASTER_ADDR": ""}, 1, "MASTER_ADDR is not set"),
+        ({"MASTER_PORT": "http"}, 1, "MASTER_PORT='http' is no number"),
+        ({"MASTER_PORT": "70000"}, 1, "MASTER_PORT=70000; must be in 1..65535"),
+        ({"WORLD_SIZE": "two"}, None, "WORLD_SIZE='two' is no number"),
+        ({}, 0, "founders = 0"),
+    ],
+)
+def test_variables_that_name_no_store_are_refused_before_it_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], founders: int | None, refusal: str
+) -> None:
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "1", **changed}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError, match=refusal):
+        Members.from_environment(founders=founders)
+
+
+def test_a_store_that_nobody_serves_is_an_error_within_a_stated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StoreSilentError, match=r"nobody serves the store at MASTER_ADDR=127\.0\.0\.1, MASTER_PORT=1"):
+        Members.from_environment(founders=1, options=Options(join_timeout_s=0.3))
 
 
 def test_an_overlap_of_a_whole_period_is_refused(switch: str) -> None:

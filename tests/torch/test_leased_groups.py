@@ -22,13 +22,14 @@ from fanin.errors import (
     AdmissionError,
     CollectiveTimeoutError,
     JoinTimeoutError,
+    StoreSilentError,
     WorkerLostError,
 )
 from fanin.host.session.control import ask
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch import FaninProcessGroup
 from fanin.host.torch.meeting import side_store
-from fanin.host.torch.meeting.side_store import SideStore, StoreSilentError, side_of
+from fanin.host.torch.meeting.side_store import SideStore, side_of
 from fanin.options import Options
 from fanin.protocol import control
 from tests.support.processes import DEADLINE_S, in_thread, until

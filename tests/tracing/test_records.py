@@ -10,7 +10,7 @@ import pytest
 
 from fanin.cli import run
 from fanin.emulation.report.comparing import compared, verdict
-from fanin.emulation.report.steady import mean_shares, median_step_s, waited_s
+from fanin.emulation.report.steady import all_step_times_s, mean_shares, median_step_s, waited_s
 from fanin.emulation.report.story import story
 from fanin.emulation.tracing.records import UNFINISHED, record_of_files
 from fanin.errors import ConfigurationError
@@ -61,6 +61,30 @@ def test_a_rank_without_an_end_and_one_without_a_file_are_named(tmp_path: Path) 
     assert record.error == f"rank 0: {UNFINISHED}"
     assert record.notes == ("no file of rank 1",)
     assert story(record)[0].startswith("The run was not finished: rank 0")
+
+
+def test_a_rank_that_ended_once_and_was_killed_in_its_second_life_is_not_finished(tmp_path: Path) -> None:
+    path = written(tmp_path, 0)
+    first = path.read_text()
+    second = written(tmp_path, 0, ends=False).read_text().replace('"time": 0.0', '"time": 100.0')
+    path.write_text(first + second)
+    record = record_of_files([path], "fanin report")
+    assert record.outcome == "interrupted"
+    assert "rank 0: its file holds 2 runs, one after the other" in record.notes
+
+
+def test_the_time_between_two_lives_of_a_rank_is_in_no_step(tmp_path: Path) -> None:
+    lines = [json.loads(line) for line in written(tmp_path, 0, ends=False).read_text().splitlines()]
+    for line in lines:
+        line.update({name: line[name] + 1000.0 for name in ("time", "submitted", "done") if name in line})
+    lines[0]["restart"] = 1
+    path = written(tmp_path, 0, ends=False)
+    path.write_text(path.read_text() + "".join(json.dumps(line) + "\n" for line in lines))
+    record = record_of_files([path], "fanin report")
+    times = all_step_times_s(record.workers)
+    assert times == pytest.approx([1.0] * len(times))
+    assert len(times) == 2 * (STEPS - 2)
+    assert mean_shares(record.workers)["compute"] == pytest.approx(0.55)
 
 
 def test_two_runs_side_by_side_say_which_is_faster_and_by_what(tmp_path: Path) -> None:

@@ -144,8 +144,43 @@ def test_files_of_two_jobs_or_of_one_rank_are_refused(tmp_path: Path) -> None:
         trace_of_files([first, written(tmp_path, 1, other)])
     with pytest.raises(ConfigurationError, match="both of rank 0"):
         trace_of_files([first, written(tmp_path, 2, lines_of(0))])
-    with pytest.raises(ConfigurationError, match="there is no such file"):
+    both = tmp_path / "both.jsonl"
+    both.write_text(first.read_text() + written(tmp_path, 1, lines_of(1)).read_text())
+    with pytest.raises(
+        ConfigurationError, match=r"both\.jsonl holds lines of ranks 0, 1,.*Remedy: %r in FANIN_TIMELINE"
+    ):
+        trace_of_files([both])
+    with pytest.raises(ConfigurationError, match=r"none cannot be read: No such file.*Remedy"):
         trace_of_files([tmp_path / "none"])
+    with pytest.raises(ConfigurationError, match="cannot be read: Is a directory"):
+        trace_of_files([tmp_path])
+
+
+def test_the_command_replaces_no_file_that_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = written(tmp_path, 0, lines_of(0))
+    before = first.read_bytes()
+    linked = tmp_path / "link.json"
+    linked.symlink_to(first)
+    for out in (first, linked):
+        for command in (["trace", str(first), "--out", str(out)], ["report", str(first), "--html", str(out)]):
+            assert run(command) == 2
+            assert "the command reads it" in capsys.readouterr().err
+    assert first.read_bytes() == before
+    assert run(["trace", "--scenario", "calm", "--step", "1", "--out", "one", "--replay", "./one"]) == 2
+    assert "Remedy: name two files" in capsys.readouterr().err
+
+
+def test_spoiled_lines_missing_ranks_and_several_runs_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, 0, lines_of(0))
+    whole = path.read_text()
+    path.write_text(whole.replace('"kind": "reduction"', "full disk", 2) + whole + '{"kind": "st')
+    assert run(["trace", str(path), "--out", str(tmp_path / "trace.json")]) == 0
+    said = capsys.readouterr().out
+    assert "no file of rank 1" in said
+    assert "rank 0: lines of its file that are spoiled, and left out: 2" in said
+    assert "rank 0: its file holds 2 runs" in said
 
 
 def test_every_packet_and_round_of_a_simulated_run_is_in_its_trace() -> None:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import FaninError, SwitchLostError, WorkerLostError
+from fanin.errors import FaninError, StoreSilentError, SwitchLostError, WorkerLostError
 from fanin.host.torch.handles.failures import NAMING_GRACE_S
-from fanin.host.torch.meeting.side_store import StoreSilentError, asked_at
+from fanin.host.torch.meeting.side_store import asked_at
 from fanin.protocol.job import LEFT_GRACE_S
 
 if TYPE_CHECKING:

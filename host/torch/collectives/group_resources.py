@@ -29,6 +29,7 @@ from fanin.errors import (
     ConfigurationError,
     FaninError,
     JoinTimeoutError,
+    StoreSilentError,
     SwitchLostError,
     SwitchUnreachableError,
     UnsupportedError,
@@ -65,7 +66,7 @@ from fanin.host.torch.meeting.rendezvous import (
     wait_for_all,
     wait_until_heard,
 )
-from fanin.host.torch.meeting.side_store import SideStore, StoreSilentError, side_of
+from fanin.host.torch.meeting.side_store import SideStore, side_of
 from fanin.host.torch.meeting.versions import Versions
 from fanin.options import MIN_JOIN_TIMEOUT_S, Options
 from fanin.protocol.control import Refusal

@@ -11,7 +11,8 @@ Options.timeline names the file. Times are CLOCK_MONOTONIC, in seconds, which al
 
 `clock` is the kernel's boot id: times of processes with the same one need no alignment. `unix_s` is the calendar's time
 at `time`. `job` and `ticket` name a sum on all ranks alike, by which files of several machines are aligned
-(emulation/tracing/clocks.py).
+(emulation/tracing/clocks.py). `submitted` is when the call began, before which no rank can have the sum. Sums of groups
+of new_group are in no file: two of them may be of one rank.
 
 A step is a call of any optimizer's `step`, which torch reports to hooks, so that programs need no change. `done` is
 seen by a thread that waits for every reduction in turn: when the program looks does not matter. `packing_s`,
@@ -115,8 +116,8 @@ class Timeline:
         if self._steps in self._dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _observe(self, ticket: int, reduction: Reduction) -> None:
-        self._submitted.put((ticket, time.monotonic(), reduction.count * reduction.element.bytes))
+    def _observe(self, ticket: int, reduction: Reduction, began_s: float) -> None:
+        self._submitted.put((ticket, began_s, reduction.count * reduction.element.bytes))
 
     def _watch(self) -> None:
         before = dict.fromkeys((counter for _, counter in SPENT), 0.0)

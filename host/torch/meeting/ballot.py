@@ -13,9 +13,9 @@ from typing import TypeVar
 
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import FaninError
+from fanin.errors import FaninError, StoreSilentError
 from fanin.host.session.leased import BallotOverError
-from fanin.host.torch.meeting.side_store import SideStore, StoreSilentError
+from fanin.host.torch.meeting.side_store import SideStore
 
 ENDED, BUSY = b"ended", b"busy"
 

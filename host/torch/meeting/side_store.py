@@ -24,7 +24,7 @@ from typing import TypeVar
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import FaninError
+from fanin.errors import FaninError, StoreSilentError
 from fanin.host.session.threads import started
 from fanin.interruptions import interrupts
 
@@ -32,14 +32,6 @@ ANSWER_TIMEOUT_S = 2.0
 """How long a question may take; the store answers within a millisecond or two."""
 
 Answer = TypeVar("Answer")
-
-
-class StoreSilentError(FaninError):
-    """The process that serves a group's store has ended, or does not answer. `ended`: it is known to have ended."""
-
-    def __init__(self, text: str, *, ended: bool = False) -> None:
-        super().__init__(text)
-        self.ended = ended
 
 
 def apart(store: c10d.Store) -> c10d.Store:

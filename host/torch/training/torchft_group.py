@@ -15,6 +15,7 @@ from typing import Any
 from torch._C import _distributed_c10d as c10d
 from torchft.process_group import ProcessGroupWrapper
 
+from fanin import json_log
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.handles.dynamo import keep_out
 from fanin.options import Options
@@ -41,6 +42,7 @@ class ProcessGroupFanin(_Wrapper):  # type: ignore[misc]
     def _create_pg(self, store: c10d.Store, rank: int, world_size: int) -> FaninProcessGroup:
         """The group of one quorum, which torchft has given a part of the store of its own."""
         name = f"torchft-{self._quorum_id or 0}-{self._group_rank or 0}"
+        json_log.configure(os.environ)
         return FaninProcessGroup(store, rank, world_size, self._timeout, group_name=name, options=self._options)
 
     def getBackendName(self) -> str:  # noqa: N802 - torchft's name

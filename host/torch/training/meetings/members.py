@@ -33,11 +33,12 @@ from datetime import timedelta
 
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import AdmissionError, ConfigurationError, HandoverError
+from fanin import json_log
+from fanin.errors import AdmissionError, ConfigurationError, HandoverError, StoreSilentError
 from fanin.host.session.threads import started
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.meeting.parting import AGENT_STORE
-from fanin.host.torch.meeting.side_store import StoreSilentError, apart
+from fanin.host.torch.meeting.side_store import apart
 from fanin.host.torch.training.meetings.agreement import (
     BEGINNING,
     LEFT,
@@ -66,6 +67,8 @@ FORM_TIMEOUT_S = 15.0
 """Longest that members wait for each other when a group is made."""
 GROUP_TIMEOUT_S = 600.0
 """Default timeout of a meeting's sums."""
+STORE_TIMEOUT = timedelta(minutes=5)
+"""Longest that a question to the store waits for a key, as torch has it."""
 MOST_OTHERS = 64
 """Processes that are no members and are looked at, the newest ones: whoever came earlier has gone."""
 
@@ -98,8 +101,7 @@ class Members:
 
         Connects to the store a second time. Raises ConfigurationError for numbers below 1.
         """
-        if founders < 1 or least < 1:
-            raise ConfigurationError(f"founders = {founders}, least = {least}; must be at least 1")
+        _check(founders, least)
         given = Options.from_environment(os.environ) if options is None else options
         self.options = replace(
             given, on_worker_loss="raise", fallback="raise", join_timeout_s=min(given.join_timeout_s, FORM_TIMEOUT_S)
@@ -131,18 +133,33 @@ class Members:
         """Members that meet at MASTER_ADDR and MASTER_PORT, where torchrun's agent, or else rank 0, serves the store.
 
         `founders`: None: WORLD_SIZE. `given`: what `Members` takes. Raises ConfigurationError without these variables,
-        torch's DistStoreError where nobody serves the store.
+        where one is no number, and where rank 0 cannot serve the store; StoreSilentError where nobody serves it for
+        join_timeout_s.
         """
-        try:
-            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-            count = int(os.environ["WORLD_SIZE"]) if founders is None else founders
-        except KeyError as missing:
-            raise ConfigurationError(
-                f"Members.from_environment: {missing} is not set. Remedy: start the program with torchrun, or give "
-                "Members a store"
-            ) from None
+        host, port = _variable("MASTER_ADDR"), _number("MASTER_PORT")
+        count = _number("WORLD_SIZE") if founders is None else founders
+        options = given.get("options") or Options.from_environment(os.environ)
+        assert isinstance(options, Options)
+        _check(count, given.get("least", 1))
+        if not 0 < port < 1 << 16:
+            raise ConfigurationError(f"Members.from_environment: MASTER_PORT={port}; must be in 1..65535")
         serves = os.environ.get("RANK") == "0" and os.environ.get(AGENT_STORE) != "True"
-        store = c10d.TCPStore(host, port, is_master=serves, wait_for_workers=False, multi_tenant=True)
+        within = timedelta(seconds=options.join_timeout_s)
+        try:
+            store = c10d.TCPStore(
+                host, port, is_master=serves, wait_for_workers=False, multi_tenant=True, timeout=within
+            )  # fmt: skip
+        except RuntimeError as error:  # torch's errors of stores, and of names and ports
+            where, why = f"MASTER_ADDR={host}, MASTER_PORT={port}", str(error).partition("\n")[0]
+            if serves:
+                raise ConfigurationError(
+                    f"this process, RANK=0, cannot serve the store at {where}: {why}. Remedy: another MASTER_PORT"
+                ) from error
+            raise StoreSilentError(
+                f"nobody serves the store at {where}, which was tried for {options.join_timeout_s:g} s ({why}). "
+                "Remedy: start the program with torchrun, or a process with RANK=0"
+            ) from error
+        store.set_timeout(STORE_TIMEOUT)
         return cls(store, founders=count, **given)  # type: ignore[arg-type]
 
     # --- coming and going ---
@@ -150,7 +167,7 @@ class Members:
     def come(self, facts: dict[str, str]) -> None:
         """Get a number, and be heard of. `facts`: settings that all must share.
 
-        Raises ConfigurationError naming the first that differs, and StoreSilentError.
+        Raises ConfigurationError naming the first that differs, or for FANIN_LOG, and StoreSilentError.
         """
         with _asking(self.id):
             said = json.dumps(facts, sort_keys=True)
@@ -164,6 +181,7 @@ class Members:
             self.id = self._store.add("came", 1) - 1
             self._store.set(f"notice/{self.id}", to_text(Notice(id=self.id)))
             self._store.set(f"beat/{self.id}", "1")
+        json_log.configure(os.environ, self.id)
         self._thread = started(self._beat, name="fanin-members")
         _OPEN.add(self)
 
@@ -305,6 +323,28 @@ class Members:
                 self.somebody_waits = record.number == self.record.number and any(
                     waits(each, record, self._pulse, now_s) for each in notices.values()
                 )
+
+
+def _check(founders: object, least: object) -> None:
+    if not all(isinstance(each, int) and each >= 1 for each in (founders, least)):
+        raise ConfigurationError(f"founders = {founders}, least = {least}; must be at least 1")
+
+
+def _variable(name: str) -> str:
+    text = os.environ.get(name)
+    if not text:
+        raise ConfigurationError(
+            f"Members.from_environment: {name} is not set. Remedy: start the program with torchrun, or give Members a "
+            "store"
+        )
+    return text
+
+
+def _number(name: str) -> int:
+    text = _variable(name)
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigurationError(f"Members.from_environment: {name}={text!r} is no number. Remedy: correct it")
+    return int(text)
 
 
 @contextlib.contextmanager
