@@ -10,10 +10,11 @@ name=${sanitizer/,/-}
 python=$PWD/.venv/bin/python
 with_torch=()
 if [ $# -eq 0 ]; then
-  # the exploration of the slot machine's states is long, and the twin's alone
-  set -- tests/numerics tests/switch tests/worker tests/udp tests/carriers tests/hostile/test_shared_memory.py tests/p4/test_udp_port.py --ignore tests/switch/test_exploration.py
-  # gRPC has threads of its own, and is not instrumented: TSan takes what they pass to each other for races
-  [ "$sanitizer" = thread ] || set -- "$@" tests/p4/test_run.py
+  set -- tests/udp tests/carriers tests/hostile/test_shared_memory.py tests/p4/test_udp_port.py
+  # Machines and kernels start no thread: only native/io does, so TSan sees nothing in their tests. gRPC has threads of
+  # its own, and is not instrumented: TSan takes what they pass to each other for races. The exploration of the slot
+  # machine's states is long, and the twin's alone.
+  [ "$sanitizer" = thread ] || set -- "$@" tests/numerics tests/switch tests/worker tests/p4/test_run.py --ignore tests/switch/test_exploration.py
   # torch is not instrumented either: what ASan knows of it is the memory of its tensors, which engines have the addresses of.
   [ "$sanitizer" = thread ] || with_torch=(tests/torch/test_collectives.py tests/torch/test_fsdp.py tests/torch/test_shard_codecs.py)
 fi
