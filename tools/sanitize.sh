@@ -16,7 +16,7 @@ if [ $# -eq 0 ]; then
   # machine's states is long, and the twin's alone.
   [ "$sanitizer" = thread ] || set -- "$@" tests/numerics tests/switch tests/worker tests/p4/test_run.py --ignore tests/switch/test_exploration.py
   # torch is not instrumented either: what ASan knows of it is the memory of its tensors, which engines have the addresses of.
-  [ "$sanitizer" = thread ] || with_torch=(tests/torch/test_collectives.py tests/torch/test_fsdp.py tests/torch/test_shard_codecs.py)
+  [ "$sanitizer" = thread ] || with_torch=(tests/torch/test_collectives.py tests/torch/test_fsdp.py)
 fi
 
 FANIN_SANITIZE=$sanitizer "$python" setup.py --quiet build_ext --build-lib "build/lib-$name"
