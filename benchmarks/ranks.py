@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from fanin.emulation.process_output import print_object
 from fanin.settings import fields_of, settings_of
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=120)
@@ -46,9 +45,7 @@ def group_of_ranks(backend: str = "gloo", timeout: timedelta = COLLECTIVE_TIMEOU
 
 def report(record: dict[str, Any]) -> None:
     """Print a record, which `harness.reports` yields on the other side."""
-    # In one piece: with PYTHONUNBUFFERED print writes the end of the line apart, and ranks share torchrun's output.
-    sys.stdout.write(json.dumps(record) + "\n")
-    sys.stdout.flush()
+    print_object(record)
 
 
 def progress(words: str) -> None:

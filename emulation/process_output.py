@@ -15,6 +15,7 @@ import json
 import os
 import selectors
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -108,6 +109,13 @@ class _Output:
         if self._partial:
             yield Printed(self._rank, self._partial)
             self._partial = b""
+
+
+def print_object(record: Mapping[str, Any]) -> None:
+    """Print an object as a line that `object_in` reads on the other side."""
+    # In one piece: with PYTHONUNBUFFERED print writes the end of the line apart, and ranks share torchrun's output.
+    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.flush()
 
 
 def object_in(line: bytes) -> dict[str, Any] | None:

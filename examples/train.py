@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import statistics
-import sys
 import time
 from datetime import timedelta
 
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from fanin.emulation.process_output import print_object
 from fanin.examples.faults import add_fault_option, inject
 from fanin.examples.tasks import TASKS
 from fanin.examples.traffic import traffic
@@ -113,9 +112,7 @@ def replica_hash(network: nn.Module) -> str:
 
 def report(**record: object) -> None:
     """One line of JSON for whoever started this process."""
-    # In one piece: with PYTHONUNBUFFERED print writes the end of the line apart, and ranks share torchrun's output.
-    sys.stdout.write(json.dumps(record) + "\n")
-    sys.stdout.flush()
+    print_object(record)
 
 
 def main() -> None:
