@@ -11,9 +11,9 @@ import torch
 
 from fanin.host.torch.device import lines
 from fanin.host.torch.device.pipeline import Piece
-from fanin.host.torch.device.together import CODE_BYTES
 from fanin.host.torch.handles.host_tensor import as_bytes
 from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
+from fanin.protocol.wire import CODE_BYTES
 
 if TYPE_CHECKING:
     from fanin.host.session.interface import AnySession

@@ -30,11 +30,12 @@ from fanin.host.torch.device.courier import Courier, CourierThreads, Parcel
 from fanin.host.torch.device.pieces import NOWHERE, code_pieces, overlap, placer, raw_pieces
 from fanin.host.torch.device.pipeline import Coding, Exchange, Piece
 from fanin.host.torch.device.sight import Blocks, Sight
-from fanin.host.torch.device.together import CODE_BYTES, Decoding, Together, aligned, each_of, tag_of_all
+from fanin.host.torch.device.together import Decoding, Together, aligned, each_of, tag_of_all
 from fanin.host.torch.device.work import BehindPieces, DeviceWork, Job, land_behind
 from fanin.host.torch.handles.host_tensor import as_bytes, writing_to
 from fanin.host.torch.handles.work import FaninWork, LocalWork
 from fanin.numerics.reduction import LANES, Element, Reduction
+from fanin.protocol.wire import CODE_BYTES
 
 if TYPE_CHECKING:
     from fanin.host.session.interface import AnySession

@@ -27,8 +27,8 @@ from fanin.host.torch.device.arithmetic import Plan
 from fanin.host.torch.device.launcher import ALIGNED
 from fanin.host.torch.device.sight import Blocks
 from fanin.host.torch.handles.call import Call
+from fanin.protocol.wire import CODE_BYTES, WORD_BYTES
 
-CODE_BYTES, WORD_BYTES = 2, 4
 CODED = 0x400000
 """In a signature: words that were made on a device, which no sum of integers meets."""
 
