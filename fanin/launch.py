@@ -49,9 +49,9 @@ def torch_variables(environment: Environment) -> dict[str, str]:
     """RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun would set them.
 
     Those that `environment` has stay as they are, all of them where RANK and WORLD_SIZE are there; one of these two
-    alone is refused. MASTER_ADDR is the
-    first host of the Slurm step, and loopback where all ranks are on one host; mpirun and mpiexec tell no host, so over
-    several MASTER_ADDR must be given. Raises ConfigurationError where it is not, and where no launcher is found.
+    alone is refused. MASTER_ADDR is the first host of the Slurm step, and loopback where all ranks are on one host;
+    mpirun and mpiexec tell no host, so over several MASTER_ADDR must be given. Raises ConfigurationError where it is
+    not, and where no launcher is found.
     """
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return {}

@@ -38,9 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out tests of Python twins alone where a sanitizer watches: it sees native code only."""
     if os.environ.get("FANIN_TEST_PROFILE") != "sanitize":
         return
-    twins = [item for item in items if _runs_a_twin_alone(item)]
-    config.hook.pytest_deselected(items=twins)
-    items[:] = [item for item in items if item not in set(twins)]
+    config.hook.pytest_deselected(items=[item for item in items if _runs_a_twin_alone(item)])
+    items[:] = [item for item in items if not _runs_a_twin_alone(item)]
 
 
 def _runs_a_twin_alone(item: pytest.Item) -> bool:

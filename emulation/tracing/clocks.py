@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 MIN_SUMS_FOR_DRIFT = 60
@@ -119,16 +119,11 @@ def _by_sums(reference: RankTimes, rank: RankTimes, common: list[Sum], bounds: t
 def _bounds_at(
     reference: RankTimes, rank: RankTimes, common: list[Sum], at_s: float, drift: float
 ) -> tuple[float, float] | None:
-    straight = RankTimes(
-        clock=rank.clock,
-        started_s=rank.started_s,
-        unix_s=rank.unix_s,
-        sums={
-            each: (begun_s - drift * (begun_s - at_s), done_s - drift * (done_s - at_s))
-            for each, (begun_s, done_s) in rank.sums.items()
-        },
-    )
-    return _bounds(reference, straight, common)
+    sums = {
+        each: (begun_s - drift * (begun_s - at_s), done_s - drift * (done_s - at_s))
+        for each, (begun_s, done_s) in rank.sums.items()
+    }
+    return _bounds(reference, replace(rank, sums=sums), common)
 
 
 def _middle_half(values: list[float]) -> float:
