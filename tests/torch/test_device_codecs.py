@@ -221,7 +221,7 @@ def test_a_grad_scaler_leaves_out_a_step_that_one_rank_has_spoiled_on_every_rank
     largest = torch.finfo(dtype).max
 
     def act(rank: int) -> list[float]:
-        parameter = torch.nn.Parameter(torch.ones(COUNT))
+        parameter, place = torch.nn.Parameter(torch.ones(COUNT)), torch.zeros(COUNT)
         optimizer = torch.optim.SGD([parameter], lr=0.5)
         scaler = torch.amp.GradScaler("cpu", init_scale=largest / 2, growth_interval=1000)
         state, scales = CodecState("lanes:8", group=groups[rank]), []
@@ -229,7 +229,7 @@ def test_a_grad_scaler_leaves_out_a_step_that_one_rank_has_spoiled_on_every_rank
             (scaler.scale(parameter.to(dtype) * (3.0 if rank == 0 else 1.0)).sum(dtype=torch.float32)).backward()
             assert parameter.grad is not None
             gradients = parameter.grad.to(dtype)
-            averaged = codec_hook(state, Bucket(torch.zeros(COUNT), gradients)).wait()  # type: ignore[arg-type]
+            averaged = codec_hook(state, Bucket(place, gradients)).wait()  # type: ignore[arg-type]
             parameter.grad = averaged.float()
             scaler.step(optimizer)
             scaler.update()

@@ -12,6 +12,7 @@ import torch
 
 from fanin.host.codecs.codec import Codec, Encoder, Part, Place
 from fanin.host.torch.device.encoder import DeviceEncoder
+from fanin.host.torch.training.same_parameters import Parameters
 
 PIECE = 1 << 20
 """Elements of a large bucket that are encoded while those before them travel, where the codec allows it."""
@@ -57,7 +58,7 @@ class Bucket:
         self,
         codec: Codec,
         place: Place,
-        parameters: tuple[int, ...],
+        parameters: Parameters,
         device: torch.device | None = None,
         encoder: Callable[[Place], Encoder | DeviceEncoder] | None = None,
     ) -> None:

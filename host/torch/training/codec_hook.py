@@ -17,6 +17,7 @@ Rules
 import logging
 import sys
 import zlib
+from collections.abc import MutableMapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import torch.distributed as dist
 from torch import nn
 from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from fanin.errors import CollectiveMismatchError, ConfigurationError, UnsupportedError
 from fanin.host.codecs import make
@@ -38,6 +40,7 @@ from fanin.host.torch.training.codec_flight import Flight, all_of
 from fanin.host.torch.training.codec_restart import Restart
 from fanin.host.torch.training.codec_weights import StepWeights, check_weight
 from fanin.host.torch.training.device_codecs import average, encoder_on_device
+from fanin.host.torch.training.same_parameters import same_parameters
 from fanin.numerics.reduction import EXACT
 
 log = logging.getLogger("fanin")
@@ -75,7 +78,9 @@ class CodecState:
             raise ConfigurationError(
                 f"codec {str(self.codec)!r} chooses by the parameters' names. Remedy: CodecState(..., model=model)"
             )
-        self._names = {id(each): name for name, each in model.named_parameters()} if model is not None else {}
+        self._names: MutableMapping[torch.Tensor, str] = WeakTensorKeyDictionary()
+        if model is not None:
+            self._names.update({each: name for name, each in model.named_parameters()})
         self.codec.encoder(Place(found.rank(), found.size(), ()))  # refuses what it cannot carry now, not in backward
         self.step = 0
         """Steps that are done; the same on every rank, since random numbers are drawn by it."""
@@ -88,8 +93,8 @@ class CodecState:
         """Flights of several stages in this step."""
         self._futures: list[tuple[Future[torch.Tensor], torch.Tensor]] = []
         """Futures of buckets of several stages, with the tensors that they will hold."""
-        self._numbers: dict[int, int] = {}
-        """Place of each parameter, by its id, in the order of DDP's first step."""
+        self._numbers: MutableMapping[torch.Tensor, int] = WeakTensorKeyDictionary()
+        """Place of each parameter in the order of DDP's first step."""
         self._restart: Restart | None = None
 
     # --- what a user asks ---
@@ -208,7 +213,7 @@ class CodecState:
             return future
         self._restart = None
         for parameter in restart.parameters:
-            self._numbers.setdefault(id(parameter), len(self._numbers))
+            self._numbers.setdefault(parameter, len(self._numbers))
         regrouped, known = restart.regrouped(self._numbers)
         if not known:
             log.warning(
@@ -245,9 +250,9 @@ class CodecState:
                 f"codecs are for float32, float16 and bfloat16 gradients, not {gradients.dtype}. Remedy: no codec for "
                 "this model, or lanes_hook"
             )
-        own = tuple(id(parameter) for parameter in parameters)
+        own = tuple(parameters)
         known = self._buckets.get(index)
-        if known is not None and known.parameters == own and known.place.count == gradients.numel():
+        if known is not None and same_parameters(known.parameters, own) and known.place.count == gradients.numel():
             return known
         encoder = None if self.weighted else encoder_on_device(self.group, self.codec, gradients)
         for parameter in own:
@@ -266,7 +271,7 @@ class CodecState:
     def _name(self, parameter: torch.Tensor) -> str:
         """The parameter's name in the model, without DDP's prefix."""
         try:
-            return self._names[id(parameter)].removeprefix("module.")
+            return self._names[parameter].removeprefix("module.")
         except KeyError:
             raise ConfigurationError(
                 f"a parameter of shape {list(parameter.shape)} is not the model's that CodecState was given. Remedy: "

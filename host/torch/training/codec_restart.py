@@ -69,13 +69,13 @@ class Restart:
         """Parameters of all buckets that wait, in DDP's order."""
         return [parameter for each in self._held for parameter in each.parameters]
 
-    def regrouped(self, numbers: Mapping[int, int]) -> tuple[list[Regrouped], bool]:
+    def regrouped(self, numbers: Mapping[torch.Tensor, int]) -> tuple[list[Regrouped], bool]:
         """The state's buckets, and True; or the buckets that wait and False, where its parameters are others.
 
-        `numbers`: of each parameter by its id, as the state knows it.
+        `numbers`: place of each parameter, as the state knows it.
         """
         parameters, gradients = self.parameters, [gradient for each in self._held for gradient in each.gradients]
-        by_number = {numbers[id(each)]: place for place, each in enumerate(parameters)}
+        by_number = {numbers[each]: place for place, each in enumerate(parameters)}
         saved = {
             number: shape
             for each in self._loaded.values()

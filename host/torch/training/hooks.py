@@ -16,6 +16,7 @@ from fanin.errors import ConfigurationError
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.handles.dynamo import keep_out
 from fanin.host.torch.training.buckets_only import require_bucket
+from fanin.host.torch.training.same_parameters import Parameters, same_parameters
 from fanin.numerics.reduction import lanes_number
 
 
@@ -38,16 +39,16 @@ class LanesState:
         self.group = found
         self.lanes = lanes
         self.error_feedback = error_feedback
-        self._residuals: dict[int, tuple[tuple[int, ...], torch.Tensor]] = {}
+        self._residuals: dict[int, tuple[Parameters, torch.Tensor]] = {}
 
     def residual(self, bucket: c10d.GradBucket) -> torch.Tensor | None:
         """The bucket's residual; it starts at zero, and again when DDP has put other parameters into the bucket."""
         gradients = bucket.buffer()
         if not self.error_feedback or gradients.dtype == torch.float64:
             return None
-        parameters = tuple(id(parameter) for parameter in bucket.parameters())
+        parameters = tuple(bucket.parameters())
         known, residual = self._residuals.get(bucket.index(), ((), None))
-        if residual is None or known != parameters:
+        if residual is None or not same_parameters(known, parameters):
             device = self.group.residual_device(gradients, self.lanes)
             residual = torch.zeros(gradients.numel(), dtype=torch.float32, device=device)
             self._residuals[bucket.index()] = (parameters, residual)

@@ -37,10 +37,11 @@ from fanin.host.torch.training.codec_flight import Flight
 from fanin.host.torch.training.codec_hook import CodecState, codec_hook
 from fanin.host.torch.training.device_codecs import average, encoder_on_device
 from fanin.host.torch.training.hooks import LanesState, lanes_hook
+from fanin.host.torch.training.same_parameters import Parameters, same_parameters
 from fanin.numerics.reduction import lanes_number
 
-_Owed = tuple[tuple[int, ...], Any]
-"""A bucket's parameters, by id, and what belongs to its shard: a residual, or encoders."""
+_Owed = tuple[Parameters, Any]
+"""A bucket's parameters and what belongs to its shard: a residual, or encoders."""
 
 
 class TwoLevelState:
@@ -130,7 +131,7 @@ class TwoLevelState:
     def _start(self, between: FaninProcessGroup | None, bucket: c10d.GradBucket, step: int) -> Starting:
         """Function to start the mean of the bucket's shard over hosts; it does nothing with all ranks on one host."""
         gradients, index = bucket.buffer(), bucket.index()
-        parameters = tuple(id(parameter) for parameter in bucket.parameters())
+        parameters = tuple(bucket.parameters())
         if gradients.dtype not in (DTYPES if self.codec is None else QUANTIZED):
             raise UnsupportedError(f"two_level_hook: gradients of {gradients.dtype}. Remedy: a model in floats")
 
@@ -155,7 +156,7 @@ class TwoLevelState:
         codec: Codec,
         shard: torch.Tensor,
         index: int,
-        parameters: tuple[int, ...],
+        parameters: Parameters,
         step: int,
     ) -> Waiting:
         def make_encoders() -> Bucket:
@@ -180,11 +181,11 @@ class TwoLevelState:
         finish()
         return lambda: None
 
-    def _kept(self, index: int, parameters: tuple[int, ...], shard: torch.Tensor, make_owed: Callable[[], Any]) -> Any:
+    def _kept(self, index: int, parameters: Parameters, shard: torch.Tensor, make_owed: Callable[[], Any]) -> Any:
         """Residual of the bucket's shard; made at first, and anew where DDP has put other parameters into it."""
         known, owed = self._owed.get(index, ((), None))
         count = -1 if owed is None else owed.place.count if isinstance(owed, Bucket) else owed.numel()
-        if known != parameters or count != shard.numel():
+        if not same_parameters(known, parameters) or count != shard.numel():
             owed = make_owed()
             self._owed[index] = (parameters, owed)
         return owed
