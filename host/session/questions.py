@@ -7,27 +7,29 @@ import contextlib
 from fanin.errors import AdmissionError, FaninError
 from fanin.host.session.control import ask
 from fanin.host.session.failures import Membership, join_refused
-from fanin.options import Rounds
+from fanin.options import Options, Rounds
 from fanin.protocol import control
 from fanin.protocol.seal import Credentials
 
-TIMEOUT_S = 1.0
-"""How long a question may take. After a failure: part of the 10 s in which a wait must raise."""
+AFTERWARDS_S = 1.0
+"""How long a question may take after a failure or on the way out: part of the 10 s in which a wait must raise."""
 
 
 class Questions:
     """Any thread may ask."""
 
-    def __init__(self, who: Membership, curve_server_key: str | None, credentials: Credentials) -> None:
+    def __init__(self, who: Membership, options: Options, credentials: Credentials) -> None:
         """`who`: the rank as this job's controller knows it."""
-        self._who, self._curve_server_key, self._credentials = who, curve_server_key, credentials
+        self._who, self._options, self._credentials = who, options, credentials
 
     def tune(self, quorum: int | None, staleness: int | None, known_as: Membership) -> Rounds:
         """Change K, S or both; see Session.tune. `known_as`: how errors name this rank (see Session.stands_for).
 
-        Raises AdmissionError, SwitchUnreachableError.
+        Raises AdmissionError, and SwitchUnreachableError without an answer in connect_timeout_s: a controller may have
+        a device to program, on a machine that is busy.
         """
-        answer = self._ask(control.Tune(job=self._who.job_name, quorum=quorum, staleness=staleness))
+        change = control.Tune(job=self._who.job_name, quorum=quorum, staleness=staleness)
+        answer = self._ask(change, self._options.connect_timeout_s)
         if isinstance(answer, control.Refused):
             raise join_refused(known_as, answer)
         if not isinstance(answer, control.Tuned):
@@ -39,7 +41,7 @@ class Questions:
     def explain(self, generation: int) -> control.Explanation | None:
         """The controller's account of how that generation of the job ended; None if it does not answer."""
         with contextlib.suppress(FaninError):
-            answer = self._ask(control.Explain(job=self._who.job_name, generation=generation))
+            answer = self._ask(control.Explain(job=self._who.job_name, generation=generation), AFTERWARDS_S)
             if isinstance(answer, control.Explanation):
                 return answer
         return None
@@ -48,13 +50,13 @@ class Questions:
         """For an engine that could not say BYE: the job's memory is free again at once. `own`: as in control.Leave."""
         reason = control.one_line(str(failure)) if failure is not None else ""
         leave = control.Leave(job=self._who.job_name, rank=self._who.rank, nonce=nonce, reason=reason, own=own)
-        self._ask(leave, min(timeout_s, TIMEOUT_S))
+        self._ask(leave, min(timeout_s, AFTERWARDS_S))
 
-    def _ask(self, question: control.Request, timeout_s: float = TIMEOUT_S) -> control.Reply:
+    def _ask(self, question: control.Request, timeout_s: float) -> control.Reply:
         return ask(
             self._who.address,
             question,
-            curve_server_key=self._curve_server_key,
+            curve_server_key=self._options.curve_server_key,
             timeout_s=timeout_s,
             credentials=self._credentials,
         )

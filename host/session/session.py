@@ -126,7 +126,7 @@ class Session:
         """The keys of this rank's requests to the controller."""
         self._engine: Engine = joined.engine
         self._who: Membership = joined.who
-        self._questions = Questions(joined.who, options.curve_server_key, self.credentials)
+        self._questions = Questions(joined.who, options, self.credentials)
         self._nonce = joined.nonce
         self._joined_path = joined.path
         self._path_was_suspected = False
@@ -344,7 +344,7 @@ class Session:
 
         Each slot applies it between two packets: a round closes under what is in force when it closes. With neither,
         it only tells. Raises AdmissionError for values that the job was not admitted for (max_staleness),
-        SwitchUnreachableError within questions.TIMEOUT_S.
+        SwitchUnreachableError within connect_timeout_s.
         """
         return self._questions.tune(quorum, staleness, self._who)
 
