@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import CollectiveTimeoutError, FaninError, JoinTimeoutError, WorkerLostError
+from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, JoinTimeoutError, WorkerLostError
 from fanin.host.session.session import Session
 from fanin.host.torch import FaninProcessGroup
 from fanin.host.torch.collectives.process_group import _abandon
@@ -161,3 +161,13 @@ def test_a_group_that_nobody_holds_is_no_error_where_no_thread_can_be_started(
 def test_a_program_that_ends_waits_until_the_groups_that_it_dropped_have_left() -> None:
     done = subprocess.run([sys.executable, "-c", DROPPING], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "[True, True, True]\n"), done.stderr
+
+
+def test_a_rank_that_refuses_its_codec_has_told_no_other_rank_of_itself() -> None:
+    """Nobody has then begun to connect to it, to be cut off when it leaves."""
+    store = c10d.HashStore()
+    before = store.num_keys()
+    for codec in ("low_rank", "by_layer:8", "none", "rotated:8/4"):
+        with pytest.raises(ConfigurationError):
+            FaninProcessGroup(store, 0, SIZE, LONG, group_name="refused", options=Options(codec=codec))
+        assert store.num_keys() == before, codec

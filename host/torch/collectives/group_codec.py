@@ -10,7 +10,7 @@ import torch
 
 from fanin.errors import ConfigurationError
 from fanin.host.codecs import make
-from fanin.host.codecs.codec import Encoder, Floats, Place, Stages, sums_of
+from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, sums_of
 from fanin.host.torch.collectives.routing import AVG, ELEMENTS, QUANTIZED, SUM
 from fanin.host.torch.device.encoder import DeviceEncoder
 from fanin.host.torch.handles.call import Call
@@ -25,6 +25,27 @@ Key = TypeVar("Key")
 Kept = TypeVar("Kept")
 
 
+def codec_of_group(text: str, rank: int, size: int) -> Codec:
+    """Make the codec of one stage, without memory, by which a group of `size` ranks sums.
+
+    Raises ConfigurationError for a codec that is not there, needs several stages, chooses by parameter, or holds too
+    few workers.
+    """
+    codec = make(text).without_memory()
+    if not codec.single_stage:
+        raise ConfigurationError(
+            f"codec = {text!r} sums in several stages, which one collective cannot: use "
+            "model.register_comm_hook(CodecState(...), codec_hook), or a codec of one stage"
+        )
+    if codec.several_sums:
+        raise ConfigurationError(
+            f"codec = {text!r} chooses by parameter, which a collective does not know: use "
+            "model.register_comm_hook(CodecState(..., model=model), codec_hook), or another codec"
+        )
+    codec.encoder(Place(rank, size, ()))
+    return codec
+
+
 class GroupCodec:
     """Options.codec: every large sum or average of floats through a codec of one stage that owes nothing.
 
@@ -35,18 +56,8 @@ class GroupCodec:
     """Sizes whose signs are remembered; the one that was made first gives way."""
 
     def __init__(self, text: str, resources: GroupResources) -> None:
-        """ConfigurationError for a codec that is not there, needs several stages, or holds too few workers."""
-        codec = make(text).without_memory()
-        if not codec.single_stage:
-            raise ConfigurationError(
-                f"codec = {text!r} sums in several stages, which one collective cannot: use "
-                "model.register_comm_hook(CodecState(...), codec_hook), or a codec of one stage"
-            )
-        if codec.several_sums:
-            raise ConfigurationError(
-                f"codec = {text!r} chooses by parameter, which a collective does not know: use "
-                "model.register_comm_hook(CodecState(..., model=model), codec_hook), or another codec"
-            )
+        """Raises what `codec_of_group` raises."""
+        codec = codec_of_group(text, resources.rank, resources.size)
         self._codec, self._rank, self._size = codec, resources.rank, resources.size
         self._smallest = resources.options.largest_exact(resources.size) + 1
         self._encoders: dict[int, Encoder] = {}
@@ -56,7 +67,6 @@ class GroupCodec:
         self._device_encoders: dict[tuple[torch.device, int], DeviceEncoder] = {}
         self._resources = resources
         self._step = 0
-        codec.encoder(Place(resources.rank, resources.size, ()))
 
     def takes(self, call: Call) -> bool:
         """Whether a reduction goes through the codec."""

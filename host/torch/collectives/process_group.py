@@ -29,6 +29,7 @@ from fanin.host.session.threads import started
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.first_cause import FirstCause
+from fanin.host.torch.collectives.group_codec import codec_of_group
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.profiler_ranges import named_ranges
@@ -86,9 +87,14 @@ class FaninProcessGroup(TorchCalls):
         self._openings = itertools.count()
         """Numbers of the calls of `open_two_levels`, alike on all ranks."""
         self._counters: Counter[str] = Counter()
+        made_with = options or Options()
+        if made_with.codec is not None and size > 1:
+            # Refused before ranks meet: a rank that is refused behind the meeting closes its connections while others
+            # still open theirs, and those end with an error of gloo's.
+            codec_of_group(made_with.codec, rank, size)
         shared: Meeting | None = None if world is None or world.session is None else world._resources.meeting_now
         self._resources: GroupResources = GroupResources(
-            store, group_name, rank, size, timeout, options or Options(), list(global_ranks), shared,
+            store, group_name, rank, size, timeout, made_with, list(global_ranks), shared,
             None if world is None else world._resources.failures, has_gloo=has_gloo,
         )  # fmt: skip
         weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
