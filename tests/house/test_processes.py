@@ -58,6 +58,12 @@ def test_a_killed_worker_is_named_with_its_signal() -> None:
         list(job.reports())
 
 
+def test_a_worker_whose_threads_of_gloo_outlive_its_groups_leaves_in_order_and_ends_well() -> None:
+    with stub_job("gloo") as job:
+        left = [report.rank for report in job.reports() if report.record.get("left")]
+    assert sorted(left) == [0, 1]
+
+
 def test_what_workers_started_ends_with_them() -> None:
     with stub_job("embed") as job:
         children = (report.record["child"] for report in job.reports() if "child" in report.record)

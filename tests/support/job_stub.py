@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 
+from fanin.emulation.parent_death import GLOO_THREAD
 from fanin.emulation.processes import MAX_LOG_BYTES
 
 LEAVING = ("leave", "chatter")
+PR_SET_NAME = 15  # linux/prctl.h
 
 
 def main(what: str) -> None:
@@ -33,8 +38,24 @@ def main(what: str) -> None:
     if what == "embed":  # a child of its own, which must not outlive the job either
         child = subprocess.Popen(["sleep", "1000"])
         print(json.dumps({"child": child.pid}), flush=True)
-    if what != "end":
+    if what == "gloo":
+        leave_a_thread_of_gloo()
+    elif what != "end":
         signal.pause()
+
+
+def leave_a_thread_of_gloo() -> None:
+    """Start a thread by the name of gloo's, for which the end of the interpreter would wait for ever."""
+    named = threading.Event()
+
+    def run() -> None:
+        ctypes.CDLL(None).prctl(PR_SET_NAME, GLOO_THREAD.encode())
+        named.set()
+        threading.Event().wait()
+
+    threading.Thread(target=run).start()
+    named.wait()
+    atexit.register(lambda: print(json.dumps({"left": True})))
 
 
 if __name__ == "__main__":
