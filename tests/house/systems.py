@@ -264,10 +264,14 @@ ENGINES = (
         "Frontier",
         "weak scaling",
         "in part",
-        "The simulator's model shows a constant time up to 1,024 workers in two levels; three levels, and with them "
-        "10,000 workers, are refused.",
+        "The simulator's model takes 22.58 ms for 25 MiB on 10,000 workers in three levels, and 22.56 ms on 8 "
+        "([simulation.md](simulation.md)): links bound it, 14 slots and 41 KiB per switch suffice, and 17 bits of a "
+        "lane are left for one worker's value. It is arithmetic, held to the real machines on up to 27 workers in "
+        "three levels. Jobs take 1,024 workers in two levels, and none was run on as many.",
         (
-            "tests/simulator/test_scale.py::test_the_model_of_two_levels_ends_when_root_and_leaf_machines_do",
+            "tests/simulator/test_scale.py::test_the_model_of_three_levels_ends_when_root_middle_and_leaf_machines_do",
+            "tests/simulator/test_scale.py::test_the_model_of_ten_thousand_workers_is_within_a_hundredth_of_the_floor",
+            "tests/simulator/test_scale.py::test_the_slots_that_a_tree_needs_fill_the_links_and_half_as_many_do_not",
             "fanin simulate --scale",
         ),
     ),
