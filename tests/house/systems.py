@@ -90,17 +90,20 @@ IN_NETWORK = (
         "ATP, A2TP",
         "several jobs on one switch, a fallback when it is full, congestion control",
         "works",
-        "Jobs are isolated, and a job that finds no memory is refused with the bytes needed and free; with "
-        '`fallback="gloo"` it warns once and trains over gloo. Pools are fixed: '
+        "Two jobs that train at one switch at once reach the weights that each reaches alone, bit for bit "
+        "([gallery.md](gallery.md)). A job that finds no memory is refused with the bytes needed and free; with "
+        '`fallback="gloo"` it warns once and trains over gloo to the same accuracy. Pools are fixed: '
         "slots are not shared by jobs as in ATP. "
         "Each flow has a congestion window and pacing; losses are its signal, and ECN's marks where there are any.",
         (
+            "tests/torch/test_jobs_beside.py::test_two_jobs_train_beside_each_other_as_alone_and_one_without_memory_over_gloo",
             "tests/switch/test_admission.py::test_jobs_do_not_see_each_other",
             "tests/control/test_joining.py::test_a_job_too_large_for_the_pool_is_refused_with_needed_and_free",
             "tests/torch/test_failures.py::test_at_a_switch_that_is_full_the_fallback_starts_on_gloo_and_says_so",
             "tests/simulator/test_shared_links.py::test_eight_workers_behind_one_link_use_nine_tenths_of_it",
             "tests/worker/test_congestion.py::test_a_loss_cuts_the_window_once_per_round_trip",
             "fanin bench fairness --rate 100mbit",
+            "fanin gallery --only jobs_beside",
         ),
     ),
     System(
