@@ -40,7 +40,7 @@ MEMORY_MIB, SLOTS, WORDS = 1, 48, 1024
 SAMPLES, RATE = 64, 2e-3
 STEPS, QUICK_STEPS = 120, 30
 LARGEST_LOSS = 0.01
-"""Of accuracy, of the job over gloo against the same at the switch."""
+"""Difference in accuracy between the job over gloo and the same at the switch, at most."""
 SWITCH_END_S = 10.0
 
 
