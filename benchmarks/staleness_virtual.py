@@ -42,7 +42,7 @@ RATES = (0.25, 1.0)
 
 
 def even(rank: int, step: int, dice: random.Random) -> float:
-    """All alike."""
+    """All ranks take equally long."""
     return 1.0
 
 

@@ -25,7 +25,7 @@ from fanin.host.stale.bound import DynamicBound
 
 @pytest.fixture(scope="module")
 def task() -> Digits:
-    """The digits."""
+    """Data and gradients of the digits, loaded once."""
     return Digits()
 
 
