@@ -160,8 +160,9 @@ class Job:
         if late and worker.held is None:
             worker.held = gradient
         else:
-            for total, part, held in zip(self.open, gradient, worker.held or [0.0] * 4, strict=True):
-                total += part + held
+            held = worker.held or [np.zeros_like(each) for each in gradient]
+            for total, part, other in zip(self.open, gradient, held, strict=True):
+                total += part + other
             worker.held = None
             self.count += 1
         worker.contributed += 1
