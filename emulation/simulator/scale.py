@@ -1,15 +1,16 @@
-"""One all-reduce over a thousand workers: when each packet passes each link, without the packets.
+"""One all-reduce over ten thousand workers: when each packet passes each link, without the packets.
 
 Rules of this file
 ------------------
 * The model is the protocol's window rule on links that lose nothing: item t + P of a worker is sent when result t has
   come, a switch passes a slot on when the last of its children's contributions is in, and every link passes packets on
   in order, at its rate. So each time is a maximum of earlier ones plus a constant, and a row of workers is one numpy
-  operation. `tests/simulator/test_scale.py` holds it to the packet-level simulation of the real machines, where both
-  can run.
-* Switches add at line rate, as a pipeline does, and take SWITCH_S for it. The limits of a software switch with a
-  thousand workers are not modelled here, and neither are loss, other traffic, or workers that start at different times.
-  Receipts, a six-hundredth of the bytes, are left out.
+  operation. `tests/simulator/test_scale.py` holds it to the packet-level simulation of the real machines, on one, two
+  and three levels of them.
+* Jobs take MAX_TREE_WORKERS workers in two levels (fanin/switch/controller): the model goes on to where links allow.
+* Switches add at line rate, as a pipeline does, and take SWITCH_S for it: scale_bounds.py says how many packets that
+  is. The limits of a software switch are not modelled here, and neither are loss, other traffic, or workers that start
+  at different times. Receipts, a six-hundredth of the bytes, are left out.
 * Rivals run on the same links, in packets of the same size, with the same overhead, and compute for nothing. Ring: each
   worker passes parts of 1/N on, 2 (N - 1) times. Halving-doubling (Thakur, Rabenseifner and Gropp, IJHPCA 19(1), 2005,
   section 4.4), nearest partners first, which is the order that loads the links between switches least.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,18 +31,21 @@ from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import MAX_WORKERS, WORD_BYTES, datagram_bytes
 
 Times = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
 
 ETHERNET_OVERHEAD_BYTES = 8 + 20 + 14 + 4 + 20
 """UDP, IPv4 (RFC 768, RFC 791), Ethernet header and checksum, preamble and gap between frames (IEEE 802.3)."""
 MTU_BYTES = 1500
 SWITCH_S = 0.5e-6
 """From the last bit in to the first bit out of a switch: what vendors state for data center switches."""
-SIZES = (8, 16, 32, 64, 128, 256, 512, 1024)
+SIZES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 10_000)
+MAX_LEVELS = 3
+"""Levels of switches: leaves, middle, root."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fabric:
-    """Workers below leaf switches below one root, or below one switch where it has ports for all; all links alike."""
+    """Workers below a tree of switches with as few levels as their ports allow, spread evenly; all links alike."""
 
     workers: int
     bytes_per_s: float = 1.25e9
@@ -52,15 +57,45 @@ class Fabric:
     """Children of one switch, at most."""
 
     def __post_init__(self) -> None:
-        if not 2 <= self.workers <= self.ports**2 or (self.workers > self.ports and self.workers % self.ports):
+        most = self.ports**MAX_LEVELS
+        if not 2 <= self.workers <= most:
             raise ConfigurationError(
-                f"workers = {self.workers}; 2..{self.ports}, or {self.ports} times 2..{self.ports}"
+                f"workers = {self.workers}; 2..{most} ({MAX_LEVELS} levels of switches with {self.ports} ports)"
             )
 
     @property
-    def leaves(self) -> int:
-        """Leaf switches below the root; 1: there is one switch, and no root."""
-        return max(1, self.workers // self.ports)
+    def children(self) -> tuple[Counts, ...]:
+        """By level, from the leaves to the root: the number of children of each of its switches."""
+        levels, below = [], self.workers
+        while below > 1:
+            switches = -(-below // self.ports)
+            levels.append(np.full(switches, below // switches) + (np.arange(switches) < below % switches))
+            below = switches
+        return tuple(levels)
+
+    @property
+    def levels(self) -> int:
+        """Levels of switches; 1: there is one switch."""
+        return len(self.children)
+
+    @property
+    def switches(self) -> tuple[int, ...]:
+        """Switches of each level, from the leaves to the root."""
+        return tuple(len(counts) for counts in self.children)
+
+    def ancestors(self) -> Iterator[Counts]:
+        """By level below the root: the switch that each worker is below."""
+        at = np.arange(self.workers)
+        for counts in self.children[:-1]:
+            at = np.repeat(np.arange(len(counts)), counts)[at]
+            yield at
+
+    def path_s(self, packet_bytes: int, level: int) -> float:
+        """Seconds from the last bit sent to the last bit received of a packet that turns at a switch of that level, 1
+        being a leaf, and meets no other.
+        """
+        hops, switches = 2 * level, 2 * level - 1
+        return hops * self.delay_s + switches * self.switch_s + (hops - 1) * packet_bytes / self.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +121,11 @@ class Transfer:
         """Packets that carry words."""
         return -(-self.tensor_bytes // (self.words_per_packet * WORD_BYTES))
 
+    @property
+    def packet_bytes(self) -> int:
+        """Bytes of a full packet on a link."""
+        return datagram_bytes(self.codes_per_packet, self.words_per_packet) + self.overhead_bytes
+
     def item_bytes(self) -> list[int]:
         """Bytes of each item on a link, in order: see host/machine/operation.py."""
         last_words = (self.tensor_bytes - (self.chunks - 1) * self.words_per_packet * WORD_BYTES) // WORD_BYTES
@@ -109,27 +149,28 @@ class _Hop:
 
 def aggregate(fabric: Fabric, transfer: Transfer) -> float:
     """Seconds until every worker has every result, from the moment at which all begin."""
-    tree, leaves = fabric.leaves > 1, fabric.leaves
-    up, down = _Hop(fabric, fabric.workers), _Hop(fabric, fabric.workers)
-    trunk_up, trunk_down = _Hop(fabric, leaves), _Hop(fabric, leaves)
+    levels = [
+        (counts, np.cumsum(counts) - counts, _Hop(fabric, int(counts.sum())), _Hop(fabric, int(counts.sum())))
+        for counts in fabric.children
+    ]
+    """By level: children of its switches, the first of each, and the links to and from them."""
     results: deque[Times] = deque([np.zeros(fabric.workers)] * transfer.window, maxlen=transfer.window)
     """When the results of the last `window` items came to each worker; before the first, the beginning."""
     for size in transfer.item_bytes():
-        sent = results[0]
-        closed = up.carry(sent, size).reshape(leaves, -1).max(axis=1) + fabric.switch_s
-        if tree:
-            root = trunk_up.carry(closed, size).max() + fabric.switch_s
-            closed = trunk_down.carry(float(root), size) + fabric.switch_s
-        results.append(down.carry(np.repeat(closed, fabric.workers // leaves), size))
+        ready = results[0]
+        for _, first, up, _ in levels:
+            ready = np.maximum.reduceat(up.carry(ready, size), first) + fabric.switch_s
+        for counts, _, _, down in reversed(levels):
+            arrived = down.carry(np.repeat(ready, counts), size)
+            ready = arrived + fabric.switch_s
+        results.append(arrived)
     return float(results[-1].max())
 
 
 def floor(fabric: Fabric, transfer: Transfer) -> float:
     """Lower bound of in-network aggregation: every worker's link carries all of it once, and the path is as long."""
     sizes = transfer.item_bytes()
-    hops, switches = (4, 3) if fabric.leaves > 1 else (2, 1)
-    path_s = hops * fabric.delay_s + switches * fabric.switch_s + (hops - 1) * sizes[-1] / fabric.bytes_per_s
-    return sum(sizes) / fabric.bytes_per_s + path_s
+    return sum(sizes) / fabric.bytes_per_s + fabric.path_s(sizes[-1], fabric.levels)
 
 
 def _wire_bytes(payload_bytes: float, transfer: Transfer) -> float:
@@ -138,21 +179,16 @@ def _wire_bytes(payload_bytes: float, transfer: Transfer) -> float:
     return payload_bytes + math.ceil(payload_bytes / packet_bytes) * transfer.overhead_bytes
 
 
-def _latency_s(fabric: Fabric, transfer: Transfer, far: bool) -> float:
-    """From the last bit sent to the last bit received, packet by packet through one switch or, if far, three."""
-    hops, switches = (4, 3) if far else (2, 1)
-    packet_bytes = datagram_bytes(transfer.codes_per_packet, transfer.words_per_packet) + transfer.overhead_bytes
-    return hops * fabric.delay_s + switches * fabric.switch_s + (hops - 1) * packet_bytes / fabric.bytes_per_s
-
-
 def ring(fabric: Fabric, transfer: Transfer) -> float:
     """Seconds of a ring all-reduce in order of ranks, so that each link between switches carries one stream."""
     workers = fabric.workers
     part_s = _wire_bytes(transfer.tensor_bytes / workers, transfer) / fabric.bytes_per_s
-    ranks = np.arange(workers)
-    below = ranks // (workers // fabric.leaves)
-    far = below != np.roll(below, -1)
-    latency = np.where(far, _latency_s(fabric, transfer, True), _latency_s(fabric, transfer, False))
+    turns_at = np.ones(workers, np.int64)
+    for at in fabric.ancestors():
+        turns_at += at != np.roll(at, -1)
+    latency = np.array([fabric.path_s(transfer.packet_bytes, level + 1) for level in range(fabric.levels)])[
+        turns_at - 1
+    ]
     has, link_free = np.zeros(workers), np.zeros(workers)
     for _ in range(2 * (workers - 1)):
         link_free = np.maximum(has, link_free) + part_s
@@ -163,14 +199,15 @@ def ring(fabric: Fabric, transfer: Transfer) -> float:
 def halving_doubling(fabric: Fabric, transfer: Transfer) -> float:
     """Seconds of recursive halving and doubling; each step waits for its slowest link. Powers of two only."""
     steps = fabric.workers.bit_length() - 1
-    if 1 << steps != fabric.workers:
+    if 1 << steps != fabric.workers or any(np.ptp(counts) for counts in fabric.children):
         raise ConfigurationError(f"workers = {fabric.workers}; halving and doubling is for powers of two")
-    per_leaf = fabric.workers // fabric.leaves
+    below = [fabric.workers // switches for switches in fabric.switches]
+    """By level: workers below each of its switches."""
     total_s = 0.0
     for step in range(steps):
-        far = 1 << step >= per_leaf
-        load_bytes = _wire_bytes(transfer.tensor_bytes / (2 << step), transfer) * (per_leaf if far else 1)
-        total_s += load_bytes / fabric.bytes_per_s + _latency_s(fabric, transfer, far)
+        streams = [1, *(count for count in below if 1 << step >= count)]  # of each level that is crossed, on its uplink
+        load_bytes = _wire_bytes(transfer.tensor_bytes / (2 << step), transfer) * streams[-1]
+        total_s += load_bytes / fabric.bytes_per_s + fabric.path_s(transfer.packet_bytes, len(streams))
     return 2 * total_s
 
 
@@ -179,11 +216,13 @@ class Row:
     """Virtual seconds for one number of workers."""
 
     workers: int
-    leaves: int
+    switches: tuple[int, ...]
+    """By level, from the leaves to the root."""
     aggregate_s: float
     floor_s: float
     ring_s: float
-    halving_doubling_s: float
+    halving_doubling_s: float | None
+    """None where the number of workers is no power of two."""
 
 
 def table(transfer: Transfer, sizes: tuple[int, ...] = SIZES) -> list[Row]:
@@ -191,11 +230,11 @@ def table(transfer: Transfer, sizes: tuple[int, ...] = SIZES) -> list[Row]:
     return [
         Row(
             size,
-            fabric.leaves,
+            fabric.switches,
             aggregate(fabric, transfer),
             floor(fabric, transfer),
             ring(fabric, transfer),
-            halving_doubling(fabric, transfer),
+            halving_doubling(fabric, transfer) if size.bit_count() == 1 else None,
         )
         for size in sizes
         for fabric in [Fabric(workers=size)]

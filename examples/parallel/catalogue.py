@@ -90,6 +90,10 @@ CATALOGUE: dict[str, Example] = {
             "a variational inequality over random coordinates that all ranks draw alike",
             (4, 2),
         ),
+        Example(
+            "jobs_beside", "ATP, A2TP",
+            "three jobs at a switch with memory for two: these train side by side, the third over gloo", (6,), "demo",
+        ),
     )
 }  # fmt: skip
 

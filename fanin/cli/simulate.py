@@ -48,7 +48,7 @@ def simulate(
     shards: Annotated[
         bool, typer.Option("--shards", help="Ranks over several shards, some of which are lost: one run, or --search.")
     ] = False,
-    scale: Annotated[bool, typer.Option("--scale", help="One all-reduce of 25 MiB on up to 1,024 workers.")] = False,
+    scale: Annotated[bool, typer.Option("--scale", help="One all-reduce of 25 MiB on up to 10,000 workers.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object, with every figure.")] = False,
 ) -> None:
     """Run the real machines in virtual time, under faults, and check every event (docs/simulation.md)."""
@@ -208,7 +208,7 @@ def _show_progress(schedules: int) -> Callable[[Tally], None]:
 
 
 def _scale(say: Say) -> Facts:
-    """The table of docs/simulation.md."""
+    """The tables of docs/simulation.md."""
     from fanin.emulation.simulator.scale import Fabric, Transfer, table
 
     transfer, link = Transfer.over(), Fabric(workers=2)
@@ -217,24 +217,52 @@ def _scale(say: Say) -> Facts:
     say(
         f"one all-reduce of {transfer.tensor_bytes:,} bytes of float32, links {link.bytes_per_s * 8 / 1e9:g} Gbit/s "
         f"and {link.delay_s * 1e6:g} us, switches {link.switch_s * 1e6:g} us, window {transfer.window}; virtual ms\n\n"
-        "| workers | leaf switches | fanin | floor | ring | halving-doubling |\n|---:|---:|---:|---:|---:|---:|"
+        "| workers | switches, leaves to root | fanin | floor | ring | halving-doubling |"
+        "\n|---:|---:|---:|---:|---:|---:|"
     )
     for row in rows:
         times = (row.aggregate_s, row.floor_s, row.ring_s, row.halving_doubling_s)
         cells = [
             f"{row.workers:,}",
-            str(row.leaves) if row.leaves > 1 else "-",
-            *(f"{each * 1e3:.2f}" for each in times),
+            " + ".join(map(str, row.switches)),
+            *("-" if each is None else f"{each * 1e3:.2f}" for each in times),
         ]
         say(f"| {' | '.join(cells)} |")
+    limits = _scale_bounds(say)
     over_hosts = _scale_over_hosts(say)
     took_s = time.process_time() - started
     say(f"\n{took_s:.0f} s of one core")
-    return {"rows": [dataclasses.asdict(row) for row in rows], "hosts": over_hosts, "took_s": took_s}
+    return {
+        "rows": [dataclasses.asdict(row) for row in rows],
+        "bounds": limits,
+        "hosts": over_hosts,
+        "took_s": took_s,
+    }
+
+
+def _scale_bounds(say: Say) -> list[Facts]:
+    """The limits of the same all-reduces: a second table."""
+    from fanin.emulation.simulator.scale import SIZES, Fabric, Transfer
+    from fanin.emulation.simulator.scale_bounds import bounds
+
+    rows = [bounds(Fabric(workers=size), Transfer.over()) for size in SIZES]
+    say(
+        "\nlimits of the same: memory of the slots needed per switch, packets in and out of the busiest switch\n\n"
+        "| workers | bound by | round trip | slots needed | memory | packets of a switch | per second | bits |"
+        "\n|---:|---|---:|---:|---:|---:|---:|---:|"
+    )
+    for row in rows:
+        cells = (
+            f"{row.workers:,}", row.bound_by, f"{row.round_trip_s * 1e6:.1f} us", str(row.slots),
+            f"{row.switch_bytes / 1024:.0f} KiB", f"{row.busiest_packets:,}",
+            f"{row.busiest_packets_per_s / 1e6:.1f} million", str(row.bits),
+        )  # fmt: skip
+        say(f"| {' | '.join(cells)} |")
+    return [dataclasses.asdict(row) | {"bound_by": row.bound_by} for row in rows]
 
 
 def _scale_over_hosts(say: Say) -> list[Facts]:
-    """The second table: the same tensor over hosts with a shard each."""
+    """The third table: the same tensor over hosts with a shard each."""
     from fanin.emulation.simulator.scale import Transfer
     from fanin.emulation.simulator.scale_hosts import WINDOW, table_over_hosts
 

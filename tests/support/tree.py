@@ -1,4 +1,4 @@
-"""A two-level tree of switches in virtual time: a root, leaves, workers, and links that lose, repeat and reorder."""
+"""Trees of switches in virtual time: a root, leaves, workers, and links that lose, repeat and reorder."""
 
 from __future__ import annotations
 
@@ -80,3 +80,58 @@ class Tree(Playground):
         """Let a worker say BYE."""
         self.workers[worker].leave(self.now)
         self.speak(WORKER + worker)
+
+
+class DeepTree(Playground):
+    """Machines of one kind in a tree of any depth and shape: `children` are, by level from the leaves to the root, the
+    children of each switch. Controllers make trees of two levels; machines are not told how many there are.
+    """
+
+    def __init__(
+        self, kind: str, children: Sequence[Sequence[int]], *, link: Link, seed: int = 1, **given: Any
+    ) -> None:
+        super().__init__(link=link, seed=seed)
+        total = int(sum(children[0]))
+        self.workers: list[Any] = []
+        uplink: list[Uplink | None] = [None]
+        """Uplinks of the switches of the level that comes next, in order."""
+        self.switches: list[int] = []
+        """Addresses, level by level from the root."""
+        for level, counts in reversed(list(enumerate(children))):
+            below, first = list[Uplink | None](), 0
+            for workers, above in zip(counts, uplink, strict=True):
+                address = len(self.switches)
+                shape = {"branches": True} if level else {"places": tuple(range(first, first + workers))}
+                spec = job(workers=int(workers), total_workers=total, job=level + 1, **shape, **given)
+                switch = SWITCH_MACHINES[kind](MEMORY_BYTES)
+                if above is None:
+                    switch.admit(spec)
+                else:
+                    switch.admit_leaf(spec, above)
+                self.attach(address, switch)
+                self.switches.append(address)
+                first += int(workers)
+                below += [
+                    Uplink(parent=address, job=spec.job, generation=spec.generation, worker=each, token=token)
+                    for each, token in enumerate(spec.tokens)
+                ]
+                if not level:
+                    self._add_workers(kind, spec, address)
+            uplink = below
+        self.run_until(lambda: all(worker.ready for worker in self.workers))
+        self.run_for(0.5)
+
+    def _add_workers(self, kind: str, spec: JobSpec, switch: int) -> None:
+        for local, token in enumerate(spec.tokens):
+            machine = WORKER_MACHINES[kind](spec, local, switch=switch, token=token)
+            self.attach(WORKER + len(self.workers), machine)
+            self.workers.append(machine)
+
+    def all_reduce(self, inputs: Sequence[Array]) -> list[Array]:
+        """One reduction at every worker; the results."""
+        arrays = [np.array(each) for each in inputs]
+        for worker, array in enumerate(arrays):
+            self.workers[worker].submit(reduction(array))
+            self.speak(WORKER + worker)
+        self.run_until(lambda: not any(each.outstanding() for each in self.workers))
+        return arrays

@@ -1,0 +1,84 @@
+"""The limits of an all-reduce over a tree of switches: links, slots, memory, packets of the busiest switch, and bits.
+
+Rules of this file
+------------------
+* Nothing here is simulated: each figure is arithmetic on the fabric of scale.py and on the formulas that jobs are
+  admitted by (fanin/protocol/job.py, fanin/numerics/lanes.py). tests/simulator/test_scale.py holds slots and
+  packets to the simulation of the real machines.
+* A switch of the tree has a slot for each packet of the window, whatever the number of workers: depth costs round-trip
+  time, and so slots, and a switch never has more than its own children.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fanin.emulation.simulator.scale import Fabric, Transfer
+from fanin.numerics import lanes
+from fanin.protocol.job import JobSpec
+
+LANE_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Limits of one all-reduce."""
+
+    workers: int
+    round_trip_s: float
+    """From the first bit of a contribution to the last bit of its result, with nothing else on the way."""
+    link_s: float
+    """Time of all packets of a worker on its link."""
+    window_s: float
+    """Time of all windows, a round trip each."""
+    slots: int
+    """Fewest slots with which results come back before a worker has sent its window."""
+    switch_bytes: int
+    """Memory of a job with so many slots, at every switch of the tree."""
+    busiest_packets: int
+    """Packets into the switch with the most children and out of it, of one reduction."""
+    busiest_packets_per_s: float
+    """The same per second, at the pace of the links."""
+    bits: int
+    """Bits that a lane of 32 has for one worker's largest element, without its sign, so that no sum overflows."""
+
+    @property
+    def bound_by(self) -> Literal["links", "slots"]:
+        """The greater of the two times."""
+        return "links" if self.link_s >= self.window_s else "slots"
+
+
+def bounds(fabric: Fabric, transfer: Transfer) -> Bounds:
+    """Limits of a transfer over a fabric; ConfigurationError where no lane holds so many contributions."""
+    sizes = transfer.item_bytes()
+    packet_s = transfer.packet_bytes / fabric.bytes_per_s
+    round_trip_s = packet_s + fabric.path_s(transfer.packet_bytes, fabric.levels)
+    slots, link_s = math.ceil(round_trip_s / packet_s), sum(sizes) / fabric.bytes_per_s
+    links_of = [
+        int(counts.max()) + (level < fabric.levels)  # every switch but the root is a child, too
+        for level, counts in enumerate(fabric.children, start=1)
+    ]
+    packets = 2 * max(links_of) * len(sizes)
+    spec = JobSpec(
+        job=0,
+        generation=0,
+        workers=1,
+        quorum=1,
+        slots=slots,
+        words_per_packet=transfer.words_per_packet,
+        codes_per_packet=max(1, transfer.codes_per_packet),
+        tokens=(0,),
+    )
+    return Bounds(
+        workers=fabric.workers,
+        round_trip_s=round_trip_s,
+        link_s=link_s,
+        window_s=len(sizes) / transfer.window * round_trip_s,
+        slots=slots,
+        switch_bytes=spec.pool_bytes,
+        busiest_packets=packets,
+        busiest_packets_per_s=packets / link_s,
+        bits=lanes.largest_step(LANE_BITS, fabric.workers).bit_length() - 1,
+    )
