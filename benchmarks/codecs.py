@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fanin.benchmarks import codecs_train, codecs_train_rows
+from fanin.benchmarks import codecs_train_hooks as hooks
 from fanin.benchmarks.codecs_texts import Codecs, check_codecs, further_codecs
 from fanin.benchmarks.harness import Output, Report, alike, by, reports, table
 from fanin.benchmarks.rivals import FLOAT_BYTES, MAX_BYTES, check_bytes
@@ -61,6 +62,8 @@ class Plan(codecs_train_rows.Plan):
                     f"values = {each!r}; expected {' or '.join(DRAWN)}, or a step of "
                     f"{' or '.join(codecs_train_rows.STEPS)} in 1..{MAX_STEP}, as in digits@50"
                 )
+        if any(map(hooks.is_hook, self.codecs)):
+            raise ConfigurationError(f"{hooks.NAME}, torch's hook, is for `fanin bench codecs --train`")
         check_bytes(self.bytes)
         check_codecs(self.measured, *self.workers)
 
