@@ -1,8 +1,8 @@
 """PowerSGD as torch has it, beside the codecs of `fanin bench codecs --train`: `power_sgd:GROUP:rank=N`.
 
 GROUP is the group that the hook sums over, fanin (32-bit lanes) or gloo. The hook is set as the codec `low_rank` works:
-error feedback, warm start, and the same rule for which parameters are matrices (`min_compression_rate=1`). What is left
-are torch's two steps of plain averages at the start, and its own random subspace.
+error feedback, warm start, and the same rule for which parameters are matrices (`min_compression_rate=1`). Two
+differences remain: torch's two steps of plain averages at the start, and its own random subspace.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook; Vogels et al., NeurIPS 2019.
 """
@@ -35,7 +35,7 @@ class PowerSgd:
     """torch's hook over a group."""
 
     group: str
-    """fanin or gloo."""
+    """Backend of the group, fanin or gloo."""
     rank: int = 4
     """Columns of P and Q, 1..64."""
 
