@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C import _distributed_c10d as c10d
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -511,12 +512,14 @@ def check_low_rank_is_torchs_power_sgd_from_the_same_subspace(rank: int, size: i
     columns, plain_steps, count = 3, 2, 6
     codec = CodecState(f"low_rank:32:rank={columns}")
     steps: list[list[tuple[int, ...]]] = []
+    world = dist.group.WORLD
+    assert world is not None
 
-    def hook(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(bucket: c10d.GradBucket) -> torch.futures.Future[torch.Tensor]:
         assert bucket.is_last()
         steps.append([tuple(each.shape) for each in bucket.parameters()])
         plain = len(steps) <= plain_steps
-        return default_hooks.allreduce_hook(dist.group.WORLD, bucket) if plain else codec_hook(codec, bucket)
+        return default_hooks.allreduce_hook(world, bucket) if plain else codec_hook(codec, bucket)
 
     ours = DistributedDataParallel(make_model())
     ours.register_comm_hook(None, lambda _, bucket: hook(bucket))  # DDP refuses annotations that are texts
