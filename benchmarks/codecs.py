@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fanin.benchmarks import codecs_train, codecs_train_rows
+from fanin.benchmarks import codecs_train_hooks as hooks
 from fanin.benchmarks.codecs_texts import Codecs, check_codecs, further_codecs
 from fanin.benchmarks.harness import Output, Report, alike, by, reports, table
 from fanin.benchmarks.rivals import FLOAT_BYTES, MAX_BYTES, check_bytes
@@ -61,6 +62,8 @@ class Plan(codecs_train_rows.Plan):
                     f"values = {each!r}; expected {' or '.join(DRAWN)}, or a step of "
                     f"{' or '.join(codecs_train_rows.STEPS)} in 1..{MAX_STEP}, as in digits@50"
                 )
+        if any(map(hooks.is_hook, self.codecs)):
+            raise ConfigurationError(f"{hooks.NAME}, torch's hook, is for `fanin bench codecs --train`")
         check_bytes(self.bytes)
         check_codecs(self.measured, *self.workers)
 
@@ -91,11 +94,17 @@ class Row:
     steps: int
     nmse: float
     """Normalized mean square error of the first step's mean."""
+    nmse_of_last: float
+    """Normalized mean square error of the last step's mean, for codecs that change with the gradients that they have
+    seen. With error feedback it holds what earlier steps owed.
+    """
     nmse_of_steps: float
     """Normalized mean square error of the sum of all steps' means, on the same values in each step."""
     bytes_out: float
     """Per step, of the worker that sent most; from the engine's counters."""
     bytes_in: float
+    last_bytes: float
+    """In the last step, in both directions, of the worker that moved most."""
     saved: float
     """How many times fewer bytes leave a worker than with float32 in 32-bit lanes."""
     encode_ms: float
@@ -136,9 +145,11 @@ def _row(asked: Asked, found: list[Report], baseline: list[Report]) -> Row:
         elements=elements,
         steps=asked.steps,
         nmse=found[0]["nmse"],
+        nmse_of_last=found[0]["nmse_of_last"],
         nmse_of_steps=found[0]["nmse_of_steps"],
         bytes_out=bytes_out,
         bytes_in=max(report["bytes_in"] for report in found),
+        last_bytes=max(report["last_bytes"] for report in found),
         saved=plain / bytes_out,
         encode_ms=encode_s * 1e3,
         decode_ms=decode_s * 1e3,
@@ -171,8 +182,10 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
             ("codec", "codec"),
             ("values", "distribution"),
             ("NMSE", "nmse:.2g"),
+            ("of last", "nmse_of_last:.2g"),
             ("of steps", "nmse_of_steps:.2g"),
             ("bytes out", "bytes_out:,.0f"),
+            ("last, both ways", "last_bytes:,.0f"),
             ("saved", "saved:.1f"),
             ("ms", lambda row: f"{row.encode_ms + row.decode_ms:.1f}"),
             ("break-even Mbit/s", lambda row: f"{row.break_even_bit_s / 1e6:,.0f}"),

@@ -1,4 +1,7 @@
-"""Codecs in the texts of a command line, separated by commas; what needs numpy is imported when it is called."""
+"""Codecs in the texts of a command line, and torch's hook among them, separated by commas.
+
+Imports that need numpy are made when a function is called.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Annotated
 
+from fanin.benchmarks import codecs_train_hooks as hooks
 from fanin.settings import Text, commas
 
 
@@ -13,7 +17,7 @@ def split(texts: str) -> tuple[str, ...]:
     """Codecs that are separated by commas; a comma within a codec's text is not followed by a codec's name."""
     from fanin.host.codecs import table
 
-    names = "|".join(table())
+    names = "|".join((*table(), hooks.NAME))
     return tuple(text for text in re.split(rf",(?=(?:{names})(?:[:,]|$))", texts) if text)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from fanin.benchmarks import codecs_train_hooks as hooks
 from fanin.benchmarks.codecs_texts import Codecs, check_codecs, further_codecs
 from fanin.benchmarks.codecs_train_runs import GLOO, Outcome, Run, Trainings
 from fanin.emulation.network.units import Rates
@@ -38,7 +39,8 @@ class Plan:
     workers: Annotated[Numbers, Bounds(2, 32)] = (4,)
     """Worker processes, 2..32; with --train several numbers, separated by commas."""
     codecs: Codecs = ()
-    """Codecs as docs/codecs.md has them, separated by commas; all by default."""
+    """Codecs as docs/codecs.md has them, separated by commas; all by default. With --train torch's PowerSGD, too:
+    power_sgd:fanin:rank=4 or power_sgd:gloo:rank=4."""
     steps: Annotated[int | None, Bounds(3, 100_000)] = None
     """Steps of each codec on each distribution, 5; with --train of training, by the task."""
     tasks: Annotated[Words, Named("task")] = ("digits",)
@@ -68,7 +70,9 @@ class Plan:
                 raise ConfigurationError(f"timed = {self.timed_steps}; must be in {MIN_STEPS}..steps")
         if self.rates_bit_s and min(self.rates_bit_s) <= 0:
             raise ConfigurationError("rates: expected some, as in 100mbit,1gbit, or none")
-        check_codecs(self.texts, *self.workers)
+        for text in filter(hooks.is_hook, self.texts):
+            hooks.check_hook(text, self.tasks)
+        check_codecs((text for text in self.texts if not hooks.is_hook(text)), *self.workers)
 
     def steps_of(self, task: str) -> int:
         """Number of steps of a training."""

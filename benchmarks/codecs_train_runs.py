@@ -32,7 +32,7 @@ class Run:
     task: str
     workers: int
     codec: str
-    """The codec's text, or GLOO."""
+    """The codec's text, torch's hook (codecs_train_hooks.py), or GLOO."""
     batch: int
     """Samples per step over all workers together."""
     steps: int

@@ -6,7 +6,7 @@ import functools
 import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
+from fanin.benchmarks import codecs_train_hooks as hooks
 from fanin.benchmarks.codecs_train_runs import GLOO, Asked, Run, evaluated
 from fanin.benchmarks.device_bytes import device_bytes
 from fanin.benchmarks.processor import ProcessorMeter
@@ -22,6 +23,7 @@ from fanin.benchmarks.ranks import asked_of, group_of_ranks, progress, report
 from fanin.examples.tasks import TASKS
 from fanin.examples.train import cross_entropy, evaluate, replica_hash
 from fanin.host.torch import CodecState, codec_hook
+from fanin.options import Options
 
 WARM_UP_STEPS = 2
 """Steps that are not timed: DDP puts its buckets together in the first one, and encoders are made in both."""
@@ -31,6 +33,8 @@ BUCKET_MB = 1
 buckets, of which nothing travels before the last gradient is there.
 """
 TIMEOUT = timedelta(seconds=300)
+ORDERED = "ordered"
+"""The fanin group of torch's hook, whose callbacks sum."""
 
 
 @functools.cache
@@ -75,18 +79,36 @@ def compute_s(model: DistributedDataParallel, inputs: Tensor, classes: Tensor, g
     return statistics.median(taken)
 
 
+def group_of(run: Run) -> str:
+    """The group that a training's gradients are summed over."""
+    if hooks.is_hook(run.codec):
+        return ORDERED if hooks.read(run.codec).group == "fanin" else GLOO
+    return GLOO if run.codec == GLOO else "fanin"
+
+
+def groups_for(runs: Sequence[Run]) -> dict[str, dist.ProcessGroup]:
+    """The groups of these trainings, and gloo's for what is not measured."""
+    groups = {GLOO: dist.new_group(backend="gloo", timeout=TIMEOUT), "fanin": dist.new_group(backend="fanin")}
+    if any(group_of(run) == ORDERED for run in runs):
+        groups[ORDERED] = dist.new_group(backend="fanin", pg_options=Options(ordered_futures=True))
+    return groups
+
+
 def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
     """One training, as this rank saw it."""
     torch.manual_seed(run.seed)
     task = TASKS[run.task]
     network = task.network()
-    group = groups[GLOO if run.codec == GLOO else "fanin"]
+    hook = hooks.read(run.codec) if hooks.is_hook(run.codec) else None
+    group = groups[group_of(run)]
     # The same seed makes the same weights, which need not go over a slow link.
     model = DistributedDataParallel(
         network, process_group=group, init_sync=False, gradient_as_bucket_view=True, bucket_cap_mb=BUCKET_MB
     )
     state = None
-    if run.codec != GLOO:
+    if hook is not None:
+        hook.register(model, group)
+    elif run.codec != GLOO:
         state = CodecState(run.codec, group=group, model=network)
         model.register_comm_hook(state, codec_hook)
     optimizer = torch.optim.AdamW(model.parameters(), task.learning_rate, fused=True)
@@ -133,7 +155,7 @@ def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
 def main(asked: Asked) -> None:
     """Do the trainings; every rank reports each."""
     with group_of_ranks(timeout=TIMEOUT):
-        groups = {GLOO: dist.new_group(backend="gloo", timeout=TIMEOUT), "fanin": dist.new_group(backend="fanin")}
+        groups = groups_for(asked.trainings)
         for number, run in enumerate(asked.trainings):
             report({"run": number, **train(run, groups)})
             progress(f"{number + 1} of {len(asked.trainings)} is done: {run.task}, {run.codec}, seed {run.seed}")

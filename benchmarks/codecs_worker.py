@@ -87,25 +87,31 @@ def measured(
     count = len(own)
     encoder = make(text).encoder(Place(group.rank(), group.size(), shapes))
     applied = np.zeros(count)
-    encode_s, decode_s, first, checksum = [], [], 0.0, 0
+    encode_s, decode_s, first, last, checksum = [], [], 0.0, 0.0, 0
     dist.barrier()
-    before = group.counters()
+    before = before_last = group.counters()
     for step in range(steps):
         x = own.copy()
+        before_last = group.counters()
         took = reduce_now(group, encoder, x, step)
         encode_s.append(took[0])
         decode_s.append(took[1])
         applied += x
-        first = first if step else nmse(x, mean)
+        last = nmse(x, mean)
+        first = first if step else last
         checksum = zlib.crc32(x.tobytes(), checksum)
     after = group.counters()
     return {
         "nmse": first,
+        "nmse_of_last": last,
         "nmse_of_steps": nmse(applied / steps, mean),
         "encode_s": encode_s,
         "decode_s": decode_s,
         "bytes_out": (after["engine.bytes_out"] - before["engine.bytes_out"]) / steps,
         "bytes_in": (after["engine.bytes_in"] - before["engine.bytes_in"]) / steps,
+        "last_bytes": sum(
+            after[f"engine.{each}"] - before_last[f"engine.{each}"] for each in ("bytes_out", "bytes_in")
+        ),
         "checksum": checksum,
     }
 

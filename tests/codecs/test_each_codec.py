@@ -32,6 +32,16 @@ def test_without_feedback_the_mean_of_many_draws_is_the_input(text: str) -> None
     assert np.abs(error / standard_error).max() < 5
 
 
+@pytest.mark.parametrize("lanes", ["4", "8"])
+def test_the_mean_of_10_000_draws_of_three_levels_is_within_5_standard_errors(lanes: str) -> None:
+    """100 steps on 100 copies of each value, whose draws are independent."""
+    values = normal(4, 64, 2)
+    results = draws(make(f"ternary:{lanes}:clip=100"), [np.tile(each, 100) for each in values], 100)
+    drawn = results.astype(np.float64).reshape(10_000, 64)
+    error = drawn.mean(axis=0) - np.mean(values, axis=0, dtype=np.float64)
+    assert np.abs(error / (drawn.std(axis=0) / 100 + 1e-7)).max() < 5
+
+
 @pytest.mark.parametrize("lanes", ["4", "4/8"])
 def test_stochastic_rounding_is_without_bias_and_rounding_to_nearest_is_not(lanes: str) -> None:
     inputs = [np.linspace(-1, 1, 65, dtype=np.float32)] * 2

@@ -99,7 +99,17 @@ def test_thc_tables_have_the_errors_that_the_page_on_codecs_has(choice: Thc, nms
 def test_codecs_are_separated_by_commas_that_no_rule_has() -> None:
     rules = "by_layer:8:rules=dims<2=>lanes,32;*=>low_rank,16,rank=2"
     assert split(f"lanes:8,{rules},rotated") == ("lanes:8", rules, "rotated")
+    assert split("power_sgd:fanin:rank=2,low_rank,power_sgd:gloo") == (
+        "power_sgd:fanin:rank=2",
+        "low_rank",
+        "power_sgd:gloo",
+    )
     assert split("") == ()
+
+
+def test_torchs_hook_is_for_trainings() -> None:
+    with pytest.raises(ConfigurationError, match="bench codecs --train"):
+        CodecsPlan(workers=(2,), bytes=4096, steps=3, codecs=("power_sgd:fanin",))
 
 
 @pytest.mark.parametrize("values", ["gauss", "digits@0", "digits@", "nothing@5"])

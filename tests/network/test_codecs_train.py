@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fanin.benchmarks.codecs_train_hooks import PowerSgd, is_hook, read
 from fanin.benchmarks.codecs_train_rows import Plan, half_interval, rows_of, to_target
 from fanin.benchmarks.codecs_train_runs import Outcome, Point, Run, Trainings, evaluated, outcome_of
 from fanin.benchmarks.codecs_train_tables import labels, tables_of, verdicts
@@ -134,6 +135,26 @@ def test_long_names_are_short_in_a_legend_and_still_differ() -> None:
     assert all(len(each) < 40 for each in shown.values())
 
 
+def test_torchs_hook_is_named_with_its_group_and_rank() -> None:
+    assert read("power_sgd:gloo") == PowerSgd("gloo", 4)
+    assert read("power_sgd:fanin:rank=2") == PowerSgd("fanin", 2)
+    assert not is_hook("low_rank:32:rank=2")
+    plan = dataclasses.replace(PLAN, codecs=("low_rank", "power_sgd:fanin", "power_sgd:gloo:rank=4"))
+    assert plan.rivals == ["gloo", "low_rank", "power_sgd:fanin", "power_sgd:gloo:rank=4"]
+
+
+@pytest.mark.parametrize("text", ["power_sgd", "power_sgd:nccl", "power_sgd:gloo:rank=0", "power_sgd:gloo:rank=65"])
+def test_another_form_of_torchs_hook_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="power_sgd:fanin or power_sgd:gloo"):
+        dataclasses.replace(PLAN, codecs=(text,))
+
+
+def test_torchs_hook_takes_several_buckets_over_fanin_alone() -> None:
+    several = dataclasses.replace(PLAN, tasks=("text",), codecs=("power_sgd:fanin",))
+    with pytest.raises(ConfigurationError, match="over gloo torch's hook takes one bucket"):
+        dataclasses.replace(several, codecs=("power_sgd:gloo",))
+
+
 def test_an_interval_is_that_of_students_t() -> None:
     assert half_interval([1.0]) is None
     assert half_interval([0.0, 1.0, 2.0]) == pytest.approx(4.30 / 3**0.5)
@@ -146,18 +167,27 @@ def test_an_interval_is_that_of_students_t() -> None:
 def test_a_page_has_a_curve_for_every_codec_and_gloo(tmp_path: Path) -> None:
     rows, page, runs = tmp_path / "rows.json", tmp_path / "page.html", tmp_path / "runs.json"
     command = ["bench", "codecs", "--train", "--workers", "2", "--steps", "5", "--timed", "4", "--rates", "1gbit"]
-    command += ["--codecs", "rotated:4/8,low_rank", "--json", str(rows), "--html", str(page), "--runs", str(runs)]
+    command += [
+        "--codecs",
+        "rotated:4/8,low_rank,power_sgd:fanin",
+        "--json",
+        str(rows),
+        "--html",
+        str(page),
+        "--runs",
+        str(runs),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "fanin", *command], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     found = {row["codec"]: row for row in json.loads(rows.read_text()) if row["rate_bit_s"]}
-    assert set(found) == {"gloo", "rotated:4/8", "low_rank"}
+    assert set(found) == {"gloo", "rotated:4/8", "low_rank", "power_sgd:fanin"}
     for row in found.values():
         assert len(row["points"]) == 5
         assert row["step_s"] > 0
     assert found["rotated:4/8"]["bytes_out"] < found["gloo"]["bytes_out"] / 3
-    assert len(json.loads(runs.read_text())) == 9
+    assert len(json.loads(runs.read_text())) == 12
     assert "is first at the loss" in done.stdout
     text = page.read_text()
     assert all(name in text for name in found)

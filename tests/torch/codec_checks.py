@@ -11,11 +11,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C import _distributed_c10d as c10d
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 import fanin
 from fanin.errors import ArgumentError, CollectiveMismatchError, ConfigurationError
-from fanin.host.codecs import table
+from fanin.host.codecs import make, table
+from fanin.host.codecs.codec import Place
 from fanin.host.torch import CodecState, LanesState, codec_hook, counters, lanes_hook
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training import codec_buckets
@@ -499,3 +502,42 @@ def check_a_job_that_goes_on_without_lost_ranks_takes_no_codec_in_its_hook(rank:
     with pytest.raises(ConfigurationError, match="lanes_hook"):
         CodecState("rotated:8", group=group)
     dist.destroy_process_group(group)
+
+
+def check_low_rank_is_torchs_power_sgd_from_the_same_subspace(rank: int, size: int) -> None:
+    """One bucket, two plain steps as torch has them, then four in which all that differs is rounding.
+
+    Further steps multiply what rounding left, by some 50 each, over gloo as over fanin.
+    """
+    columns, plain_steps, count = 3, 2, 6
+    codec = CodecState(f"low_rank:32:rank={columns}")
+    steps: list[list[tuple[int, ...]]] = []
+    world = dist.group.WORLD
+    assert world is not None
+
+    def hook(bucket: c10d.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        assert bucket.is_last()
+        steps.append([tuple(each.shape) for each in bucket.parameters()])
+        plain = len(steps) <= plain_steps
+        return default_hooks.allreduce_hook(world, bucket) if plain else codec_hook(codec, bucket)
+
+    ours = DistributedDataParallel(make_model())
+    ours.register_comm_hook(None, lambda _, bucket: hook(bucket))  # DDP refuses annotations that are texts
+    train(ours, rank, steps=count)
+    identical(parameters_of(ours))
+
+    start = make(str(codec.codec)).encoder(Place(rank, size, tuple(steps[-1]))).state()
+    drawn = [torch.from_numpy(each).flatten() for name, each in start.items() if name.startswith("q")]
+    assert len(drawn) == 3
+    matrices = [shape for shape in steps[-1] if len(shape) == 2]
+    state = powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=columns, start_powerSGD_iter=plain_steps, min_compression_rate=1
+    )
+    state.q_memory_dict[0] = torch.cat(drawn)  # torch draws its own where it finds none
+    state.p_memory_dict[0] = torch.empty(sum(rows for rows, _ in matrices) * columns)
+    theirs = DistributedDataParallel(make_model())
+    theirs.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    train(theirs, rank, steps=count)
+    assert len(state.error_dict) == 1
+    assert float((parameters_of(ours) - parameters_of(theirs)).abs().max()) < 1e-4
+    assert float((parameters_of(ours) - parameters_of(train_alone(size, steps=count))).abs().max()) > 1e-3
