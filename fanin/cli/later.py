@@ -42,7 +42,7 @@ def add(
         def make_context(self, *args: Any, **kwargs: Any) -> Any:
             return self._command.make_context(*args, **kwargs)
 
-    @app.command(name, help=text, epilog=epilog, cls=Later)
+    @app.command(name, help=text, epilog=epilog, cls=Later, context_settings=settings)
     def stand_in() -> None:
         """Never called: the context is the command's own."""
 
