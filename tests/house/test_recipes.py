@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
 from tests.house.repository import ROOT
@@ -23,7 +24,7 @@ IN_PYTHON = {
 
 @pytest.fixture
 def world() -> Iterator[None]:
-    dist.init_process_group("fanin", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("fanin", store=c10d.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
