@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -17,7 +18,6 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError, WorkerLostError
 from fanin.host.torch import backend
 from fanin.host.torch.backend import options_for
-from fanin.host.torch.collectives import timeline
 from fanin.host.torch.collectives.fallback import Fallback, State
 from fanin.host.torch.device.pieces import overlap
 from fanin.host.torch.handles import work
@@ -314,7 +314,7 @@ def world_of_one(options: Options) -> Any:
 
 def test_a_world_of_one_writes_its_steps_and_is_killed_at_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
-    monkeypatch.setattr(timeline.os, "kill", lambda process, number: killed.append(number))
+    monkeypatch.setattr(os, "kill", lambda process, number: killed.append(number))
     world = world_of_one(Options(timeline=str(tmp_path / "%r.jsonl"), faults="kill=worker:0@step:2"))
     weight = torch.nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.1)
