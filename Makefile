@@ -81,9 +81,8 @@ drift: $(VENV)/dev.stamp ## Generated constants and compiled P4 are current, and
 	$(PY) tools/linked_tree.py
 	cd build/tree && $(CURDIR)/$(PY) -m mypy.stubtest --allowlist $(CURDIR)/tools/stubtest-allowlist.txt fanin._native
 
-wheel: $(VENV)/dev.stamp ## Build dist/*.whl
-	rm -rf build/lib build/lib.* dist
-	@$(WITH_HEADERS) $(PY) -m build --wheel --no-isolation
+wheel: $(VENV)/dev.stamp ## Build dist/*.tar.gz, and dist/*.whl from it
+	@$(WITH_HEADERS) tools/wheel_from_sdist.sh $(PY)
 
 wheel-smoke: wheel ## Install the wheel into a new environment and reduce something with it
 	tools/wheel_smoke.sh $(PY)

@@ -15,6 +15,7 @@ from setuptools import setup
 from setuptools._distutils.ccompiler import new_compiler
 from setuptools._distutils.sysconfig import customize_compiler
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 NATIVE = os.environ.get("FANIN_BUILD_NATIVE", "1") != "0"  # 0: without the extension, the Python twin runs, slowly
 SANITIZER = os.environ.get("FANIN_SANITIZE", "")  # "address,undefined" or "thread": see docs/development.md
@@ -62,14 +63,28 @@ def missing() -> str:
     return ""
 
 
+def write_commit(folder: Path) -> None:
+    """Write into fanin/ of a wheel or a source distribution which commit it is made from (fanin/build_commit.py)."""
+    of_checkout = runpy.run_path("fanin/build_commit.py")["of_checkout"]  # fanin itself may not be importable yet
+    if (commit := of_checkout(Path.cwd())) is not None:  # none: these are the files of a source distribution
+        (folder / "fanin" / "commit.txt").write_text(commit, encoding="ascii")
+
+
 class BuildPython(build_py):
-    """Writes into a wheel which commit it was made from (fanin/build_commit.py)."""
+    """Writes the commit into a wheel."""
 
     def run(self) -> None:
         super().run()
-        of_checkout = runpy.run_path("fanin/build_commit.py")["of_checkout"]  # fanin itself may not be importable yet
-        if not self.editable_mode and (commit := of_checkout(Path.cwd())) is not None:
-            Path(self.build_lib, "fanin", "commit.txt").write_text(commit, encoding="ascii")
+        if not self.editable_mode:
+            write_commit(Path(self.build_lib))
+
+
+class SourceDistribution(sdist):
+    """Writes the commit into a source distribution: wheels that are built from it name it, too."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        write_commit(Path(base_dir))
 
 
 class BuildExtension(build_ext):
@@ -91,7 +106,7 @@ if NATIVE and COMPILING.intersection(sys.argv) and (lacking := missing()):
     # An error, before anything is copied and in one line: with the twin instead, fanin would work and be slow.
     raise SystemExit(f"fanin: the native engine cannot be built: {lacking}")
 setup(
-    cmdclass={"build_ext": BuildExtension, "build_py": BuildPython},
+    cmdclass={"build_ext": BuildExtension, "build_py": BuildPython, "sdist": SourceDistribution},
     ext_modules=[]
     if not NATIVE
     else [

@@ -1,68 +1,82 @@
-"""The `fanin` command. One module per subcommand; heavy imports happen inside the commands."""
+"""The `fanin` command. One module per subcommand, imported when it is asked for; heavy imports are inside commands."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, cast
 
 import typer
 
-import fanin
-from fanin import json_log, open_files
-from fanin.build_commit import build_commit
-from fanin.cli import (
-    advise,
-    bench,
-    conformance,
-    controller,
-    demo,
-    doctor,
-    emulate,
-    ending,
-    gallery,
-    later,
-    p4,
-    plan,
-    rank,
-    report,
-    simulate,
-    stats,
-    switch,
-    top,
-    trace,
-    tune,
-)
+from fanin.cli import ending, later
 from fanin.cli.epilogs import STATUS, epilog
 
+COMMANDS = {
+    "demo": "Train a small network with DistributedDataParallel through a software switch, then over gloo, "
+    "and compare.",
+    "emulate": "Run a training command on an emulated cluster (root): a namespace and a link per worker, and the "
+    "switch.",
+    "switch": "Run a switch. Workers find it with FANIN_SWITCH=udp://host:port or zmq://host:port.",
+    "controller": "Admit jobs to BMv2, the emulator or a Tofino. Workers find it with FANIN_SWITCH=udp://host:port of "
+    "--bind.",
+    "stats": "Show a switch's jobs, members, rounds, packets, duplicates and drops by reason. Without its key: only "
+    "totals.",
+    "top": "Watch running jobs: who is waited for, where packets die, turnarounds, marks, rates, and what holds a job "
+    "up.",
+    "tune": "Change the quorum or the staleness bound of a running job; with neither, show them. Wants the switch's "
+    "key.",
+    "doctor": "Check this machine and the way to a switch; status 1 when something must be cured.",
+    "advise": "Measure links, predict a step per placement and lane width, measure the best two, and recommend "
+    "settings.",
+    "report": "Make the page of a run, or of two side by side: one HTML file that needs nothing but itself.",
+    "gallery": "List kinds of parallelism that run over fanin, or run them: verdicts, figures and bytes by path.",
+    "simulate": "Run the real machines in virtual time, under faults, and check every event (docs/simulation.md).",
+    "conformance": "Play histories to a switch and to the readable twin, and compare what they send "
+    "(docs/conformance.md).",
+    "trace": "Write a job's steps, sums, rounds and packets as a trace that Perfetto and Chrome show "
+    "(docs/watching.md).",
+    "plan": "Choose pipeline stages and data-parallel groups for hosts with unlike links, as `fanin advise` measured "
+    "them.",
+    "rank": "Start a rank with the variables that torch wants, made of those that mpirun, mpiexec or srun has set.",
+}
+"""Every command, in the order of `--help`, with the first line of its own help. Each is in the module of its name."""
+GROUPS = {
+    "bench": "Measure against other backends.",
+    "p4": "P4 programs: run one, trace a packet, read a device's slots, test one.",
+}
+MADE = ("emulate", "plan")
+"""Commands whose module has a function `made` that makes theirs, since options come from fields of a record."""
+
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=STATUS)
-app.command(epilog=epilog("demo"))(demo.demo)
-later.add(app, "emulate", emulate.TEXT, emulate.made, epilog("emulate"))
-for command in (
-    switch.switch,
-    controller.controller,
-    stats.stats,
-    top.top,
-    tune.tune,
-    doctor.doctor,
-    advise.advise,
-    report.report,
-    gallery.gallery,
-    simulate.simulate,
-    conformance.conformance,
-    trace.trace,
-):
-    app.command(epilog=epilog(command.__name__))(command)
-later.add(app, "plan", plan.TEXT, plan.made, epilog("plan"))
-app.command(epilog=epilog("rank"), context_settings={"allow_interspersed_args": False})(rank.rank)
-app.add_typer(bench.app, name="bench")
-app.add_typer(p4.app, name="p4")
+
+
+def _command(name: str) -> Callable[..., None]:
+    """Import a command's module, and return its function."""
+    module = importlib.import_module(f"fanin.cli.{name}")
+    return cast("Callable[..., None]", module.made() if name in MADE else getattr(module, name))
+
+
+def _group(name: str) -> typer.Typer:
+    """Import a group's module, and return the group."""
+    return cast("typer.Typer", importlib.import_module(f"fanin.cli.{name}").app)
+
+
+for _name, _text in COMMANDS.items():
+    _context = {"allow_interspersed_args": False} if _name == "rank" else {}  # options of the program are not ours
+    later.add(app, _name, _text, partial(_command, _name), epilog(_name), **_context)
+for _name, _text in GROUPS.items():
+    later.add_group(app, _name, _text, partial(_group, _name))
 
 
 def print_version(wanted: bool) -> None:
     """Print the version and the commit for `fanin --version` and end."""
     if wanted:
+        import fanin
+        from fanin.build_commit import build_commit
+
         commit = build_commit()
         print(f"fanin {fanin.__version__}" + (f", commit {commit}" if commit else ""))
         raise typer.Exit
@@ -75,6 +89,8 @@ def root(
     ] = False,
 ) -> None:
     """In-network aggregation for data-parallel training."""
+    from fanin import json_log, open_files
+
     open_files.require()
     json_log.configure(os.environ)
 

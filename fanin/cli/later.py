@@ -1,4 +1,7 @@
-"""Commands whose options are known once they are asked for: `fanin --help` imports none of the modules behind them."""
+"""Commands and groups of which `fanin --help` knows names and one line each, and imports nothing more.
+
+`text` is that line: the first of what the command's own help says (tests/house/test_command_line.py).
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,16 @@ from typing import Any
 
 import typer
 import typer.main
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 
-def add(app: typer.Typer, name: str, text: str, make: Callable[[], Callable[..., None]], epilog: str) -> None:
-    """Add a command to `app`. `make` returns its function, and is called when it runs or shows its own help."""
+def add(
+    app: typer.Typer, name: str, text: str, make: Callable[[], Callable[..., Any]], epilog: str, **settings: Any
+) -> None:
+    """Add a command to `app`. `make` returns its function, and is called when it runs or shows its own help.
+
+    `settings`: click's, for the context of the command.
+    """
 
     class Later(TyperCommand):
         """Stands for the command in its group."""
@@ -20,7 +28,7 @@ def add(app: typer.Typer, name: str, text: str, make: Callable[[], Callable[...,
         @functools.cached_property
         def _command(self) -> Any:
             alone = typer.Typer(add_completion=False)
-            alone.command(name, help=text, epilog=epilog)(make())
+            alone.command(name, epilog=epilog, context_settings=settings)(make())
             return typer.main.get_command(alone)
 
         @property
@@ -34,6 +42,30 @@ def add(app: typer.Typer, name: str, text: str, make: Callable[[], Callable[...,
         def make_context(self, *args: Any, **kwargs: Any) -> Any:
             return self._command.make_context(*args, **kwargs)
 
-    @app.command(name, help=text, epilog=epilog, cls=Later)
+    @app.command(name, help=text, epilog=epilog, cls=Later, context_settings=settings)
     def stand_in() -> None:
         """Never called: the context is the command's own."""
+
+
+def add_group(app: typer.Typer, name: str, text: str, make: Callable[[], typer.Typer]) -> None:
+    """Add a group of commands to `app`. `make` returns the group, and is called when one of its commands is meant."""
+
+    class LaterGroup(TyperGroup):
+        """Stands for the group in its own."""
+
+        @functools.cached_property
+        def _group(self) -> Any:
+            return typer.main.get_group(make())
+
+        @property
+        def commands(self) -> Any:
+            return self._group.commands
+
+        @commands.setter
+        def commands(self, _: Any) -> None:
+            """Ignore what the group above knows: none."""
+
+        def make_context(self, *args: Any, **kwargs: Any) -> Any:
+            return self._group.make_context(*args, **kwargs)
+
+    app.add_typer(typer.Typer(cls=LaterGroup, no_args_is_help=True), name=name, help=text)

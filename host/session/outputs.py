@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from fanin.errors import ConfigurationError
+from fanin.faults import FaultSchedule
 from fanin.files import name
 from fanin.options import ENVIRONMENT_PREFIX, Options
 
 OUTPUTS = ("pcap", "timeline", "trace")
 STANDARD_ERROR = "-"
+OF_A_JOB = ("metrics", "pcap", "trace")
+"""Options that show a job's packets and sums: a rank that is alone in its world has neither."""
 
 
 def check_outputs(options: Options, rank: int) -> None:
@@ -33,3 +37,17 @@ def check_outputs(options: Options, rank: int) -> None:
         raise ConfigurationError(
             f"rank {rank}: {variable}={name(given)}: {wrong}. Remedy: name a file in a folder of yours"
         )
+
+
+def without_effect_alone(options: Options) -> Iterator[str]:
+    """Variables of the options that have values and do nothing at a rank that is alone in its world.
+
+    FANIN_TIMELINE is not among them: steps are written, and a rank is killed at its step (`kill=worker:0@step:40`).
+    """
+    for option in OF_A_JOB:
+        if getattr(options, option) is not None:
+            yield ENVIRONMENT_PREFIX + option.upper()
+    if FaultSchedule.parse(options.faults or "").packets is not None:
+        yield f"{ENVIRONMENT_PREFIX}FAULTS"
+    if options.on_nonfinite != "warn":
+        yield f"{ENVIRONMENT_PREFIX}ON_NONFINITE"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import typer.main
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
-from fanin.cli import app, extras
+from fanin.cli import COMMANDS as COMMAND_LINES
+from fanin.cli import GROUPS, app, extras
 from fanin.cli.epilogs import EXAMPLES, STATUS
 from tests.house.repository import project
 
@@ -34,6 +36,14 @@ from fanin.cli import main
 main()
 """
 """`fanin` where some modules are not installed."""
+IMPORTED = """
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
+from fanin.cli import main
+main()
+"""
+"""`fanin`, whose last line on standard error are the names of the modules that it has imported."""
+ONE_LINERS = COMMAND_LINES | GROUPS
 EVERY_EXTRA = sorted({module for modules in extras.MODULES.values() for module in modules})
 
 
@@ -75,6 +85,24 @@ def test_every_command_ends_its_help_with_examples_that_it_understands(name: str
         assert name.split() == [word for word in ours if word in name.split()]
         assert {word for word in ours if word.startswith("--")} <= options
     assert STATUS in command.epilog
+
+
+@pytest.mark.parametrize("name", ONE_LINERS)
+def test_the_list_of_commands_has_the_first_line_of_each_ones_own_help(name: str) -> None:
+    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "500"}).output
+    assert ONE_LINERS[name] in [line.strip() for line in shown.splitlines()]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("arguments", "own"), [([], set()), (["--help"], set()), (["--version"], set()), (["stats", "--help"], {"stats"})]
+)
+def test_a_command_line_imports_the_modules_of_its_own_command_alone(arguments: list[str], own: set[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTED, *arguments], capture_output=True, text=True, check=False)
+    imported = set(json.loads(done.stderr.splitlines()[-1]))
+    assert {f"fanin.cli.{name}" for name in ONE_LINERS} & imported == {f"fanin.cli.{name}" for name in own}
+    assert not {"asyncio", "fanin._native", "numpy", "torch", "zmq"} & imported
+    assert bool(own) == ("fanin.protocol.control" in imported), "messages, whose classes take long to make"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

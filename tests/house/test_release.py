@@ -9,7 +9,8 @@ import pytest
 
 import fanin
 from fanin import build_commit
-from tests.house.repository import ROOT
+from tests.house.repository import ROOT, project
+from tools.release_tag import why_not
 
 
 def test_the_newest_release_of_the_changelog_is_this_version() -> None:
@@ -51,3 +52,22 @@ def test_the_command_prints_both() -> None:
     done = subprocess.run([sys.executable, "-m", "fanin", "--version"], capture_output=True, text=True, check=True)
     commit = build_commit.build_commit()
     assert done.stdout == f"fanin {fanin.__version__}" + (f", commit {commit}" if commit else "") + "\n"
+
+
+def test_a_tag_is_refused_that_is_not_the_version_or_leaves_changes_behind() -> None:
+    released = "# Changelog\n\n## Unreleased\n\n## 0.3.0 (2026-12-01)\n\n- A change.\n"
+    assert why_not("v0.3.0", "0.3.0", released) is None
+    assert "says 0.3.0" in str(why_not("v0.4.0", "0.3.0", released))
+    assert "no section 0.4.0" in str(why_not("v0.4.0", "0.4.0", released))
+    left = released.replace("## Unreleased\n", "## Unreleased\n\n- Another change.\n")
+    assert "unreleased changes" in str(why_not("v0.3.0", "0.3.0", left))
+
+
+def test_both_architectures_are_built_for_every_python_from_the_oldest_that_is_supported() -> None:
+    settings = project()["tool"]["cibuildwheel"]
+    oldest = int(project()["project"]["requires-python"].removeprefix(">=3."))
+    assert settings["build"] == [f"cp3{minor}-*" for minor in range(oldest, oldest + len(settings["build"]))]
+    workflow = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    for architecture in ("x86_64", "aarch64"):
+        assert f"manylinux-{architecture}-image" in settings
+        assert f"arch: {architecture}," in workflow

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import threading
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -299,6 +302,40 @@ def test_a_group_inherits_from_the_world_that_there_is(monkeypatch: pytest.Monke
     assert after.options.lanes == 32, "that world is gone"
     for each in (after, world):
         each.shutdown()
+
+
+def world_of_one(options: Options) -> Any:
+    asked = SimpleNamespace(
+        store=c10d.HashStore(), group_rank=0, group_size=1, timeout=timedelta(seconds=TIMEOUT_S), group_id="world",
+        global_ranks_in_group=[],
+    )  # fmt: skip
+    return backend.create(asked, options)
+
+
+def test_a_world_of_one_writes_its_steps_and_is_killed_at_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda process, number: killed.append(number))
+    world = world_of_one(Options(timeline=str(tmp_path / "%r.jsonl"), faults="kill=worker:0@step:2"))
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    steps_before_death = []
+    for _ in range(3):
+        steps_before_death.append(len(killed))
+        optimizer.step()
+    world.shutdown()
+    lines = [json.loads(line) for line in (tmp_path / "0.jsonl").read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["start", "step", "step", "step", "end"]
+    assert (lines[0]["rank"], lines[0]["size"], lines[0]["job"]) == (0, 1, "")
+    assert steps_before_death == [0, 0, 1]
+
+
+def test_a_world_of_one_names_the_options_that_have_no_effect_there(caplog: pytest.LogCaptureFixture) -> None:
+    world_of_one(Options(metrics=":0", pcap="p", faults="drop=1%;kill=worker:0@step:9", on_nonfinite="skip")).shutdown()
+    (said,) = [each.getMessage() for each in caplog.records if "no effect" in each.getMessage()]
+    assert said.endswith("no effect of FANIN_METRICS, FANIN_PCAP, FANIN_FAULTS, FANIN_ON_NONFINITE")
+    caplog.clear()
+    world_of_one(Options(faults="kill=worker:0@step:9", lanes=8)).shutdown()
+    assert not [each for each in caplog.records if "no effect" in each.getMessage()]
 
 
 def test_a_rank_hears_of_the_end_of_the_store_that_rank_0_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ from fanin.host.session.failures import Membership
 from fanin.host.session.interface import AnySession
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.leased import LeasedSession
+from fanin.host.session.outputs import without_effect_alone
 from fanin.host.session.session import Session
 from fanin.host.session.shards import JoinedSession
 from fanin.host.session.surviving import SurvivingSession
@@ -214,6 +215,12 @@ class GroupResources:
         """Open the session, and then gloo."""
         if self.size > 1:
             self._join(store, group_name, timeout)
+        elif self._is_world and (names := ", ".join(without_effect_alone(self.options))):
+            log.warning(
+                "rank %d is alone in its world, which has no switch and no packets: no effect of %s", self.rank, names
+            )
+        if self._is_world:
+            self._timeline = timeline_for(self.session, self.options, self.rank, self.size)
         if self.session is not None:
             self._device_parts = DeviceParts(
                 store, self.meeting.job_name, self.rank, self.size, timeout, self.options, self.failures,
@@ -366,8 +373,6 @@ class GroupResources:
     def _use(self, session: AnySession) -> None:
         self.session = self.failures.session = session
         self._switch_reducer = SwitchReducer(session, self.failures, self.completion, self._make_device)
-        if self._is_world:
-            self._timeline = timeline_for(session, self.options)
 
     def _make_device(self, switch: SwitchReducer, device: torch.device) -> DeviceReducer | None:
         """Make the reducer of CUDA tensors, at the first one; codes have a job of their own beside the words'."""

@@ -12,7 +12,8 @@ Options.timeline names the file. Times are CLOCK_MONOTONIC, in seconds, which al
 `clock` is the kernel's boot id: times of processes with the same one need no alignment. `unix_s` is the calendar's time
 at `time`. `job` and `ticket` name a sum on all ranks alike, by which files of several machines are aligned
 (emulation/tracing/clocks.py). `submitted` is when the call began, before which no rank can have the sum. Sums of groups
-of new_group are in no file: two of them may be of one rank.
+of new_group are in no file: two of them may be of one rank. A world that has no session, since it is of one rank or
+sums over gloo from its start, has no sums in its file and no name of a job: steps alone.
 
 A step is a call of any optimizer's `step`, which torch reports to hooks, so that programs need no change. `done` is
 seen by a thread that waits for every reduction in turn: when the program looks does not matter. `packing_s`,
@@ -61,39 +62,43 @@ def restarts() -> int:
 
 
 class Timeline:
-    """Writes the file for one session, and carries out what is to happen at a step."""
+    """Writes the file for one rank of a world, and carries out what is to happen at a step."""
 
-    def __init__(self, session: AnySession, options: Options) -> None:
-        """ConfigurationError where the file cannot be written."""
-        self._session = session
+    def __init__(self, session: AnySession | None, options: Options, rank: int, size: int) -> None:
+        """ConfigurationError where the file cannot be written. `session`: whose sums are written; None: no sums."""
+        self._session, self._rank, self._size = session, rank, size
         self._steps = 0
         self._file = None
         schedule = FaultSchedule.parse(options.faults or "")
-        mine = [each.at_step for each in schedule.scheduled if each.index == session.rank]
+        mine = [each.at_step for each in schedule.scheduled if each.index == rank]
         self._dies_at = {step for step in mine if step is not None} if restarts() == 0 else set()
         self._submitted: SimpleQueue[tuple[int, float, int] | None] = SimpleQueue()
-        self._watcher = threading.Thread(target=self._watch, name="fanin-timeline", daemon=True)
+        self._watcher: threading.Thread | None = None
         if options.timeline is not None:
-            path = Path(options.timeline.replace("%r", str(session.rank)))
+            path = Path(options.timeline.replace("%r", str(rank)))
             try:
                 self._file = path.open("a", encoding="utf-8", buffering=1)
                 self._file.write(json.dumps(self._start()) + "\n")
             except OSError as error:
                 raise ConfigurationError(
-                    f"rank {session.rank}: FANIN_TIMELINE={path} cannot be written: {files.in_words(error)}"
+                    f"rank {rank}: FANIN_TIMELINE={path} cannot be written: {files.in_words(error)}"
                 ) from None
-            session.observer = self._observe
-            self._watcher.start()
+            if session is not None:
+                session.observer = self._observe
+                self._watcher = threading.Thread(
+                    target=self._watch, args=(session,), name="fanin-timeline", daemon=True
+                )
+                self._watcher.start()
         self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def _start(self) -> dict[str, object]:
         return {
             "kind": "start",
             "time": time.monotonic(),
-            "rank": self._session.rank,
+            "rank": self._rank,
             "restart": restarts(),
-            "job": self._session.job_name,
-            "size": self._session.size,
+            "job": "" if self._session is None else self._session.job_name,
+            "size": self._size,
             "host": socket.gethostname(),
             "clock": clock_id(),
             "unix_s": time.time(),
@@ -102,11 +107,15 @@ class Timeline:
     def close(self) -> None:
         """Stop; before the session is closed, whose counters are the last line. Idempotent, bounded."""
         self._hook.remove()
-        if self._file is not None:
+        if self._session is not None and self._watcher is not None:
             self._session.observer = None
             self._submitted.put(None)
             self._watcher.join(CLOSE_TIMEOUT_S)
-            self._write(kind="end", time=time.monotonic(), counters=self._session.counters())
+            self._watcher = None
+        if self._file is not None:
+            counters = {} if self._session is None else self._session.counters()
+            self._write(kind="end", time=time.monotonic(), counters=counters)
+        if self._file is not None:  # it could be written to the end
             self._file.close()
             self._file = None
 
@@ -119,16 +128,16 @@ class Timeline:
     def _observe(self, ticket: int, reduction: Reduction, began_s: float) -> None:
         self._submitted.put((ticket, began_s, reduction.count * reduction.element.bytes))
 
-    def _watch(self) -> None:
+    def _watch(self, session: AnySession) -> None:
         before = dict.fromkeys((counter for _, counter in SPENT), 0.0)
         while (submitted := self._submitted.get()) is not None:
             ticket, began, size = submitted
             try:
-                self._session.wait(ticket)
+                session.wait(ticket)
             except FaninError:
                 return
             done = time.monotonic()
-            counters = self._session.counters()
+            counters = session.counters()
             now = {counter: counters.get(counter, 0) for _, counter in SPENT}
             spent = {name: (now[counter] - before[counter]) * 1e-6 for name, counter in SPENT}
             before = now
@@ -155,7 +164,7 @@ def clock_id() -> str:
     return ""
 
 
-def timeline_for(session: AnySession, options: Options) -> Timeline | None:
+def timeline_for(session: AnySession | None, options: Options, rank: int, size: int) -> Timeline | None:
     """One, where the options ask for any of it."""
     scheduled = FaultSchedule.parse(options.faults or "").scheduled
-    return Timeline(session, options) if options.timeline is not None or scheduled else None
+    return Timeline(session, options, rank, size) if options.timeline is not None or scheduled else None

@@ -1,0 +1,38 @@
+"""Whether a tag may become a release: `python tools/release_tag.py v0.3.0` ends with a line that says why not.
+
+The tag is `v` and the version of fanin/__init__.py, and CHANGELOG.md has a section of that version, with nothing left
+under "Unreleased".
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def why_not(tag: str, version: str, changelog: str) -> str | None:
+    """Why `tag` cannot be the release of a checkout with this version and changelog; None if it can."""
+    if tag != f"v{version}":
+        return f"tag {tag}: fanin/__init__.py says {version}. Remedy: tag v{version}, or change the version first"
+    sections = re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]
+    if not any(section.startswith(f"{version} (") for section in sections):
+        return f"tag {tag}: CHANGELOG.md has no section {version}. Remedy: name the one of unreleased changes so"
+    if any(section.startswith("Unreleased") and "\n- " in section for section in sections):
+        return f"tag {tag}: CHANGELOG.md has unreleased changes. Remedy: move them into the section {version}"
+    return None
+
+
+def main() -> None:
+    """Check the tag of the command line against this checkout."""
+    version = re.search(r'^__version__ = "(.*)"$', (ROOT / "fanin/__init__.py").read_text(), re.MULTILINE)
+    assert version is not None
+    reason = why_not(sys.argv[1], version[1], (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    if reason is not None:
+        sys.exit(reason)
+
+
+if __name__ == "__main__":
+    main()
