@@ -8,6 +8,7 @@ Rules, in the order of the harm that their violation does
 * reference: a docstring does not replace a description by the name of another function ("As Session.submit.").
 * short: a docstring of one to three words repeats the name ("Noted."); it says more than the name, or it goes.
 * idiom: `IDIOMS` has no place in technical text.
+* symbol: M, H and S_max mean what `SYMBOLS` says, in every line of every file, formulas and comments of P4 included.
 
 Docstrings are those of modules, classes, functions and of attributes (a string behind an assignment). Comments are
 those of Python, C++ and P4. In Markdown, code blocks, tables' rules, quotations and headings are left out.
@@ -42,6 +43,11 @@ IDIOMS = re.compile(
     r"|is as it is|as it was before|and no other\b|for whom it may|has none of its own of)",
     re.IGNORECASE,
 )
+SYMBOLS = {"M": "N (S_max + 1)", "H": "S_max + 2"}
+"""Contributions that a round can hold, and depth of its rings (docs/glossary.md): definitions of these symbols."""
+DEFINITION = re.compile(r"\b([MH]) = ((?:N|K|S|S_max|M)\b[^.,;:|`]*)")
+OLD_SYMBOL = re.compile(r"\b(?:S|stale) (?:=|>|<=) M\b|\bS \+ 2\b")
+"""M for the largest staleness, and a depth of rings that leaves out that S may rise."""
 SHORT_WORDS = 3
 """A docstring has more words than this."""
 
@@ -165,6 +171,14 @@ def markdown(source: str) -> Iterator[tuple[int, str]]:
                 yield number, cell.strip()
 
 
+def symbols(source: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, excerpt) of every formula that gives a symbol another meaning."""
+    for number, line in enumerate(source.splitlines(), 1):
+        other = [found[0] for found in DEFINITION.finditer(line) if not found[2].startswith(SYMBOLS[found[1]])]
+        other += [found[0] for found in OLD_SYMBOL.finditer(line)]
+        yield from ((number, each) for each in other)
+
+
 def findings(path: Path) -> list[Finding]:
     """Return every violation in a file; files of other kinds have none."""
     name, source = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
@@ -176,6 +190,7 @@ def findings(path: Path) -> list[Finding]:
         found += [(line, *each) for line, text in slash_comments(source) for each in _in_sentences(text)]
     elif path.suffix == ".md":
         found += [(line, *each) for line, text in markdown(source) for each in _in_sentences(text)]
+    found += [(line, "symbol", text) for line, text in symbols(source)]
     return [Finding(name, line, rule, text) for line, rule, text in sorted(set(found))]
 
 

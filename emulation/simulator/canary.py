@@ -45,7 +45,7 @@ class ForgetsATag(Slot):
 
 
 class RemembersTooLittle(Slot):
-    """Has a history of S + 1."""
+    """Has a history of S_max + 1."""
 
     def __init__(self, membership: Membership) -> None:
         super().__init__(dataclasses.replace(membership, history=membership.history - 1))
@@ -108,7 +108,7 @@ class MixesGenerations(SwitchMachine):
 
 DEFECTS: dict[str, SwitchType] = {
     "forgets a tag": machine_of(ForgetsATag),
-    "history of S + 1": machine_of(RemembersTooLittle),
+    "history of S_max + 1": machine_of(RemembersTooLittle),
     "adds a duplicate": machine_of(AddsADuplicate),
     "closes early": machine_of(ClosesEarly),
     "skips the pass rule": machine_of(SkipsThePassRule),

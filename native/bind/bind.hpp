@@ -78,7 +78,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());
   job.checksum = spec.attr("checksum").cast<bool>();
   job.data_key = data_key_from_python(spec);
-  job.all_workers = spec.attr("all_workers").cast<std::uint32_t>();
+  job.total_workers = spec.attr("total_workers").cast<std::uint32_t>();
   for (const auto& place : spec.attr("places")) job.places.push_back(place.cast<std::uint32_t>());
   job.accumulators = spec.attr("accumulators").cast<bool>();
   job.branches = spec.attr("branches").cast<bool>();

@@ -1,10 +1,10 @@
 """The slot machine: what a switch does with one contribution to one slot. The oracle for every other implementation.
 
 A worker's contribution carries a base b: how many results of this slot the worker has received. The switch completes
-rounds 0, 1, 2, ... of the slot one after another; V is the round now open. K is the quorum, S the staleness bound, M
-the largest S that the controller may ever set and H = M + 2 the depth of both rings. An entry of `arrived` belongs to
-base b, one of `sums` to round V; both are indexed modulo H. Registers that are all zero: a slot that has seen nothing.
-`floor` is the number of bases that every live worker has contributed.
+rounds 0, 1, 2, ... of the slot one after another; V is the round now open. K is the quorum, S the staleness bound,
+S_max the largest that the controller may ever set and H = S_max + 2 the depth of both rings. An entry of `arrived`
+belongs to base b, one of `sums` to round V; both are indexed modulo H. Registers that are all zero: a slot that has
+seen nothing. `floor` is the number of bases that every live worker has contributed.
 
 On a contribution (w, b), with `stale` = V - b, the first row that holds decides. The rules, with their reasons, are
 R-SLOT and R-LEAF in docs/slot-machine.md, which also shows why they hold.
@@ -14,7 +14,7 @@ R-SLOT and R-LEAF in docs/slot-machine.md, which also shows why they hold.
     R-SLOT-1     b > V                                                    FUTURE
     R-SLOT-2     stale >= H                                               ANCIENT
     R-SLOT-3     tag = b and w's bit is set                               DUPLICATE
-    R-SLOT-4     stale > M                                                ANCIENT
+    R-SLOT-4     stale > S_max                                            ANCIENT
     R-SLOT-5     another shape or signature than the open round has       MISMATCH
     R-SLOT-6     otherwise                                                ACCEPTED
 
@@ -26,8 +26,8 @@ R-SLOT and R-LEAF in docs/slot-machine.md, which also shows why they hold.
     R-SLOT-12    5. b < the V of step 3: answer result b to w
 
 R-SLOT-1 and R-SLOT-4 restate what the host rules imply, so that the staleness bound and the lanes' head room (at most
-N (M + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers in
-the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in R-SLOT-2.
+M = N (S_max + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its
+registers in the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in R-SLOT-2.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Membership:
     staleness: int
     """S now: how far V may be ahead of floor when a round closes."""
     max_staleness: int
-    """M, the largest that S may be set to."""
+    """S_max, the largest that S may be set to."""
     history: int
-    """Ring depth H. Anything but M + 2 is for the test which shows that M + 1 is not enough."""
+    """Ring depth H. Anything but S_max + 2 is for the test which shows that S_max + 1 is not enough."""
     accumulator_bytes: int = 4
     """Bytes of one accumulator of a wide sum: JobSpec.accumulator_bytes."""
     has_parent: bool = False

@@ -204,7 +204,7 @@ class SwitchMachine:
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
         """Change S, up to the job's largest; rounds that the bound alone held up close."""
         state = self._jobs[job]
-        if not 0 <= staleness <= state.spec.largest_staleness:  # rings and lanes were sized for M
+        if not 0 <= staleness <= state.spec.largest_staleness:  # rings and lanes were sized for S_max
             raise ValueError(
                 f"staleness = {staleness}; must be in 0..{state.spec.largest_staleness} (the job's max_staleness)"
             )
