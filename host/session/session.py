@@ -45,6 +45,7 @@ from fanin.host.session.failures import (
     workers_gone,
 )
 from fanin.host.session.line import LOOK_INTERVAL_S
+from fanin.host.session.observing import Observer, observed
 from fanin.host.session.outputs import check_outputs
 from fanin.host.session.path import look_again
 from fanin.host.session.questions import Questions
@@ -146,7 +147,7 @@ class Session:
             f"{', accumulators for wide sums' * spec.accumulators}"
             f"{', checksums' * spec.checksum}{f', keyed tags ({spec.tag})' * bool(spec.data_key)}"
         )
-        self.observer: Callable[[int, Reduction, float], None] | None = None
+        self.observer: Observer | None = None
         """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""
         self._lock = threading.Lock()
         """The lock of everything that follows."""
@@ -227,17 +228,14 @@ class Session:
                 raise
         return session
 
+    @observed
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.
 
         Raises the session's failure when it has failed. The memory must live until the ticket is done.
         """
         self._raise_if_over()
-        began_s = time.monotonic() if self.observer is not None else 0.0
-        ticket = self._engine.submit(reduction)
-        if self.observer is not None:
-            self.observer(ticket, reduction, began_s)
-        return ticket
+        return self._engine.submit(reduction)
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
         """Return when the ticket's result is in place (GIL released meanwhile).
