@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from fanin.errors import FaninError
 from fanin.host.session.observing import Observer
 from fanin.host.session.spoilers import Spoiler
-from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import JobSpec
 
@@ -73,7 +73,7 @@ class AnySession(Protocol):
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; its ticket: 1, 2, ... Every rank submits the same ones in the same order."""
 
-    def at_once(self, brief: Brief, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
         """Submit a reduction and wait for it a moment: 0 when it is done, otherwise its ticket, for `wait`.
 
         `owner` keeps the memory alive till it is done.

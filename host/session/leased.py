@@ -49,7 +49,7 @@ from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import JoinedSession, added_up
 from fanin.host.session.spoilers import Spoiler
 from fanin.interruptions import interrupts
-from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import JobSpec
 
@@ -183,7 +183,7 @@ class LeasedSession:
                 ticket = self._enqueue(reduction)
         return ticket
 
-    def at_once(self, brief: Brief, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
         """Without a lease at the moment, return the ticket at once."""
         self._refuse_children()
         with self._changed:
@@ -192,10 +192,10 @@ class LeasedSession:
                 self._direct += 1
                 self._submitted += 1
         if session is None:
-            return self.submit(Reduction.of(brief, owner))
+            return self.submit(Reduction.of(packed, owner))
         taken = True
         try:
-            left = session.at_once(brief, owner)
+            left = session.submit_and_wait(packed, owner)
         except BaseException as error:
             taken = interrupts(error)  # then it goes on at the switch
             raise

@@ -51,7 +51,7 @@ from fanin.host.session.path import look_again
 from fanin.host.session.questions import Questions
 from fanin.host.session.spoilers import SpoiledSums, Spoiler
 from fanin.interruptions import interrupts
-from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol.control import Succession
 from fanin.protocol.events import (
@@ -259,15 +259,15 @@ class Session:
             if self._engine.wait(ticket, slice_s):
                 return
 
-    def at_once(self, brief: Brief, owner: object) -> int:
-        """Submit a reduction and wait for it a moment: the quick way.
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
+        """Submit a reduction and wait for it a moment: the fast path.
 
         0 when it is done; otherwise, after WAIT_SLICE_S or a failure, its ticket, for `wait`. `owner` keeps the memory
         alive till it is done.
         """
         if self.observer is not None:  # it is told of tickets, and the engine gives none to what is done at once
-            return self.submit(Reduction.of(brief, owner))
-        return self._engine.at_once(brief, WAIT_SLICE_S, owner)
+            return self.submit(Reduction.of(packed, owner))
+        return self._engine.submit_and_wait(packed, WAIT_SLICE_S, owner)
 
     @property
     def sessions(self) -> tuple[Session, ...]:

@@ -46,7 +46,7 @@ from fanin.host.session.progress import Progress
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.spoilers import SpoiledSums, Spoiler
 from fanin.host.session.threads import started
-from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import Rounds, SwitchAddress
 from fanin.protocol.events import ReductionDone, RoundHeard
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
@@ -202,17 +202,17 @@ class ShardedSession:
                 self._forget_done()
         return ticket
 
-    def at_once(self, brief: Brief, owner: object) -> int:
-        _, _, count, element, lanes, *_ = brief
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
+        _, _, count, element, lanes, *_ = packed
         packet_elements = self._packet_elements(element, lanes)
         if self.observer is not None or (packet_elements and count > packet_elements * MIN_PACKETS_PER_SHARD):
-            return self.submit(Reduction.of(brief, owner))
+            return self.submit(Reduction.of(packed, owner))
         try:
             with self._lock:
                 self._raise_unless_whole()
                 ticket = self._submitted = self._submitted + 1
             session = self._sessions[self._spread.in_turn(ticket)]
-            left = session.at_once(brief, owner)
+            left = session.submit_and_wait(packed, owner)
         except FaninError as error:
             raise self._settled(error).with_traceback(None) from None
         if not left:

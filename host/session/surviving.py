@@ -19,7 +19,7 @@ from fanin.host.session.observing import observed
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import Part, ShardedSession, added_up, leave_all
 from fanin.host.session.survivor import Life, Successor, Survivor
-from fanin.numerics.reduction import Brief, Reduction
+from fanin.numerics.reduction import PackedReduction, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.spread import Spread
@@ -81,9 +81,9 @@ class SurvivingSession(ShardedSession):
             self._raise_if_over()
         return ticket
 
-    def at_once(self, brief: Brief, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
         """Without the short way of a `Session`."""
-        return self.submit(Reduction.of(brief, owner))
+        return self.submit(Reduction.of(packed, owner))
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

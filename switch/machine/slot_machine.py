@@ -95,8 +95,8 @@ class Contribution(NamedTuple):
     """Lane field of the words if lanes are added up one by one; None: words are added whole."""
 
 
-class Manner(NamedTuple):
-    """Properties of a contribution or a pass besides its words."""
+class ContributionHeader(NamedTuple):
+    """Fields of the packet, a pass or one with words, that a slot looks at besides worker and base."""
 
     late: bool = False
     """Whether the sender of a pass has seen that the round is over."""
@@ -106,7 +106,7 @@ class Manner(NamedTuple):
     """A pass's; 0 says nothing."""
 
 
-PLAIN = Manner()
+PLAIN = ContributionHeader()
 
 
 class Arrived(NamedTuple):
@@ -209,7 +209,9 @@ class Slot:
         self.signature = 0
         """Signature of the open round's contributions; without contributions the first signature of a pass, or 0."""
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
+    def contribute(
+        self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
+    ) -> Outcome:
         """Take in base `base` of `worker`; `given` is None for a pass. See the table at the top."""
         history, stale = self.membership.history, self.open - base
         entry, at, bit = base % history, self.open % history, 1 << worker
@@ -224,7 +226,7 @@ class Slot:
         if stale > self.membership.max_staleness:  # R-SLOT-4: only a worker that left out a base gets here
             return Outcome(Verdict.ANCIENT)
         # R-SLOT-5: words of another shape or collective must not meet in a sum; a pass may tell the collective, too.
-        signature = manner.signature if given is None else given.signature
+        signature = header.signature if given is None else given.signature
         if given is not None and self.count and not self.sums[at].takes(given):
             return Outcome(Verdict.MISMATCH)
         if self.count and signature and self.signature and signature != self.signature:
@@ -240,13 +242,13 @@ class Slot:
         # A pass may have spoken before the first contribution.
         if given is not None or (self.signature == 0 and self.sums[at].contributors == 0):
             self.signature = signature
-        if manner.bare and not stale:  # R-SLOT-16: of a late contribution the answer, sent below, is bare or not
+        if header.bare and not stale:  # R-SLOT-16: of a late contribution the answer, sent below, is bare or not
             self.bare |= bit
         if given is not None:
             self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
         # R-SLOT-10: late passes of workers that compute would otherwise reach the quorum and close empty rounds without
         # end.
-        self.count += not (manner.late and given is None)
+        self.count += not (header.late and given is None)
         closed = self._close_if_due()
         # R-SLOT-12: no later multicast acknowledges a late contribution. R-LEAF-1: a complete round goes up.
         return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None, self.complete)
