@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -24,9 +24,11 @@ from fanin.emulation.network import timelines
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.progress import progress_of
 from fanin.emulation.report import publish
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import FaninError
+from fanin.protocol.wire import MAX_WORKERS
 from fanin.records import record as records
 from fanin.records.recording import Beginning, finished
+from fanin.settings import Bounds, check_bounds
 
 BASELINE = "gloo"
 MAX_EPOCHS = 10_000
@@ -38,20 +40,17 @@ class Plan:
 
     task: str
     backend: str
-    workers: int
+    workers: Annotated[int, Bounds(1, MAX_WORKERS)]
     lanes: int
     """Bits per lane; only fanin knows lanes."""
-    epochs: int | None
+    epochs: Annotated[int | None, Bounds(1, MAX_EPOCHS)]
     """None: what the task is made for."""
-    seed: int
+    seed: Annotated[int, Bounds(0, 2**63 - 1)]
     faults: str = ""
     """Injected at fanin's workers, in the grammar of fanin/faults.py; gloo knows none."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.workers <= 32:
-            raise ConfigurationError(f"workers = {self.workers}; must be in 1..32")
-        if self.epochs is not None and not 1 <= self.epochs <= MAX_EPOCHS:
-            raise ConfigurationError(f"epochs = {self.epochs}; must be in 1..{MAX_EPOCHS}")
+        check_bounds(self)
 
     @property
     def label(self) -> str:

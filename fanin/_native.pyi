@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fanin.numerics.reduction import Brief, Reduction
+from fanin.numerics.reduction import PackedReduction, Reduction
 from fanin.protocol.events import SwitchEvent, WorkerEvent
 from fanin.protocol.job import JobSpec, ParentRoute, Uplink
 from fanin.protocol.tag_algorithm import TagAlgorithm
@@ -333,7 +333,7 @@ class WorkerEngine:
     def submit(self, reduction: Reduction) -> int:
         """Send what the window takes, from the calling thread, and return the ticket. Keeps `reduction` until done."""
 
-    def at_once(self, brief: Brief, timeout_s: float, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, timeout_s: float, owner: object) -> int:
         """One call without the GIL; signals are seen."""
 
     def begin(self, base: int) -> None: ...

@@ -7,8 +7,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import zmq
-
 from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.protocol import strict
@@ -33,12 +31,19 @@ CLIENT_VARIABLE = "FANIN_CURVE_CLIENT_KEYS"
 """File with the key pair of this process's clients; made if need be. Its public part goes on the switch's list."""
 
 
+def _new_pair() -> tuple[str, str]:
+    import zmq  # here, since it takes long to import and a switch without keys needs none of it
+
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
+
+
 def client_keys() -> CurveKeys:
     """With which a client shows who it is: from the file that CLIENT_VARIABLE names, or, without one, made up."""
     path = os.environ.get(CLIENT_VARIABLE, "")
     if path:
         return load_or_create(Path(path))
-    public, secret = (key.decode() for key in zmq.curve_keypair())
+    public, secret = _new_pair()
     return CurveKeys(public, secret)
 
 
@@ -50,7 +55,7 @@ def load_or_create(path: Path) -> CurveKeys:
     try:
         if path.exists():
             return _read(path)
-        public, secret = (key.decode() for key in zmq.curve_keypair())
+        public, secret = _new_pair()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump({"public": public, "secret": secret}, file)
@@ -62,6 +67,8 @@ def load_or_create(path: Path) -> CurveKeys:
 
 def _read(path: Path) -> CurveKeys:
     data = files.read(path, "--curve-keys", MAX_FILE_BYTES)
+    import zmq
+
     try:
         keys = strict.read(strict.load_json(data), CurveKeys, "keys")
         derived = zmq.curve_public(keys.secret.encode()).decode()

@@ -11,7 +11,7 @@ import numbers
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from fanin.addresses import MAX_WEIGHT, MIN_WEIGHT, SwitchList
 from fanin.addresses import SwitchAddress as SwitchAddress
@@ -19,6 +19,7 @@ from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
 from fanin.numerics.reduction import lanes_number
 from fanin.protocol.tag_algorithm import TAG_ALGORITHMS, TagAlgorithm
+from fanin.settings import Bounds, check_bounds
 
 ENVIRONMENT_PREFIX = "FANIN_"
 MAX_HOST_CHARACTERS = 200
@@ -31,25 +32,27 @@ EXACT_WORDS = 4096
 MAX_EXACT_ELEMENTS = 1 << 31
 """A limit for the option; what it costs is N times the bytes."""
 MIN_JOIN_TIMEOUT_S = 0.01
+MAX_FLOWS = 16
+"""Sockets and threads of a switch."""
+LIVENESS_S = Bounds(0.2, 3600)
+"""Silence after which a rank or a switch may count as lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
     """When a job's rounds close (docs/slot-machine.md); the same on every rank. The default: synchronous all-reduce."""
 
-    quorum: int | None = None
+    quorum: Annotated[int | None, Bounds(1)] = None
     """K, 1..size: contributions that a round waits for. None: all. May be changed while the job runs."""
-    staleness: int = 0
+    staleness: Annotated[int, Bounds(0, 1024)] = 0
     """S, 0..1024: rounds by which the slowest worker may be behind. May be changed while the job runs."""
-    max_staleness: int | None = None
-    """The largest S that may ever be set, S..1024; None: S. Each step costs a ring entry per slot and lane room."""
+    max_staleness: Annotated[int | None, Bounds(0, 1024)] = None
+    """S_max, the largest S that may be set, S..1024; None: S. Each step costs a ring entry per slot and lane room."""
 
     def __post_init__(self) -> None:
-        largest = self.staleness if self.max_staleness is None else self.max_staleness
-        if self.quorum is not None and self.quorum < 1:
-            raise ConfigurationError(f"quorum = {self.quorum}; must be at least 1")
-        if not 0 <= self.staleness <= largest <= 1024:
-            raise ConfigurationError(f"staleness = {self.staleness}, max_staleness = {largest}; 0 <= S <= max <= 1024")
+        check_bounds(self)
+        if self.max_staleness is not None and self.staleness > self.max_staleness:
+            raise ConfigurationError(f"staleness = {self.staleness}, above max_staleness = {self.max_staleness}")
 
 
 SYNCHRONOUS = Rounds()
@@ -70,7 +73,7 @@ class Options:
     rack: str | None = None
     """Any text, on every host or on none: hosts with the same one are behind one uplink. Sums are then made inside a
     rack before anything crosses its uplink (docs/torch.md, *Racks*)."""
-    link: float | None = None
+    link: Annotated[float | None, Bounds(MIN_WEIGHT, MAX_WEIGHT)] = None
     """Rate of this host's link, in a unit that is the same on all hosts, 0.001..1,000,000; with shards on hosts, those
     with fast links sum more. None: what `hosts=` says, or 1."""
     lanes: int | str = 32
@@ -82,15 +85,15 @@ class Options:
     """A gradient codec of one stage, such as `rotated:8` (docs/codecs.md): sums and averages of float32, float16 and
     bfloat16 that are not small go through it, without error feedback, since a tensor's next step cannot be told from
     another tensor's. The same on every rank. None: lanes alone."""
-    exact_elements: int | None = None
+    exact_elements: Annotated[int | None, Bounds(0, MAX_EXACT_ELEMENTS)] = None
     """The largest count of elements that is reduced exactly (docs/numerics.md), at N times the words. None: 256, or as
     many as make 4,096 with all ranks; 0: none, so that small sums take lanes and small maxima gloo. The same on every
     rank of a group."""
-    slots: int | None = None
+    slots: Annotated[int | None, Bounds(1, 65536)] = None
     """Window in packets per flow. None: what the smallest socket buffer of the job holds."""
-    words_per_packet: int | None = None
+    words_per_packet: Annotated[int | None, Bounds(8, 16352)] = None
     """32-bit words per packet, a multiple of 8. None: what the smallest path MTU of the job carries."""
-    flows: int | None = None
+    flows: Annotated[int | None, Bounds(1, MAX_FLOWS)] = None
     """Sockets and threads, 1..16, of the switch that rank 0 starts; one that is there already decides by itself. None:
     one per four cores of the switch."""
     checksum: bool | None = None
@@ -129,18 +132,18 @@ class Options:
     ordered_futures: bool = False
     """Whether asking a collective for its future waits for it, so that callbacks run in program order. For hooks whose
     callbacks issue collectives for several buckets (PowerSGD); it costs the overlap with the backward pass."""
-    connect_timeout_s: float = 5.0
+    connect_timeout_s: Annotated[float, Bounds(0.1, 600)] = 5.0
     """Longest wait for the first answer of a switch, 0.1..600 s."""
-    join_timeout_s: float = 120.0
+    join_timeout_s: Annotated[float, Bounds(MIN_JOIN_TIMEOUT_S, 86_400)] = 120.0
     """Longest wait for the other ranks of the job, 0.01..86,400 s. Behind torch, no longer than the group's timeout."""
-    idle_return_s: float = 60.0
+    idle_return_s: Annotated[float, Bounds(0, 86_400)] = 60.0
     """A group of new_group that has summed nothing for so long gives its slots back to the switch, and joins anew at
     its next sum, 0..86,400 s. 0: never. It does so once all of its ranks are for it."""
     ports: str | None = None
     """Ports of the switches that this rank starts, as in `5000-5063`. A switch has a number for control (TCP) and its
     first flow (UDP), and the next ones for further flows; a host of several ranks has a shard and a leaf of each shard
     (docs/launchers.md, *Ports*). None: any that are free."""
-    liveness_timeout_s: float | None = None
+    liveness_timeout_s: Annotated[float | None, LIVENESS_S] = None
     """Silence after which a rank, or the switch, counts as lost, 0.2..3600 s, of the switch that rank 0 starts; one
     that is there already decides by itself. None: 30 s. A rank that is killed is noticed sooner (docs/errors.md)."""
     faults: str | None = None
@@ -172,30 +175,16 @@ class Options:
             value = getattr(self, name)
             legal = any(isinstance(value, kind) for kind in kinds) and (not isinstance(value, bool) or bool in kinds)
             check(legal, f"{name} = {value!r}; expected {' or '.join(_IN_WORDS[kind] for kind in kinds)}")
+        check_bounds(self)
         _ = self.switch_list
         for name, text in (("host", self.host), ("rack", self.rack)):
             legal = text is None or (text.isprintable() and 0 < len(text) <= MAX_HOST_CHARACTERS)
             check(legal, f"{name} = {text!r}: expected text of 1 to {MAX_HOST_CHARACTERS} characters")
-        check(
-            self.link is None or MIN_WEIGHT <= self.link <= MAX_WEIGHT,
-            f"link = {self.link}; expected the rate of this host's link compared with the others', {MIN_WEIGHT:g} to "
-            f"{MAX_WEIGHT:,.0f}",
-        )
         lanes_number(self.lanes)
         codec = self.codec
         check(codec is None or (codec.isprintable() and 0 < len(codec) <= 200), f"codec = {codec!r}: 1..200 characters")
-        exact = self.exact_elements
-        check(
-            exact is None or 0 <= exact <= MAX_EXACT_ELEMENTS,
-            f"exact_elements = {exact}; must be in 0..{MAX_EXACT_ELEMENTS}",
-        )
-        check(self.slots is None or 1 <= self.slots <= 65536, f"slots = {self.slots}; must be in 1..65536")
         words = self.words_per_packet
-        check(
-            words is None or (8 <= words <= 16352 and words % 8 == 0),
-            f"words_per_packet = {words}; must be a multiple of 8 in 8..16352",
-        )
-        check(self.flows is None or 1 <= self.flows <= 16, f"flows = {self.flows}; must be in 1..16")
+        check(words is None or words % 8 == 0, f"words_per_packet = {words}; must be a multiple of 8")
         _ = self.port_range
         check(
             self.on_worker_loss in ("raise", "continue"), f"on_worker_loss = {self.on_worker_loss!r}: raise, continue"
@@ -223,11 +212,6 @@ class Options:
             )
         ways = ("auto", "value", "kernel", "block")
         check(self.device_wait in ways, f"device_wait = {self.device_wait!r}: {', '.join(ways)}")
-        check(0.1 <= self.connect_timeout_s <= 600, "connect_timeout_s must be in 0.1..600")
-        check(MIN_JOIN_TIMEOUT_S <= self.join_timeout_s <= 86_400, "join_timeout_s must be in 0.01..86400")
-        check(0 <= self.idle_return_s <= 86_400, "idle_return_s must be in 0..86400")
-        liveness_s = self.liveness_timeout_s
-        check(liveness_s is None or 0.2 <= liveness_s <= 3600, "liveness_timeout_s must be in 0.2..3600")
         if self.faults is not None:
             others = [each.text for each in FaultSchedule.parse(self.faults).scheduled if not each.by_worker]
             check(not others, f"faults: a worker cannot do {'; '.join(others)}: `fanin emulate --fault` can")

@@ -18,10 +18,12 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import lanes_number
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,12 @@ def check_bounds(record: Any) -> None:
     """ConfigurationError for the first field of a dataclass that is outside its bounds."""
     for setting in settings_of(type(record)):
         setting.check(getattr(record, setting.field))
+
+
+def checked(kind: Any, field: str, value: Value) -> Value:
+    """The value, if that field of a record may have it, else ConfigurationError: before the record can be made."""
+    next(setting for setting in settings_of(kind) if setting.field == field).check(value)
+    return value
 
 
 def words_of(record: Any) -> list[str]:

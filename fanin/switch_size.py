@@ -8,13 +8,14 @@ import os
 from fanin.addresses import SwitchAddress
 from fanin.errors import ConfigurationError, FaninError
 from fanin.memory import memory_bytes
+from fanin.options import MAX_FLOWS, Options
 from fanin.protocol import control
 from fanin.protocol.window import packet_shape
 from fanin.protocol.wire import WORD_BYTES, codes_bytes
 from fanin.schemes import tree_scheme
+from fanin.settings import checked
 
 CORES_PER_FLOW = 4
-MAX_FLOWS = 16
 MEMORY_PART = 8
 """Unless told, a switch takes at most one part in so many of the machine's memory. None of it is touched before a job
 needs it."""
@@ -39,12 +40,10 @@ def default_memory_bytes(flows: int, there_bytes: int) -> int:
 
 
 def flows_of(given: int | None) -> int:
-    """The number of flows of --flows, or the default; ConfigurationError out of 1..MAX_FLOWS."""
+    """The number of flows of --flows, or the default; ConfigurationError outside the bounds of `Options.flows`."""
     if given is None:
         return default_flows(len(os.sched_getaffinity(0)), memory_bytes())
-    if not 1 <= given <= MAX_FLOWS:
-        raise ConfigurationError(f"--flows {given}: must be in 1..{MAX_FLOWS}")
-    return given
+    return checked(Options, "flows", given)
 
 
 def flows_like(parent: SwitchAddress | None, otherwise: int) -> int:

@@ -19,7 +19,7 @@ from fanin.switch.machine.slot_machine import (
     PLAIN,
     Arrived,
     Contribution,
-    Manner,
+    ContributionHeader,
     Membership,
     Outcome,
     Round,
@@ -36,24 +36,28 @@ MAX_SCHEDULES = 600
 class ForgetsATag(Slot):
     """Takes an entry over for a later base, and leaves the bits of the former one in it."""
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
+    def contribute(
+        self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
+    ) -> Outcome:
         entry = base % self.membership.history
         tag, bitmap = self.arrived[entry]
         if tag < base <= self.open:
             self.arrived[entry] = Arrived(base, bitmap)
-        return super().contribute(worker, base, given, manner)
+        return super().contribute(worker, base, given, header)
 
 
 class RemembersTooLittle(Slot):
-    """Has a history of S + 1."""
+    """Has a history of S_max + 1."""
 
     def __init__(self, membership: Membership) -> None:
         super().__init__(dataclasses.replace(membership, history=membership.history - 1))
         self._job = membership
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
+    def contribute(
+        self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
+    ) -> Outcome:
         self._follow()
-        return super().contribute(worker, base, given, manner)
+        return super().contribute(worker, base, given, header)
 
     def poke(self) -> tuple[int, Round] | None:
         self._follow()
@@ -67,8 +71,10 @@ class RemembersTooLittle(Slot):
 class AddsADuplicate(Slot):
     """Adds a contribution to the open round again when it comes again."""
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
-        outcome = super().contribute(worker, base, given, manner)
+    def contribute(
+        self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
+    ) -> Outcome:
+        outcome = super().contribute(worker, base, given, header)
         if outcome.verdict is Verdict.DUPLICATE and given is not None and self.count:
             at = self.open % self.membership.history
             self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
@@ -88,8 +94,10 @@ class ClosesEarly(Slot):
 class SkipsThePassRule(Slot):
     """Notes who passed, and does not count the pass as an arrival."""
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
-        return super().contribute(worker, base, given, manner._replace(late=manner.late or given is None))
+    def contribute(
+        self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
+    ) -> Outcome:
+        return super().contribute(worker, base, given, header._replace(late=header.late or given is None))
 
 
 def machine_of(slot_type: type[Slot]) -> type[SwitchMachine]:
@@ -108,7 +116,7 @@ class MixesGenerations(SwitchMachine):
 
 DEFECTS: dict[str, SwitchType] = {
     "forgets a tag": machine_of(ForgetsATag),
-    "history of S + 1": machine_of(RemembersTooLittle),
+    "history of S_max + 1": machine_of(RemembersTooLittle),
     "adds a duplicate": machine_of(AddsADuplicate),
     "closes early": machine_of(ClosesEarly),
     "skips the pass rule": machine_of(SkipsThePassRule),

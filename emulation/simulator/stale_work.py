@@ -20,7 +20,7 @@ from fanin.host.stale.rounds import StaleRounds, Step
 from fanin.host.stale.scale import ScaleEpochs
 
 EPOCH_BOUNDS = 3
-"""Rounds of a scale epoch in units of S + 1: short, so that runs of a few steps have drains."""
+"""Rounds of a scale epoch in units of S_max + 1: short, so that runs of a few steps have drains."""
 
 
 class WorkerProcess(Protocol):

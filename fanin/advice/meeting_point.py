@@ -11,7 +11,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError
 from fanin.host.torch.collectives.timeline import RESTART_VARIABLE
-from fanin.host.torch.meeting.parting import AGENT_STORE
+from fanin.host.torch.meeting.store_host import AGENT_STORE
 
 PATIENCE_S = (5.0, 5.0, 10.0, 20.0, 40.0, 40.0)
 """After each but the last somebody is told who is waited for. Importing torch takes some seconds."""

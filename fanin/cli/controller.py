@@ -15,7 +15,6 @@ from fanin.cli.switch import (
     TlsCa,
     TlsCertificate,
     TlsKey,
-    liveness,
     load_p4,
     operator_key,
     tls_files,
@@ -91,7 +90,7 @@ def controller(
     )
 
     def data(host: str, port: int) -> DataPlane:
-        plane: DataPlane = opening.open_remote(device, artefacts, network, liveness(liveness_timeout))
+        plane: DataPlane = opening.open_remote(device, artefacts, network, liveness_timeout)
         return plane
 
     options = ServiceOptions(
@@ -100,7 +99,7 @@ def controller(
         memory_bytes=UNLIMITED_BYTES,  # the device says when its registers are used up
         schemes=(DEFAULT,),
         data=data,
-        liveness_timeout_s=liveness(liveness_timeout),
+        liveness_timeout_s=liveness_timeout,
         operator_key=operator_key(key_file, quiet),
         parent=None if parent is None else SwitchAddress.parse(parent),
         parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanin.cli.switch import SwitchKeyFile, liveness, load_p4, operator_key, where
+from fanin.cli.switch import SwitchKeyFile, load_p4, operator_key, where
 from fanin.errors import ConfigurationError
 from fanin.protocol.control import DEFAULT_PORT
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.schemes import DEFAULT
+from fanin.settings import checked
 
 if TYPE_CHECKING:
     from fanin.switch.controller.data_plane import DataPlane
@@ -73,7 +74,7 @@ def deploy(
         ports=() if ports is None else tuple(read_plan(ports)),
         end=opening.endpoint(switch_address, switch_mac),
         flooded=None if flood is None else _numbers(flood),
-        liveness_timeout_s=liveness(liveness_timeout),
+        liveness_timeout_s=checked(ServiceOptions, "liveness_timeout_s", liveness_timeout),
     )
     deployment.check()
     reached = f"udp://{'SWITCH' if host in ('', '0.0.0.0', '::') else host}:{port}"
@@ -94,7 +95,7 @@ def deploy(
         memory_bytes=UNLIMITED_BYTES,  # the device says when its registers are used up
         schemes=(DEFAULT,),
         data=data,
-        liveness_timeout_s=liveness(liveness_timeout),
+        liveness_timeout_s=liveness_timeout,
         operator_key=operator_key(key_file, quiet=False),
     )
     service = SwitchService(options)

@@ -159,8 +159,8 @@ def switch(
         curve=_keys(curve_keys),
         curve_clients=_clients(curve_clients, curve_keys),
         operator_key=operator_key(key_file, quiet),
-        source_share=_share(source_share),
-        liveness_timeout_s=liveness(liveness_timeout),
+        source_share=source_share,
+        liveness_timeout_s=liveness_timeout,
         parent=root,
         flows=many,
         memory_bytes=memory_of(memory, slots, many),
@@ -338,16 +338,3 @@ def _clients(path: Path | None, keys: Path | None) -> tuple[str, ...] | None:
     if wrong := [line for line in clients if len(line) != KEY_CHARACTERS]:
         raise ConfigurationError(f"--curve-clients {path}: {wrong[0]!r} is no key of {KEY_CHARACTERS} characters (Z85)")
     return clients
-
-
-def _share(share: float) -> float:
-    if not 0 < share <= 1:
-        raise ConfigurationError(f"--source-share {share:g}: must be above 0 and at most 1")
-    return share
-
-
-def liveness(timeout_s: float) -> float:
-    """A liveness timeout in seconds, checked."""
-    if not 0.2 <= timeout_s <= 3600:
-        raise ConfigurationError(f"--liveness-timeout {timeout_s:g}: must be in 0.2..3600 seconds")
-    return timeout_s

@@ -89,7 +89,7 @@ class Codec:
     lanes: int = 32
     """Bits per lane that are asked for: 32, 16, 8 or 4; float64 and integers always take 32."""
     contributions: int = 1
-    """M = N (S + 1): the most contributions in one sum."""
+    """M = N (S_max + 1): the most contributions in one sum."""
     levels: int = 0
     """B, where `contributions` do not decide it: of lanes that are not added within their words. 0: they do."""
     bound: int = field(init=False)

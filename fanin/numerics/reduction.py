@@ -90,10 +90,10 @@ class Operator(enum.IntEnum):
         return self >= Operator.BAND
 
 
-Brief = tuple[int, int, int, Element, int, int, int, int, int, int]
-"""A reduction that is waited for at once, in as few words as it takes: source, destination, count, element, lanes, tag,
-keep_first, keep_count, own_first and own_count of a `Reduction`, which is otherwise as it comes. (A tuple: what Python
-does around the engine takes longer than a small reduction does.)"""
+PackedReduction = tuple[int, int, int, Element, int, int, int, int, int, int]
+"""A reduction that its caller waits for, by the fields that differ from a `Reduction`'s defaults: source, destination,
+count, element, lanes, tag, keep_first, keep_count, own_first and own_count. (A tuple: Python's part around the engine
+takes longer than a small reduction does.)"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -183,9 +183,9 @@ class Reduction:
             raise ConfigurationError("a pass has no residual, and of floating point it needs a scale_code")
 
     @classmethod
-    def of(cls, brief: Brief, owner: object) -> Reduction:
+    def of(cls, packed: PackedReduction, owner: object) -> Reduction:
         """The same at full length."""
-        source, destination, count, element, lanes, tag, keep_first, keep_count, own_first, own_count = brief
+        source, destination, count, element, lanes, tag, keep_first, keep_count, own_first, own_count = packed
         return cls(
             source=source, destination=destination, count=count, element=Element(element), lanes=lanes, tag=tag,
             keep_first=keep_first, keep_count=keep_count, own_first=own_first, own_count=own_count, owner=owner,
@@ -197,6 +197,6 @@ class Reduction:
         return self.count if self.keep_count < 0 else self.keep_count
 
 
-def sum_in_place(address: int, count: int, element: Element, lanes: int, tag: int) -> Brief:
+def sum_in_place(address: int, count: int, element: Element, lanes: int, tag: int) -> PackedReduction:
     """A sum of `count` elements at `address` into the same memory."""
     return (address, address, count, element, lanes, tag, 0, -1, 0, -1)

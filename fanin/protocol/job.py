@@ -78,7 +78,8 @@ class JobSpec:
     staleness: int = 0
     """S, 0..: rounds by which a contribution may land late. 0 for synchronous all-reduce."""
     max_staleness: int | None = None
-    """The largest S that the controller may set while the job runs: decides the rings' depth and the lanes. None: S."""
+    """S_max, the largest that the controller may set while the job runs: decides the rings' depth and the lanes. None:
+    S."""
     slots: int
     """Slots of this job at this switch (of this flow, where a job is spread over several)."""
     words_per_packet: int
@@ -97,8 +98,8 @@ class JobSpec:
     liveness_timeout_s: float = LIVENESS_TIMEOUT_S
     survives_loss: bool = False
     """Whether the job goes on without a worker that is lost or has left: the controller then evicts it."""
-    total_workers: int | None = None
-    """Workers at all switches of a tree, 1..1024; lanes are sized for them. None: those of this switch are all."""
+    total_workers: int = 0
+    """Workers at all switches of a tree, 1..1024; lanes are sized for them. 0 becomes `workers`: one switch."""
     places: tuple[int, ...] = ()
     """By worker: its place among the workers of all switches of a tree. Empty: its own number. Exact reductions
     (fanin/numerics/exact.py) take values in the order of places; a switch does not look at them."""
@@ -113,14 +114,15 @@ class JobSpec:
             if not legal:
                 raise ConfigurationError(f"job {self.job}: {text}")
 
+        object.__setattr__(self, "total_workers", self.total_workers or self.workers)
         check(0 <= self.job <= 0xFFFF, "job index must be in 0..65535")
         check(0 <= self.generation <= 0xFFFFFFFF, f"generation {self.generation} is no 32-bit number")
         check(1 <= self.workers <= MAX_WORKERS, f"workers = {self.workers}; one switch takes 1..{MAX_WORKERS}")
         check(
-            1 <= self.all_workers <= MAX_TREE_WORKERS and (self.branches or self.all_workers >= self.workers),
+            1 <= self.total_workers <= MAX_TREE_WORKERS and (self.branches or self.total_workers >= self.workers),
             f"total_workers = {self.total_workers}; must be in {self.workers}..{MAX_TREE_WORKERS}",
         )
-        check(not (self.branches or self.total_workers) or self.synchronous, "a tree of switches is synchronous")
+        check(not self.in_tree or self.synchronous, "a tree of switches is synchronous")
         check(1 <= self.quorum <= self.workers, f"quorum = {self.quorum}; must be in 1..{self.workers} (workers)")
         check(0 <= self.largest_staleness <= 1024, f"staleness = {self.largest_staleness}; must be in 0..1024")
         check(
@@ -139,8 +141,8 @@ class JobSpec:
         check(len(self.data_key) in (0, DATA_KEY_BYTES), f"a data key has {DATA_KEY_BYTES} bytes")
         check(not (self.checksum and self.data_key), "a packet carries a checksum or a keyed tag, not both")
         check(
-            not self.places or (len(self.places) == self.workers and max(self.places) < self.all_workers),
-            f"places = {self.places} for {self.workers} of {self.all_workers} workers",
+            not self.places or (len(self.places) == self.workers and max(self.places) < self.total_workers),
+            f"places = {self.places} for {self.workers} of {self.total_workers} workers",
         )
 
     def for_flow(self, flow: int) -> JobSpec:
@@ -149,23 +151,23 @@ class JobSpec:
 
     @property
     def largest_staleness(self) -> int:
-        """The S that memory and lanes are sized for."""
+        """S_max, which memory and lanes are sized for."""
         return self.staleness if self.max_staleness is None else self.max_staleness
 
     @property
     def history(self) -> int:
-        """H = S + 2 ring entries per slot (S + 1 is not enough: docs/slot-machine.md), for the largest S."""
+        """H = S_max + 2 ring entries per slot; S_max + 1 is not enough (docs/slot-machine.md)."""
         return self.largest_staleness + 2
 
     @property
     def contributions(self) -> int:
-        """M = N (S + 1): the most contributions that one round can hold; lanes are sized for it and the largest S."""
-        return self.all_workers * (self.largest_staleness + 1)
+        """M = N (S_max + 1): the most contributions that one round can hold, which lanes are sized for."""
+        return self.total_workers * (self.largest_staleness + 1)
 
     @property
-    def all_workers(self) -> int:
-        """Workers of the job, at this switch and at all others."""
-        return self.workers if self.total_workers is None else self.total_workers
+    def in_tree(self) -> bool:
+        """Whether other switches have workers of the job, too."""
+        return self.branches or self.total_workers != self.workers
 
     def place(self, worker: int) -> int:
         """A worker's place among all workers of the job."""

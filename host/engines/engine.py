@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from fanin import files, open_files
 from fanin.errors import SwitchUnreachableError
 from fanin.extension import native_extension
-from fanin.numerics.reduction import Brief, Reduction
+from fanin.numerics.reduction import PackedReduction, Reduction
 from fanin.options import Options
 from fanin.protocol.events import WorkerEvent
 from fanin.protocol.job import JobSpec
@@ -63,8 +63,8 @@ class Engine(Protocol):
 
     @property
     def spoiled(self) -> int:
-        """Events Spoiled so far; those of a reduction are told before it is done. Once there was one, `at_once` returns
-        tickets of what is done, too."""
+        """Events Spoiled so far; those of a reduction are told before it is done. Once there was one,
+        `submit_and_wait` returns tickets of what is done, too."""
 
     @property
     def trouble(self) -> str:
@@ -77,7 +77,7 @@ class Engine(Protocol):
         done: so whoever submits need not fear a failure in between.
         """
 
-    def at_once(self, brief: Brief, timeout_s: float, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, timeout_s: float, owner: object) -> int:
         """Submit a reduction and wait for it, in one call.
 
         0 once it is done. Otherwise its ticket, after `timeout_s` or a failure: it goes on, as a submitted one does,

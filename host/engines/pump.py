@@ -20,7 +20,7 @@ from dataclasses import replace
 
 from fanin.host.machine.interface import AnyWorkerMachine
 from fanin.interruptions import interrupts
-from fanin.numerics.reduction import Brief, Reduction
+from fanin.numerics.reduction import PackedReduction, Reduction
 from fanin.protocol.events import (
     Departed,
     EngineStopped,
@@ -133,9 +133,9 @@ class PumpEngine:
             pump.transport.wake()
         return ticket
 
-    def at_once(self, brief: Brief, timeout_s: float, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, timeout_s: float, owner: object) -> int:
         """Submit it and wait for it: 0, or the ticket when it is not done by then."""
-        ticket = self.submit(Reduction.of(brief, owner))
+        ticket = self.submit(Reduction.of(packed, owner))
         return 0 if self.wait(ticket, timeout_s) and not self.spoiled else ticket
 
     def wait(self, ticket: int, timeout_s: float) -> bool:

@@ -6,12 +6,12 @@ and `LeasedSession` one that is joined while it is used. Their own docstrings sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from fanin.errors import FaninError
+from fanin.host.session.observing import Observer
 from fanin.host.session.spoilers import Spoiler
-from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import JobSpec
 
@@ -31,7 +31,7 @@ class AnySession(Protocol):
     """Whether this rank came into a job that ran already (on_worker_loss="continue")."""
     first_base: int
     """The base of every slot with which a newcomer's first reduction begins."""
-    observer: Callable[[int, Reduction, float], None] | None
+    observer: Observer | None
     """Told of every ticket, after its reduction was submitted, and of when the call began, in seconds of
     CLOCK_MONOTONIC: other ranks may have the sum before the call returns (host/torch/collectives/timeline.py)."""
 
@@ -73,7 +73,7 @@ class AnySession(Protocol):
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; its ticket: 1, 2, ... Every rank submits the same ones in the same order."""
 
-    def at_once(self, brief: Brief, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
         """Submit a reduction and wait for it a moment: 0 when it is done, otherwise its ticket, for `wait`.
 
         `owner` keeps the memory alive till it is done.

@@ -376,6 +376,6 @@ def spec_of(admitted: control.Admitted, credentials: Credentials = OPEN) -> JobS
         tag=admitted.tag_algorithm,
         liveness_timeout_s=admitted.liveness_timeout_s,
         survives_loss=admitted.on_worker_loss == "continue",
-        total_workers=admitted.total_workers,
+        total_workers=admitted.total_workers or 0,
         places=admitted.ranks,
     )

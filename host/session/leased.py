@@ -44,11 +44,12 @@ from typing import NamedTuple, Protocol
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership, used_in_child
+from fanin.host.session.observing import Observer, observed
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import JoinedSession, added_up
 from fanin.host.session.spoilers import Spoiler
 from fanin.interruptions import interrupts
-from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import SwitchAddress
 from fanin.protocol.job import JobSpec
 
@@ -133,7 +134,7 @@ class LeasedSession:
         self.address: SwitchAddress = who.address
         self.job_name, self.rank, self.size = who.job_name, who.rank, who.size
         self.newcomer, self.first_base = False, 0
-        self.observer: Callable[[int, Reduction, float], None] | None = None
+        self.observer: Observer | None = None
         self._join, self._ballot, self._idle_s, self._elsewhere = join, ballot, idle_s, elsewhere or _nothing
         self._clock = clock
         self._start = start or _thread
@@ -168,10 +169,10 @@ class LeasedSession:
 
     # --- reductions ---
 
+    @observed
     def submit(self, reduction: Reduction) -> int:
         """Never waits for the other ranks."""
         self._refuse_children()
-        began_s = time.monotonic() if self.observer is not None else 0.0
         with self._changed:
             if self._state is Life.LEASED and self._session is not None:
                 ticket = self._session.submit(reduction) + self._offset
@@ -180,11 +181,9 @@ class LeasedSession:
                 if self._state is not Life.IDLE or self._failure is not None:  # then the thread that asks finds out
                     self._raise_if_over()
                 ticket = self._enqueue(reduction)
-        if self.observer is not None:
-            self.observer(ticket, reduction, began_s)
         return ticket
 
-    def at_once(self, brief: Brief, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
         """Without a lease at the moment, return the ticket at once."""
         self._refuse_children()
         with self._changed:
@@ -193,10 +192,10 @@ class LeasedSession:
                 self._direct += 1
                 self._submitted += 1
         if session is None:
-            return self.submit(Reduction.of(brief, owner))
+            return self.submit(Reduction.of(packed, owner))
         taken = True
         try:
-            left = session.at_once(brief, owner)
+            left = session.submit_and_wait(packed, owner)
         except BaseException as error:
             taken = interrupts(error)  # then it goes on at the switch
             raise

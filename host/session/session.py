@@ -45,12 +45,13 @@ from fanin.host.session.failures import (
     workers_gone,
 )
 from fanin.host.session.line import LOOK_INTERVAL_S
+from fanin.host.session.observing import Observer, observed
 from fanin.host.session.outputs import check_outputs
 from fanin.host.session.path import look_again
 from fanin.host.session.questions import Questions
 from fanin.host.session.spoilers import SpoiledSums, Spoiler
 from fanin.interruptions import interrupts
-from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
 from fanin.protocol.control import Succession
 from fanin.protocol.events import (
@@ -146,7 +147,7 @@ class Session:
             f"{', accumulators for wide sums' * spec.accumulators}"
             f"{', checksums' * spec.checksum}{f', keyed tags ({spec.tag})' * bool(spec.data_key)}"
         )
-        self.observer: Callable[[int, Reduction, float], None] | None = None
+        self.observer: Observer | None = None
         """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""
         self._lock = threading.Lock()
         """The lock of everything that follows."""
@@ -227,17 +228,14 @@ class Session:
                 raise
         return session
 
+    @observed
     def submit(self, reduction: Reduction) -> int:
         """Start a reduction; returns its ticket (1, 2, ...). Every rank submits the same ones in the same order.
 
         Raises the session's failure when it has failed. The memory must live until the ticket is done.
         """
         self._raise_if_over()
-        began_s = time.monotonic() if self.observer is not None else 0.0
-        ticket = self._engine.submit(reduction)
-        if self.observer is not None:
-            self.observer(ticket, reduction, began_s)
-        return ticket
+        return self._engine.submit(reduction)
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
         """Return when the ticket's result is in place (GIL released meanwhile).
@@ -261,15 +259,15 @@ class Session:
             if self._engine.wait(ticket, slice_s):
                 return
 
-    def at_once(self, brief: Brief, owner: object) -> int:
-        """Submit a reduction and wait for it a moment: the quick way.
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
+        """Submit a reduction and wait for it a moment: the fast path.
 
         0 when it is done; otherwise, after WAIT_SLICE_S or a failure, its ticket, for `wait`. `owner` keeps the memory
         alive till it is done.
         """
         if self.observer is not None:  # it is told of tickets, and the engine gives none to what is done at once
-            return self.submit(Reduction.of(brief, owner))
-        return self._engine.at_once(brief, WAIT_SLICE_S, owner)
+            return self.submit(Reduction.of(packed, owner))
+        return self._engine.submit_and_wait(packed, WAIT_SLICE_S, owner)
 
     @property
     def sessions(self) -> tuple[Session, ...]:

@@ -37,15 +37,16 @@ import enum
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError, SwitchLostError
 from fanin.host.codecs.words import codec_class, codec_for
+from fanin.host.session.observing import Observer, observed
 from fanin.host.session.progress import Progress
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.spoilers import SpoiledSums, Spoiler
 from fanin.host.session.threads import started
-from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import Rounds, SwitchAddress
 from fanin.protocol.events import ReductionDone, RoundHeard
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S, JobSpec
@@ -134,7 +135,7 @@ class ShardedSession:
         self.rank, self.size = sessions[0].rank, sessions[0].size
         self._use(sessions, spread or Spread.evenly(len(sessions)))
         self.newcomer, self.first_base = False, 0
-        self.observer: Callable[[int, Reduction, float], None] | None = None
+        self.observer: Observer | None = None
         self._lock = threading.Lock()
         """The lock of everything that follows."""
         self._submitted = 0
@@ -168,6 +169,7 @@ class ShardedSession:
         """The memberships at the shards."""
         return self._sessions
 
+    @observed
     def submit(self, reduction: Reduction) -> int:
         """While it is not clear what has failed, nothing more is dealt: no shard must
         get a part that others miss.
@@ -178,7 +180,6 @@ class ShardedSession:
             raise self._settled(error).with_traceback(None) from None
 
     def _submit(self, reduction: Reduction) -> int:
-        began_s = time.monotonic() if self.observer is not None else 0.0
         with self._lock:  # around all: every rank must give each shard the same things in the same order
             self._raise_unless_whole()
             ticket = self._submitted + 1
@@ -199,21 +200,19 @@ class ShardedSession:
                 self._firsts[ticket] = firsts
             if len(self._parts) > MAX_UNSEEN_TICKETS:
                 self._forget_done()
-        if self.observer is not None:
-            self.observer(ticket, reduction, began_s)
         return ticket
 
-    def at_once(self, brief: Brief, owner: object) -> int:
-        _, _, count, element, lanes, *_ = brief
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
+        _, _, count, element, lanes, *_ = packed
         packet_elements = self._packet_elements(element, lanes)
         if self.observer is not None or (packet_elements and count > packet_elements * MIN_PACKETS_PER_SHARD):
-            return self.submit(Reduction.of(brief, owner))
+            return self.submit(Reduction.of(packed, owner))
         try:
             with self._lock:
                 self._raise_unless_whole()
                 ticket = self._submitted = self._submitted + 1
             session = self._sessions[self._spread.in_turn(ticket)]
-            left = session.at_once(brief, owner)
+            left = session.submit_and_wait(packed, owner)
         except FaninError as error:
             raise self._settled(error).with_traceback(None) from None
         if not left:

@@ -15,10 +15,11 @@ from typing import cast
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.control import ControlClient
+from fanin.host.session.observing import observed
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import Part, ShardedSession, added_up, leave_all
 from fanin.host.session.survivor import Life, Successor, Survivor
-from fanin.numerics.reduction import Brief, Reduction
+from fanin.numerics.reduction import PackedReduction, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.spread import Spread
@@ -68,9 +69,9 @@ class SurvivingSession(ShardedSession):
 
     # --- reductions ---
 
+    @observed
     def submit(self, reduction: Reduction) -> int:
         """While it is not clear who is left, it waits."""
-        began_s = time.monotonic() if self.observer is not None else 0.0
         with self._changed:
             while self._survivor.state is Life.DEALING:
                 self._changed.wait(WAIT_SLICE_S)
@@ -78,13 +79,11 @@ class SurvivingSession(ShardedSession):
             ticket = self._survivor.submit(reduction, time.monotonic())
             self._follow()
             self._raise_if_over()
-        if self.observer is not None:
-            self.observer(ticket, reduction, began_s)
         return ticket
 
-    def at_once(self, brief: Brief, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
         """Without the short way of a `Session`."""
-        return self.submit(Reduction.of(brief, owner))
+        return self.submit(Reduction.of(packed, owner))
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -40,7 +40,7 @@ class Layout:
     workers: int = 1
     """Number N of workers."""
     staleness: int = 0
-    """The largest S that may be in force: lanes are sized for N (S + 1) contributions."""
+    """S_max, the largest that may be in force: lanes are sized for M = N (S_max + 1) contributions."""
     chunk_elements: int = field(init=False)
     slots: tuple[int, ...] = field(init=False)
     """P, per flow, of each shard that has a part: all, or the first alone where they would get too few packets."""

@@ -78,7 +78,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());
   job.checksum = spec.attr("checksum").cast<bool>();
   job.data_key = data_key_from_python(spec);
-  job.all_workers = spec.attr("all_workers").cast<std::uint32_t>();
+  job.total_workers = spec.attr("total_workers").cast<std::uint32_t>();
   for (const auto& place : spec.attr("places")) job.places.push_back(place.cast<std::uint32_t>());
   job.accumulators = spec.attr("accumulators").cast<bool>();
   job.branches = spec.attr("branches").cast<bool>();
@@ -163,22 +163,22 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   return reduction;
 }
 
-// The same of a fanin.numerics.reduction.Brief, which nothing has checked yet.
-inline Reduction reduction_from_brief(const pybind11::tuple& brief) {
-  if (brief.size() != 10)
-    throw pybind11::value_error("a brief reduction has ten fields: fanin.numerics.reduction.Brief");
+// The same of a fanin.numerics.reduction.PackedReduction, which nothing has checked yet.
+inline Reduction reduction_from_packed(const pybind11::tuple& packed) {
+  if (packed.size() != 10)
+    throw pybind11::value_error("a packed reduction has ten fields: fanin.numerics.reduction.PackedReduction");
   Reduction reduction;
-  reduction.source = reinterpret_cast<const std::uint8_t*>(brief[0].cast<std::uintptr_t>());
-  reduction.destination = reinterpret_cast<std::uint8_t*>(brief[1].cast<std::uintptr_t>());
-  reduction.count = brief[2].cast<std::uint64_t>();
-  reduction.element = element_from_python(brief[3].cast<int>());
-  reduction.lanes = brief[4].cast<std::uint32_t>();
-  reduction.tag = brief[5].cast<std::uint32_t>();
-  reduction.keep_first = brief[6].cast<std::uint64_t>();
-  const auto kept = brief[7].cast<std::int64_t>();
+  reduction.source = reinterpret_cast<const std::uint8_t*>(packed[0].cast<std::uintptr_t>());
+  reduction.destination = reinterpret_cast<std::uint8_t*>(packed[1].cast<std::uintptr_t>());
+  reduction.count = packed[2].cast<std::uint64_t>();
+  reduction.element = element_from_python(packed[3].cast<int>());
+  reduction.lanes = packed[4].cast<std::uint32_t>();
+  reduction.tag = packed[5].cast<std::uint32_t>();
+  reduction.keep_first = packed[6].cast<std::uint64_t>();
+  const auto kept = packed[7].cast<std::int64_t>();
   reduction.keep_count = kept < 0 ? reduction.count : static_cast<std::uint64_t>(kept);
-  reduction.own_first = brief[8].cast<std::uint64_t>();
-  const auto owns = brief[9].cast<std::int64_t>();
+  reduction.own_first = packed[8].cast<std::uint64_t>();
+  const auto owns = packed[9].cast<std::int64_t>();
   reduction.owned = owns >= 0;
   reduction.own_count = reduction.owned ? static_cast<std::uint64_t>(owns) : 0;
   const auto within = [&](std::uint64_t first, std::uint64_t some) {
@@ -186,7 +186,7 @@ inline Reduction reduction_from_brief(const pybind11::tuple& brief) {
   };
   if (!within(reduction.keep_first, reduction.keep_count) || !within(reduction.own_first, reduction.own_count) ||
       (reduction.owned && reduction.lanes != COPIED))
-    throw pybind11::value_error("a brief reduction keeps or owns elements that it does not have");
+    throw pybind11::value_error("a packed reduction keeps or owns elements that it does not have");
   return reduction;
 }
 

@@ -79,8 +79,8 @@ class BoundWorkerEngine {
     return done && engine().done(ticket);
   }
 
-  std::uint64_t at_once(const py::tuple& brief, double timeout_s, py::object owner) {
-    const Reduction reduction = reduction_from_brief(brief);
+  std::uint64_t submit_and_wait(const py::tuple& packed, double timeout_s, py::object owner) {
+    const Reduction reduction = reduction_from_packed(packed);
     const double slice_s = std::min(bounded(timeout_s), SIGNAL_INTERVAL_S);
     const std::uint64_t unfinished = submitted([&] {
       const std::uint64_t ticket = engine().submit(reduction);
@@ -264,7 +264,7 @@ void bind_engine(py::module_& module) {
       .def_property_readonly("trouble", [](Bound& self) { return self.engine().trouble(); })
       .def("start", [](Bound& self) { self.engine().start(); })
       .def("submit", &Bound::submit, py::arg("reduction"))
-      .def("at_once", &Bound::at_once, py::arg("brief"), py::arg("timeout_s"), py::arg("owner"))
+      .def("submit_and_wait", &Bound::submit_and_wait, py::arg("packed"), py::arg("timeout_s"), py::arg("owner"))
       .def("begin", &Bound::begin, py::arg("base"))
       .def("wait", &Bound::wait, py::arg("ticket"), py::arg("timeout_s"))
       .def("done", &Bound::done, py::arg("ticket"))

@@ -21,7 +21,7 @@ constexpr std::uint8_t FIRST_OPERATOR = 128;
 void check(const Reduction& asked, const JobSpec& spec) {
   if (spec.max_staleness != 0)
     throw std::invalid_argument("an exact reduction through a job with staleness > 0: rounds would mix two of a rank");
-  if (spec.ranks() != spec.workers && spec.places.empty())
+  if (spec.total_workers != spec.workers && spec.places.empty())
     throw std::invalid_argument("an exact reduction in a tree needs the places of its workers (JobSpec.places)");
   if (is_floating(asked.element) && asked.with >= Operator::band) throw std::invalid_argument("bits are for integers");
 }
@@ -33,7 +33,7 @@ class ExactCodec final : public WordCodec {
         with_(asked.with),
         count_(asked.count),
         place_(place),
-        ranks_(spec.ranks()),
+        ranks_(spec.total_workers),
         marks_(spec.synchronous() ? 0 : 1),
         room_(spec.words_per_packet - marks_) {
     check(asked, spec);

@@ -20,7 +20,7 @@ class LanesCodec final : public BlockCodec {
     lay_out(asked.count, elements_per_packet(fixed_, spec.words_per_packet / spec.codes_per_packet),
             spec.codes_per_packet);
     whole_words_ = words_for(fixed_, packet_elements);
-    marks_.emplace(fixed_, block_elements, place, spec.ranks());
+    marks_.emplace(fixed_, block_elements, place, spec.total_workers);
   }
 
   std::size_t word_count(std::uint64_t packet) const override {

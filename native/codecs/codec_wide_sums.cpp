@@ -40,7 +40,7 @@ class WideSumsCodec final : public BlockCodec {
     scaled = true;
     lay_out(asked.count, std::uint64_t{spec.words_per_packet / spec.codes_per_packet} * (32 / down_),
             spec.codes_per_packet);
-    marks_.emplace(fixed_, block_elements, place, spec.ranks(), lanes);
+    marks_.emplace(fixed_, block_elements, place, spec.total_workers, lanes);
   }
 
   std::size_t word_count(std::uint64_t packet) const override { return (span(packet).count * up_ + 31) / 32; }

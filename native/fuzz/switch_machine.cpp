@@ -30,7 +30,7 @@ JobSpec job(std::uint16_t index, std::uint32_t staleness, Guard guard) {
   JobSpec spec;
   spec.job = index;
   spec.generation = GENERATION;
-  spec.workers = WORKERS;
+  spec.workers = spec.total_workers = WORKERS;
   spec.quorum = staleness ? 2 : WORKERS;
   spec.staleness = staleness;
   spec.slots = 4;

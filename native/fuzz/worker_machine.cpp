@@ -34,7 +34,7 @@ struct ExactSink : WorkerSink {
 JobSpec job() {
   JobSpec spec;
   spec.generation = GENERATION;
-  spec.workers = 2;
+  spec.workers = spec.total_workers = 2;
   spec.quorum = 2;
   spec.slots = 4;
   spec.window_items = std::uint64_t{WINDOW_POOLS} * spec.slots;

@@ -23,7 +23,7 @@ struct FixedPoint {
 
   Element element;
   std::uint32_t lanes;
-  std::uint32_t contributions;  // M = N (S + 1)
+  std::uint32_t contributions;  // M = N (S_max + 1)
   std::int32_t bound;           // B: one contribution's lane holds -B..B (narrow lanes: plus B)
   int exponent;                 // k = floor(log2 B): what 32-bit lanes use of it
 };

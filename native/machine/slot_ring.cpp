@@ -158,7 +158,7 @@ std::uint32_t SlotRing::missing() const {
 }
 
 SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base,
-                                 const Contribution* given, SwitchQueue& queue, const Manner& manner) {
+                                 const Contribution* given, SwitchQueue& queue, const ContributionHeader& header) {
   Slot& state = slot_at(slot);
   const std::uint32_t open = state.open;
   // R-SLOT-1: nobody who waits for results can have sent it.
@@ -179,7 +179,7 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
   // R-SLOT-5: words of another shape or collective must not meet in a sum; a pass may tell the collective, too.
   if (given != nullptr && state.count != 0 && facts.contributors != 0 && !takes(facts, *given))
     return {.verdict = Verdict::mismatch};
-  if (state.count != 0 && manner.signature != 0 && facts.signature != 0 && manner.signature != facts.signature)
+  if (state.count != 0 && header.signature != 0 && facts.signature != 0 && header.signature != facts.signature)
     return {.verdict = Verdict::mismatch};
 
   // R-SLOT-6 and R-SLOT-7: an older base in this entry is one whose result every worker has had.
@@ -190,10 +190,10 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
     facts = {};
     state.bare = 0;
   }
-  if (facts.contributors == 0 && facts.signature == 0) facts.signature = manner.signature;
-  if (manner.bare && stale == 0) state.bare |= bit;  // R-SLOT-16: a late contribution's answer is bare or not by itself
+  if (facts.contributors == 0 && facts.signature == 0) facts.signature = header.signature;
+  if (header.bare && stale == 0) state.bare |= bit;  // R-SLOT-16: a late contribution's answer is bare or not by itself
   // R-SLOT-10: late passes of workers that compute would otherwise close empty rounds without end.
-  const std::uint32_t count = state.count + (manner.late && given == nullptr ? 0 : 1);
+  const std::uint32_t count = state.count + (header.late && given == nullptr ? 0 : 1);
   const bool closes = due(state, count);
   if (given != nullptr) add(slot, entry, *given, closes);
   if (closes) finish_sums(slot, entry);

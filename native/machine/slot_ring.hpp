@@ -58,8 +58,8 @@ struct Contribution {
   std::uint8_t lanes = 0;          // what the words hold, where lanes are added up one by one: Header.lanes
 };
 
-// Other properties of it, or of a pass.
-struct Manner {
+// Fields of the packet, a pass or one with words, that a slot looks at besides worker and base.
+struct ContributionHeader {
   bool late = false;            // of a pass
   bool bare = false;            // who sent it keeps none of the round's words
   std::uint32_t signature = 0;  // 0 says nothing
@@ -98,7 +98,7 @@ class SlotRing {
 
   // Base `base` of `worker`, or a pass when `given` is null. Copies out of `queue` a result that must make room.
   SlotOutcome contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,
-                         SwitchQueue& queue, const Manner& manner);
+                         SwitchQueue& queue, const ContributionHeader& header);
   // Of the open round, or of the last one that closed: the workers that keep none of its words.
   std::uint32_t bare(std::uint32_t slot) const { return slot_at(slot).bare; }
   // At a leaf, of a complete round: whether none of its workers keeps any.

@@ -26,15 +26,14 @@ struct JobSpec {
   DataKey data_key;  // of the job, for engines and servers; of the flow, for machines
   double liveness_timeout_s = 5.0;
   bool survives_loss = false;
-  std::uint32_t all_workers = 0;      // at all switches of a tree; 0: `workers`
+  std::uint32_t total_workers = 1;    // at all switches of a tree
   std::vector<std::uint32_t> places;  // by worker, among those of all switches; empty: its number
   bool accumulators = false;          // the switch keeps one for each lane
   bool branches = false;              // the workers are switches, and each says how many contributions its own holds
 
-  std::uint32_t ranks() const { return all_workers != 0 ? all_workers : workers; }
   std::uint32_t place(std::uint32_t worker) const { return places.empty() ? worker : places[worker]; }
   std::uint32_t history() const { return max_staleness + 2; }
-  std::uint32_t contributions() const { return ranks() * (max_staleness + 1); }
+  std::uint32_t contributions() const { return total_workers * (max_staleness + 1); }
   // Of one accumulator, which wraps around.
   std::uint32_t accumulator_bytes() const { return std::uint64_t{contributions()} << 7 < 1u << 15 ? 2 : 4; }
   bool waits_for_all() const { return quorum == workers && max_staleness == 0; }

@@ -1,7 +1,7 @@
 /* How large everything is: the one place to change, or to set on the compiler's command line (-DWORDS_PER_PACKET=64).
  *
  * Memory of the v1model program: a ring entry takes 4 bytes per word, 128 for codes, 23 for its facts; a slot takes 13.
- * A job with S = 0 uses two entries per slot, one with staleness S uses S + 2. */
+ * A job with S = 0 uses two entries per slot, one that may get to S = S_max uses S_max + 2. */
 #ifndef FANIN_SIZES_P4
 #define FANIN_SIZES_P4
 

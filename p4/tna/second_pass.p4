@@ -4,7 +4,7 @@
  *
  * In between it goes through egress as it is, with `again` in front, and comes back by the recirculation port. Whatever may
  * happen in that time, a worker that has a use for the packet gets both halves of one round: the entry is written again by the
- * round H later, H = S + 2, and that one is not open before every live worker has contributed the base that follows, as no
+ * round H = S_max + 2 later, and that one is not open before every live worker has contributed the base that follows, as no
  * worker does that has not got this result (docs/slot-machine.md, *Agreement*). A packet that is lost in between is a lost
  * result: who waits for it asks again. */
 #ifndef FANIN_TNA_SECOND_PASS_P4

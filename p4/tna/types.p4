@@ -1,7 +1,7 @@
 /* Headers and metadata of the Tofino program, and its sizes.
  *
  * One build is either synchronous (RING_BITS 1: S = 0, so that the open round is the base) or bounded-stale
- * (RING_BITS 2: S <= 2). A ring has 2^RING_BITS entries, at least S + 2, so that its index is the low bits of a base or
+ * (RING_BITS 2: S_max <= 2). A ring has 2^RING_BITS entries, at least S_max + 2, so that its index is the low bits of a base or
  * round, and entry number slot * 2^RING_BITS + index needs no arithmetic.
  *
  * A build with PAIRS holds two words per register, and packets that carry a round's words pass twice (second_pass.p4). One with

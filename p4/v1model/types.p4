@@ -65,7 +65,7 @@ struct job_t {
     bit<32> live;           /* workers that a base must have come from before it counts for the floor */
     bit<8> quorum;          /* arrivals to close: K, or the number of live workers if that is less */
     bit<32> staleness;      /* S, now */
-    bit<32> history;        /* H, the depth of its rings: S + 2 for the largest S that it may be given */
+    bit<32> history;        /* H = S_max + 2, the depth of its rings */
     bit<32> slots;
     bit<32> first_slot;     /* of its pool */
     bit<32> first_entry;    /* of its pool's ring entries; each slot has H */

@@ -25,7 +25,7 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
             gone: ternary;          /* V - b >= H: result b is no longer kept */
             meta.duplicate: ternary @name("duplicate");     /* tag = b and w's bit is set */
             over: ternary;          /* b < V */
-            stale: ternary;         /* V - b > M, the largest S */
+            stale: ternary;         /* V - b > S_max */
             differs: ternary;       /* another shape than the open round's */
             meta.complete: ternary @name("complete");       /* at a leaf: the open round waits for the parent's result */
         }

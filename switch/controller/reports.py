@@ -44,7 +44,6 @@ def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, 
 def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
     """How a job stands, with these of its ranks; `size` counts all of them."""
     spec, first, server = job.spec, job.first, job.attachment.plane(job).server
-    in_tree = spec is not None and spec.total_workers is not None
     explanation = job.explanation()
     counts = server.member_counters(spec.job) if spec else []
     return JobReport(
@@ -54,7 +53,7 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
         generation=spec.generation if spec else None,
         scheme=first.scheme,
         size=first.size,
-        quorum=spec.quorum if spec and not in_tree else first.quorum or first.size,
+        quorum=spec.quorum if spec and not spec.in_tree else first.quorum or first.size,
         staleness=spec.staleness if spec else first.staleness,
         on_worker_loss=first.on_worker_loss,
         max_staleness=spec.largest_staleness if spec else largest_staleness(first),

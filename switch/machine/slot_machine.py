@@ -1,10 +1,10 @@
 """The slot machine: what a switch does with one contribution to one slot. The oracle for every other implementation.
 
 A worker's contribution carries a base b: how many results of this slot the worker has received. The switch completes
-rounds 0, 1, 2, ... of the slot one after another; V is the round now open. K is the quorum, S the staleness bound, M
-the largest S that the controller may ever set and H = M + 2 the depth of both rings. An entry of `arrived` belongs to
-base b, one of `sums` to round V; both are indexed modulo H. Registers that are all zero: a slot that has seen nothing.
-`floor` is the number of bases that every live worker has contributed.
+rounds 0, 1, 2, ... of the slot one after another; V is the round now open. K is the quorum, S the staleness bound,
+S_max the largest that the controller may ever set and H = S_max + 2 the depth of both rings. An entry of `arrived`
+belongs to base b, one of `sums` to round V; both are indexed modulo H. Registers that are all zero: a slot that has
+seen nothing. `floor` is the number of bases that every live worker has contributed.
 
 On a contribution (w, b), with `stale` = V - b, the first row that holds decides. The rules, with their reasons, are
 R-SLOT and R-LEAF in docs/slot-machine.md, which also shows why they hold.
@@ -14,7 +14,7 @@ R-SLOT and R-LEAF in docs/slot-machine.md, which also shows why they hold.
     R-SLOT-1     b > V                                                    FUTURE
     R-SLOT-2     stale >= H                                               ANCIENT
     R-SLOT-3     tag = b and w's bit is set                               DUPLICATE
-    R-SLOT-4     stale > M                                                ANCIENT
+    R-SLOT-4     stale > S_max                                            ANCIENT
     R-SLOT-5     another shape or signature than the open round has       MISMATCH
     R-SLOT-6     otherwise                                                ACCEPTED
 
@@ -26,8 +26,8 @@ R-SLOT and R-LEAF in docs/slot-machine.md, which also shows why they hold.
     R-SLOT-12    5. b < the V of step 3: answer result b to w
 
 R-SLOT-1 and R-SLOT-4 restate what the host rules imply, so that the staleness bound and the lanes' head room (at most
-N (M + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its registers in
-the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in R-SLOT-2.
+M = N (S_max + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its
+registers in the order of steps 1 to 4, where V comes last, may leave them out and compare the tag in R-SLOT-2.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class Membership:
     staleness: int
     """S now: how far V may be ahead of floor when a round closes."""
     max_staleness: int
-    """M, the largest that S may be set to."""
+    """S_max, the largest that S may be set to."""
     history: int
-    """Ring depth H. Anything but M + 2 is for the test which shows that M + 1 is not enough."""
+    """Ring depth H. Anything but S_max + 2 is for the test which shows that S_max + 1 is not enough."""
     accumulator_bytes: int = 4
     """Bytes of one accumulator of a wide sum: JobSpec.accumulator_bytes."""
     has_parent: bool = False
@@ -95,8 +95,8 @@ class Contribution(NamedTuple):
     """Lane field of the words if lanes are added up one by one; None: words are added whole."""
 
 
-class Manner(NamedTuple):
-    """Properties of a contribution or a pass besides its words."""
+class ContributionHeader(NamedTuple):
+    """Fields of the packet, a pass or one with words, that a slot looks at besides worker and base."""
 
     late: bool = False
     """Whether the sender of a pass has seen that the round is over."""
@@ -106,7 +106,7 @@ class Manner(NamedTuple):
     """A pass's; 0 says nothing."""
 
 
-PLAIN = Manner()
+PLAIN = ContributionHeader()
 
 
 class Arrived(NamedTuple):
@@ -209,7 +209,9 @@ class Slot:
         self.signature = 0
         """Signature of the open round's contributions; without contributions the first signature of a pass, or 0."""
 
-    def contribute(self, worker: int, base: int, given: Contribution | None, manner: Manner = PLAIN) -> Outcome:
+    def contribute(
+        self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
+    ) -> Outcome:
         """Take in base `base` of `worker`; `given` is None for a pass. See the table at the top."""
         history, stale = self.membership.history, self.open - base
         entry, at, bit = base % history, self.open % history, 1 << worker
@@ -224,7 +226,7 @@ class Slot:
         if stale > self.membership.max_staleness:  # R-SLOT-4: only a worker that left out a base gets here
             return Outcome(Verdict.ANCIENT)
         # R-SLOT-5: words of another shape or collective must not meet in a sum; a pass may tell the collective, too.
-        signature = manner.signature if given is None else given.signature
+        signature = header.signature if given is None else given.signature
         if given is not None and self.count and not self.sums[at].takes(given):
             return Outcome(Verdict.MISMATCH)
         if self.count and signature and self.signature and signature != self.signature:
@@ -240,13 +242,13 @@ class Slot:
         # A pass may have spoken before the first contribution.
         if given is not None or (self.signature == 0 and self.sums[at].contributors == 0):
             self.signature = signature
-        if manner.bare and not stale:  # R-SLOT-16: of a late contribution the answer, sent below, is bare or not
+        if header.bare and not stale:  # R-SLOT-16: of a late contribution the answer, sent below, is bare or not
             self.bare |= bit
         if given is not None:
             self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
         # R-SLOT-10: late passes of workers that compute would otherwise reach the quorum and close empty rounds without
         # end.
-        self.count += not (manner.late and given is None)
+        self.count += not (header.late and given is None)
         closed = self._close_if_due()
         # R-SLOT-12: no later multicast acknowledges a late contribution. R-LEAF-1: a complete round goes up.
         return Outcome(Verdict.ACCEPTED, closed, self._answer(base) if stale else None, self.complete)

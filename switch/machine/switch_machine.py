@@ -75,7 +75,7 @@ from fanin.protocol.wire import (
 )
 from fanin.switch.machine.leaf_side import LeafSide
 from fanin.switch.machine.member_tally import NEVER_S
-from fanin.switch.machine.slot_machine import Answer, Contribution, Manner, Round, Verdict
+from fanin.switch.machine.slot_machine import Answer, Contribution, ContributionHeader, Round, Verdict
 from fanin.switch.machine.suspicion import stands
 from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.tally import Tally
@@ -204,7 +204,7 @@ class SwitchMachine:
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
         """Change S, up to the job's largest; rounds that the bound alone held up close."""
         state = self._jobs[job]
-        if not 0 <= staleness <= state.spec.largest_staleness:  # rings and lanes were sized for M
+        if not 0 <= staleness <= state.spec.largest_staleness:  # rings and lanes were sized for S_max
             raise ValueError(
                 f"staleness = {staleness}; must be in 0..{state.spec.largest_staleness} (the job's max_staleness)"
             )
@@ -423,14 +423,14 @@ class SwitchMachine:
             return
         holds = max(packet.contributors, 1) if spec.branches else 1
         given = None if passes else Contribution(packet.words, packet.codes, packet.signature, holds, packet.lanes)
-        manner = Manner(late, Flag.BARE in packet.flags, packet.signature)
+        header = ContributionHeader(late, Flag.BARE in packet.flags, packet.signature)
         # A run's passes bring one reply at most, since a run is as long as one pass. A worker that lacks a result asks
         # with one pass.
         owed: tuple[Packet, bool] | None = None
         member = job.members[packet.worker]
         for index in range(packet.run):
             each = packet.part(index, spec.slots) if packet.run > 1 else packet
-            outcome = job.slot(each.slot).contribute(each.worker, each.base, given, manner)
+            outcome = job.slot(each.slot).contribute(each.worker, each.base, given, header)
             repeated = outcome.verdict is Verdict.DUPLICATE
             if outcome.verdict is Verdict.ACCEPTED:
                 tally.contributions += not passes

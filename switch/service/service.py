@@ -19,18 +19,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fanin import files, schemes
+from fanin.curve import CurveKeys
 from fanin.errors import ConfigurationError
 from fanin.extension import tag_algorithms
 from fanin.formats.zmtp import ZmtpLimits
-from fanin.options import SwitchAddress
+from fanin.options import LIVENESS_S, MAX_FLOWS, SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.control import Scheme
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES, RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import DEFAULT, scheme_of, tree_scheme
+from fanin.settings import Bounds, check_bounds
 from fanin.switch.controller.controller import AnyController, Controller
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Entered, Gate
@@ -48,7 +50,6 @@ from fanin.transports.polling import READABLE
 
 if TYPE_CHECKING:
     # Imported where they are opened: libzmq, which only leaves and encrypted ports need, takes long to import.
-    from fanin.curve import CurveKeys
     from fanin.switch.service.parent_link import ParentLink
     from fanin.switch.transports.curve_port import CurvePort
 
@@ -79,7 +80,7 @@ class ServiceOptions:
     """With port 0: the least and the greatest port that it may take, for control and data. None: any."""
     memory_bytes: int
     """Aggregation memory in all."""
-    flows: int = 1
+    flows: Annotated[int, Bounds(1, MAX_FLOWS)] = 1
     """UDP ports and threads; the first has the port above, the others those after it."""
     native: bool | None = None
     """True: the native engine or an error; False: the twin; None: native where it is built."""
@@ -92,18 +93,23 @@ class ServiceOptions:
     """With which operators ask for everything and change anything. None: nobody can."""
     job_keys: tuple[bytes, ...] | None = None
     """The keys that jobs may have, at a switch that serves only those. None: any."""
-    source_share: float = 1.0
-    """Share of the memory that jobs opened from one address may hold together, 0..1."""
+    source_share: Annotated[float, Bounds(0, 1)] = 1.0
+    """Share of the memory that jobs opened from one address may hold together, above 0."""
     parent: SwitchAddress | None = None
     """The switch that this one is a leaf of."""
     parent_curve_key: str | None = None
     """The parent's public key in Z85, if it encrypts control."""
-    liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S
+    liveness_timeout_s: Annotated[float, LIVENESS_S] = SWITCH_LIVENESS_TIMEOUT_S
     data: Callable[[str, int], DataPlane] | None = None
     """Opens the data plane for `schemes`, which is then one, at a host and port: a programmable switch. None: the
     software switch."""
     share_memory: bool = True
     """False: workers on this machine use sockets as well, as over emulated links they must."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if not self.source_share:
+            raise ConfigurationError("source_share = 0; no job could be admitted. Remedy: a share above 0")
 
 
 class SwitchService:

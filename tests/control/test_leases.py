@@ -20,7 +20,7 @@ from fanin.errors import (
 from fanin.host.session.failures import Membership
 from fanin.host.session.leased import LeasedSession, Life
 from fanin.host.session.session import Session
-from fanin.numerics.reduction import Brief, Element, Reduction
+from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import SwitchAddress
 
 ADDRESS = SwitchAddress.parse("udp://127.0.0.1:4919")
@@ -59,8 +59,8 @@ class ASession:
         self.job.given[self.rank].append(given.count)
         return len(self.job.given[self.rank])
 
-    def at_once(self, brief: Brief, owner: object) -> int:
-        ticket = self.submit(reduction(brief[2]))
+    def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
+        ticket = self.submit(reduction(packed[2]))
         return 0 if self.done(ticket) else ticket
 
     def done(self, ticket: int) -> bool:

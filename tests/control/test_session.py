@@ -13,7 +13,7 @@ from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.session.failures import Membership
 from fanin.host.session.joining import Joined
 from fanin.host.session.session import Session
-from fanin.numerics.reduction import Brief, Element, Reduction, sum_in_place
+from fanin.numerics.reduction import Element, PackedReduction, Reduction, sum_in_place
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.events import EngineStopped, MembersChanged, WorkerEvent, WorkersGone
 from fanin.protocol.job import JobSpec
@@ -60,7 +60,7 @@ class FakeEngine:
         self._submitted += 1
         return self._submitted
 
-    def at_once(self, brief: Brief, timeout_s: float, owner: object) -> int:
+    def submit_and_wait(self, packed: PackedReduction, timeout_s: float, owner: object) -> int:
         ticket = self.submit(REDUCTION)
         return 0 if self.wait(ticket, timeout_s) else ticket
 
@@ -177,7 +177,7 @@ def test_a_wait_that_is_too_long_on_a_narrow_path_blames_no_rank(caplog: pytest.
 
 
 def sum_at_once(session: Session) -> int:
-    return session.at_once(sum_in_place(64, 8, Element.FLOAT32, 32, tag=2), None)
+    return session.submit_and_wait(sum_in_place(64, 8, Element.FLOAT32, 32, tag=2), None)
 
 
 def test_what_is_done_at_once_is_done_or_has_a_ticket_to_wait_for() -> None:

@@ -169,7 +169,7 @@ def test_small_sums_go_to_the_shards_in_turn_and_are_done_when_the_call_returns(
                 expected = np.sum([array.astype(np.float64) for array in arrays], axis=0)
 
                 def add(session: ShardedSession, array: npt.NDArray[np.float32]) -> None:
-                    ticket = session.at_once(sum_in_place(array.ctypes.data, 16, Element.FLOAT32, 32, 1), array)
+                    ticket = session.submit_and_wait(sum_in_place(array.ctypes.data, 16, Element.FLOAT32, 32, 1), array)
                     session.wait(ticket, DEADLINE_S)
 
                 together([partial(add, session, array) for session, array in zip(spread, arrays, strict=True)])

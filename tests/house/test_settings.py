@@ -13,12 +13,26 @@ import typer.main
 from typer.testing import CliRunner
 
 from fanin.benchmarks.rivals import Rival, check_rivals
-from fanin.cli import app
+from fanin.cli import app, run
 from fanin.cli.bench import BENCHMARKS
 from fanin.cli.fields import docstrings, with_options
 from fanin.emulation.network.units import Rate, Rates, rate_bit_s, rate_text
 from fanin.errors import ConfigurationError
-from fanin.settings import Bounds, Lanes, Named, Numbers, OneOf, Words, check_bounds, fields_of, words_of
+from fanin.examples import demo
+from fanin.options import Options, Rounds
+from fanin.settings import (
+    Bounds,
+    Lanes,
+    Named,
+    Numbers,
+    OneOf,
+    Words,
+    check_bounds,
+    fields_of,
+    settings_of,
+    words_of,
+)
+from fanin.switch.service.service import ServiceOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +72,38 @@ def test_an_illegal_field_is_named_with_its_value_and_bounds(wrong: dict[str, An
     with pytest.raises(ConfigurationError) as refused:
         Plan(**wrong)
     assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "field"),
+    [
+        ("demo --workers", demo.Plan, "workers"),
+        ("demo --epochs", demo.Plan, "epochs"),
+        ("demo --seed", demo.Plan, "seed"),
+        ("switch --flows", ServiceOptions, "flows"),
+        ("switch --flows", Options, "flows"),
+        ("switch --source-share", ServiceOptions, "source_share"),
+        ("switch --liveness-timeout", ServiceOptions, "liveness_timeout_s"),
+        ("switch --liveness-timeout", Options, "liveness_timeout_s"),
+        ("tune udp://127.0.0.1:1 job --quorum", Rounds, "quorum"),
+        ("tune udp://127.0.0.1:1 job --staleness", Rounds, "staleness"),
+    ],
+)
+def test_a_command_refuses_what_its_record_refuses_with_the_same_numbers(
+    command: str, kind: type, field: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting = next(each for each in settings_of(kind) if each.field == field)
+    assert setting.bounds is not None
+    for bound, further in ((setting.bounds.least, -1), (setting.bounds.most, 1)):
+        if bound is None:
+            continue
+        with pytest.raises(ConfigurationError, match="must be") as refused:
+            setting.check(bound + further)
+        *words, option = command.split()
+        assert run([*words, f"{option}={bound + further}"]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1
+        assert str(refused.value).partition("; ")[2] in said
 
 
 def test_a_record_passes_through_a_command_line() -> None:

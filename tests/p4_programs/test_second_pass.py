@@ -138,7 +138,7 @@ def test_a_lost_worker_or_a_late_one_gets_no_mixture_either(configuration: str, 
 
 
 def test_rings_that_are_an_entry_too_short_are_found_out() -> None:
-    """The canary: with H = S + 1 an entry is written again while somebody still waits for it."""
+    """The canary: in rings of S_max + 1 an entry is written again while somebody still waits for it."""
     assert any(_mixes(seed) for seed in range(40))
 
 

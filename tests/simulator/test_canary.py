@@ -13,7 +13,7 @@ from fanin.emulation.simulator.violations import ViolationError
 
 FOUND_AS = {
     "forgets a tag": {"conservation"},
-    "history of S + 1": {"progress", "agreement", "staleness"},
+    "history of S_max + 1": {"progress", "agreement", "staleness"},
     "adds a duplicate": {"conservation"},
     "closes early": {"staleness"},
     "skips the pass rule": {"progress"},

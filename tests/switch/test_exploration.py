@@ -23,7 +23,7 @@ import pytest
 from fanin.numerics.lanes import pack, unpack
 from fanin.numerics.wide_sums import largest
 from fanin.protocol.wire import LaneField
-from fanin.switch.machine.slot_machine import EMPTY, Contribution, Manner, Membership, Round, Slot, Verdict
+from fanin.switch.machine.slot_machine import EMPTY, Contribution, ContributionHeader, Membership, Round, Slot, Verdict
 from tests.support.thorough import thorough
 
 
@@ -188,7 +188,7 @@ def _receives(config: Config, state: State) -> Iterator[tuple[State, int]]:
         if not waits or sent.life != host.life or not _is_in(state, sent) or sent.base >= len(state.results):
             continue
         slot = _copy(state.slot)
-        outcome = slot.contribute(*_arguments(config, sent), _manner(config, sent))
+        outcome = slot.contribute(*_arguments(config, sent), _header(config, sent))
         if outcome.verdict is not Verdict.DUPLICATE or outcome.answer is None or outcome.closed is not None:
             raise ViolationError(f"history lost: {config}, {sent} got {outcome.verdict}")
         if _facts(outcome.answer.result) != _facts(state.results[sent.base]):
@@ -205,7 +205,7 @@ def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
             continue  # the machine around the slots refuses what an evicted worker sends
         slot = _copy(state.slot)
         opened, floor = slot.open, slot.floor
-        outcome = slot.contribute(*_arguments(config, sent), _manner(config, sent))
+        outcome = slot.contribute(*_arguments(config, sent), _header(config, sent))
         if outcome.verdict is not Verdict.ACCEPTED:
             if not _is_in(state, sent):
                 raise ViolationError(f"{sent} is new and was refused as {outcome.verdict}: {config}")
@@ -232,7 +232,7 @@ def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
 def _check_keepers(config: Config, closed: tuple[int, Round], accepted: frozenset[Sent]) -> None:
     """A bare result is for those whose contribution of that base said so, and for nobody else."""
     number, result = closed
-    said = sum(1 << sent.worker for sent in accepted if sent.base == number and _manner(config, sent).bare)
+    said = sum(1 << sent.worker for sent in accepted if sent.base == number and _header(config, sent).bare)
     if result.bare != said:
         raise ViolationError(f"round {number} is bare for {result.bare:#x}, not {said:#x}: {config}")
     if config.owning and result.contributors != 1:
@@ -298,10 +298,10 @@ def _arguments(config: Config, sent: Sent) -> tuple[int, int, Contribution | Non
     return sent.worker, sent.base, None if sent.passes else _contribution(config, sent.worker, sent.base)
 
 
-def _manner(config: Config, sent: Sent) -> Manner:
+def _header(config: Config, sent: Sent) -> ContributionHeader:
     """Other properties of a contribution: the same whenever it is repeated."""
     bare = config.keeping and (sent.worker + sent.base) % 2 == 0
-    return Manner(sent.late, bare, sent.base + 1 if config.owning else 0)
+    return ContributionHeader(sent.late, bare, sent.base + 1 if config.owning else 0)
 
 
 @functools.cache

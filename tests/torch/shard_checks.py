@@ -34,7 +34,7 @@ def check_ranks_of_one_host_meet_at_home_through_shared_memory(rank: int, size: 
     world = _group().session
     assert isinstance(world, ShardedSession)
     assert all("shared memory" in each.description for each in world.sessions)
-    assert all(each.spec.workers == 2 and each.spec.all_workers == size for each in world.sessions)
+    assert all(each.spec.workers == 2 and each.spec.total_workers == size for each in world.sessions)
 
 
 def check_sums_are_exact_to_the_lanes_and_the_same_everywhere(rank: int, size: int) -> None:
@@ -76,7 +76,7 @@ def check_a_group_within_a_host_uses_the_shard_of_that_host_alone(rank: int, siz
     assert isinstance(mine.session, LeasedSession)
     session = mine.session.joined()
     assert not isinstance(session, ShardedSession)
-    assert session.spec.workers == session.spec.all_workers == 2
+    assert session.spec.workers == session.spec.total_workers == 2
     tensor = torch.full((5_000,), float(rank))
     dist.all_reduce(tensor, group=mine)
     assert torch.all(tensor == (2.0 if rank % 2 == 0 else 4.0))

@@ -28,8 +28,8 @@ from fanin.host.torch.handles.host_tensor import movable, plain
 from fanin.host.torch.handles.work import CombinedWork, FaninWork
 from fanin.host.torch.meeting import incarnation
 from fanin.host.torch.meeting.incarnation import find_incarnation
-from fanin.host.torch.meeting.parting import StoreHost
 from fanin.host.torch.meeting.reachable import reachable_host
+from fanin.host.torch.meeting.store_host import StoreHost
 from fanin.numerics.reduction import Element
 from fanin.options import Options
 from tests.support.frames import in_module

@@ -172,8 +172,8 @@ def test_a_sum_in_place_is_done_when_the_call_returns(scheme: Scheme, native: bo
         arrays = [np.full(3_000, rank + 1, np.int32) for rank in range(2)]
         here, there = running.engines
         other = there.submit(reduction(arrays[1], tag=9))
-        brief = sum_in_place(arrays[0].ctypes.data, 3_000, Element.INT32, 32, 9)
-        assert here.at_once(brief, DEADLINE_S, arrays[0]) == 0
+        packed = sum_in_place(arrays[0].ctypes.data, 3_000, Element.INT32, 32, 9)
+        assert here.submit_and_wait(packed, DEADLINE_S, arrays[0]) == 0
         np.testing.assert_array_equal(arrays[0], 3)
         assert there.wait(other, DEADLINE_S)
 
@@ -184,7 +184,9 @@ def test_a_sum_in_place_gives_up_after_its_timeout_and_goes_on(scheme: Scheme, n
     with cluster(scheme, make_spec(2), native=native) as running:
         pairs = [_ones(), _ones()]
         here, there = running.engines
-        ticket = here.at_once(sum_in_place(pairs[0][0].ctypes.data, 100, Element.FLOAT32, 32, 0), 0.01, Owner(released))
+        ticket = here.submit_and_wait(
+            sum_in_place(pairs[0][0].ctypes.data, 100, Element.FLOAT32, 32, 0), 0.01, Owner(released)
+        )
         assert ticket == 1
         assert not here.done(ticket)
         assert not released.is_set()
@@ -199,9 +201,9 @@ def test_a_sum_in_place_that_is_refused_takes_no_ticket(scheme: Scheme, native: 
     with cluster(scheme, make_spec(8), native=native) as running:
         source, result = _ones()
         with pytest.raises(ConfigurationError):
-            running.engines[0].at_once(sum_in_place(source.ctypes.data, 8, Element.FLOAT32, 4, 0), 0.0, source)
+            running.engines[0].submit_and_wait(sum_in_place(source.ctypes.data, 8, Element.FLOAT32, 4, 0), 0.0, source)
         with pytest.raises(ConfigurationError, match="address 0"):
-            running.engines[0].at_once(sum_in_place(0, 8, Element.FLOAT32, 32, 0), 0.0, source)
+            running.engines[0].submit_and_wait(sum_in_place(0, 8, Element.FLOAT32, 32, 0), 0.0, source)
         assert running.engines[0].submit(reduction(source, result)) == 1
 
 

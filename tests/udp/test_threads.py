@@ -102,7 +102,7 @@ def sum_at_once(engine: Any) -> None:
     for _ in range(ROUNDS):
         array = np.ones(500, np.float32)
         owner = Owner(array)
-        ticket = engine.at_once(sum_in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 0), 0.0, owner)
+        ticket = engine.submit_and_wait(sum_in_place(array.ctypes.data, array.size, Element.FLOAT32, 32, 0), 0.0, owner)
         del owner
         assert ticket == 0 or engine.wait(ticket, DEADLINE_S)
         assert (array == 2).all()
@@ -234,18 +234,18 @@ def test_bad_arguments_are_refused() -> None:
         for call in calls:
             with pytest.raises(ValueError, match="timeout"):
                 call(math.nan)
-        brief = sum_in_place(array.ctypes.data, 4, Element.FLOAT32, 32, 0)
+        packed = sum_in_place(array.ctypes.data, 4, Element.FLOAT32, 32, 0)
         with pytest.raises(ValueError, match="element"):
-            engine.at_once((*brief[:3], 99, *brief[4:]), 1.0, array)
+            engine.submit_and_wait((*packed[:3], 99, *packed[4:]), 1.0, array)
         with pytest.raises(ConfigurationError, match="no codec 7"):
-            engine.at_once((*brief[:4], 7, *brief[5:]), 1.0, array)
+            engine.submit_and_wait((*packed[:4], 7, *packed[5:]), 1.0, array)
         assert not engine.wait(99, 0.0)
-        assert engine.at_once(brief, math.inf, array) == 0
+        assert engine.submit_and_wait(packed, math.inf, array) == 0
         for wrong_range in ((1, 4, 0, -1), (0, -1, 0, 4), (0, 1 << 62, 0, -1)):
-            with pytest.raises(ValueError, match="brief reduction"):
-                engine.at_once((*brief[:6], *wrong_range), 1.0, array)
+            with pytest.raises(ValueError, match="packed reduction"):
+                engine.submit_and_wait((*packed[:6], *wrong_range), 1.0, array)
         with pytest.raises(ValueError, match="ten fields"):
-            engine.at_once(brief[:9], 1.0, array)
+            engine.submit_and_wait(packed[:9], 1.0, array)
         facts = {name: getattr(spec, name) for name in dir(spec) if not name.startswith("_")}
         for wrong in ({"workers": 33}, {"tokens": ()}, {"codes_per_packet": 0}, {"words_per_packet": 1 << 20}):
             with pytest.raises(ValueError, match="JobSpec"):

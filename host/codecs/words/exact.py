@@ -48,7 +48,7 @@ class Exact(WordCodec):
         _check(spec)
         self._element, self._operator, self._count, self._place = element, operator, count, place
         self.number = FIRST_OPERATOR + operator
-        self._ranks = spec.all_workers
+        self._ranks = spec.total_workers
         self._marks = 0 if spec.synchronous else 1
         """Words in front that say who has contributed."""
         self._room = spec.words_per_packet - self._marks
@@ -137,5 +137,5 @@ class Exact(WordCodec):
 def _check(spec: JobSpec) -> None:
     if spec.largest_staleness:
         raise ConfigurationError("an exact reduction through a job with staleness > 0: rounds would mix two of a rank")
-    if spec.all_workers != spec.workers and not spec.places:
+    if spec.total_workers != spec.workers and not spec.places:
         raise ConfigurationError("an exact reduction in a tree needs the places of its workers (JobSpec.places)")

@@ -31,7 +31,7 @@ class Lanes(Blocks):
         self.number = self.fixed.lanes
         block = self.fixed.elements_per_packet(spec.words_per_packet // spec.codes_per_packet)
         self._lay_out(count, block, spec.codes_per_packet)
-        self.marks = Marks(self.fixed, self.block_elements, place, spec.all_workers)
+        self.marks = Marks(self.fixed, self.block_elements, place, spec.total_workers)
 
     def word_count(self, packet: int) -> int:
         """Words of the packet's lanes."""

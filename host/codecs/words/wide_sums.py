@@ -44,7 +44,7 @@ class WideSums(Blocks):
         self.lanes = self.wide.lanes
         block = spec.words_per_packet // spec.codes_per_packet * (WORD_BITS // down)
         self._lay_out(count, block, spec.codes_per_packet)
-        self.marks = Marks(self.wide.fixed, self.block_elements, place, spec.all_workers, self.lanes)
+        self.marks = Marks(self.wide.fixed, self.block_elements, place, spec.total_workers, self.lanes)
 
     def word_count(self, packet: int) -> int:
         """Words of the packet's lanes on the way up."""

@@ -13,7 +13,7 @@ Rules
 * A rank's own part never leaves its host for its own sake: the engine copies it.
 * CUDA tensors pass through pinned memory in pieces, as sums do (host/torch/device).
 * An exchange that its caller waits for, between tensors that can be used as they lie, is one call into the engine
-  (SwitchReducer.at_once).
+  (SwitchReducer.submit_and_wait).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Exchanges:
     """Exchanges of one group, whose arguments have been checked."""
 
     def __init__(self, resources: GroupResources) -> None:
-        self._submit, self._quick = resources.submit, resources.quick
+        self._submit, self._fast_path = resources.submit, resources.fast_path
         self._rank, self._size = resources.rank, resources.size
         self._completion = resources.completion
 
@@ -112,14 +112,14 @@ class Exchanges:
         """One reduction of `total` bytes, of which this rank contributes `source`. All tensors are plain."""
         if total == 0:
             return LocalWork(self._completion, call.outputs)
-        quick = self._quick
-        if call.waits and quick is not None and finish is None and source.is_cpu and quick.free:
-            brief = (
+        fast_path = self._fast_path
+        if call.waits and fast_path is not None and finish is None and source.is_cpu and fast_path.free:
+            packed = (
                 source.data_ptr(), 0 if kept is None else kept.data_ptr(), total, Element.UINT8, COPIED,
                 tag_of(call.collective, average=False, says=_said(agreed)),
                 0, 0 if kept is None else total, own_first, source.nbytes,
             )  # fmt: skip
-            return quick.at_once(call.but(kept=(source, kept)), brief)
+            return fast_path.submit_and_wait(call.but(kept=(source, kept)), packed)
         return self._submit(
             call.but(
                 source=as_bytes(source), kept=None if kept is None else as_bytes(kept), element=Element.UINT8,

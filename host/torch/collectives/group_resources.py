@@ -404,7 +404,7 @@ class GroupResources:
         return "" if device is None else f"; {device.describe()}"
 
     @property
-    def quick(self) -> SwitchReducer | None:
+    def fast_path(self) -> SwitchReducer | None:
         """The reducer for sums that are waited for at once, where nothing stands between it and the callers."""
         return self._switch_reducer if self.fallback is None else None
 
@@ -413,7 +413,7 @@ class GroupResources:
 
         Every rank asks at the same point: it is where a group gets ready for tensors on devices.
         """
-        switch = self.quick
+        switch = self.fast_path
         return None if switch is None or device.type == "cpu" else switch.arithmetic_on(device)
 
     def _refuse(self, call: Call) -> FaninWork:

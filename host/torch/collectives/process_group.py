@@ -45,7 +45,7 @@ from fanin.host.torch.handles.nonfinite import NonFinite
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.meeting.levels import Levels, agree
 from fanin.host.torch.meeting.meeting import Meeting
-from fanin.host.torch.meeting.parting import StoreHost
+from fanin.host.torch.meeting.store_host import StoreHost
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.seal import Credentials
 

@@ -41,7 +41,7 @@ SPARSE_DTYPES = {
 
 BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """The tensor that every barrier adds and nobody reads."""
-_BARRIER_BRIEF = (BARRIER.data_ptr(), 0, 1, Element.INT32, WORD_BITS, tag_of("barrier", average=False), 0, 0, 0, -1)
+_BARRIER = (BARRIER.data_ptr(), 0, 1, Element.INT32, WORD_BITS, tag_of("barrier", average=False), 0, 0, 0, -1)
 _SUM_TAG = tag_of("all_reduce", average=False)
 
 
@@ -51,7 +51,7 @@ class ReduceCollectives:
     def __init__(self, resources: GroupResources, counters: Counter[str], arguments: Arguments) -> None:
         self._resources = resources
         self._submit = resources.submit
-        self._quick = resources.quick
+        self._fast_path = resources.fast_path
         self._counters = counters
         self._lanes = resources.options.lanes_number
         self._exact = resources.options.largest_exact(resources.size)
@@ -87,12 +87,12 @@ class ReduceCollectives:
         if (small or self._plain_sums) and call.op == SUM and self._size > 1 and plain(tensor):
             travels_as = (self._summed_exactly if small else self._summed).get(tensor.dtype)
             if travels_as is not None:
-                quick, (element, lanes) = self._quick, travels_as
-                if call.waits and quick is not None and quick.free:  # nearly every call that waits
+                fast_path, (element, lanes) = self._fast_path, travels_as
+                if call.waits and fast_path is not None and fast_path.free:  # nearly every call that waits
                     self._counters["switch.all_reduce"] += 1
                     self._counters["switch.bytes"] += tensor.nbytes
-                    brief = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, _SUM_TAG)
-                    return quick.at_once(call, brief)
+                    packed = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, _SUM_TAG)
+                    return fast_path.submit_and_wait(call, packed)
                 self._count(Path.SWITCH, call)
                 return self._submit(call.but(kept=tensor, element=element, lanes=lanes))
         if not self._arguments.of_one("all_reduce", tensor):
@@ -157,8 +157,8 @@ class ReduceCollectives:
         if self._size == 1:
             return LocalWork(self._completion, [])
         self._count(Path.SWITCH, call)
-        if call.waits and self._quick is not None and self._quick.free:
-            return self._quick.at_once(call, _BARRIER_BRIEF)
+        if call.waits and self._fast_path is not None and self._fast_path.free:
+            return self._fast_path.submit_and_wait(call, _BARRIER)
         return self._submit(call.but(element=Element.INT32, lanes=WORD_BITS))
 
     def reduce(self, call: Call, output: torch.Tensor | None, first: int = 0) -> FaninWork:

@@ -15,7 +15,7 @@ from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.host_tensor import copy_back, on_host
 from fanin.host.torch.handles.work import FaninWork, LocalWork, SwitchWork, at_present
-from fanin.numerics.reduction import Brief
+from fanin.numerics.reduction import PackedReduction
 
 if TYPE_CHECKING:
     from fanin.host.session.interface import AnySession
@@ -89,19 +89,19 @@ class SwitchReducer:
 
     @property
     def free(self) -> bool:
-        """Whether `at_once` may be called: no pieces of CUDA tensors wait, behind which all others queue."""
+        """Whether `submit_and_wait` may be called: no pieces of CUDA tensors wait, behind which all others queue."""
         return self.device is None or (not self.device.busy and self.device.error is None)
 
-    def at_once(self, call: Call, brief: Brief) -> FaninWork:
+    def submit_and_wait(self, call: Call, packed: PackedReduction) -> FaninWork:
         """A reduction of dense host memory that is done, or has raised, when this returns; without a handle of its own.
 
         With one these sums took 1.5 to 1.6 times as long at 1 and 4 KiB (4 workers on 2 cores, medians of 400
         interleaved runs of 20 sums): processes that alternate on a core find every line of Python cold.
         """
-        if brief[2] == 0:  # no elements
+        if packed[2] == 0:  # no elements
             return self._done
         try:
-            ticket = self.session.at_once(brief, call)
+            ticket = self.session.submit_and_wait(packed, call)
             if ticket:
                 self.session.wait(ticket, at_present(call.timeout_s))
         except Exception as error:

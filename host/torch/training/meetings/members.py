@@ -37,8 +37,8 @@ from fanin import json_log
 from fanin.errors import AdmissionError, ConfigurationError, HandoverError, StoreSilentError
 from fanin.host.session.threads import started
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.meeting.parting import AGENT_STORE
 from fanin.host.torch.meeting.side_store import apart
+from fanin.host.torch.meeting.store_host import AGENT_STORE
 from fanin.host.torch.training.meetings.agreement import (
     BEGINNING,
     LEFT,
