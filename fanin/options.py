@@ -32,8 +32,11 @@ EXACT_WORDS = 4096
 MAX_EXACT_ELEMENTS = 1 << 31
 """A limit for the option; what it costs is N times the bytes."""
 MIN_JOIN_TIMEOUT_S = 0.01
+MAX_QUORUM = 1024
+"""Workers of the largest job. A job's own number bounds its quorum further."""
 MAX_FLOWS = 16
 """Sockets and threads of a switch."""
+LINK_RATES = Bounds(MIN_WEIGHT, MAX_WEIGHT)
 LIVENESS_S = Bounds(0.2, 3600)
 """Silence after which a rank or a switch may count as lost."""
 
@@ -42,7 +45,7 @@ LIVENESS_S = Bounds(0.2, 3600)
 class Rounds:
     """When a job's rounds close (docs/slot-machine.md); the same on every rank. The default: synchronous all-reduce."""
 
-    quorum: Annotated[int | None, Bounds(1)] = None
+    quorum: Annotated[int | None, Bounds(1, MAX_QUORUM)] = None
     """K, 1..size: contributions that a round waits for. None: all. May be changed while the job runs."""
     staleness: Annotated[int, Bounds(0, 1024)] = 0
     """S, 0..1024: rounds by which the slowest worker may be behind. May be changed while the job runs."""
@@ -73,7 +76,7 @@ class Options:
     rack: str | None = None
     """Any text, on every host or on none: hosts with the same one are behind one uplink. Sums are then made inside a
     rack before anything crosses its uplink (docs/torch.md, *Racks*)."""
-    link: Annotated[float | None, Bounds(MIN_WEIGHT, MAX_WEIGHT)] = None
+    link: Annotated[float | None, LINK_RATES] = None
     """Rate of this host's link, in a unit that is the same on all hosts, 0.001..1,000,000; with shards on hosts, those
     with fast links sum more. None: what `hosts=` says, or 1."""
     lanes: int | str = 32
@@ -175,6 +178,11 @@ class Options:
             value = getattr(self, name)
             legal = any(isinstance(value, kind) for kind in kinds) and (not isinstance(value, bool) or bool in kinds)
             check(legal, f"{name} = {value!r}; expected {' or '.join(_IN_WORDS[kind] for kind in kinds)}")
+        check(
+            self.link is None or self.link in LINK_RATES,
+            f"link = {self.link}; expected the rate of this host's link compared with the others', {MIN_WEIGHT:g} to "
+            f"{MAX_WEIGHT:,.0f}",
+        )
         check_bounds(self)
         _ = self.switch_list
         for name, text in (("host", self.host), ("rack", self.rack)):

@@ -26,6 +26,7 @@ from fanin.switch.controller import gate, resources
 from fanin.switch.controller.leaf import LeafController
 from tests.hostile.channel import OPERATOR, Channel, Client, LeafChannel, of_job
 from tests.support.controllers import join
+from tests.support.thorough import thorough
 
 MESSAGES = int(os.environ.get("FANIN_FUZZ_MESSAGES", "100000")) // 2
 """For each kind of switch."""
@@ -216,7 +217,7 @@ def serve(channel: Channel, fuzzer: Fuzzer, messages: int) -> None:
             fuzzer.challenges[route] = json.loads(answers[-1])["challenge"]
 
 
-@pytest.mark.parametrize("kind", [Channel, LeafChannel])
+@pytest.mark.parametrize("kind", [Channel, thorough(LeafChannel)])
 def test_mutated_messages_neither_end_the_switch_nor_disturb_an_honest_job(kind: type[Channel]) -> None:
     seed = int(os.environ.get("FANIN_FUZZ_SEED", "10"))
     print(f"FANIN_FUZZ_SEED={seed}")

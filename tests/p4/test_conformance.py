@@ -26,6 +26,8 @@ pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 
 
 from tests.p4.conformance import DIFFERENT, Subjects
 
+SERVED = [pytest.mark.processes, pytest.mark.thorough]
+"""Marks of the case behind P4Runtime: each history has a device of its own, which takes long to program."""
 NO_BMV2 = pytest.mark.skipif(missing() is not None, reason=f"bmv2: {missing()}")
 NAMES = [
     "native",
@@ -64,7 +66,7 @@ def test_what_is_left_out_is_there_to_be_left_out() -> None:
 Step = tuple[str, int, int, int, int]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["native", "p4", pytest.param("served", marks=SERVED), NAMES[-1]])
 @settings(max_examples=25, deadline=None)
 @given(
     staleness=st.integers(0, 2),

@@ -27,6 +27,7 @@ from fanin.emulation.simulator.violations import ViolationError
 from fanin.host.machine.scale_forecast import AGE_WORDS, Forecast
 from fanin.host.stale.policies import POLICIES
 from tests.support.cluster import WORKER_MACHINES
+from tests.support.thorough import thorough
 
 SHIPPED = sorted(path.stem for path in SCENARIO_FOLDER.glob("*.toml"))
 SMALL = Scenario(
@@ -70,7 +71,7 @@ def test_a_seed_replays_every_event_and_another_does_not(name: str) -> None:
     assert events_of(name, 3, kind) != events_of(name, 4, kind)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [thorough(name) if name == "tree" else name for name in SHIPPED])
 def test_shipped_scenarios_violate_nothing_and_twins_run_as_native_machines_event_by_event(name: str) -> None:
     built("native")
     assert events_of(name, 2, "native") == events_of(name, 2, "python")

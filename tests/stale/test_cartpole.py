@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fanin.emulation.processes import LocalJob, Report
-from tests.support.thorough import thorough
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install 'fanin[rl]'")
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -20,7 +19,8 @@ def returns_of(reports: list[Report]) -> list[float]:
     return [report.record["mean_return"] for report in reports if report.record["event"] == "returns"]
 
 
-@pytest.mark.parametrize("staleness", [(), thorough(("--staleness", "2"))], ids=["synchronous", "stale"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("staleness", [(), ("--staleness", "2")], ids=["synchronous", "stale"])
 def test_four_workers_learn_and_end_bit_identical(staleness: tuple[str, ...]) -> None:
     """A cart that is not learned balances for about 20 steps."""
     reports = play("--iterations", "15", *staleness)

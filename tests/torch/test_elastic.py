@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -53,7 +54,8 @@ class Place:
         self.founders, self.given = founders, {"outer": DILOCO} | given
         self.options, self.patience = Options(switch=switch, join_timeout_s=20.0), HASTY
         self.act: Callable[[ElasticLocalSteps], None] = learn
-        self.steps = 0
+        self.made: Counter[tuple[int, int]] = Counter()
+        """Steps by meeting, the one that they go into, and member."""
         self.goal: int | None = None
         """Meetings after which everybody stops; None: not known yet."""
 
@@ -80,11 +82,11 @@ class Place:
     ) -> list[torch.Tensor]:
         while self.goal is None or training.meetings < self.goal:
             if until is not None and until(training):
+                del self.made[training.meetings, training._members.id]  # the steps that die with it
                 vanish(training)
                 return []
             self.act(training)
         training.flush()
-        self.steps = training.steps
         weights = [each.detach().clone() for each in training.model.state_dict().values()]
         assert training.in_step
         training.leave()
@@ -138,20 +140,23 @@ def test_a_member_dies_between_meetings_and_another_comes_and_all_have_the_same_
 
 @pytest.mark.parametrize("given", [{"period": 3}, {"period": 4, "overlap": 2, "mix": "keep"}], ids=["waits", "overlap"])
 def test_every_step_counts_once_whoever_dies_or_comes(switch: str, given: dict[str, Any]) -> None:
-    """Each step moves each weight by one, on every member: so their means have moved by as many as there were steps.
+    """Each step moves each weight by one, on every member: so their means move by as many as each meeting has steps.
 
-    Of an overlapped meeting a newcomer leaves out as many steps as the others have made meanwhile.
+    Members need not have made equally many: one hears of a death in the middle of a period, another at its end. Of an
+    overlapped meeting a newcomer leaves out as many steps as the others have made meanwhile.
     """
     place = Place(switch, 3, outer=Outer(), **given)
 
     def step(training: ElasticLocalSteps) -> None:
         for each in training.model.parameters():
             each.grad = torch.full_like(each, 1 / RATE)
+        place.made[training.meetings, training._members.id] += 1
         training.step()
 
     for weights in trained(place, step):
         moved = network()[0].bias.detach() - weights[1]  # type: ignore[index]
-        expected = torch.full_like(moved, float(place.steps))
+        by_meeting = {meeting: [n for (at, _), n in place.made.items() if at == meeting] for meeting, _ in place.made}
+        expected = torch.full_like(moved, sum(sum(each) / len(each) for each in by_meeting.values()))
         torch.testing.assert_close(moved, expected, rtol=1e-4, atol=given.get("overlap", 0) / 3)
 
 
