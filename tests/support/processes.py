@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -155,6 +156,7 @@ def has_ended(pidfd: int, within_s: float = DEADLINE_S) -> bool:
 @contextlib.contextmanager
 def files_left(count: int) -> Iterator[None]:
     """This process may open that many files, and no more."""
+    gc.collect()  # or files of tests before this one are closed meanwhile, and their numbers are free
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as opened:
         for _ in range(count + 1):
