@@ -24,15 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.host.stale.bound import DynamicBound, Pace
-from fanin.host.torch.training.pacing import SMOOTHING
+from fanin.host.torch.training.pacing import EVERY, SMOOTHING
 
 Array = npt.NDArray[np.float64]
 
 WORKERS, HIDDEN, SAMPLES = 4, 64, 16
 TARGET, SMOOTHED, EVALUATE_EVERY = 0.9, 3, 5
 """Accuracy whose time is compared, of so many points on average, one every so many versions."""
-EVERY = 10
-"""Steps of rank 0 between two choices, as host/torch/training/pacing.py has them."""
 FIXED = (0, 1, 2, 3)
 RANGE = DynamicBound(lowest=0, highest=3)
 SLOW = 4.0

@@ -18,6 +18,7 @@ from fanin.addresses import SwitchAddress as SwitchAddress
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
 from fanin.numerics.reduction import lanes_number
+from fanin.protocol.job import MAX_TREE_WORKERS
 from fanin.protocol.tag_algorithm import TAG_ALGORITHMS, TagAlgorithm
 from fanin.settings import Bounds, check_bounds
 
@@ -32,8 +33,6 @@ EXACT_WORDS = 4096
 MAX_EXACT_ELEMENTS = 1 << 31
 """A limit for the option; what it costs is N times the bytes."""
 MIN_JOIN_TIMEOUT_S = 0.01
-MAX_QUORUM = 1024
-"""Workers of the largest job. A job's own number bounds its quorum further."""
 MAX_FLOWS = 16
 """Sockets and threads of a switch."""
 LINK_RATES = Bounds(MIN_WEIGHT, MAX_WEIGHT)
@@ -45,7 +44,7 @@ LIVENESS_S = Bounds(0.2, 3600)
 class Rounds:
     """When a job's rounds close (docs/slot-machine.md); the same on every rank. The default: synchronous all-reduce."""
 
-    quorum: Annotated[int | None, Bounds(1, MAX_QUORUM)] = None
+    quorum: Annotated[int | None, Bounds(1, MAX_TREE_WORKERS)] = None
     """K, 1..size: contributions that a round waits for. None: all. May be changed while the job runs."""
     staleness: Annotated[int, Bounds(0, 1024)] = 0
     """S, 0..1024: rounds by which the slowest worker may be behind. May be changed while the job runs."""

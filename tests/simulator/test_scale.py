@@ -16,6 +16,9 @@ from tests.support.network import Link
 from tests.support.tree import DeepTree, Tree
 
 DELAY_S, BYTES_PER_S = 5e-6, 1e8
+KIND = "twin" if WORKER_MACHINES["native"] is None else "native"
+WORDS, ELEMENTS = 64, 64 * 50 + 24
+"""Words of a packet, and elements of a reduction: 50 packets and a shorter one."""
 
 
 def no_receipts(now: float, source: int, destination: int, data: bytes) -> bool:
@@ -23,14 +26,25 @@ def no_receipts(now: float, source: int, destination: int, data: bytes) -> bool:
     return data[OFFSET_KIND] != Kind.RECEIPT
 
 
-def machines_s(kind: str, workers: int, window: int, dtype: type[np.generic], elements: int, words: int) -> float:
+def transfer_of(dtype: type[np.generic], window: int) -> Transfer:
+    """The machines' reduction, in the model's terms."""
+    return Transfer(
+        tensor_bytes=ELEMENTS * 4,
+        words_per_packet=WORDS,
+        codes_per_packet=1 if dtype is np.float32 else 0,
+        window=window,
+        overhead_bytes=0,
+    )
+
+
+def machines_s(workers: int, window: int, dtype: type[np.generic]) -> float:
     """Virtual seconds that the machines take, packet by packet, from the submission to the last result."""
-    spec = job(workers=workers, slots=window, words_per_packet=words)
-    cluster = Cluster.joined(kind, spec=spec, switch=kind, link=Link(delay_s=DELAY_S, bytes_per_s=BYTES_PER_S))
+    spec = job(workers=workers, slots=window, words_per_packet=WORDS)
+    cluster = Cluster.joined(KIND, spec=spec, switch=KIND, link=Link(delay_s=DELAY_S, bytes_per_s=BYTES_PER_S))
     cluster.network.wiretap = no_receipts
-    cluster.all_reduce([np.ones(8 * window * words, np.int32)] * workers)  # opens the congestion windows
+    cluster.all_reduce([np.ones(8 * window * WORDS, np.int32)] * workers)  # opens the congestion windows
     begun = cluster.network.now
-    cluster.all_reduce([np.ones(elements, dtype)] * workers)
+    cluster.all_reduce([np.ones(ELEMENTS, dtype)] * workers)
     assert cluster.total("retransmissions") == 0
     return cluster.network.now - begun
 
@@ -38,19 +52,9 @@ def machines_s(kind: str, workers: int, window: int, dtype: type[np.generic], el
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
 @pytest.mark.parametrize(("workers", "window"), [(2, 1), (2, 4), (4, 16), (8, 8), (8, 64)])
 def test_the_model_ends_when_the_machines_do(workers: int, window: int, dtype: type[np.generic]) -> None:
-    kind = "twin" if WORKER_MACHINES["native"] is None else "native"
-    words, elements = 64, 64 * 50 + 24
-    transfer = Transfer(
-        tensor_bytes=elements * 4,
-        words_per_packet=words,
-        codes_per_packet=1 if dtype is np.float32 else 0,
-        window=window,
-        overhead_bytes=0,
-    )
+    transfer = transfer_of(dtype, window)
     fabric = Fabric(workers=workers, bytes_per_s=BYTES_PER_S, delay_s=DELAY_S, switch_s=0.0)
-    assert aggregate(fabric, transfer) == pytest.approx(
-        machines_s(kind, workers, window, dtype, elements, words), rel=1e-9
-    )
+    assert aggregate(fabric, transfer) == pytest.approx(machines_s(workers, window, dtype), rel=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])
@@ -58,31 +62,23 @@ def test_the_model_ends_when_the_machines_do(workers: int, window: int, dtype: t
 def test_the_model_of_two_levels_ends_when_root_and_leaf_machines_do(
     leaves: int, per_leaf: int, window: int, dtype: type[np.generic]
 ) -> None:
-    kind = "twin" if WORKER_MACHINES["native"] is None else "native"
-    words, elements = 64, 64 * 50 + 24
     tree = Tree(
-        root=kind,
-        leaf=kind,
-        worker=kind,
+        root=KIND,
+        leaf=KIND,
+        worker=KIND,
         leaves=leaves,
         per_leaf=per_leaf,
         slots=window,
-        words_per_packet=words,
+        words_per_packet=WORDS,
         link=Link(delay_s=DELAY_S, bytes_per_s=BYTES_PER_S),
     )
     tree.run_for(0.25)  # between two heartbeats
     tree.wiretap = no_receipts
-    tree.all_reduce([np.ones(8 * window * words, np.int32)] * (leaves * per_leaf))  # opens the congestion windows
+    tree.all_reduce([np.ones(8 * window * WORDS, np.int32)] * (leaves * per_leaf))  # opens the congestion windows
     begun = tree.now
-    tree.all_reduce([np.ones(elements, dtype)] * (leaves * per_leaf))
+    tree.all_reduce([np.ones(ELEMENTS, dtype)] * (leaves * per_leaf))
     assert sum(worker.counters()["retransmissions"] for worker in tree.workers) == 0
-    transfer = Transfer(
-        tensor_bytes=elements * 4,
-        words_per_packet=words,
-        codes_per_packet=1 if dtype is np.float32 else 0,
-        window=window,
-        overhead_bytes=0,
-    )
+    transfer = transfer_of(dtype, window)
     fabric = Fabric(workers=leaves * per_leaf, ports=per_leaf, bytes_per_s=BYTES_PER_S, delay_s=DELAY_S, switch_s=0.0)
     assert aggregate(fabric, transfer) == pytest.approx(tree.now - begun, rel=1e-6)
 
@@ -92,14 +88,12 @@ def test_the_model_of_two_levels_ends_when_root_and_leaf_machines_do(
 def test_the_model_of_three_levels_ends_when_root_middle_and_leaf_machines_do(
     workers: int, ports: int, window: int, dtype: type[np.generic]
 ) -> None:
-    kind = "twin" if WORKER_MACHINES["native"] is None else "native"
-    words, elements = 64, 64 * 50 + 24
     fabric = Fabric(workers=workers, ports=ports, bytes_per_s=BYTES_PER_S, delay_s=DELAY_S, switch_s=0.0)
     tree = DeepTree(
-        kind,
+        KIND,
         [counts.tolist() for counts in fabric.children],
         slots=window,
-        words_per_packet=words,
+        words_per_packet=WORDS,
         link=Link(delay_s=DELAY_S, bytes_per_s=BYTES_PER_S),
     )
     tree.run_for(0.25)  # between two heartbeats
@@ -112,19 +106,13 @@ def test_the_model_of_three_levels_ends_when_root_middle_and_leaf_machines_do(
         return True
 
     tree.wiretap = tap
-    tree.all_reduce([np.ones(8 * window * words, np.int32)] * workers)  # opens the congestion windows
+    tree.all_reduce([np.ones(8 * window * WORDS, np.int32)] * workers)  # opens the congestion windows
     at_switch.clear()
     begun = tree.now
-    results = tree.all_reduce([np.full(elements, worker, dtype) for worker in range(workers)])
+    results = tree.all_reduce([np.full(ELEMENTS, worker, dtype) for worker in range(workers)])
     assert all((result == workers * (workers - 1) / 2).all() for result in results)
     assert sum(worker.counters()["retransmissions"] for worker in tree.workers) == 0
-    transfer = Transfer(
-        tensor_bytes=elements * 4,
-        words_per_packet=words,
-        codes_per_packet=1 if dtype is np.float32 else 0,
-        window=window,
-        overhead_bytes=0,
-    )
+    transfer = transfer_of(dtype, window)
     assert fabric.levels == 3
     assert aggregate(fabric, transfer) == pytest.approx(tree.now - begun, rel=1e-6)
     assert bounds(fabric, transfer).busiest_packets == max(at_switch.values())

@@ -55,9 +55,8 @@ class GroupCodec:
     MAX_ENCODERS = 64
     """Sizes whose signs are remembered; the one that was made first gives way."""
 
-    def __init__(self, text: str, resources: GroupResources) -> None:
-        """Raises what `codec_of_group` raises."""
-        codec = codec_of_group(text, resources.rank, resources.size)
+    def __init__(self, codec: Codec, resources: GroupResources) -> None:
+        """Sum by a codec that `codec_of_group` has made."""
         self._codec, self._rank, self._size = codec, resources.rank, resources.size
         self._smallest = resources.options.largest_exact(resources.size) + 1
         self._encoders: dict[int, Encoder] = {}

@@ -88,10 +88,10 @@ class FaninProcessGroup(TorchCalls):
         """Numbers of the calls of `open_two_levels`, alike on all ranks."""
         self._counters: Counter[str] = Counter()
         made_with = options or Options()
-        if made_with.codec is not None and size > 1:
-            # Refused before ranks meet: a rank that is refused behind the meeting closes its connections while others
-            # still open theirs, and those end with an error of gloo's.
-            codec_of_group(made_with.codec, rank, size)
+        # Refused before ranks meet: a rank that is refused behind the meeting closes its connections while others still
+        # open theirs, and those end with an error of gloo's.
+        text = made_with.codec
+        self._codec = None if text is None or size == 1 else codec_of_group(text, rank, size)
         shared: Meeting | None = None if world is None or world.session is None else world._resources.meeting_now
         self._resources: GroupResources = GroupResources(
             store, group_name, rank, size, timeout, made_with, list(global_ranks), shared,
@@ -166,7 +166,7 @@ class FaninProcessGroup(TorchCalls):
 
     def _use_resources(self) -> None:
         """Collectives over what there is now."""
-        self._reductions = ReduceCollectives(self._resources, self._counters, self._arguments)
+        self._reductions = ReduceCollectives(self._resources, self._counters, self._arguments, self._codec)
         self._exchanges = Exchanges(self._resources) if carries(self._resources) else None
 
     def _named(self, name: str) -> None:

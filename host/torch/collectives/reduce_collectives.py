@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from fanin.errors import UnsupportedError
+from fanin.host.codecs.codec import Codec
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.group_codec import GroupCodec
 from fanin.host.torch.collectives.group_resources import GroupResources
@@ -48,7 +49,10 @@ _SUM_TAG = tag_of("all_reduce", average=False)
 class ReduceCollectives:
     """The reducing collectives of one group."""
 
-    def __init__(self, resources: GroupResources, counters: Counter[str], arguments: Arguments) -> None:
+    def __init__(
+        self, resources: GroupResources, counters: Counter[str], arguments: Arguments, codec: Codec | None = None
+    ) -> None:
+        """`codec`: of Options.codec, for large sums; None: lanes alone."""
         self._resources = resources
         self._submit = resources.submit
         self._fast_path = resources.fast_path
@@ -72,8 +76,7 @@ class ReduceCollectives:
             if route.exact_element is not None and not route.view
         }
         """The same for tensors that are small."""
-        codec = resources.options.codec
-        self._codec = None if codec is None or resources.size == 1 else GroupCodec(codec, resources)
+        self._codec = None if codec is None else GroupCodec(codec, resources)
         self._two_levels = resources.two_levels
         self._plain_sums = self._codec is None and self._two_levels is None
         """Whether large sums travel as small ones do: in the tensor's own memory, to the switch."""

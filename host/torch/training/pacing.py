@@ -28,6 +28,8 @@ Chooser = DynamicBound | SemiAsynchronousQuorum | AdaptiveQuorum
 
 SMOOTHING = 0.3
 """Weight of the newest step in a rank's pace."""
+EVERY = 10
+"""Steps of rank 0 between two choices."""
 log = logging.getLogger("fanin.stale")
 
 
@@ -41,7 +43,7 @@ class Pacing:
         chooser: Chooser,
         *,
         dropped_share: Callable[[], float] = lambda: 0.0,
-        every: int = 10,
+        every: int = EVERY,
         newcomer: bool = False,
     ) -> None:
         """Rank 0 chooses anew after `every` steps of its own. `dropped_share`: of this rank's gradients, 0..1.
