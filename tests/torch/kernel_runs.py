@@ -1,4 +1,4 @@
-"""The device's kernels in a process of their own, without a GPU: `python -m tests.torch.kernel_runs interpret|compile`.
+"""The device's kernels in a process of their own, without a GPU: `python -m tests.torch.kernel_runs RUN`, one of RUNS.
 
 Triton decides when a kernel is decorated whether it is interpreted, so one process cannot do both. Each prints a JSON
 object of what it found, by name: differences from numpy's bits, or what a compiled kernel has that it must not have.
@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,24 @@ FORBIDDEN = r"fma\.rn", r"div\.full", r"div\.approx", r"sqrt\.approx", r"rcp\.ap
 """Contraction, approximations, subnormals flushed: whatever gives other bits than numpy."""
 
 
-def interpret() -> dict[str, list[str]]:
-    """Differences of the interpreted kernels from numpy, by case."""
+def interpreted_lanes() -> dict[str, list[str]]:
+    """Differences of the interpreted kernels from numpy, in every case of lanes."""
+    return _by_case(lane_cases(COUNT))
+
+
+def _by_case(cases: Iterable[Case]) -> dict[str, list[str]]:
     from fanin.host.torch.device import triton_arithmetic as module
 
     arithmetic = module.TritonArithmetic()
-    cases: list[Case] = [*lane_cases(COUNT), *rotation_cases(COUNT)]
-    found = {str(case): differences(arithmetic, "cpu", case) for case in cases}
+    return {str(case): differences(arithmetic, "cpu", case) for case in cases}
+
+
+def interpreted() -> dict[str, list[str]]:
+    """Differences from golden vectors, and from numpy in rotations, weights and the probe of a device."""
+    from fanin.host.torch.device import triton_arithmetic as module
+
+    arithmetic = module.TritonArithmetic()
+    found = _by_case(rotation_cases(COUNT))
     with np.errstate(all="ignore"):
         probed = {"the probe of a device": module.differences(arithmetic, torch.device("cpu"))}
         probed["marks of ranks"] = module.mark_differences(arithmetic, torch.device("cpu"))
@@ -199,12 +211,17 @@ def _registers(cubin: bytes) -> int:
     return int(found[1])
 
 
+RUNS: dict[str, Callable[[], dict[str, Any]]] = {
+    "interpret": interpreted,
+    "interpret-lanes": interpreted_lanes,
+    "compile": compiled,
+}
+
 if __name__ == "__main__":
-    if sys.argv[1] == "interpret":
-        os.environ["TRITON_INTERPRET"] = "1"
-        print(json.dumps(interpret()))
-    else:
+    if sys.argv[1] == "compile":
         os.environ.pop("TRITON_INTERPRET", None)
-        with tempfile.TemporaryDirectory() as cache:
-            os.environ["TRITON_CACHE_DIR"] = cache
-            print(json.dumps(compiled()))
+    else:
+        os.environ["TRITON_INTERPRET"] = "1"
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["TRITON_CACHE_DIR"] = cache
+        print(json.dumps(RUNS[sys.argv[1]]()))

@@ -44,8 +44,9 @@ def _run(what: str) -> dict[str, Any]:
 
 @pytest.mark.processes
 @needs_triton
-def test_interpreted_kernels_have_numpys_bits() -> None:
-    differing = {case: found for case, found in _run("interpret").items() if found}
+@pytest.mark.parametrize("run", ["interpret", pytest.param("interpret-lanes", marks=pytest.mark.thorough)])
+def test_interpreted_kernels_have_numpys_bits(run: str) -> None:
+    differing = {case: found for case, found in _run(run).items() if found}
     assert not differing
 
 
