@@ -84,5 +84,5 @@ class ReductionLog(Generic[Entry]):
         return dropped
 
     def keep_only(self, entries: Iterable[Entry]) -> None:
-        """Drop all others."""
+        """Drop all reductions but these."""
         self._entries = deque(entries)
