@@ -109,7 +109,7 @@ class Simulation:
             if self._version >= self._rounds or idle == MAX_IDLE_LOOKS:
                 break
             if not self._events:
-                self._look()
+                self._steer()
                 idle += 1
                 continue
             idle = 0
@@ -196,18 +196,18 @@ class Simulation:
         client.present, client.computing, client.life = False, False, client.life + 1
         client.held.clear()
         client.deep = client.deep_movement = None
-        self._look()
+        self._steer()
 
     def _come(self, number: int) -> None:
         self._clients[number].present = True
-        self._look()
+        self._steer()
         self._all_begin()
 
     # --- rounds ---
 
-    def _look(self) -> None:
+    def _steer(self) -> None:
         present = frozenset(number for number, client in enumerate(self._clients) if client.present)
-        self._steering.look(self._version, present, self._now)
+        self._steering.observe(self._version, present, self._now)
         self._close_if_due()
 
     def _close_if_due(self) -> None:
@@ -250,9 +250,9 @@ class Simulation:
     def _next_round(self) -> None:
         for number in range(len(self._clients)):
             self._contribute(number)
-        self._look()
+        self._steer()
         deadline_s = self._steering.plan.deadline_s
         if deadline_s is not None:
             for factor in (1.0, 1.5, 2.0):
-                self._at(self._now + factor * deadline_s + 1e-9, self._look)
+                self._at(self._now + factor * deadline_s + 1e-9, self._steer)
         self._all_begin()

@@ -42,12 +42,15 @@ LIVENESS_S = Bounds(0.2, 3600)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounds:
-    """When a job's rounds close (docs/slot-machine.md); the same on every rank. The default: synchronous all-reduce."""
+    """When a job's rounds close (docs/slot-machine.md); the same on every rank. The default: synchronous all-reduce.
+
+    `quorum` None: a round waits for all ranks.
+    """
 
     quorum: Annotated[int | None, Bounds(1, MAX_TREE_WORKERS)] = None
-    """K, 1..size: contributions that a round waits for. None: all. May be changed while the job runs."""
+    """K: contributions that a round waits for, at most one per rank. May be changed while the job runs."""
     staleness: Annotated[int, Bounds(0, 1024)] = 0
-    """S, 0..1024: rounds by which the slowest worker may be behind. May be changed while the job runs."""
+    """S: rounds by which the slowest worker may be behind. May be changed while the job runs."""
     max_staleness: Annotated[int | None, Bounds(0, 1024)] = None
     """S_max, the largest S that may be set, S..1024; None: S. Each step costs a ring entry per slot and lane room."""
 

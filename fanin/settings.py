@@ -87,9 +87,13 @@ class Setting:
     @property
     def is_option(self) -> bool:
         """Whether a command line can give it: a text, a number, a flag or a file, not a table of a scenario's file."""
+        return self.text is not None or all(each in (str, int, float, bool, Path, type(None)) for each in self.kinds)
+
+    @property
+    def kinds(self) -> tuple[Any, ...]:
+        """The types that a value may have: several for a union."""
         united = typing.get_origin(self.kind) in (types.UnionType, typing.Union)
-        kinds = typing.get_args(self.kind) if united else (self.kind,)
-        return self.text is not None or all(each in (str, int, float, bool, Path, type(None)) for each in kinds)
+        return typing.get_args(self.kind) if united else (self.kind,)
 
     @property
     def has_default(self) -> bool:

@@ -133,7 +133,7 @@ def _run(
                         _show_line(item, seen, live.console)
                     elif isinstance(item, End):
                         _show_end(item, seen, scenario.workers, live.console)
-                    faults.look(seen.now_s())
+                    faults.run_due(seen.now_s())
                     if item is None:
                         seen.sampled(meters.sample(seen.now_s()))
                         live.update(links_table(seen.now_s(), seen.links), refresh=True)

@@ -41,7 +41,7 @@ class FaultRunner:
             if each.at_s is not None:
                 self._plan(each.at_s, each.text, self._begin(each, each.at_s))
 
-    def look(self, time_s: float) -> None:
+    def run_due(self, time_s: float) -> None:
         """Do what is due at this time, in seconds since the start."""
         if self._at_step:
             steps = steps_in(self._steps)

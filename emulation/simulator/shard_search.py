@@ -157,9 +157,9 @@ class TakesZerosForResults(Survivor):
         self._trust()
         return super().done(ticket)
 
-    def look(self, now: float) -> None:
+    def take_results(self, now: float) -> None:
         self._trust()
-        super().look(now)
+        super().take_results(now)
 
     def _trust(self) -> None:
         for kept in self.kept:

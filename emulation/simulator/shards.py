@@ -431,7 +431,7 @@ class _Rank:
         survivor = self._survivor
         failures = {number: member.failure for number, member in self._at.items() if member.failure is not None}
         survivor.lose(failures, now)
-        survivor.look(now)
+        survivor.take_results(now)
         self._agree(now)
         if survivor.successor is not None:
             self._join(survivor.successor, now)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin.cli.fields import described
 from fanin.cli.numbers import number_of_64_bits
 from fanin.cli.switch import (
+    LivenessTimeout,
     SwitchKeyFile,
     TlsCa,
     TlsCertificate,
@@ -28,6 +31,13 @@ from fanin.schemes import DEFAULT
 
 if TYPE_CHECKING:
     from fanin.switch.controller.data_plane import DataPlane
+
+
+def made() -> Callable[..., None]:
+    """The command's function, with help and bounds of the service's options."""
+    from fanin.switch.service.service import ServiceOptions
+
+    return described(ServiceOptions, "liveness_timeout_s")(controller)
 
 
 def controller(
@@ -60,9 +70,7 @@ def controller(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
-    liveness_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
-    ] = SWITCH_LIVENESS_TIMEOUT_S,
+    liveness_timeout_s: LivenessTimeout = SWITCH_LIVENESS_TIMEOUT_S,
     key_file: SwitchKeyFile = None,
     quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
 ) -> None:
@@ -90,7 +98,7 @@ def controller(
     )
 
     def data(host: str, port: int) -> DataPlane:
-        plane: DataPlane = opening.open_remote(device, artefacts, network, liveness_timeout)
+        plane: DataPlane = opening.open_remote(device, artefacts, network, liveness_timeout_s)
         return plane
 
     options = ServiceOptions(
@@ -99,7 +107,7 @@ def controller(
         memory_bytes=UNLIMITED_BYTES,  # the device says when its registers are used up
         schemes=(DEFAULT,),
         data=data,
-        liveness_timeout_s=liveness_timeout,
+        liveness_timeout_s=liveness_timeout_s,
         operator_key=operator_key(key_file, quiet),
         parent=None if parent is None else SwitchAddress.parse(parent),
         parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,

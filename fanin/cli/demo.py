@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from fanin.cli import extras, output
+from fanin.cli.fields import described
 
 
 class TaskName(str, enum.Enum):
@@ -17,15 +19,20 @@ class TaskName(str, enum.Enum):
     TEXT = "text"
 
 
+def made() -> Callable[..., None]:
+    """The command's function, with help and bounds of its Plan."""
+    from fanin.examples.demo import Plan
+
+    return described(Plan, "workers", "lanes", "task", "epochs", "seed", "backend")(demo)
+
+
 def demo(
-    workers: Annotated[int, typer.Option(help="Worker processes on this machine.")] = 4,
-    lanes: Annotated[int, typer.Option(help="Bits per lane: 32, 16, 8 or 4.")] = 32,
-    task: Annotated[TaskName, typer.Option(help="What to train.")] = TaskName.DIGITS,
-    epochs: Annotated[
-        int | None, typer.Option(help="Passes over the data; default: 12 of digits, 2 of text.", show_default=False)
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the weights and of the order of the samples.")] = 0,
-    backend: Annotated[str, typer.Option(help="torch.distributed backend.")] = "fanin",
+    workers: Annotated[int, typer.Option()] = 4,
+    lanes: Annotated[int, typer.Option()] = 32,
+    task: Annotated[TaskName, typer.Option()] = TaskName.DIGITS,
+    epochs: Annotated[int | None, typer.Option(show_default=False)] = None,
+    seed: Annotated[int, typer.Option()] = 0,
+    backend: Annotated[str, typer.Option()] = "fanin",
     baseline: Annotated[bool, typer.Option(help="Run the same job over gloo as well.")] = True,
     fault: Annotated[
         list[str] | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 import functools
 import inspect
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.models import OptionInfo
 
+from fanin.errors import ConfigurationError
 from fanin.settings import Setting, fields_of, settings_of
 
 
@@ -62,7 +65,7 @@ def _parameter(setting: Setting, text: str, absent: bool) -> inspect.Parameter:
         if isinstance(default, str) and "," in default:
             facts["show_default"] = default.replace(",", ", ")  # lines of help break at spaces alone
     elif setting.bounds is not None:
-        facts |= {"min": setting.bounds.least, "max": setting.bounds.most}
+        facts |= _range(setting)
     if absent:
         facts["show_default"] = str(default) or False
         kind, default = kind | None, None
@@ -72,6 +75,53 @@ def _parameter(setting: Setting, text: str, absent: bool) -> inspect.Parameter:
         default=default if absent or setting.has_default else inspect.Parameter.empty,
         annotation=Annotated[kind, typer.Option(f"--{setting.option}", **facts)],
     )
+
+
+def _range(setting: Setting) -> dict[str, Any]:
+    """Facts of a number's option: help shows its bounds, and the record's own words refuse what is outside them."""
+    assert setting.bounds is not None
+    whole = int in setting.kinds
+
+    def read(given: Any) -> Any:
+        try:
+            value = int(given) if whole else float(given)
+            setting.check(value)
+        except ConfigurationError as error:
+            raise typer.BadParameter(str(error)) from None
+        except ValueError:
+            raise typer.BadParameter(f"{given!r} is no {'whole ' * whole}number") from None
+        return value
+
+    return {"min": setting.bounds.least, "max": setting.bounds.most, "parser": read}
+
+
+def described(kind: type, *fields: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator of a function for typer: its options of these fields' names take help and bounds from the record.
+
+    Help that the function gives such an option is added to the field's, as a command's own default is.
+    """
+    texts = docstrings(kind)
+    settings = {setting.field: setting for setting in settings_of(kind) if setting.field in fields}
+
+    def completed(option: inspect.Parameter) -> inspect.Parameter:
+        if (setting := settings.get(option.name)) is None:
+            return option
+        facts = [copy.copy(each) for each in option.annotation.__metadata__]
+        own = next(each for each in facts if isinstance(each, OptionInfo))
+        further = own.help
+        for name, fact in _range(setting).items() if setting.bounds is not None else ():
+            setattr(own, name, fact)
+        if own.metavar is not None and setting.bounds is not None:  # its column is too narrow for the bounds as well
+            own.min = own.max = None
+            further = " ".join(text for text in (f"{setting.bounds}.".capitalize(), further) if text)
+        own.help = " ".join(text for text in (texts[option.name], further) if text)
+        return option.replace(annotation=Annotated[(option.annotation.__origin__, *facts)])
+
+    def decorated(call: Callable[..., None]) -> Callable[..., None]:
+        shown = inspect.signature(call, eval_str=True)
+        return taking(call, inspect.getdoc(call) or "", [completed(each) for each in shown.parameters.values()])
+
+    return decorated
 
 
 def with_options(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin.cli import later, p4_deploy
 from fanin.cli.epilogs import epilog
 from fanin.cli.numbers import number_of_64_bits
-from fanin.cli.p4_deploy import deploy
 from fanin.cli.p4_serving import until_a_signal
 from fanin.cli.switch import TlsCa, TlsCertificate, TlsKey, load_p4, tls_files, where
 from fanin.errors import ConfigurationError, FaninError
@@ -223,7 +223,7 @@ app.command(epilog=epilog("run"))(run)
 app.command(epilog=epilog("p4 trace"))(trace)
 app.command(epilog=epilog("slots"))(slots)
 app.command(epilog=epilog("vectors"))(vectors)
-app.command(epilog=epilog("deploy"))(deploy)
+later.add(app, "deploy", p4_deploy.deploy.__doc__ or "", p4_deploy.made, epilog("deploy"))
 app.command(epilog=epilog("bmv2"))(bmv2)
 
 

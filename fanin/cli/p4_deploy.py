@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fanin.cli.switch import SwitchKeyFile, load_p4, operator_key, where
+from fanin.cli.fields import described
+from fanin.cli.switch import LivenessTimeout, SwitchKeyFile, load_p4, operator_key, where
 from fanin.errors import ConfigurationError
 from fanin.protocol.control import DEFAULT_PORT
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.schemes import DEFAULT
-from fanin.settings import checked
 
 if TYPE_CHECKING:
     from fanin.switch.controller.data_plane import DataPlane
 
 MAX_DEVICE_PORT = 511
 BFRT_PORT = 50052
+
+
+def made() -> Callable[..., None]:
+    """The command's function, with help and bounds of the service's options."""
+    from fanin.switch.service.service import ServiceOptions
+
+    return described(ServiceOptions, "liveness_timeout_s")(deploy)
 
 
 def deploy(
@@ -47,9 +55,7 @@ def deploy(
     ),
     load: Annotated[bool, typer.Option("--load/--no-load", help="Load the program, or leave what runs.")] = True,
     go: Annotated[bool, typer.Option("--go", help="Do it. Without this, say what would be done.")] = False,
-    liveness_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
-    ] = SWITCH_LIVENESS_TIMEOUT_S,
+    liveness_timeout_s: LivenessTimeout = SWITCH_LIVENESS_TIMEOUT_S,
     key_file: SwitchKeyFile = None,
 ) -> None:
     """Load a compiled program on a Tofino, bring up its ports, and admit jobs to it; a dry run without --go."""
@@ -74,7 +80,7 @@ def deploy(
         ports=() if ports is None else tuple(read_plan(ports)),
         end=opening.endpoint(switch_address, switch_mac),
         flooded=None if flood is None else _numbers(flood),
-        liveness_timeout_s=checked(ServiceOptions, "liveness_timeout_s", liveness_timeout),
+        liveness_timeout_s=liveness_timeout_s,
     )
     deployment.check()
     reached = f"udp://{'SWITCH' if host in ('', '0.0.0.0', '::') else host}:{port}"
@@ -95,7 +101,7 @@ def deploy(
         memory_bytes=UNLIMITED_BYTES,  # the device says when its registers are used up
         schemes=(DEFAULT,),
         data=data,
-        liveness_timeout_s=liveness_timeout,
+        liveness_timeout_s=liveness_timeout_s,
         operator_key=operator_key(key_file, quiet=False),
     )
     service = SwitchService(options)

@@ -15,6 +15,7 @@ import typer
 
 from fanin import plugins
 from fanin.addresses import SwitchAddress, check_brackets
+from fanin.cli.fields import described
 from fanin.cli.metrics import exporter
 from fanin.cli.numbers import number_of_64_bits
 from fanin.errors import ConfigurationError
@@ -48,9 +49,18 @@ SwitchKeyFile = Annotated[
         f"Default: {VARIABLE}, then the user's.",
     ),
 ]
+LivenessTimeout = Annotated[float, typer.Option("--liveness-timeout", metavar="SECONDS")]
 TlsCertificate = Annotated[Path | None, typer.Option(metavar="FILE", help="P4Runtime over TLS: our certificate (PEM).")]
 TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")]
 TlsCa = Annotated[Path | None, typer.Option(metavar="FILE", help="Authority that the other side's must be signed by.")]
+
+
+def made() -> Callable[..., None]:
+    """The command's function, with help and bounds of the service's options."""
+    from fanin.switch.service.service import ServiceOptions
+
+    shared = ("flows", "native", "source_share", "liveness_timeout_s", "shared_memory")
+    return described(ServiceOptions, *shared)(switch)
 
 
 def switch(
@@ -66,11 +76,9 @@ def switch(
     ] = None,
     slots: Annotated[int | None, typer.Option(help="The same, as a number of slots of the longest packet.")] = None,
     flows: Annotated[
-        int | None, typer.Option(help="UDP ports and threads. Default: one per four cores; a leaf's parent's.")
+        int | None, typer.Option(metavar="NUMBER", help="Default: one per four cores; a leaf's parent's.")
     ] = None,
-    native: Annotated[
-        bool | None, typer.Option("--native/--twin", help="The C++ engine or an error, or the Python twin.")
-    ] = None,
+    native: Annotated[bool | None, typer.Option("--native/--twin")] = None,
     data: Annotated[
         str, typer.Option(help=f"What carries data: {' or '.join(SCHEMES)}, or several with commas.")
     ] = DEFAULT,
@@ -82,13 +90,9 @@ def switch(
         typer.Option(metavar="FILE", help="With --curve-keys: public keys of the clients that are let in, one a line."),
     ] = None,
     key_file: SwitchKeyFile = None,
-    source_share: Annotated[
-        float, typer.Option(metavar="FRACTION", help="Of the memory, what jobs of one address may hold together.")
-    ] = DEFAULT_SOURCE_SHARE,
-    liveness_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Silence after which a worker counts as lost.")
-    ] = SWITCH_LIVENESS_TIMEOUT_S,
-    shared_memory: Annotated[bool, typer.Option(help="Offer it to workers on this machine, beside sockets.")] = True,
+    source_share: Annotated[float, typer.Option(metavar="FRACTION")] = DEFAULT_SOURCE_SHARE,
+    liveness_timeout_s: LivenessTimeout = SWITCH_LIVENESS_TIMEOUT_S,
+    shared_memory: Annotated[bool, typer.Option()] = True,
     parent: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Be a leaf of that switch, udp://HOST:PORT."),
@@ -160,12 +164,12 @@ def switch(
         curve_clients=_clients(curve_clients, curve_keys),
         operator_key=operator_key(key_file, quiet),
         source_share=source_share,
-        liveness_timeout_s=liveness_timeout,
+        liveness_timeout_s=liveness_timeout_s,
         parent=root,
         flows=many,
         memory_bytes=memory_of(memory, slots, many),
         parent_curve_key=os.environ.get("FANIN_CURVE_SERVER_KEY") if parent is not None else None,
-        share_memory=shared_memory,
+        shared_memory=shared_memory,
     )
     service = SwitchService(options)
     with contextlib.closing(service), signals(service, embedded=False), contextlib.ExitStack() as stack:

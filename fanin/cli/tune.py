@@ -11,18 +11,19 @@ from typing import Annotated
 import typer
 
 from fanin.cli.asking import ASK_TIMEOUT_S, KeyFile
+from fanin.cli.fields import described
 from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, operator_credentials
 from fanin.options import Options, Rounds, SwitchAddress
 from fanin.protocol import control
-from fanin.settings import checked
 
 
+@described(Rounds, "quorum", "staleness")
 def tune(
     switch: Annotated[str, typer.Argument(help="udp://host:port or zmq://host:port of the switch.")],
     job: Annotated[str, typer.Argument(help="The job's name, as `fanin stats` shows it.")],
-    quorum: Annotated[int | None, typer.Option(help="K: contributions that a round waits for.")] = None,
-    staleness: Annotated[int | None, typer.Option(help="S: rounds that the slowest worker may be behind.")] = None,
+    quorum: Annotated[int | None, typer.Option(show_default=False)] = None,
+    staleness: Annotated[int | None, typer.Option(show_default=False)] = None,
     index: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Which one, where jobs of several owners have that name.")
     ] = None,
@@ -32,8 +33,6 @@ def tune(
     """Change the quorum or the staleness bound of a running job; with neither, show them. Wants the switch's key."""
     from fanin.host.session.control import ask
 
-    checked(Rounds, "quorum", quorum)
-    checked(Rounds, "staleness", staleness)
     options = Options.from_environment(os.environ)
     question = control.Tune(job=job, quorum=quorum, staleness=staleness, index=index)
     address = SwitchAddress.parse(switch)

@@ -47,7 +47,7 @@ class Steering:
         self.roster.handed_in(client, turns, seconds, loss)
         self._arrived.add(client)
 
-    def look(self, round: int, present: frozenset[int], now_s: float) -> bool:
+    def observe(self, round: int, present: frozenset[int], now_s: float) -> bool:
         """Take notice of time, of the open round and of who is present. Whether plan or quorum may have changed."""
         before = self.quorum
         if round != self._round:

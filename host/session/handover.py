@@ -52,7 +52,7 @@ PAUSE_S = 0.1
 """How long nobody is let in after an error: the system has no files left, say, and the next call would fail as well."""
 READ_BYTES = 1 << 20
 
-Look = Callable[[int, float], tuple[bytes, bytes] | None]
+Snapshot = Callable[[int, float], tuple[bytes, bytes] | None]
 """Standing and state once a base is reached; None after so many seconds."""
 
 
@@ -81,13 +81,13 @@ class GiverAddress:
 class Giver:
     """Hands out this worker's state to whoever knows the key, until it is closed."""
 
-    def __init__(self, host: str, look: Look, key: bytes) -> None:
+    def __init__(self, host: str, snapshot: Snapshot, key: bytes) -> None:
         """`host`: name or address of this machine, as the newcomers reach it. Raises OSError when it cannot listen."""
         family, _, _, _, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         self._listener = socket.create_server(where, family=family)
         self.address = GiverAddress(host, self._listener.getsockname()[1])
         self._key = key
-        self._look = look
+        self._snapshot = snapshot
         self._places = threading.Semaphore(MAX_AT_ONCE)
         self._closing = threading.Event()
         threading.Thread(target=self._listen, name="fanin-giver", daemon=True).start()
@@ -123,7 +123,7 @@ class Giver:
                 if not tag_holds(self._key, own + head[:-TAG_BYTES], claimed, reply=False):
                     return
                 connection.settimeout(GIVER_TIMEOUT_S)
-                while (given := self._look(base, ALIVE_INTERVAL_S)) is None:
+                while (given := self._snapshot(base, ALIVE_INTERVAL_S)) is None:
                     if self._closing.is_set():
                         return
                     connection.sendall(LENGTH.pack(0))

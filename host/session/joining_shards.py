@@ -69,7 +69,7 @@ def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | N
     """A session at each; if one cannot be had, none is left open, and none is waited for."""
     useless = threading.Event()
 
-    def look() -> None:
+    def useless_or_interrupted() -> None:
         if useless.is_set():
             raise FaninError(f"{who} has failed to join another of its shards")
         if interrupted is not None:
@@ -79,7 +79,7 @@ def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | N
     with ThreadPoolExecutor(count, "fanin join") as pool:
         joins: list[Future[Session]] = []
         try:
-            joins += (pool.submit(join_one, number, look) for number in range(count))
+            joins += (pool.submit(join_one, number, useless_or_interrupted) for number in range(count))
             first, _ = wait(joins, return_when=FIRST_EXCEPTION)
             return [each.result() for each in joins if each in first]
         except BaseException:  # Ctrl-C, too: what is joined by then is nobody's

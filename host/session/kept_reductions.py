@@ -4,7 +4,7 @@ Rules
 -----
 * The sum goes to memory of our own, and from there to the destination once it is whole. So the input stays as it was
   until the reduction is done here, and the result can be given to ranks that lack it.
-* What is done here is kept until it is known to be done everywhere (finished.py).
+* What is done here is kept until it is known to be done everywhere (reduction_log.py).
 * A rank that hands its result on to the others may be lost meanwhile: then the shards go on without it, and the sum of
   the others' zeros is no result. So it sends a 1 beside every word. Where one is missing, all ranks see that alike, as
   they get the same bits; the reduction is *torn*, and nobody takes it for done or forgets what it has of it.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -22,7 +21,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fanin.host.session.finished import Counted, Ends, FinishedEverywhere
+from fanin.host.session.finished import Counted, Ends
+from fanin.host.session.reduction_log import ReductionLog
 from fanin.numerics.reduction import Element, Reduction
 
 Words = npt.NDArray[np.int32]
@@ -77,6 +77,11 @@ class KeptReduction:
         """Whether it was dealt out and every shard has summed its part."""
         return bool(self.parts) and all(session.done(ticket) for session, ticket in self.parts)
 
+    @property
+    def may_go(self) -> bool:
+        """Whether it is done, also for the ranks that it is handed on to."""
+        return self.is_done and self.handed is None and not self.torn
+
     def summed(self) -> Reduction:
         """The reduction to deal out, first or again: from the original input into our own memory."""
         given = self.given
@@ -118,22 +123,20 @@ class KeptReductions:
     """The kept reductions of one rank, in the order of their tickets."""
 
     def __init__(self) -> None:
-        self._kept: deque[KeptReduction] = deque()
+        self._log: ReductionLog[KeptReduction] = ReductionLog()
         self._by_ticket: dict[int, KeptReduction] = {}
         self.restart(())
 
     def restart(self, sessions: Sequence[Summing]) -> None:
         """From here on parts go to these sessions."""
         self._sessions = sessions
-        self._finished = FinishedEverywhere(sessions)
-        self._coming: deque[KeptReduction] = deque()
-        """Dealt out, and not counted there."""
+        self._log.restart(sessions)
 
     def __iter__(self) -> Iterator[KeptReduction]:
-        return iter(self._kept)
+        return iter(self._log)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._log)
 
     def get(self, ticket: int) -> KeptReduction | None:
         """One that is not forgotten."""
@@ -141,7 +144,7 @@ class KeptReductions:
 
     def append(self, kept: KeptReduction) -> None:
         """Append a new reduction."""
-        self._kept.append(kept)
+        self._log.append(kept)
         self._by_ticket[kept.ticket] = kept
 
     def dealt(self, kept: KeptReduction, parts: Sequence[tuple[int, int, Reduction]]) -> None:
@@ -149,36 +152,28 @@ class KeptReductions:
         kept.parts = tuple((self._sessions[number], ticket) for number, ticket, _ in parts)
         whole = parts[0][2]
         counts = ((number, part.count) for number, _, part in parts)
-        kept.ends = self._finished.dealt(counts, whole.element, whole.lanes, whole.operator)
-        self._coming.append(kept)
+        self._log.dealt(kept, counts, whole.element, whole.lanes, whole.operator)
 
     def forget(self) -> None:
         """Finish what has come, whether or not anybody waits for it, and drop what is done everywhere."""
-        while self._coming and self._coming[0].has_come:
-            kept = self._coming.popleft()
-            self._finished.come(kept.ends)
+        for kept in self._log.take_come():
             kept.finish()
-        while self._kept and (oldest := self._kept[0]).is_done and self._finished.knows(oldest.ends):
-            if oldest.handed is not None or oldest.torn:
-                return
-            self._drop_oldest()
+        for kept in self._log.forget():
+            del self._by_ticket[kept.ticket]
 
     @property
     def handing(self) -> bool:
         """Whether any result is still on its way that a rank hands on."""
-        return any(kept.handed is not None for kept in self._kept)
+        return any(kept.handed is not None for kept in self)
 
     @property
     def torn(self) -> bool:
         """Whether a rank whose result was handed on was lost on the way."""
-        return any(kept.torn for kept in self._kept)
+        return any(kept.torn for kept in self)
 
     def keep_only(self, tickets: Collection[int]) -> None:
         """Drop all others, which all ranks have done; nothing that comes from where these were dealt out counts."""
-        self._kept = deque(kept for kept in self._kept if kept.ticket in tickets)
-        for kept in self._kept:
+        self._log.keep_only([kept for kept in self if kept.ticket in tickets])
+        for kept in self:
             kept.parts, kept.ends, kept.handed, kept.torn = (), {}, None, False
-        self._by_ticket = {kept.ticket: kept for kept in self._kept}
-
-    def _drop_oldest(self) -> None:
-        del self._by_ticket[self._kept.popleft().ticket]
+        self._by_ticket = {kept.ticket: kept for kept in self}

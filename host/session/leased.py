@@ -127,7 +127,7 @@ class LeasedSession:
         """`join` becomes a member of the job of that name; it calls what it is given now and then, which raises when
         it is to end. `who`: where, and as which rank.
 
-        With a `ballot` the lease is given back after `idle_s` seconds without a reduction, as `look` is called.
+        With a `ballot`, `return_if_idle` gives the lease back after `idle_s` seconds without a reduction.
         `elsewhere`: a failure that others have noticed of this group's ranks, asked while there is no lease.
         """
         self._who = who
@@ -353,7 +353,7 @@ class LeasedSession:
         # These lead back to who holds this: descriptors must not wait for the collector of cycles.
         self._join, self._elsewhere = _join_no_more, _nothing
 
-    def look(self) -> None:
+    def return_if_idle(self) -> None:
         """Give the lease back if it is time to, or has been decided; called now and then, by one thread. Never waits.
 
         The ballot is asked in a thread of its own.

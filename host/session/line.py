@@ -12,7 +12,7 @@ Rules
   show nothing from there on, until there is a connection again: whether the switch lives is for the data path to find
   out.
 * When something accepts, or nothing answers, that is for the data path, too.
-* No look waits: a thread that submits a reduction looks as well.
+* No poll waits: a thread that submits a reduction polls as well.
 * A forked child has a copy of the connection, which is closed there (host/transports/forking.py).
 """
 
@@ -47,7 +47,7 @@ log = logging.getLogger("fanin")
 
 
 class Line:
-    """Owns the client. Any thread may look."""
+    """Owns the client. Any thread may poll it."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class Line:
         self.is_refused_by_others = False
         """Whether connections are refused though the switch lives: its data comes."""
         self._closed = False
-        self.look()
+        self.poll()
 
     @property
     def suspects(self) -> bool:
         """Whether it should be looked at soon again."""
         return self._ended_s is not None and self._serves_data and not self.is_refused_by_others
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Whether the switch is gone, as far as can be seen from here. Does not wait."""
         now = time.monotonic()
         if now < self._next_look_s or not self._looking.acquire(blocking=False):

@@ -333,7 +333,7 @@ class Session:
         if self._failure is None and not self._closed:
             if self._engine.failed:
                 self._find_failure()
-            elif self._line is not None and self._line.look():
+            elif self._line is not None and self._line.poll():
                 self._switch_is_gone()
         return self._failure
 

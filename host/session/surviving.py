@@ -132,10 +132,10 @@ class SurvivingSession(ShardedSession):
         if self.inherited:
             return self._sessions[0].failure
         if self._survivor.state is Life.WHOLE:
-            self._look()
+            self._take_failures()
         return self._survivor.failure
 
-    def _look(self) -> None:
+    def _take_failures(self) -> None:
         """Whether sessions have failed meanwhile."""
         sessions = self._at
         failures = {number: failure for number, each in sessions.items() if (failure := each.failure) is not None}
@@ -143,7 +143,7 @@ class SurvivingSession(ShardedSession):
             with self._lock:
                 if sessions is self._at:
                     self._survivor.lose(failures, time.monotonic())
-                    self._survivor.look(time.monotonic())
+                    self._survivor.take_results(time.monotonic())
                     self._follow()
 
     def _follow(self) -> None:
@@ -172,7 +172,7 @@ class SurvivingSession(ShardedSession):
         joining: threading.Thread | None = None
         try:
             while self._dealing():
-                self._look()
+                self._take_failures()
                 with self._lock:
                     survivor, now = self._survivor, time.monotonic()
                     if (agreement := survivor.agreement) is not None:

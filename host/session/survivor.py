@@ -126,7 +126,7 @@ class Survivor:
         self.dealt_anew = 0
         """How often the ranks have gone on as another job."""
         self.handing = False
-        """Whether results that single ranks have are on their way to all: then `look` is to be called."""
+        """Whether results that single ranks have are on their way to all: then `take_results` is to be called."""
         self.agreement: Agreement | None = None
         self.successor: Successor | None = None
         """While it is to be joined."""
@@ -188,7 +188,7 @@ class Survivor:
             kept.finish()
         return kept.is_done
 
-    def look(self, now: float) -> None:
+    def take_results(self, now: float) -> None:
         """See what has come, also where nobody waits for it: is it what the rank has that handed it on?"""
         if self.state is Life.WHOLE and self.handing:
             self.kept.forget()

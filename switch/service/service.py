@@ -81,9 +81,9 @@ class ServiceOptions:
     memory_bytes: int
     """Aggregation memory in all."""
     flows: Annotated[int, Bounds(1, MAX_FLOWS)] = 1
-    """UDP ports and threads; the first has the port above, the others those after it."""
+    """UDP ports, one after another, and threads."""
     native: bool | None = None
-    """True: the native engine or an error; False: the twin; None: native where it is built."""
+    """The C++ engine or an error, or the Python twin. Default: C++ where it is built."""
     schemes: tuple[Scheme, ...] = (DEFAULT,)
     """Schemes of the data; each opens ports, so only requested ones are open."""
     curve: CurveKeys | None = None
@@ -94,17 +94,18 @@ class ServiceOptions:
     job_keys: tuple[bytes, ...] | None = None
     """The keys that jobs may have, at a switch that serves only those. None: any."""
     source_share: Annotated[float, Bounds(0, 1)] = 1.0
-    """Share of the memory that jobs opened from one address may hold together, above 0."""
+    """Share of the memory that jobs of one address may hold together, above 0."""
     parent: SwitchAddress | None = None
     """The switch that this one is a leaf of."""
     parent_curve_key: str | None = None
     """The parent's public key in Z85, if it encrypts control."""
     liveness_timeout_s: Annotated[float, LIVENESS_S] = SWITCH_LIVENESS_TIMEOUT_S
+    """Silence after which a worker counts as lost."""
     data: Callable[[str, int], DataPlane] | None = None
     """Opens the data plane for `schemes`, which is then one, at a host and port: a programmable switch. None: the
     software switch."""
-    share_memory: bool = True
-    """False: workers on this machine use sockets as well, as over emulated links they must."""
+    shared_memory: bool = True
+    """Offer shared memory to workers on this machine, beside sockets."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -409,7 +410,7 @@ class SwitchService:
             native=options.native,
             curve_secret_key=None if curve is None else curve.secret,
             curve_clients=options.curve_clients,
-            share_memory=options.share_memory,
+            share_memory=options.shared_memory,
             liveness_timeout_s=options.liveness_timeout_s,
         )
 

@@ -183,7 +183,7 @@ class ACluster:
         """Everybody looks, and looks again when idle_s have passed."""
         for _ in range(times):
             for rank in self.ranks:
-                rank.look()
+                rank.return_if_idle()
             self.settle()
             self.now += IDLE_S
 
@@ -243,9 +243,9 @@ def test_a_rank_that_goes_on_keeps_the_lease_for_all() -> None:
     cluster.submit(5)
     cluster.settle()
     first, second = cluster.ranks
-    first.look()
+    first.return_if_idle()
     cluster.now += IDLE_S
-    first.look()
+    first.return_if_idle()
     cluster.settle()
     assert first._state is Life.IDLE
     assert second.submit(reduction(6)) == 2  # has not said that it was idle, so it asks nobody
@@ -271,7 +271,7 @@ def test_a_sum_that_comes_while_a_rank_finds_that_all_is_done_keeps_it_from_bein
     (rank,) = cluster.ranks
     cluster.submit(5)
     cluster.settle()
-    rank.look()
+    rank.return_if_idle()
     cluster.now += IDLE_S
     session = cluster.sessions[0][0]
     done = session.done
@@ -282,7 +282,7 @@ def test_a_sum_that_comes_while_a_rank_finds_that_all_is_done_keeps_it_from_bein
         return done(ticket)
 
     session.done = submitting  # type: ignore[method-assign]
-    rank.look()
+    rank.return_if_idle()
     cluster.settle()
     assert rank._state is Life.LEASED
     assert not cluster.ballot.numbers
@@ -336,21 +336,21 @@ def test_a_rank_that_is_lost_while_all_are_idle_is_told_from_one_that_left_in_or
     cluster.settle()
     first, second, third = cluster.ranks
     for rank in (first, second):
-        rank.look()
+        rank.return_if_idle()
     cluster.now += IDLE_S
     for rank in (first, second):
-        rank.look()
+        rank.return_if_idle()
     cluster.settle()
     cluster.sessions[0][0].lost = LOST
     assert first.failure is LOST
-    third.look()
+    third.return_if_idle()
     cluster.now += IDLE_S
-    third.look()
+    third.return_if_idle()
     cluster.settle()  # the last one: it is decided, and this one leaves
     assert third._state is Life.ABSENT
     assert isinstance(cluster.sessions[1][0].failure, WorkerLostError)
     assert second.failure is None
-    second.look()
+    second.return_if_idle()
     cluster.settle()
     assert second._state is Life.ABSENT
 
@@ -368,9 +368,9 @@ def test_a_rank_that_cannot_ask_fails_instead_of_guessing(error: Exception) -> N
     cluster = ACluster(2)
     cluster.submit(5)
     cluster.settle()
-    cluster.ranks[0].look()
+    cluster.ranks[0].return_if_idle()
     cluster.now += IDLE_S
-    cluster.ranks[0].look()
+    cluster.ranks[0].return_if_idle()
     cluster.settle()
     cluster.ballot.broken = error
     ticket = cluster.ranks[0].submit(reduction(6))
@@ -388,12 +388,12 @@ def test_an_idle_rank_whose_thread_raises_has_failed(idle: bool) -> None:
     cluster.submit(5)
     cluster.settle()
     for _ in range(2 if idle else 1):
-        rank.look()
+        rank.return_if_idle()
         cluster.settle()
         cluster.now += IDLE_S
     assert rank._state is (Life.IDLE if idle else Life.LEASED)
     cluster.ballot.broken = ValueError("a bug")
-    rank.look()
+    rank.return_if_idle()
     cluster.settle()
     with pytest.raises(FaninError, match=r"fanin-idle of rank 0 in job 'job': .*a bug"):
         rank.submit(reduction(6))
@@ -441,7 +441,7 @@ class Schedule:
             self._submit(rank)
         self.cluster.settle()
         for session in self.cluster.ranks:
-            session.look()
+            session.return_if_idle()
 
     def _pause(self) -> None:
         if self._depth < self._deepest:
@@ -472,7 +472,7 @@ class Schedule:
     def _look(self, rank: int) -> None:
         self._looks[rank] -= 1
         self.cluster.now += IDLE_S
-        self.cluster.ranks[rank].look()
+        self.cluster.ranks[rank].return_if_idle()
         assert self.cluster.ranks[rank].failure is None
 
     def run(self) -> int:

@@ -38,16 +38,16 @@ def steering(policy: FederatedPolicy) -> Steering:
 
 def test_a_deadline_closes_the_round_with_what_has_come() -> None:
     steers = steering(Half())
-    assert (steers.quorum, steers.look(0, EVERYONE, 20.0)) == (2, False), "nothing has come"
+    assert (steers.quorum, steers.observe(0, EVERYONE, 20.0)) == (2, False), "nothing has come"
     steers.handed_in(0, 1, 2.0, None)
-    assert (steers.look(0, EVERYONE, 20.0), steers.quorum) == (True, 1)
-    assert (steers.look(1, EVERYONE, 21.0), steers.quorum) == (True, 2)
+    assert (steers.observe(0, EVERYONE, 20.0), steers.quorum) == (True, 1)
+    assert (steers.observe(1, EVERYONE, 21.0), steers.quorum) == (True, 2)
 
 
 def test_a_selected_client_without_a_delta_has_missed_the_round() -> None:
     steers = steering(Half())
     steers.handed_in(0, 1, 2.0, None)
-    steers.look(1, EVERYONE, 3.0)
+    steers.observe(1, EVERYONE, 3.0)
     records = steers.roster.view(EVERYONE, round=1, rounds=10, now_s=3.0).clients
     assert [record.missed for record in records] == [(), (0,), (), ()]
     steers.handed_in(1, 1, 5.0, 0.5)
@@ -58,17 +58,17 @@ def test_a_round_that_has_every_delta_it_can_get_does_not_wait_for_more() -> Non
     steers = steering(Half())
     for client in (0, 1):
         steers.handed_in(client, 1, 1.0, None)
-    looks = [steers.look(0, EVERYONE, 2.0) for _ in range(IDLE_LOOKS)]
+    looks = [steers.observe(0, EVERYONE, 2.0) for _ in range(IDLE_LOOKS)]
     assert looks == [False] * (IDLE_LOOKS - 1) + [True]
     assert steers.quorum == 1, "one of the two deltas may be in the round before"
 
 
 def test_who_goes_is_not_waited_for_and_who_comes_is_planned_with() -> None:
     steers = steering(FedAvg())
-    assert steers.look(0, EVERYONE - {3}, 1.0)
+    assert steers.observe(0, EVERYONE - {3}, 1.0)
     assert steers.quorum == 3
     steers.roster.enroll(9, 7)
-    assert steers.look(0, EVERYONE | {9}, 2.0)
+    assert steers.observe(0, EVERYONE | {9}, 2.0)
     assert steers.quorum == 5
 
 

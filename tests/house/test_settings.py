@@ -106,6 +106,32 @@ def test_a_command_refuses_what_its_record_refuses_with_the_same_numbers(
         assert str(refused.value).partition("; ")[2] in said
 
 
+@pytest.mark.parametrize(
+    ("command", "kind", "options"),
+    [
+        ("demo", demo.Plan, "--workers --lanes --task --epochs --seed --backend"),
+        ("tune", Rounds, "--quorum --staleness"),
+        ("switch", ServiceOptions, "--flows --native --source-share --liveness-timeout --shared-memory"),
+        ("controller", ServiceOptions, "--liveness-timeout"),
+        ("p4 deploy", ServiceOptions, "--liveness-timeout"),
+    ],
+)
+def test_help_and_bounds_of_a_command_are_those_of_its_record(command: str, kind: type, options: str) -> None:
+    found: Any = typer.main.get_command(app)
+    for word in command.split():
+        found = found.commands[word]
+    by_option = {each.opts[0]: each for each in found.params}
+    for setting in settings_of(kind):
+        option = f"--{setting.field.removesuffix('_s').replace('_', '-')}"
+        if option not in options.split():
+            continue
+        shown = by_option[option]
+        assert shown.help.startswith(docstrings(kind)[setting.field])
+        if setting.bounds is not None:
+            in_words = str(setting.bounds) in shown.help.lower()
+            assert in_words or (shown.min, shown.max) == (setting.bounds.least, setting.bounds.most)
+
+
 def test_a_record_passes_through_a_command_line() -> None:
     plan = Plan(workers=8, sizes=(4, 8), lanes=("8/8", 16), which=("reduce",), rate_bit_s=None, rates=(1e9, 2.5e6))
     words = words_of(plan)

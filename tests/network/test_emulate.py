@@ -35,12 +35,12 @@ class FromTheFirstSum(FaultRunner):
 
     _first_s: float | None = None
 
-    def look(self, time_s: float) -> None:
+    def run_due(self, time_s: float) -> None:
         """See the base class."""
         if self._first_s is None and steps_in(self._steps):
             self._first_s = time_s
         if self._first_s is not None:
-            super().look(time_s - self._first_s)
+            super().run_due(time_s - self._first_s)
 
 
 @pytest.fixture(autouse=True)

@@ -183,7 +183,7 @@ class Member:
                 world.notices[self.id] = notice_of(to_text(self.own))
                 self.posted = True
             self.pulse.hear(world.now_s, {each: world.members[each].beats for each in world.notices})
-            decision = self.agreement.look(world.now_s, world.record, world.notices)
+            decision = self.agreement.decide(world.now_s, world.record, world.notices)
             if isinstance(decision, Adopt):
                 self.adopt(decision.record)
                 return

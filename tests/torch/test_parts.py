@@ -120,7 +120,7 @@ def test_a_group_whose_turn_raises_has_another_and_the_others_have_theirs(caplog
     watch = Watch()
     watch._watched = {cast("Any", each): (each.called, each.called) for each in (well, failed, last)}
     for _ in range(4):
-        assert watch._look()
+        assert watch._call_back()
     assert (well.calls, failed.calls, last.calls) == (4, 2, 1)
     left: list[object] = list(watch._watched)
     assert left == [well]

@@ -135,7 +135,7 @@ class DeviceParts:
             ballot=None if side is None else StoreBallot(side, name, self._size),
             idle_s=options.idle_return_s,
         )
-        WATCH.add(self._codes, failed, self._codes.look)
+        WATCH.add(self._codes, failed, self._codes.return_if_idle)
         return self._codes
 
     def close(self, timeout_s: float) -> None:

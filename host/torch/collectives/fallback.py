@@ -6,7 +6,7 @@ Rules
   lack them. One that nobody has finished is reduced anew, over gloo, from the inputs, which all ranks still have.
 * So until a reduction is known to be finished everywhere, its input is left alone (the switch's result goes to memory
   of our own and is copied out by `wait`) and its result is kept.
-* When that is known, host/session/finished.py says.
+* When that is known, host/session/finished.py says; host/session/reduction_log.py keeps them until then.
 * Ranks agree over a gloo group of its own, so that nothing the program does on the inner group comes in between:
   first unfinished and last finished reduction, then which rank has which in between. A thread of ours does it, so that
   a rank that computes, or waits for something else, takes part.
@@ -29,7 +29,6 @@ import logging
 import threading
 import time
 import warnings
-from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -39,7 +38,9 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
-from fanin.host.session.finished import Ends, FinishedEverywhere
+from fanin.host.session.finished import Ends
+from fanin.host.session.interface import AnySession
+from fanin.host.session.reduction_log import ReductionLog
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.gloo.gloo_devices import DEVICES
@@ -83,12 +84,20 @@ class LoggedReduction:
     """Ends of the parts that the session dealt out."""
     ticket: int = 0
     """The session's; 0 when it never went there."""
+    session: AnySession | None = None
+    may_go: bool = False
+    """Whether it was seen to be finished here, as were all before it."""
     over_gloo: c10d.Work | None = None
     settle: Once | None = None
     """Turns what gloo brought into the result."""
     error: FaninError | None = None
     issued: threading.Event = field(default_factory=threading.Event)
     """Set when `over_gloo` or `error` is, or nothing more is needed."""
+
+    @property
+    def has_come(self) -> bool:
+        """Whether the session has finished it here."""
+        return bool(self.ticket) and self.session is not None and self.session.done(self.ticket)
 
 
 class FallbackWork(FaninWork):
@@ -125,10 +134,8 @@ class Fallback:
         self._timeout_s = timeout.total_seconds()
         self._failures = failures
         self._completion = completion
-        self._log: deque[LoggedReduction] = deque()
+        self._log: ReductionLog[LoggedReduction] = ReductionLog()
         self._next_index = 0
-        self._finished = 0
-        """Operations 0.._finished - 1 are finished here."""
         self._state = State.GLOO
         self._broken: FaninError | None = None
         self._lock = threading.Lock()
@@ -154,7 +161,7 @@ class Fallback:
     def attach(self, switch: SwitchReducer) -> None:
         """Every rank has joined: start on the switch."""
         self._switch = switch
-        self._everywhere = FinishedEverywhere(switch.session.sessions)
+        self._log.restart(switch.session.sessions)
         self._state = State.LIVE
 
     def survives(self, failure: FaninError) -> bool:
@@ -164,7 +171,7 @@ class Fallback:
     def close(self) -> None:
         """Forget all kept reductions."""
         with self._lock:
-            self._log.clear()
+            self._log.keep_only(())
 
     # --- one reduction ---
 
@@ -179,8 +186,10 @@ class Fallback:
             self._next_index += 1
             if self._state is State.LIVE:
                 self._submit(operation, call)
-                self._forget()
                 self._log.append(operation)
+                for come in self._log.take_come():
+                    come.may_go = True
+                self._log.forget()
             elif self._state is State.AGREEING:
                 self._log.append(operation)
             elif self._state is State.GLOO:
@@ -196,30 +205,17 @@ class Fallback:
         assert call.lanes is not None, "the route has decided"
         whole = call.but(source=operation.source, kept=operation.result, keep_first=0, finish=None, outputs=())
         try:
-            operation.ticket = self._switch.hand_over(whole)
+            operation.ticket, operation.session = self._switch.hand_over(whole), self._switch.session
         except FaninError as error:
             if not self.survives(self._switch.session.failure or error):
                 raise
             return
         counts = self._switch.session.counts_at(operation.ticket, call.source.numel(), call.element, call.lanes)
-        operation.ends = self._everywhere.dealt(counts, call.element, call.lanes, call.operator)
-
-    def _forget(self) -> None:
-        """Drop from the log what is finished everywhere (called with the lock held, in state LIVE)."""
-        assert self._switch is not None
-        for operation in self._log:
-            if operation.index < self._finished:
-                continue
-            if not self._finished_here(operation):
-                break
-            self._finished = operation.index + 1
-            self._everywhere.come(operation.ends)
-        while self._log and (oldest := self._log[0]).index < self._finished and self._everywhere.knows(oldest.ends):
-            self._log.popleft()
+        self._log.dealt(operation, counts, call.element, call.lanes, call.operator)
 
     def transported(self, operation: LoggedReduction) -> bool:
         """Whether `wait` would not block."""
-        if operation.ticket and self._switch is not None and self._switch.session.done(operation.ticket):
+        if operation.has_come:
             return True
         if not operation.issued.is_set():
             return False
@@ -231,9 +227,9 @@ class Fallback:
         name = call.collective if call is not None else "all_reduce"
         deadline = time.monotonic() + timeout_s
         try:
-            if operation.ticket and self._switch is not None:
+            if operation.session is not None:
                 try:
-                    self._switch.session.wait(operation.ticket, timeout_s)
+                    operation.session.wait(operation.ticket, timeout_s)
                     return
                 except FaninError as error:
                     if interrupts(error) or isinstance(error, CollectiveTimeoutError) or not self.survives(error):
@@ -275,7 +271,7 @@ class Fallback:
             log = list(self._log)
         warn_once(f"the switch at {self._switch.session.address} is lost", f"rank {self._rank}: {failure}")
         try:
-            finished = {operation.index for operation in log if self._finished_here(operation)}
+            finished = {operation.index for operation in log if operation.has_come}
             first, have = self._agree(log, finished)
             self._go_on(first, have)
         except Exception as error:
@@ -292,12 +288,8 @@ class Fallback:
                     self._broadcast(operation, holders[0])
                 else:
                     self._reduce_over_gloo(operation)
-            self._log.clear()
+            self._log.keep_only(())
             self._state = State.GLOO
-
-    def _finished_here(self, operation: LoggedReduction) -> bool:
-        assert self._switch is not None
-        return bool(operation.ticket) and self._switch.session.done(operation.ticket)
 
     def _agree(self, log: list[LoggedReduction], finished: set[int]) -> tuple[int, dict[int, list[int]]]:
         """The first operation that somebody has not finished, and for those after it who has finished them."""
@@ -360,7 +352,7 @@ class Fallback:
                 if not operation.issued.is_set():  # what gloo has got, it ends
                     operation.error = error
                     operation.issued.set()
-            self._log.clear()
+            self._log.keep_only(())
 
 
 _WARNED: set[str] = set()

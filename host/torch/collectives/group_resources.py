@@ -234,7 +234,7 @@ class GroupResources:
     def _watch(self) -> None:
         """From here on the session's failure reaches whatever waits for gloo."""
         if isinstance(self.session, LeasedSession):
-            WATCH.add(self.session, self._failed, self.session.look)
+            WATCH.add(self.session, self._failed, self.session.return_if_idle)
         elif self.session is not None:
             WATCH.add(self.session, self._failed)
 
@@ -287,7 +287,7 @@ class GroupResources:
     def _join_met(self, store: c10d.Store, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
         versions = Versions(store, self.rank)
 
-        def look() -> None:
+        def judge() -> None:
             interrupted()
             raise_if_refused(store, meeting, self.rank, self.size)
             raise_if_unlike(store, meeting, self.rank, self.size, versions)
@@ -297,13 +297,13 @@ class GroupResources:
             if self.rank == 0:
                 wait_until_heard(store, meeting, self.size)
 
-        return self._joined(meeting, look, tell)
+        return self._joined(meeting, judge, tell)
 
     def _join_beside(self, side: SideStore, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
         """The same later, in a thread of its own. The process that serves the store, which need not be a member, may
         have left: then ranks do without what others may tell there, as gloo does."""
 
-        def look() -> None:
+        def judge() -> None:
             interrupted()
             with contextlib.suppress(StoreSilentError):
                 if (refusal := side.ask(lambda store: refusal_of_another(store, meeting, self.rank))) is not None:
@@ -313,13 +313,13 @@ class GroupResources:
             with contextlib.suppress(StoreSilentError):
                 side.ask(lambda store: tell_refusal(store, meeting, self.rank, error))
 
-        return self._joined(meeting, look, tell)
+        return self._joined(meeting, judge, tell)
 
     def _joined(
-        self, meeting: Meeting, look: Callable[[], None], tell: Callable[[SwitchUnreachableError], None]
+        self, meeting: Meeting, judge: Callable[[], None], tell: Callable[[SwitchUnreachableError], None]
     ) -> JoinedSession:
         try:
-            session = self._join_meeting(meeting, look, self.options)
+            session = self._join_meeting(meeting, judge, self.options)
         except SwitchUnreachableError as error:
             tell(error)
             raise

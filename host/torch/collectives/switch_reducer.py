@@ -107,7 +107,7 @@ class SwitchReducer:
         except Exception as error:
             self._failures.raise_explained(error, call.collective, call.timeout_s)
         if ticket and self.session.spoiled:
-            self._failures.nonfinite.look(self.session, ticket, call.collective)
+            self._failures.nonfinite.report_if_spoiled(self.session, ticket, call.collective)
         return self._done
 
     def drain(self) -> None:

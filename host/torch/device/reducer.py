@@ -187,10 +187,11 @@ class DeviceReducer:
         return line
 
     def _exchange(self, call: Call, plan: Plan | None, line: lines.Line, job: Job) -> Exchange:
-        if call.together:
-            made = self._several([call, *call.together], line, job)
+        if plan is None and not call.together:
+            made = self._raw(call, line, job.sight)
         else:
-            made = self._raw(call, line, job.sight) if plan is None else self._coded(call, plan, line, job)
+            plans = [each for each in (plan, *map(self._plan, call.together)) if each is not None]
+            made = self._coded([call, *call.together], plans, line, job)
         made.over = job.host.end
         return made
 
@@ -214,32 +215,41 @@ class DeviceReducer:
 
     # --- codes and words ---
 
-    def _coded(self, call: Call, plan: Plan, line: lines.Line, job: Job) -> Exchange:
+    def _coded(self, calls: list[Call], plans: list[Plan], line: lines.Line, job: Job) -> Exchange:
+        """One call, or several averages in place that travel as one (together.py)."""
         arithmetic = self._means.arithmetic
         assert arithmetic is not None
         assert self._codes is not None
-        x = call.source.detach().reshape(-1)
-        residual = None if call.residual is None else call.residual.detach().reshape(-1)
-        count = x.numel()
-        every, codes = self._code_buffer(line, plan.blocks(count), job.sight)
-        words = line.device.allocate(line.leaving, plan.words(count) * lines.WORD_BYTES).view(torch.int32)
-        job.held = [call, codes]  # the decoding stream reads the codes, which belong to the other one
-        tag = tag_of_all([call], [plan])
+        every = Together(calls, plans)
+        marked, codes = self._code_buffer(line, every.codes, job.sight)
+        words = line.device.allocate(line.leaving, every.words * lines.WORD_BYTES).view(torch.int32)
+        job.held = [calls, codes]  # the decoding stream reads the codes, which belong to the other one
+        tag = tag_of_all(calls, plans)
+        flat = [(part, part.source, part.residual) for part in every.parts]  # views, or copies made on this stream
 
         def measure() -> None:
-            arithmetic.codes(plan, x, None if call.adds else residual, codes)
-            self._mark_codes(every, codes)
+            if every.has_gaps:
+                codes.zero_()
+                words.zero_()
+            for part, source, residual in flat:
+                arithmetic.codes(part.plan, source, None if part.call.adds else residual, part.codes(codes))
+            self._mark_codes(marked, codes)
 
         def encode() -> None:
-            arithmetic.quantize(plan, x, residual, codes, words, adds=call.adds)
+            for part, source, residual in flat:
+                own, adds = part.words(words), part.call.adds
+                arithmetic.quantize(part.plan, source, residual, part.codes(codes), own, adds=adds)
 
-        finish: list[Callable[[], object]] = [] if call.finish is None else [call.finish]
-        look = self._looking(job.sight, [Blocks(0, 0, count, plan.block_elements)])
+        if len(calls) > 1:
+            pieces = self._several_pieces(every, line, codes, words, tag)
+        else:
+            pieces = self._word_pieces(calls[0], plans[0], line, codes, words, tag)
+        look = self._looking(job.sight, every.blocks)
         return Exchange(
-            coding=Coding(measure=measure, pieces=code_pieces(every, self._codes, tag, look), encode=encode),
-            pieces=self._word_pieces(call, plan, line, codes, words, tag),
-            timeout_s=call.timeout_s,
-            finish=finish,
+            coding=Coding(measure=measure, pieces=code_pieces(marked, self._codes, tag, look), encode=encode),
+            pieces=pieces,
+            timeout_s=calls[0].timeout_s,
+            finish=[call.finish for call in calls if call.finish is not None],
         )
 
     def _word_pieces(
@@ -289,41 +299,6 @@ class DeviceReducer:
                 arithmetic.dequantize(plan, words.view(torch.int32), codes, out, skip=skip, failed=line.failed)
 
         return decode
-
-    # --- several averages as one ---
-
-    def _several(self, calls: list[Call], line: lines.Line, job: Job) -> Exchange:
-        arithmetic = self._means.arithmetic
-        plans = [plan for call in calls if (plan := self._plan(call)) is not None]
-        assert arithmetic is not None
-        assert self._codes is not None
-        every = Together(calls, plans)
-        coded, codes = self._code_buffer(line, every.codes, job.sight)
-        words = line.device.allocate(line.leaving, every.words * lines.WORD_BYTES).view(torch.int32)
-        job.held = [calls, codes]
-        tag = tag_of_all(calls, plans)
-
-        def measure() -> None:
-            if every.has_gaps:
-                codes.zero_()
-                words.zero_()
-            for part in every.parts:
-                owed = None if part.call.adds else part.call.residual
-                arithmetic.codes(part.plan, part.call.source, owed, part.codes(codes))
-            self._mark_codes(coded, codes)
-
-        def encode() -> None:
-            for part in every.parts:
-                call, own = part.call, part.words(words)
-                arithmetic.quantize(part.plan, call.source, call.residual, part.codes(codes), own, adds=call.adds)
-
-        look = self._looking(job.sight, every.blocks)
-        return Exchange(
-            coding=Coding(measure=measure, pieces=code_pieces(coded, self._codes, tag, look), encode=encode),
-            pieces=self._several_pieces(every, line, codes, words, tag),
-            timeout_s=calls[0].timeout_s,
-            finish=[call.finish for call in calls if call.finish is not None],
-        )
 
     def _several_pieces(
         self, every: Together, line: lines.Line, codes: torch.Tensor, words: torch.Tensor, tag: int

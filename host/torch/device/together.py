@@ -47,6 +47,16 @@ class Part:
         """Number of elements of the tensor."""
         return self.call.source.numel()
 
+    @property
+    def source(self) -> torch.Tensor:
+        """The elements to be summed, flat."""
+        return self.call.source.detach().reshape(-1)
+
+    @property
+    def residual(self) -> torch.Tensor | None:
+        """The residual that is added, flat."""
+        return None if self.call.residual is None else self.call.residual.detach().reshape(-1)
+
     def codes(self, every: torch.Tensor) -> torch.Tensor:
         """This part of the codes of all."""
         return every[self.first_code : self.first_code + self.plan.blocks(self.count)]

@@ -103,7 +103,7 @@ class BehindPieces(QueuedWork):
     def _await(self, timeout_s: float) -> None:
         super()._await(timeout_s)
         if self.host.ticket and self._session.spoiled:
-            self._failures.nonfinite.look(self._session, self.host.ticket, self._name)
+            self._failures.nonfinite.report_if_spoiled(self._session, self.host.ticket, self._name)
 
 
 def land_behind(session: AnySession, host: HostPart, timeout_s: float, ticket: int) -> None:

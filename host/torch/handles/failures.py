@@ -203,14 +203,14 @@ class Watch:
         self._stopping = threading.Event()
 
     def add(
-        self, session: AnySession, failed: Callable[[FaninError], None], look: Callable[[], None] = lambda: None
+        self, session: AnySession, failed: Callable[[FaninError], None], otherwise: Callable[[], None] = lambda: None
     ) -> None:
-        """Call `failed` soon after the session has failed, and `look` each time that it has not.
+        """Call `failed` soon after the session has failed, and `otherwise` each time that it has not.
 
         Where one of them raises, it is called again.
         """
         with self._lock:
-            self._watched[session] = failed, look
+            self._watched[session] = failed, otherwise
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="fanin-watch", daemon=True)
                 self._thread.start()
@@ -237,23 +237,23 @@ class Watch:
         self._stopping = threading.Event()
 
     def _run(self) -> None:
-        # No local outlives a look: the last reference to a group, dropped here when `stop` no longer waits for this
+        # No local outlives a turn: the last reference to a group, dropped here when `stop` no longer waits for this
         # thread, would have the interpreter's end interrupt gloo's destructor, which aborts the process.
-        while self._look():
+        while self._call_back():
             self._stopping.wait(WATCH_INTERVAL_S)
 
-    def _look(self) -> bool:
+    def _call_back(self) -> bool:
         """Call back for whatever has failed; False when nothing is left to watch."""
         with self._lock:
             if not self._watched:
                 self._thread = None
                 return False
             watched = list(self._watched.items())
-        for session, (failed, look) in watched:
+        for session, (failed, otherwise) in watched:
             try:
                 failure = session.failure
                 if failure is None:
-                    look()
+                    otherwise()
                 else:
                     failed(failure)
                     self.remove(session)

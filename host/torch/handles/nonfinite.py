@@ -144,7 +144,7 @@ class NonFinite:
             self.namer.learn()
         self._sums.clear()
 
-    def look(self, session: AnySession, ticket: int, name: str) -> None:
+    def report_if_spoiled(self, session: AnySession, ticket: int, name: str) -> None:
         """A sum is done in a session that has spoiled ones: report it, if it is one. Raises NonFiniteError."""
         spoilers = session.spoilers_of(ticket)
         if spoilers:

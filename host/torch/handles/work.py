@@ -256,7 +256,7 @@ class SwitchWork(CarriedWork):
         except Exception as error:
             self._failures.raise_explained(error, self._name, timeout_s)
         if self._session.spoiled:
-            self._failures.nonfinite.look(self._session, self._ticket, self._name)
+            self._failures.nonfinite.report_if_spoiled(self._session, self._ticket, self._name)
 
 
 class LocalWork(FaninWork):

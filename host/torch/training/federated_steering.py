@@ -91,13 +91,13 @@ class Steerer:
     def _run(self) -> None:
         try:
             while not self._stop.wait(LOOK_INTERVAL_S):
-                self._look()
+                self._steer()
         except dist.DistError as error:
             log.warning("rank 0: federated rounds keep their last plan, since the group's store has ended (%s)", error)
         except Exception as error:  # a policy's own: training must hear of it
             self.failure = error
 
-    def _look(self) -> None:
+    def _steer(self) -> None:
         steering, present = self._steering, frozenset(self._session.members)
         for client in present:
             facts = self._board.client(client)
@@ -107,7 +107,7 @@ class Steerer:
             if facts["turns"] > steering.roster.turns(client):
                 steering.handed_in(client, facts["turns"], facts["seconds"], facts["loss"])
         version = self._version()
-        if steering.look(version, present, time.monotonic() - self._began_s):
+        if steering.observe(version, present, time.monotonic() - self._began_s):
             self._board.post_plan(version, steering.plan)
         if steering.quorum != self._quorum:
             self._tune(steering.quorum)

@@ -79,7 +79,7 @@ class Welcome:
         store, name, rank = job.group.store, job.session.job_name, job.session.rank
         self._runner = job.runner
         self._training = training
-        self._giver = Giver(reachable_host(), self._look, derived(job.group.secret, PURPOSE))
+        self._giver = Giver(reachable_host(), self._snapshot, derived(job.group.secret, PURPOSE))
         store.set(facts_key(name), json.dumps(training.facts()))
         store.set(_giver_key(name, rank), str(self._giver.address))
 
@@ -87,7 +87,7 @@ class Welcome:
         """Let nobody ask any more. Idempotent."""
         self._giver.close()
 
-    def _look(self, base: int, timeout_s: float) -> tuple[bytes, bytes] | None:
+    def _snapshot(self, base: int, timeout_s: float) -> tuple[bytes, bytes] | None:
         return self._runner.between_rounds(base, self._pack, timeout_s)
 
     def _pack(self, rounds: StaleRounds) -> tuple[bytes, bytes]:

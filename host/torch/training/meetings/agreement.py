@@ -6,8 +6,8 @@ and a half of the network that cannot reach the store makes none.
 
 Verbs
 -----
-`Pulse.hear` takes the counts of beats; `Agreement.look` says `Wait`, `Propose` or `Adopt`; `settle` says what a member
-of the new epoch has.
+`Pulse.hear` takes the counts of beats; `Agreement.decide` says `Wait`, `Propose` or `Adopt`; `settle` says what a
+member of the new epoch has.
 
 Rules
 -----
@@ -150,7 +150,7 @@ class Agreement:
         self._began_s = now_s
         self._complete_s: float | None = None
 
-    def look(self, now_s: float, record: Record, notices: Mapping[int, Notice]) -> Decision:
+    def decide(self, now_s: float, record: Record, notices: Mapping[int, Notice]) -> Decision:
         """Decide by what was read last; `notices` by id, this process's own included."""
         own = self._own
         if record.number > own.epoch and own.id in record.members:

@@ -220,7 +220,7 @@ class Members:
             now_s = time.monotonic()
             with self._lock:
                 self._pulse.hear(now_s, beats)
-                decision = agreement.look(now_s, record, notices)
+                decision = agreement.decide(now_s, record, notices)
             if isinstance(decision, Adopt):
                 with _asking(self.id):
                     settled = replace(notice, epoch=decision.record.number, asks=False)

@@ -56,14 +56,14 @@ class Offer:
         store: c10d.Store,
         rank: int,
         secret: str,
-        look: Callable[[int], tuple[int, State] | None],
+        snapshot: Callable[[int], tuple[int, State] | None],
         *,
         through_store: tuple[int, ...] = (),
     ) -> None:
-        """`store`: for threads. `look`: version and a copy of the state, once that version is reached; None before.
+        """`store`: for threads. `snapshot`: version and a copy of the state, once that version is reached; None before.
         `through_store`: ranks of the listeners that may ask this holder there. Where it cannot listen, a warning says
         so."""
-        self._store, self._look, self._waiting = store, look, list(through_store)
+        self._store, self._snapshot, self._waiting = store, snapshot, list(through_store)
         self._closing = threading.Event()
         self._giver: Giver | None = None
         try:
@@ -71,7 +71,7 @@ class Offer:
         except OSError as error:
             log.warning("rank %d cannot listen for newcomers, which get the state elsewhere: %s", rank, error)
         store.set(_key(rank), UNREACHABLE if self._giver is None else str(self._giver.address))
-        self._thread = started(self._look_in_store, name="fanin-offering") if through_store else None
+        self._thread = started(self._serve_store, name="fanin-offering") if through_store else None
 
     def close(self) -> None:
         """Let nobody ask any more."""
@@ -82,14 +82,14 @@ class Offer:
             self._thread.join(STOP_TIMEOUT_S)
 
     def _give(self, base: int, timeout_s: float) -> tuple[bytes, bytes] | None:
-        found = self._look(base)
+        found = self._snapshot(base)
         if found is None:
             self._closing.wait(timeout_s)
             return None
         version, state = found
         return _packed({"version": version}), _packed(state)
 
-    def _look_in_store(self) -> None:
+    def _serve_store(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone: whoever needs it says so
             while self._waiting and not self._closing.wait(ASK_AGAIN_S):
                 for rank in [each for each in self._waiting if self._store.check([f"wants/{each}"])]:
@@ -97,7 +97,7 @@ class Offer:
                     self._put(rank, int(self._store.get(f"wants/{rank}")))
 
     def _put(self, rank: int, base: int) -> None:
-        found = self._look(base)
+        found = self._snapshot(base)
         assert found is not None, "a holder is as far as its epoch's beginning"
         data = _packed({"version": found[0], "state": found[1]})
         count = -(-len(data) // CHUNK_BYTES)
