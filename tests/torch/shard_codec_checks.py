@@ -713,7 +713,7 @@ def check_a_rank_that_differs_is_told_to_ranks_that_share_no_group_with_it(rank:
 
 
 KEPT = "sketched:8:share=0.2"
-"""TAGC's own setting."""
+"""The share that TAGC keeps in its paper."""
 
 
 def check_sketches_under_shards_are_those_of_whole_gradients(rank: int, size: int) -> None:

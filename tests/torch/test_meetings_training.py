@@ -9,7 +9,7 @@ from tests.torch.job import Outcomes, checks_of, run_checks, running
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 CHECKS = "tests.torch.meeting_checks"
 SITES = "tests.torch.site_checks"
-"""HSDP inside sites."""
+"""Checks of HSDP inside sites, in the same launch."""
 
 
 @pytest.fixture(scope="module")
