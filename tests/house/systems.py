@@ -125,8 +125,8 @@ IN_NETWORK = (
         "aggregation trees, quotas, a manager that admits jobs",
         "works",
         "A tree of two levels gives the bits of one switch. The controller admits jobs and bounds what one address "
-        "may hold. A fallback is logged, never silent. A leaf below a leaf is refused by design: [control.md](control.md) "
-        "has the reasons.",
+        "may hold. A fallback is logged, never silent. A leaf below a leaf is refused by design "
+        "([control.md](control.md)).",
         (
             "tests/switch/test_tree.py::test_a_tree_computes_what_one_switch_computes_to_the_bit",
             "tests/control/test_tree.py::test_a_tree_gives_every_rank_the_bits_that_one_switch_gives",
@@ -338,8 +338,8 @@ COMPRESSION = (
         "transformer-aware sparsification; sums of compressed sketches under sharding",
         "in part",
         "The codec `sketched` sums count sketches of each rank's largest elements, which every rank peels without "
-        "error, under DDP and under FSDP2. Rules by name (`by_layer`) make it aware of a transformer's layers, under DDP "
-        "alone. At TAGC's share of 20 % it sends more than 8-bit lanes, and lanes of 4 bits send less than it does at 1 % "
+        "error, under DDP and under FSDP2. Rules by name (`by_layer`) make it aware of a transformer's layers, under "
+        "DDP alone. At TAGC's share of 20 % it sends more than 8-bit lanes do, and at 1 % more than 4-bit lanes "
         "([codecs.md](codecs.md)). Missing: a setting in which it is worth its bytes.",
         (
             f"{SHARDED}[check_sketches_under_shards_are_those_of_whole_gradients]",
