@@ -731,6 +731,10 @@ def check_sketches_under_shards_are_those_of_whole_gradients(rank: int, size: in
     for own, other in zip(again.parameters(), kept.parameters(), strict=True):
         local(own).data.copy_(local(other))
     resumed = shard_codecs(again, weights=None, gradients=KEPT)
+    spoiled = copy.deepcopy(state)
+    next(iter(spoiled["groups"].values()))["encoder"]["owed"] = torch.zeros(3)
+    with pytest.raises(ConfigurationError, match="another number of elements"):
+        resumed.load_state_dict(spoiled)
     resumed.load_state_dict(state)
     train(kept, 2, first=2)
     train(again, 2, first=2)

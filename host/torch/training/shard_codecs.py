@@ -161,6 +161,13 @@ class ShardCodecs:
                     f"{group.name!r}: the state owes {len(owed)} elements, and {group.trained_elements} are trained on "
                     f"{group.shards.size()} ranks. Remedy: as many ranks, and the same parameters frozen"
                 )
+        for group, _, reduce in self._parts():
+            if not reduce.fits(state["groups"][group.name].get("encoder")):
+                raise ConfigurationError(
+                    f"{group.name!r}: the codec's state is of another number of elements than the "
+                    f"{group.trained_elements} that are trained on {group.shards.size()} ranks. Remedy: as many ranks, "
+                    "and the same parameters frozen"
+                )
         for group, gather, reduce in self._parts():
             saved = state["groups"][group.name]
             gather.step = saved["step"]

@@ -181,8 +181,7 @@ class ShardReduce(ReduceScatter):
         self._late.finish()
         count, trained = gradients.numel(), self._group.trained
         if self._bucket is None or self._bucket.place.count != count or self._trained not in (None, trained):
-            place = Place(group.rank(), group.size(), ((count,),), self._group.number)
-            self._bucket = Bucket(codec, place, ())
+            self._bucket = self._encoders(codec, count)
             if self._taken_up is not None:
                 self._bucket.load(self._taken_up)
             self._taken_up = None
@@ -202,6 +201,18 @@ class ShardReduce(ReduceScatter):
         shard.view(-1).copy_(own * factor)
         self.plain_bytes = 4 * count
         self.payload_bytes = sum(each.payload_bytes for each in self._bucket.pieces)
+
+    def _encoders(self, codec: Chosen, count: int) -> Bucket:
+        """Encoders that owe nothing, for all gradients of the group in one line."""
+        shards = self._group.shards
+        return Bucket(codec, Place(shards.rank(), shards.size(), ((count,),), self._group.number), ())
+
+    def fits(self, state: dict[str, torch.Tensor] | None) -> bool:
+        """Whether an encoder's state is of as many elements as are trained here."""
+        if state is None or self._chosen is None:
+            return True
+        fresh = self._encoders(self._chosen, self._group.trained_elements).state()
+        return {name: each.shape for name, each in fresh.items()} == {name: each.shape for name, each in state.items()}
 
     @property
     def encoder_state(self) -> dict[str, torch.Tensor] | None:
