@@ -55,7 +55,7 @@ class Plan:
     """Place of the switch, over links: own (a port per host), rank0, hosts, spare:K."""
     rivals: Words = ("gloo", "gloo-bfloat16", "fanin-32", "fanin-8")
     """Some of gloo, gloo-bfloat16, nccl, nccl-bfloat16 (both over sockets), fanin-32, fanin-8, fanin-8-kept (codes kept
-    for backward), fanin-6, fanin-4; separated by commas."""
+    for backward), fanin-6, fanin-4, fanin-8-sketched (a fifth of the gradients, as TAGC keeps); separated by commas."""
     device: Annotated[str, OneOf(*DEVICES)] = "cpu"
     """Device of weights and gradients: cpu or cuda; ranks share devices where there are fewer."""
     steps: Annotated[int, Bounds(0, MAX_SAMPLES)] = 5

@@ -41,6 +41,7 @@ RIVALS = {
         ShardedRival("fanin-8-kept", "fanin", "8", "8/8", keep_codes=True),
         ShardedRival("fanin-6", "fanin", "6", "8/8"),
         ShardedRival("fanin-4", "fanin", "4", "4/8"),
+        ShardedRival("fanin-8-sketched", "fanin", "8", "sketched:4:share=0.2"),
     )
 }
 """All rivals, by their labels."""

@@ -18,7 +18,7 @@ PROMISED_S = 10.0
 def run_checks(
     module: str, size: int, environment: Mapping[str, str] | None = None, timeout_s: float = 240.0
 ) -> Outcomes:
-    """Run every check of a module on `size` ranks; what each rank said of each."""
+    """Run every check of a module, or of several with commas between, on `size` ranks; what each rank said of each."""
     with running(["tests.torch.rank_main", module, "out%r.json"], size, environment) as job:
         codes = job.wait(timeout_s)
         said = []

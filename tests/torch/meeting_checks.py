@@ -18,7 +18,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fanin.errors import ConfigurationError, ReplicasDifferError
-from fanin.host.torch import LocalSteps, Outer, check_replicas
+from fanin.host.torch import FaninProcessGroup, LocalSteps, Outer, check_replicas
+from fanin.host.torch.training.meetings.parameters import check_alike
 
 PERIOD = 3
 STEPS = 7
@@ -108,6 +109,18 @@ def check_engines_that_sum_over_the_same_ranks_are_refused(rank: int, size: int)
         fully_shard(sharded, mesh=mesh)
         with pytest.raises(ConfigurationError, match=word):
             LocalSteps(sharded, torch.optim.SGD(sharded.parameters(), lr=RATE), period=2, group=group)
+    sharded = network()
+    fully_shard(sharded, mesh=mesh["shard"])
+    with pytest.raises(ConfigurationError, match="unlike parts"):  # the world has the replicas, and the shards as well
+        LocalSteps(sharded, torch.optim.SGD(sharded.parameters(), lr=RATE), period=2)
+
+
+def check_ranks_whose_gradients_are_summed_meet_all_in_one_group_or_each_in_another(rank: int, size: int) -> None:
+    summed, some = dist.new_group([0, 1, 2]), dist.new_group([0, 1, 3])
+    if rank < 2:
+        assert isinstance(some, FaninProcessGroup)
+        with pytest.raises(ConfigurationError, match=r"alike on ranks \[0, 1, 2\], of which \[0, 1\] alone"):
+            check_alike("the model", "an engine", summed, some, "")
 
 
 def check_ddp_inside_a_host_and_local_steps_between_hosts(rank: int, size: int) -> None:

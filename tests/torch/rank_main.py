@@ -1,6 +1,6 @@
-"""One rank of a test job: runs every `check_*` of a module in order and writes what happened to each.
+"""One rank of a test job: runs every `check_*` of some modules in order and writes what happened to each.
 
-Started by tests/torch/job.py as `python -m tests.torch.rank_main MODULE OUT.json`, with torch's usual environment
+Started by tests/torch/job.py as `python -m tests.torch.rank_main MODULE,... OUT.json`, with torch's usual environment
 (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). A check is a function of (rank, size); a failure is kept as its traceback
 and the next check runs, so that one launch tells about all of them.
 """
@@ -20,15 +20,15 @@ import torch.distributed as dist
 
 
 def main() -> None:
-    """Run the checks of the module named on the command line."""
-    module_name, out = sys.argv[1:3]
+    """Run the checks of the modules named on the command line."""
+    module_names, out = sys.argv[1:3]
     torch.set_num_threads(1)
     torch.manual_seed(0)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    module = importlib.import_module(module_name)
+    modules = [importlib.import_module(each) for each in module_names.split(",")]
     dist.init_process_group("fanin", timeout=timedelta(seconds=60))
     outcome = {}
-    for name, check in list(vars(module).items()):
+    for name, check in [each for module in modules for each in vars(module).items()]:
         if name.startswith("check_"):
             try:
                 check(rank, size)

@@ -710,3 +710,53 @@ def check_a_rank_that_differs_is_told_to_ranks_that_share_no_group_with_it(rank:
         with pytest.raises(ConfigurationError, match="packed lanes only"):
             shard_codecs(sharded(mesh))
     train(sharded(mesh), steps=1)
+
+
+KEPT = "sketched:8:share=0.2"
+"""The share that TAGC keeps in its paper."""
+
+
+def check_sketches_under_shards_are_those_of_whole_gradients(rank: int, size: int) -> None:
+    """Everything kept is float32's training but for rounding; a fifth of it owes the rest, and a restart goes on."""
+    reference, exact, kept, again = sharded(), sharded(), sharded(), sharded()
+    train(reference, 4)
+    shard_codecs(exact, weights=None, gradients="sketched:8:share=1.0")
+    train(exact, 4)
+    assert away(exact, flat(reference)) < 1e-4
+    codecs = shard_codecs(kept, weights=None, gradients=KEPT)
+    train(kept, 2)
+    rows = codecs.statement()
+    assert all(0 < row.gradient_nmse < 0.6 and row.residual_norm > 0 for row in rows)
+    state = copy.deepcopy(codecs.state_dict())
+    for own, other in zip(again.parameters(), kept.parameters(), strict=True):
+        local(own).data.copy_(local(other))
+    resumed = shard_codecs(again, weights=None, gradients=KEPT)
+    spoiled = copy.deepcopy(state)
+    next(iter(spoiled["groups"].values()))["encoder"]["owed"] = torch.zeros(3)
+    with pytest.raises(ConfigurationError, match="another number of elements"):
+        resumed.load_state_dict(spoiled)
+    resumed.load_state_dict(state)
+    train(kept, 2, first=2)
+    train(again, 2, first=2)
+    assert torch.equal(flat(again), flat(kept))
+    identical(flat(kept))
+    assert away(kept, flat(reference)) < 0.7
+
+
+def check_sketches_of_a_fifth_send_more_bytes_than_8_bit_lanes(rank: int, size: int) -> None:
+    """The union of what four ranks keep is sketched in 32-bit cells: most of an exact sum, and three of lanes."""
+    sent = {}
+    for gradients in (KEPT, "8/8"):
+        model = sharded()
+        codecs = shard_codecs(model, weights=None, gradients=gradients)
+        train(model, 2)
+        sent[gradients] = sum(row.gradient_bytes for row in codecs.statement())
+    assert 2 * sent["8/8"] < sent[KEPT] < 4.5 * sent["8/8"]
+
+
+def check_a_gradient_that_is_not_finite_reaches_all_shards_through_a_sketch(rank: int, size: int) -> None:
+    model = sharded()
+    shard_codecs(model, weights=None, gradients=KEPT)
+    inputs, classes = batch(rank, 0)
+    nn.functional.cross_entropy(model(inputs * (math.nan if rank == 1 else 1.0)), classes).backward()
+    assert all(bool(p.grad.to_local().isnan().all()) for p in model.parameters() if p.grad is not None)  # type: ignore[attr-defined]

@@ -8,15 +8,17 @@ from tests.torch.job import Outcomes, checks_of, run_checks, running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 CHECKS = "tests.torch.meeting_checks"
+SITES = "tests.torch.site_checks"
+"""Checks of HSDP inside sites, in the same launch."""
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> Outcomes:
     """One launch for all checks."""
-    return run_checks(CHECKS, 4)
+    return run_checks(f"{SITES},{CHECKS}", 4)
 
 
-@pytest.mark.parametrize("check", checks_of(CHECKS))
+@pytest.mark.parametrize("check", [*checks_of(SITES), *checks_of(CHECKS)])
 def test_meetings(outcomes: Outcomes, check: str) -> None:
     outcomes.expect_ok(check)
 

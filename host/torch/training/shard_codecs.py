@@ -17,13 +17,13 @@ from torch import nn
 
 from fanin.errors import CollectiveMismatchError, ConfigurationError
 from fanin.host.codecs import make, make_weights
-from fanin.host.codecs.codec import levels
+from fanin.host.codecs.codec import Place, levels
 from fanin.host.codecs.lanes import Lanes
 from fanin.host.codecs.weight_codec import WeightCodec
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.shard_gather import ShardGather
 from fanin.host.torch.training.shard_groups import ShardGroup, groups_of
-from fanin.host.torch.training.shard_reduce import Late, ShardReduce
+from fanin.host.torch.training.shard_reduce import Chosen, Late, ShardReduce
 from fanin.numerics.reduction import EXACT, WIDE_SUMS
 
 
@@ -65,7 +65,11 @@ class ShardCodecs:
     """The result of `shard_codecs`: the codecs of a model's parameter groups, their residuals and their costs."""
 
     def __init__(
-        self, groups: list[ShardGroup], gradients: Lanes | None, weights: WeightCodec | None, keep_codes: bool
+        self,
+        groups: list[ShardGroup],
+        gradients: Lanes | Chosen | None,
+        weights: WeightCodec | None,
+        keep_codes: bool,
     ) -> None:
         self.gradients = gradients
         self.weights = weights
@@ -126,6 +130,7 @@ class ShardCodecs:
                 "step": gather.step,
                 "owed": reduce.owed,
                 "owed_by_replicas": reduce.owed_by_replicas,
+                "encoder": reduce.encoder_state,
             }
             for group, gather, reduce in self._parts()
         }
@@ -156,10 +161,19 @@ class ShardCodecs:
                     f"{group.name!r}: the state owes {len(owed)} elements, and {group.trained_elements} are trained on "
                     f"{group.shards.size()} ranks. Remedy: as many ranks, and the same parameters frozen"
                 )
+        for group, _, reduce in self._parts():
+            if not reduce.fits(state["groups"][group.name].get("encoder")):
+                raise ConfigurationError(
+                    f"{group.name!r}: the codec's state is of another number of elements than the "
+                    f"{group.trained_elements} that are trained on {group.shards.size()} ranks. Remedy: as many ranks, "
+                    "and the same parameters frozen"
+                )
         for group, gather, reduce in self._parts():
             saved = state["groups"][group.name]
             gather.step = saved["step"]
             reduce.take_up(_copied(saved["owed"]), _copied(saved["owed_by_replicas"]))
+            encoder = saved.get("encoder")
+            reduce.take_up_encoder(encoder and {name: each.detach().clone() for name, each in encoder.items()})
 
     def remove(self) -> None:
         """Give torch's own moves back to the model; what is still owed is forgotten."""
@@ -227,7 +241,9 @@ def shard_codecs(
     `weights`: bits of the all-gathers, 8, 6 or 4, or "shifted:4:bucket=256:seed=1" (docs/codecs.md); None: exact.
     `gradients`: lanes of the reduce-scatters, and of HSDP's all-reduces: "8/8", "4/8", "16", or
     "lanes:4/8:feedback=False", which keeps no residual (float32, as large as the unsharded model, at every rank); None:
-    the lanes of the process group. With None for both, only the overlap is gained (docs/torch.md).
+    the lanes of the process group. "sketched:4:share=0.2", "agreed_blocks:8" or "random_coordinates:8" choose elements
+    of a group's gradients, with a residual; all ranks get the whole sum then, of which each keeps its shard, and
+    nothing of it is hidden behind computation. With None for both, only the overlap is gained (docs/torch.md).
     `keep_codes`: hold the codes of a forward pass until the reduction, so that backward gathers nothing: with 8 bits a
     byte per weight of the whole model at every rank, a quarter of what reshard_after_forward=False takes.
 
@@ -248,22 +264,28 @@ def shard_codecs(
             "keep_codes=True without codes: weights are gathered exactly. Remedy: weights='8', or "
             "fully_shard(..., reshard_after_forward=False), which keeps the weights themselves"
         )
-    lanes = None if gradients is None else _lanes(str(gradients))
-    made = ShardCodecs(groups, lanes, None if weights is None else make_weights(str(weights)), keep_codes)
+    codec = None if gradients is None else _codec(str(gradients))
+    made = ShardCodecs(groups, codec, None if weights is None else make_weights(str(weights)), keep_codes)
     made._agree()
-    if lanes is not None:
-        made._check_lanes(lanes)
+    if isinstance(codec, Lanes):
+        made._check_lanes(codec)
+    elif codec is not None:
+        for each in groups:
+            codec.encoder(Place(each.shards.rank(), each.shards.size(), ()))  # refuses what it cannot carry
     made._attach()
     return made
 
 
-def _lanes(text: str) -> Lanes:
-    """From "4/8" or "lanes:4/8:feedback=False"."""
+def _codec(text: str) -> Lanes | Chosen:
+    """From "4/8", "lanes:4/8:feedback=False" or "sketched:4:share=0.2"."""
     codec = make(f"lanes:{text}" if text[:1].isdigit() else text)
+    if isinstance(codec, Chosen):
+        return codec
     if not isinstance(codec, Lanes):
         raise ConfigurationError(
-            f"gradients = {text!r}: a reduce-scatter goes through lanes alone: '8/8', '4/8', '16', or "
-            "'lanes:4/8:feedback=False'"
+            f"gradients = {text!r}: a reduce-scatter goes through lanes alone ('8/8', '4/8', '16', "
+            "'lanes:4/8:feedback=False'), or through a codec that chooses elements (sketched, agreed_blocks, "
+            "random_coordinates), since the gradients of a group have no shapes any more"
         )
     if codec.stochastic:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""FSDP2's reduce-scatter of one parameter group through lanes of its own, with error feedback, and HSDP's all-reduce.
+"""FSDP2's reduce-scatter of one parameter group through lanes or a codec, with error feedback, and HSDP's all-reduce.
 
 Rules
 -----
@@ -8,6 +8,9 @@ Rules
   begins anew.
 * With replicas the sum over them goes through the same lanes, with a residual of the shard's size in the same steps: it
   is torch's call, so the shard itself says how it is summed (`set_lanes`).
+* A codec that chooses elements (`Chosen`) sums the unsharded gradients of all ranks, of which each keeps its shard; so
+  all ranks receive the whole sum, as in an all-reduce. Its stages follow each other before the call returns. HSDP's
+  all-reduce has the lanes of the replicas' group, and gradients of which a part is missing those of the shards' group.
 * Where nothing but the optimizer reads the result (`ShardGroup.may_be_late`), the call returns at once. At most
   MAX_LATE of the model's reductions are under way then, each of which holds its unsharded input; all of them are waited
   for before `backward` returns. In any other case a call waits, for those before it as well.
@@ -27,18 +30,27 @@ from torch.distributed import ReduceOp
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.host.codecs.agreed_blocks import AgreedBlocks
+from fanin.host.codecs.codec import Place
 from fanin.host.codecs.lanes import Lanes
+from fanin.host.codecs.random_coordinates import RandomCoordinates
+from fanin.host.codecs.sketched import Sketched
 from fanin.host.codecs.weight_codec import Loss
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.routing import QUANTIZED, SUM_ROUTES, factor_of
 from fanin.host.torch.handles.call import set_lanes
 from fanin.host.torch.handles.work import FaninWork
+from fanin.host.torch.training.codec_buckets import Bucket
+from fanin.host.torch.training.codec_flight import Flight as CodecFlight
 from fanin.host.torch.training.codec_sums import contributed_bytes
 from fanin.host.torch.training.shard_gather import ShardGather
 from fanin.host.torch.training.shard_groups import ShardGroup
 
 MAX_LATE = 2
 """Reductions that are under way while backward goes on: one that travels, and one that waits for its turn."""
+
+Chosen = Sketched | RandomCoordinates | AgreedBlocks
+"""Codecs that choose elements whatever parameters they are of: a group's gradients have no shapes any more."""
 
 SAMPLE_ELEMENTS, SAMPLED_OF = 1024, 16
 """Sample of a reduction's loss: blocks of so many elements, one in so many."""
@@ -95,9 +107,14 @@ class Flight:
 class ShardReduce(ReduceScatter):
     """The `ReduceScatter` of one group. `codec` None: the lanes of the group's options."""
 
-    def __init__(self, group: ShardGroup, codec: Lanes | None, gather: ShardGather, late: Late) -> None:
+    def __init__(self, group: ShardGroup, codec: Lanes | Chosen | None, gather: ShardGather, late: Late) -> None:
         self._group = group
-        self._codec = codec
+        self._codec = codec if isinstance(codec, Lanes) else None
+        self._chosen = None if isinstance(codec, Lanes) else codec
+        self._bucket: Bucket | None = None
+        """Encoder and residual of a codec that chooses; None before the first step, or with lanes."""
+        self._taken_up: dict[str, torch.Tensor] | None = None
+        """State of the encoder, for the first step after it was loaded."""
         self._gather = gather
         self._late = late
         self.owed: torch.Tensor | None = None
@@ -121,7 +138,7 @@ class ShardReduce(ReduceScatter):
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
     ) -> Any:
         """Start it; the result is there when this returns, or when `backward` does."""
-        if input_tensor.dtype not in QUANTIZED and self._codec is not None:
+        if input_tensor.dtype not in QUANTIZED and (self._codec or self._chosen) is not None:
             raise UnsupportedError(
                 f"{self._group.name!r}: gradients are reduced as {input_tensor.dtype}; codecs are for float32, "
                 "bfloat16 and float16. Remedy: MixedPrecisionPolicy(reduce_dtype=torch.float32), or gradients=None"
@@ -133,6 +150,9 @@ class ShardReduce(ReduceScatter):
             )
         op = op if type(op) is ReduceOp else ReduceOp(op)
         self._gather.reduced()
+        if self._chosen is not None and input_tensor.numel() == self._group.trained_elements:
+            self._choose(self._chosen, output_tensor, input_tensor, group, op)
+            return None
         lanes = None if self._codec is None else self._codec.bits
         residual = self._residual(input_tensor, group)
         factor = factor_of(op)
@@ -153,6 +173,55 @@ class ShardReduce(ReduceScatter):
         if self._group.all_reduces and lanes is not None:
             self._narrow_replicas(output_tensor, lanes, feedback=residual is not None)
         return None
+
+    def _choose(
+        self, codec: Chosen, shard: torch.Tensor, gradients: torch.Tensor, group: FaninProcessGroup, op: ReduceOp
+    ) -> None:
+        """Sum the gradients through a codec, and keep this rank's shard."""
+        self._late.finish()
+        count, trained = gradients.numel(), self._group.trained
+        if self._bucket is None or self._bucket.place.count != count or self._trained not in (None, trained):
+            self._bucket = self._encoders(codec, count)
+            if self._taken_up is not None:
+                self._bucket.load(self._taken_up)
+            self._taken_up = None
+        self._trained = trained
+        flat = gradients.detach().reshape(-1)
+        flights = [CodecFlight(group, self._gather.step, piece, flat) for piece in self._bucket.pieces]
+        for each in flights:
+            each.start(None)
+        started = time.perf_counter()
+        for each in flights:
+            while not each.over:
+                each.go_on()
+        self.waited_s = time.perf_counter() - started
+        # Codecs give means; torch asks for means, sums, or sums times a factor.
+        factor = 1.0 if op == ReduceOp.AVG else factor_of(op) * group.size()
+        own = flat.view(group.size(), -1)[group.rank()]
+        shard.view(-1).copy_(own * factor)
+        self.plain_bytes = 4 * count
+        self.payload_bytes = sum(each.payload_bytes for each in self._bucket.pieces)
+
+    def _encoders(self, codec: Chosen, count: int) -> Bucket:
+        """Encoders that owe nothing, for all gradients of the group in one line."""
+        shards = self._group.shards
+        return Bucket(codec, Place(shards.rank(), shards.size(), ((count,),), self._group.number), ())
+
+    def fits(self, state: dict[str, torch.Tensor] | None) -> bool:
+        """Whether an encoder's state is of as many elements as are trained here."""
+        if state is None or self._chosen is None:
+            return True
+        fresh = self._encoders(self._chosen, self._group.trained_elements).state()
+        return {name: each.shape for name, each in fresh.items()} == {name: each.shape for name, each in state.items()}
+
+    @property
+    def encoder_state(self) -> dict[str, torch.Tensor] | None:
+        """Everything that the encoder of a codec that chooses goes on with; None before its first step."""
+        return self._taken_up if self._bucket is None else self._bucket.state()
+
+    def take_up_encoder(self, state: dict[str, torch.Tensor] | None) -> None:
+        """Go on with the encoder's state in the next step."""
+        self._bucket, self._taken_up = None, state
 
     def take_up(self, owed: torch.Tensor | None, owed_by_replicas: torch.Tensor | None) -> None:
         """Go on with what was owed when a state was taken."""
@@ -188,12 +257,17 @@ class ShardReduce(ReduceScatter):
     @property
     def residual_norm(self) -> float:
         """Euclidean norm of what this rank still owes."""
+        if self._bucket is not None:
+            return self._bucket.residual_norm
         owed = (self.owed, self.owed_by_replicas)
         return math.sqrt(sum(_finite(_squares(each)) for each in owed if each is not None))
 
     @property
     def loss(self) -> Loss:
-        """Loss of the last step's lanes, in the sample."""
+        """Loss of the last step's lanes, in the sample; of a codec that chooses, of all elements."""
+        if self._bucket is not None:
+            encoders = self._bucket.encoders
+            return Loss(sum(each.energy for each in encoders), sum(each.lost for each in encoders))
         return Loss() if self.sampled is None else Loss(*map(_finite, self.sampled))
 
 

@@ -109,6 +109,7 @@ class LocalSteps:
         found = parameters.trained(optimizer)
         parameters.check(model, found, self.group)
         self._facts = parameters.facts(model, optimizer)
+        self._inside = parameters.replicas_inside(found, self.group)
         divided = divide(found, fragments)
         self._begin_alike(found, init_sync=init_sync)
         self._parts = parts_of(divided, made, self.plan.outer, self.group)
@@ -141,11 +142,17 @@ class LocalSteps:
             self._send_weights()
         else:
             check_replicas(self.model, self.group)
+        self._compare_inside()
 
     def _send_weights(self) -> None:
         """Rank 0's parameters and buffers to all."""
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             dist.broadcast(local(tensor), group_src=0, group=self.group)
+
+    def _compare_inside(self) -> None:
+        """ReplicasDifferError where replicas inside a site, which meet in groups of their own, are not alike."""
+        for each in self._inside:
+            check_replicas(self.model, each, buffers=False)
 
     # --- training ---
 
@@ -207,6 +214,7 @@ class LocalSteps:
         self._schedule.go_to(self._furthest_step)
         for each in self._parts:
             each.met_step = self._schedule.step
+        self._compare_inside()
         return []
 
     def roll_back(self) -> None:
@@ -405,6 +413,7 @@ class LocalSteps:
             sums = self._buffers.start(self.group, contributes=True)
             sums.wait()
             sums.take(1.0)
+        self._compare_inside()
         return accounts
 
     def _learning_rate(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
@@ -46,11 +47,11 @@ def check(model: nn.Module, parameters: list[torch.Tensor], group: FaninProcessG
     """ConfigurationError or UnsupportedError for what cannot meet in this group; the text has the remedy."""
     if not parameters:
         raise ConfigurationError("the optimizer trains no parameter. Remedy: LocalSteps(model, optimizer) with its own")
-    if isinstance(model, DistributedDataParallel) and _same(model.process_group, group):
-        raise ConfigurationError(
-            "DistributedDataParallel sums every gradient over the ranks that are to meet now and then. Remedy: give "
-            "LocalSteps the module itself, or DistributedDataParallel a group of the ranks inside a host"
-        )
+    if isinstance(model, DistributedDataParallel):
+        check_alike(
+            "the model", "DistributedDataParallel", model.process_group, group,
+            "give LocalSteps the module itself, or DistributedDataParallel a group of the ranks inside a host",
+        )  # fmt: skip
     names = {id(each): name for name, each in model.named_parameters()}
     for each in parameters:
         name = names.get(id(each), "a parameter")
@@ -64,22 +65,69 @@ def check(model: nn.Module, parameters: list[torch.Tensor], group: FaninProcessG
             _check_mesh(name, each, group)
 
 
+def replicas_inside(parameters: list[torch.Tensor], group: FaninProcessGroup) -> list[c10d.ProcessGroup]:
+    """Groups of ranks that hold the same parts of all sharded parameters and meet in a group each: HSDP in a site.
+
+    Not those over which some parameters alone are alike, as norms beside tensor parallelism are.
+    """
+    sharded = [each for each in parameters if isinstance(each, DTensor)]
+    if not sharded:
+        return []
+    mesh = sharded[0].device_mesh
+    alike = [
+        mesh.get_group(dimension)
+        for dimension in range(mesh.ndim)
+        if all(each.device_mesh == mesh and each.placements[dimension].is_replicate() for each in sharded)
+    ]
+    return [each for each in alike if each.size() > 1 and len(_shared(each, group)) == 1]
+
+
 def _check_mesh(name: str, parameter: DTensor, group: FaninProcessGroup) -> None:
     for dimension, placement in enumerate(parameter.placements):
-        if not _same(parameter.device_mesh.get_group(dimension), group) or group.size() == 1:
-            continue
+        along = parameter.device_mesh.get_group(dimension)
         if placement.is_replicate():
+            check_alike(
+                repr(name), "HSDP", along, group,
+                "fully_shard over mesh['shard'] alone, and LocalSteps with group=mesh.get_group('replicate'); or a "
+                "mesh of sites x replicas x shards, fully_shard over the last two, and LocalSteps between sites",
+            )  # fmt: skip
+        elif len(_shared(along, group)) > 1:
             raise ConfigurationError(
-                f"{name!r} is replicated over the ranks that are to meet, so its gradients are summed over them in "
-                "every step (HSDP). Remedy: fully_shard over mesh['shard'] alone, and LocalSteps with "
+                f"{name!r} is sharded over the ranks that are to meet, which therefore hold unlike parts of it. "
+                "Remedy: a mesh of replicas x shards, fully_shard over mesh['shard'], and LocalSteps with "
                 "group=mesh.get_group('replicate')"
             )
+
+
+def check_alike(name: str, engine: str, alike: c10d.ProcessGroup, group: FaninProcessGroup, remedy: str) -> None:
+    """Refuse the ranks `alike`, whose gradients an engine sums in every step, where they meet nobody else, and where
+    not all of them meet in this group: the mean would then depend on how many do.
+    """
+    shared = _shared(alike, group)
+    if len(shared) == 1 or len(shared) == alike.size() < group.size():
+        return
+    if len(shared) == group.size():
         raise ConfigurationError(
-            f"{name!r} is sharded over the ranks that are to meet, which therefore hold unlike parts of it. Remedy: a "
-            "mesh of replicas x shards, fully_shard over mesh['shard'], and LocalSteps with "
-            "group=mesh.get_group('replicate')"
+            f"{engine} sums the gradients of {name} over the ranks that are to meet in every step, so they have "
+            f"nothing to tell each other. Remedy: {remedy}"
         )
+    raise ConfigurationError(
+        f"{engine} keeps {name} alike on ranks {sorted(_ranks(alike))}, of which {sorted(shared)} alone are to meet in "
+        "this group. Remedy: a group of all of them and of other sites' ranks, or a group for each with its peers"
+    )
 
 
-def _same(one: c10d.ProcessGroup, other: FaninProcessGroup) -> bool:
-    return one is other or one.group_name == other.group_name
+def _shared(one: c10d.ProcessGroup, group: FaninProcessGroup) -> set[int]:
+    """Ranks that are in both groups; 0 stands for this rank in a group of `Members`, which torch does not know."""
+    if one is group or one.group_name == group.group_name:
+        return set(range(group.size()))
+    theirs, own = _ranks(one), _ranks(group)
+    return theirs & own or {0}
+
+
+def _ranks(group: c10d.ProcessGroup) -> set[int]:
+    """Its ranks in the world; empty for a group that torch does not know."""
+    try:
+        return set(dist.get_process_group_ranks(group))
+    except (KeyError, ValueError):
+        return set()
