@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from fanin import __version__
 from tests.house.repository import ROOT, tracked
 from tools import site
 
@@ -36,3 +38,16 @@ def test_names_of_the_api_exist(page: str) -> None:
         module, _, attribute = name.rpartition(".")
         if attribute != "ProcessGroupFanin":  # whose base class is torchft's
             assert getattr(importlib.import_module(module), attribute).__doc__, name
+
+
+def test_a_release_makes_its_documentation_a_version_of_the_site() -> None:
+    """`make docs-version` names what would run; mike itself needs a built site."""
+    workflow = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert "make docs-version ARGS=--push" in workflow
+    shown = subprocess.run(
+        ["make", "--dry-run", "docs-version", "ARGS=--push"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    major, minor, _ = __version__.split(".")
+    assert f"mike deploy --update-aliases --push {major}.{minor} latest" in shown
+    assert "mike set-default --push latest" in shown
+    assert "provider: mike" in NAVIGATION
