@@ -118,7 +118,7 @@ compose-check: $(VENV)/dev.stamp ## docker-compose.yml on a real engine (skipped
 docs: docs-pages ## The documentation as a site in build/site/html, with links and docstrings checked
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
 
-docs-pages: $(VENV)/docs.stamp
+docs-pages: $(VENV)/docs.stamp ## Pages, reference and reports, staged for mkdocs in build/site/pages
 	@$(PY) tools/linked_tree.py build/site/tree
 	@$(PY) -m tools.site
 

@@ -56,6 +56,7 @@ OWN: dict[str, str] = {
     "faults": "injected at this rank",
     "timeline": "a file of this rank",
     "flight_recorder": "a file of this rank",
+    "otel": "spans and log of this rank",
     "metrics": "a port of this rank",
     "pcap": "a file of this rank",
     "trace": "a file of this rank",

@@ -38,6 +38,7 @@ SAMPLES: dict[str, tuple[Any, Any]] = {
     "faults": ("drop=1%", "drop=2%"),
     "timeline": ("one", "another"),
     "flight_recorder": ("one", "another"),
+    "otel": (False, True),
     "metrics": (":9465", ":9466"),
     "pcap": ("one", "another"),
     "trace": ("one", "another"),

@@ -34,13 +34,13 @@ def groups(tmp_path: Path) -> Iterator[Groups]:
 
 
 def dumped(folder: Path, rank: int = 0) -> dict[str, Any]:
-    """What the file of a rank says."""
+    """The trace in the file of a rank."""
     found: dict[str, Any] = pickle.loads((folder / f"rank_{rank}").read_bytes())
     return found
 
 
 def analyzed(folder: Path, caplog: pytest.LogCaptureFixture) -> str:
-    """What torch's analyzer says of the files of a folder."""
+    """The report of torch's analyzer on the files of a folder."""
     caplog.clear()
     with caplog.at_level(logging.INFO, logger="Flight Recorder"):
         fr_trace.main([str(folder)])
@@ -135,7 +135,7 @@ def test_a_rank_that_did_nothing_wrong_leaves_its_file_at_the_end(tmp_path: Path
 
 def test_rings_keep_the_latest_collectives_of_each_group(tmp_path: Path) -> None:
     few = {"TORCH_FR_BUFFER_SIZE": "3"}
-    busy, idle = (ring_for(str(tmp_path / "rank_"), 0, (0, 1), few) for _ in range(2))
+    busy, idle = (ring_for(Options(flight_recorder=str(tmp_path / "rank_")), 0, (0, 1), few) for _ in range(2))
     assert busy is not None
     assert idle is not None
     assert busy.recorder is idle.recorder
@@ -150,8 +150,8 @@ def test_rings_keep_the_latest_collectives_of_each_group(tmp_path: Path) -> None
 
 
 def test_nothing_is_recorded_unless_asked_for(tmp_path: Path) -> None:
-    assert ring_for(None, 0, (0, 1), {}) is None
-    assert ring_for(str(tmp_path / "rank_"), 0, (0, 1), {"TORCH_FR_BUFFER_SIZE": "0"}) is None
+    assert ring_for(Options(), 0, (0, 1), {}) is None
+    assert ring_for(Options(flight_recorder=str(tmp_path / "rank_")), 0, (0, 1), {"TORCH_FR_BUFFER_SIZE": "0"}) is None
     with pytest.raises(ConfigurationError, match="no collectives are recorded"):
         dump_flight_recorder()
 
@@ -164,7 +164,7 @@ def test_a_recorder_that_cannot_be_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=r"FANIN_FLIGHT_RECORDER|TORCH_FR_BUFFER_SIZE"):
-        ring_for(prefix, 0, (0, 1), environment)
+        ring_for(Options(flight_recorder=prefix), 0, (0, 1), environment)
 
 
 def test_every_name_is_one_that_the_analyzer_knows() -> None:

@@ -14,6 +14,7 @@ Rules
   rank's last group ends without either, since the ranks that did nothing wrong are needed for a comparison. One that
   follows a failure is not written over by the end.
 * Writing never raises where a collective fails: the log has a line instead.
+* `Options.otel` makes spans of the same records, when they end (fanin/watching/telemetry.py), and of optimizer steps.
 
 | state | meaning |
 |---|---|
@@ -28,6 +29,7 @@ import itertools
 import logging
 import os
 import pickle
+import socket
 import sys
 import threading
 import time
@@ -39,10 +41,14 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fanin import __version__, files
 from fanin.errors import ArgumentError, ConfigurationError, FaninError, UnsupportedError
+from fanin.host.torch.handles.nonfinite import STEPS
 from fanin.host.torch.handles.work import FaninWork, at_present
+from fanin.options import Options
+from fanin.watching.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from fanin.host.torch.collectives.process_group import FaninProcessGroup
@@ -56,12 +62,14 @@ READ_AS = "gloo"
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """torch's variables of how many collectives are kept; the first that is set counts, 0 keeps none."""
 DEFAULT_SIZE = 2000
-"""torch's."""
+"""Number that torch's recorder keeps where no variable says another."""
 MAX_GROUPS = 256
 """Groups whose rings are kept; the one that was made first goes first."""
 MAX_FRAMES = 32
 """Frames of a call that are kept, from its caller outwards."""
 PEERS = ("send", "recv")
+REDUCING = ("all_reduce", "reduce")
+"""Beginnings of the names of collectives whose floating point tensors travel in lanes."""
 ANALYZER_NAMES = {
     "all_reduce_coalesced": "allreduce_coalesced",
     "all_gather_coalesced": "ALLGATHER_coalesced",
@@ -81,17 +89,17 @@ class Record:
     """One collective, send or receive of one group at this rank. Times are time.time_ns()."""
 
     __slots__ = (
-        "collectives", "completed_ns", "created_ns", "frames", "group_timeout_s", "inputs", "messages", "name",
-        "number", "outputs", "peer", "refused", "thread", "work",
+        "collectives", "completed_ns", "created_ns", "frames", "group_timeout_s", "inputs", "lanes", "messages", "name",
+        "number", "outputs", "peer", "refused", "ring", "thread", "work",
     )  # fmt: skip
 
     def __init__(
-        self, number: int, counts: tuple[int, int], name: str, inputs: list[Shape], outputs: list[Shape], peer: int,
-        timeout_s: float,
+        self, ring: Ring, number: int, counts: tuple[int, int], name: str, inputs: list[Shape], outputs: list[Shape],
+        peer: int, timeout_s: float, lanes: int | str | None,
     ) -> None:  # fmt: skip
         """`number`: from 0, of all records of the rank. `counts`: of the group's collectives, and of its messages,
-        with this one. `peer`: of a message, else -1. `timeout_s`: the group's."""
-        self.number, self.name = number, name
+        with this one. `peer`: of a message, else -1. `timeout_s`: the group's. `lanes`: as the call has them."""
+        self.ring, self.number, self.name, self.lanes = ring, number, name, lanes
         self.collectives, self.messages = counts
         self.inputs, self.outputs, self.peer = inputs, outputs, peer
         self.group_timeout_s = timeout_s
@@ -113,11 +121,17 @@ class Record:
     def ended(self, error: BaseException) -> None:
         """The call has raised."""
         self.refused = isinstance(error, ArgumentError | UnsupportedError)
+        self.failed(error)
+
+    def failed(self, error: BaseException) -> None:
+        """The call, or a wait, has raised. A result may still come."""
+        self.ring.tell(self, error)
 
     def complete(self) -> None:
         """The result is known to be there; the first word counts."""
         if self.completed_ns is None:
             self.completed_ns = time.time_ns()
+            self.ring.tell(self, None)
 
     def look(self) -> None:
         """Find out, without waiting, whether the result has come."""
@@ -147,12 +161,17 @@ class Ring:
         self.recorder = recorder
         self.number, self.rank, self.global_ranks = number, rank, list(global_ranks)
         self.name, self.description = "", "undefined"
+        self.job_name, self.lanes = "", ""
+        """The group's job at the switch, if it has one, and the lanes of its options."""
         self._records: deque[Record] = deque(maxlen=recorder.size)
         self._counts = (0, 0)
         """How many collectives, and how many sends and receives, there were."""
 
-    def begin(self, name: str, paired: bool, given: Sequence[Any], timeout_s: float) -> Record:
-        """Note that a collective is called. `paired`: whether its tensors are outputs, and then inputs."""
+    def begin(
+        self, name: str, paired: bool, given: Sequence[Any], timeout_s: float, lanes: int | str | None = None
+    ) -> Record:
+        """Note that a collective is called. `paired`: whether its tensors are outputs, and then inputs. `lanes`: those
+        of this call alone."""
         outputs = list(_tensors(given[0])) if given and name != "barrier" else []
         inputs = list(_tensors(given[1])) if paired and len(given) > 1 else outputs
         collectives, messages = self._counts
@@ -163,9 +182,28 @@ class Ring:
         else:
             collectives += 1
         self._counts = collectives, messages
-        record = Record(next(self.recorder.numbers), self._counts, name, inputs, outputs, peer, timeout_s)
+        number = next(self.recorder.numbers)
+        record = Record(self, number, self._counts, name, inputs, outputs, peer, timeout_s, lanes)
         self._records.append(record)
         return record
+
+    def tell(self, record: Record, error: BaseException | None) -> None:
+        """A collective has ended, well or with that error: a span of it, where somebody wants one."""
+        telemetry = self.recorder.telemetry
+        if telemetry is None:
+            return
+        attributes: dict[str, str | int] = {
+            "fanin.job": self.job_name,
+            "fanin.group": self.name,
+            "fanin.rank": self.rank,
+            "fanin.ranks": len(self.global_ranks),
+            "fanin.collective": record.messages if record.name in PEERS else record.collectives,
+            "fanin.bytes": sum(shape.numel() * dtype.itemsize for shape, dtype in record.inputs),
+            "fanin.dtype": ", ".join(sorted({_dtype(dtype) for _, dtype in record.inputs})),
+        }
+        if record.name.startswith(REDUCING):
+            attributes["fanin.lanes"] = str(self.lanes if record.lanes is None else record.lanes)
+        telemetry.collective(record.name, record.created_ns, record.completed_ns or time.time_ns(), attributes, error)
 
     def records(self) -> list[Record]:
         """All that are kept, the oldest first, as they are now."""
@@ -220,20 +258,20 @@ class Ring:
 class FlightRecorder:
     """The rings of all groups of one rank of a process, and their file."""
 
-    def __init__(self, prefix: str, rank: int, size: int) -> None:
-        """`prefix`: of the file's path, before the rank among all ranks. `size`: collectives of a group that are kept.
+    def __init__(self, prefix: str | None, rank: int, size: int, *, otel: bool = False) -> None:
+        """`prefix`: of the file's path, before the rank among all ranks; None: no file but on request. `size`:
+        collectives of a group that are kept. `otel`: whether spans are made of them.
 
         ConfigurationError where there is no such folder, or it cannot be written.
         """
-        self.path = Path(f"{prefix}{rank}")
+        self.path = None if prefix is None else _writable(prefix, rank)
         self.size = size
         self.numbers = itertools.count()
-        folder = self.path.absolute().parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK) or self.path.is_dir():
-            raise ConfigurationError(
-                f"rank {rank}: FANIN_FLIGHT_RECORDER={files.name(prefix)}: {files.name(self.path)} cannot be written. "
-                "Remedy: name a folder of yours and the beginning of a file's name, as in /tmp/fanin_rank_"
-            )
+        self.telemetry: Telemetry | None = None
+        """While there is a group, where spans are made."""
+        self._rank, self._otel = rank, otel
+        self._hook: Any = None
+        self._step = 0
         self._rings: OrderedDict[str, Ring] = OrderedDict()
         """By name of the group: one that is made again begins anew."""
         self._ring_numbers = itertools.count()
@@ -246,8 +284,23 @@ class FlightRecorder:
     def ring(self, rank: int, global_ranks: Sequence[int]) -> Ring:
         """A ring for a group that is made now; `named` brings it into dumps."""
         with self._lock:
+            if self._otel and self.telemetry is None:
+                self._observe()
             self._open += 1
             return Ring(self, next(self._ring_numbers), rank, global_ranks)
+
+    def _observe(self) -> None:
+        self.telemetry = Telemetry(
+            {"service.instance.id": str(self._rank), "host.name": socket.gethostname(), "process.pid": os.getpid()}
+        )
+        self._stepped()
+        self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, *_: object) -> None:
+        """Steps of one optimizer count, of several those of the busiest (handles/nonfinite.py)."""
+        if self.telemetry is not None and STEPS.begun != self._step:
+            self._step = STEPS.begun
+            self.telemetry.step(self._step, time.time_ns())
 
     def named(self, ring: Ring, name: str, description: str) -> None:
         """The group of a ring has this name, and this description."""
@@ -263,8 +316,13 @@ class FlightRecorder:
         """A group was left. The last one's end writes the file, unless a failure has."""
         with self._lock:
             self._open -= 1
-            over = self._open == 0 and self._told_at is None
-        if over:
+            over, telemetry = self._open == 0, self.telemetry
+            if over and telemetry is not None:
+                self._hook.remove()
+                self.telemetry = None
+        if over and telemetry is not None:
+            telemetry.close(time.time_ns())
+        if over and self._told_at is None:
             self._try("the group's end")
 
     def failed(self, error: FaninError) -> None:
@@ -277,6 +335,8 @@ class FlightRecorder:
         self._try(str(error))
 
     def _try(self, why: str) -> None:
+        if self.path is None:
+            return
         try:
             self.dump(self.path)
         except OSError as error:
@@ -309,25 +369,27 @@ class FlightRecorder:
         }
 
 
-_RECORDERS: weakref.WeakValueDictionary[tuple[str, int], FlightRecorder] = weakref.WeakValueDictionary()
-"""By prefix and rank: ranks may be threads of one process."""
+_RECORDERS: weakref.WeakValueDictionary[tuple[str | None, bool, int], FlightRecorder] = weakref.WeakValueDictionary()
+"""By prefix, whether spans are made, and rank: ranks may be threads of one process."""
 _MAKING = threading.Lock()
 
 
-def ring_for(prefix: str | None, rank: int, global_ranks: Sequence[int], environment: Mapping[str, str]) -> Ring | None:
+def ring_for(options: Options, rank: int, global_ranks: Sequence[int], environment: Mapping[str, str]) -> Ring | None:
     """A ring of the recorder of this rank, for a group that is made; None where nothing is to be recorded.
 
     `rank`: in the group. `global_ranks`: of all its members. Raises ConfigurationError.
     """
-    size = _size(environment)
-    if prefix is None or size == 0:
+    prefix, otel, size = options.flight_recorder, options.otel, _size(environment)
+    if (prefix is None or size == 0) and not otel:
         return None
     own = global_ranks[rank]
     with _MAKING:
-        recorder = _RECORDERS.get((prefix, own))
+        recorder = _RECORDERS.get((prefix, otel, own))
         if recorder is None:
-            recorder = _RECORDERS[prefix, own] = FlightRecorder(prefix, own, size)
-        return recorder.ring(rank, global_ranks)
+            recorder = _RECORDERS[prefix, otel, own] = FlightRecorder(prefix, own, size, otel=otel)
+        ring = recorder.ring(rank, global_ranks)
+    ring.lanes = str(options.lanes)
+    return ring
 
 
 def dump_flight_recorder(group: FaninProcessGroup | None = None, path: str | os.PathLike[str] | None = None) -> Path:
@@ -339,16 +401,27 @@ def dump_flight_recorder(group: FaninProcessGroup | None = None, path: str | os.
     """
     found: Any = torch.distributed.group.WORLD if group is None else group
     ring: Ring | None = getattr(found, "flight", None)
-    if ring is None:
+    target = None if ring is None else ring.recorder.path if path is None else Path(path)
+    if ring is None or target is None:
         raise ConfigurationError(
             "no collectives are recorded. Remedy: Options(flight_recorder='/tmp/fanin_rank_'), or FANIN_FLIGHT_RECORDER"
         )
-    target = ring.recorder.path if path is None else Path(path)
     try:
         ring.recorder.dump(target)
     except OSError as error:
         raise FaninError(f"flight recorder: {files.name(target)} cannot be written: {files.in_words(error)}") from None
     return target
+
+
+def _writable(prefix: str, rank: int) -> Path:
+    path = Path(f"{prefix}{rank}")
+    folder = path.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
+        raise ConfigurationError(
+            f"rank {rank}: FANIN_FLIGHT_RECORDER={files.name(prefix)}: {files.name(path)} cannot be written. "
+            "Remedy: name a folder of yours and the beginning of a file's name, as in /tmp/fanin_rank_"
+        )
+    return path
 
 
 def _size(environment: Mapping[str, str]) -> int:

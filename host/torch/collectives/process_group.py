@@ -112,10 +112,11 @@ class FaninProcessGroup(TorchCalls):
                 raise
         self._use_resources()
         ranks = list(global_ranks) or list(range(size))
-        self.flight = ring_for(made_with.flight_recorder, rank, ranks, os.environ)
+        self.flight = ring_for(made_with, rank, ranks, os.environ)
         if self.flight is not None:
             self._resources.failures.on_error = self.flight.recorder.failed
             self._resources.on_close = self.flight.recorder.closed
+            self.flight.job_name = "" if self.session is None else self.job_name
             self._named()
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         if world is not None and self._resources.side is not None:

@@ -181,6 +181,8 @@ class FaninWork(_Work):  # type: ignore[misc]
         except Exception as error:
             if not interrupts(error):
                 self._error = error
+                if self.record is not None:
+                    self.record.failed(error)
             raise
         if self._finish is not None:
             self._finish()
