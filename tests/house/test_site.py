@@ -23,6 +23,9 @@ def test_every_document_is_in_the_navigation(document: Path) -> None:
 
 def test_every_page_of_the_navigation_is_staged_with_the_files_that_it_links_to(tmp_path: Path) -> None:
     site.stage(tmp_path)
+    for record in site.REPORTS:  # their pages are drawn by `make docs`, and below
+        site.page_of(tmp_path / record).parent.mkdir(parents=True, exist_ok=True)
+        site.page_of(tmp_path / record).touch()
     for page in re.findall(r"([\w/-]+\.md)$", NAVIGATION, re.MULTILINE):
         if page != "files.md":
             assert (tmp_path / page).is_file(), page
@@ -51,3 +54,15 @@ def test_a_release_makes_its_documentation_a_version_of_the_site() -> None:
     assert f"mike deploy --update-aliases --push {major}.{minor} latest" in shown
     assert "mike set-default --push latest" in shown
     assert "provider: mike" in NAVIGATION
+
+
+def test_documents_link_to_every_report_of_the_gallery() -> None:
+    linked = {(ROOT / "docs" / target).resolve() for target in site.LINK.findall((ROOT / "docs/report.md").read_text())}
+    assert {ROOT / record for record in site.REPORTS} <= linked
+
+
+@pytest.mark.thorough
+def test_reports_of_the_gallery_are_drawn(tmp_path: Path) -> None:
+    site.draw(tmp_path, ROOT / "build" / "site" / "tree")
+    for record in site.REPORTS:
+        assert "</svg>" in site.page_of(tmp_path / record).read_text()
