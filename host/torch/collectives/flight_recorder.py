@@ -38,9 +38,10 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch._C import _distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fanin import __version__, files
@@ -49,9 +50,6 @@ from fanin.host.torch.handles.nonfinite import STEPS
 from fanin.host.torch.handles.work import FaninWork, at_present
 from fanin.options import Options
 from fanin.watching.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from fanin.host.torch.collectives.process_group import FaninProcessGroup
 
 log = logging.getLogger("fanin")
 
@@ -392,7 +390,7 @@ def ring_for(options: Options, rank: int, global_ranks: Sequence[int], environme
     return ring
 
 
-def dump_flight_recorder(group: FaninProcessGroup | None = None, path: str | os.PathLike[str] | None = None) -> Path:
+def dump_flight_recorder(group: c10d.ProcessGroup | None = None, path: str | os.PathLike[str] | None = None) -> Path:
     """Write the latest collectives of this rank, of all its groups, and return the file's path.
 
     `group`: any group of ours with a recorder; None: the world's. `path`: None: what `Options.flight_recorder` names,

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -31,7 +31,6 @@ from fanin.interruptions import interrupts
 
 if TYPE_CHECKING:
     from fanin.host.session.interface import AnySession
-    from fanin.host.torch.collectives.flight_recorder import Record
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
 
@@ -113,6 +112,16 @@ class Once:
             torch.cuda.current_stream(device).wait_event(done)
 
 
+class Recorded(Protocol):
+    """A note of a collective, which is told how it ends (collectives/flight_recorder.py)."""
+
+    def complete(self) -> None:
+        """The result is known to be there."""
+
+    def failed(self, error: BaseException) -> None:
+        """A wait has raised. A result may still come."""
+
+
 class FaninWork(_Work):  # type: ignore[misc]
     """Common part of all handles. Subclasses implement the wait and the question whether the transport is done."""
 
@@ -124,7 +133,7 @@ class FaninWork(_Work):  # type: ignore[misc]
     _notes: Notes | None = None
     _future: Future[list[torch.Tensor]] | None = None
     _error: BaseException | None = None
-    record: Record | None = None
+    record: Recorded | None = None
     """The flight recorder's of it, where the group has one."""
 
     def __init__(
