@@ -19,7 +19,7 @@ WITH_HEADERS := headers=$$(tools/python_headers.sh $(PY) $(VENV)/headers) && exp
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-text test test-thorough test-fast lint format tidy types imports drift constants p4 wheel wheel-smoke sanitize \
-	sanitize-address sanitize-thread fuzz fuzz-control simulate compose-check launchers docs wheels bench ci clean
+	sanitize-address sanitize-thread fuzz fuzz-control simulate compose-check launchers docs docs-pages docs-version wheels bench ci clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,10 +115,17 @@ compose-check: $(VENV)/dev.stamp ## docker-compose.yml on a real engine (skipped
 	tools/compose_check.sh $(PY) $(ARGS)
 
 # With a tree of its own, since `make types` may remake the other one at the same time.
-docs: $(VENV)/docs.stamp ## The documentation as a site in build/site/html, with links and docstrings checked
+docs: docs-pages ## The documentation as a site in build/site/html, with links and docstrings checked
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
+
+docs-pages: $(VENV)/docs.stamp ## Pages, reference and reports, staged for mkdocs in build/site/pages
 	@$(PY) tools/linked_tree.py build/site/tree
 	@$(PY) -m tools.site
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
+
+MINOR = $(shell sed -nE 's/^__version__ = "([0-9]+\.[0-9]+).*/\1/p' fanin/__init__.py)
+docs-version: docs-pages ## The documentation of this version as a commit on the branch gh-pages (docs/releases.md); ARGS=--push publishes it
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mike deploy --update-aliases $(ARGS) $(MINOR) latest
+	@$(VENV)/bin/mike set-default $(ARGS) latest
 
 launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun and torchrun on two hosts start (skipped, by name, where one cannot be had)
 	-tools/debian_packages.sh slurm-wlm=sbatch munge=munged openmpi-bin=mpirun

@@ -157,6 +157,13 @@ class Options:
     timeline: str | None = None
     """File that receives a JSON line per reduction and per optimizer step of this worker, with times; `%r` becomes the
     rank. `fanin emulate` draws its time lines from such files, and `fanin trace` makes a trace of them."""
+    flight_recorder: str | None = None
+    """Beginning of the name of a file that receives the latest collectives of this rank when one of them fails, a rank
+    or the switch is lost, or the group ends; the rank follows, as in `/tmp/fanin_rank_0`. `torchfrtrace` compares the
+    files of all ranks (docs/watching.md). None: nothing is recorded."""
+    otel: bool = False
+    """Whether OpenTelemetry gets a span of each collective and optimizer step of this rank, and its log
+    (docs/watching.md). OTEL_EXPORTER_OTLP_ENDPOINT and the like say where they are sent. Needs the extra `otel`."""
     metrics: str | None = None
     """Port at which Prometheus finds the metrics of this process's ranks: `:9465` on loopback, `0.0.0.0:9465` for other
     machines, each rank at its number more (docs/watching.md). Needs the extra `metrics`."""

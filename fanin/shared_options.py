@@ -55,6 +55,8 @@ OWN: dict[str, str] = {
     "idle_return_s": "ranks vote, and a job is given back when all are for it",
     "faults": "injected at this rank",
     "timeline": "a file of this rank",
+    "flight_recorder": "a file of this rank",
+    "otel": "spans and log of this rank",
     "metrics": "a port of this rank",
     "pcap": "a file of this rank",
     "trace": "a file of this rank",

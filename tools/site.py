@@ -2,16 +2,19 @@
 
 Documents keep their places, and every file that one of them links to lies where it does in the repository: links are
 the same on the site as on a forge, and mkdocs checks all of them. The pages of the API are made here: they consist of
-names alone, whose text mkdocstrings takes from docstrings.
+names alone, whose text mkdocstrings takes from docstrings. The pages of the gallery of reports are drawn from records
+in docs/reports: a link to a record leads to its page on the site.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +31,12 @@ API: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 """Pages of the API by file: title and names. `torch` and `errors` are made of what those modules define."""
+
+REPORTS: dict[str, tuple[str, ...]] = {
+    "docs/reports/demo.json": ("docs/reports/demo.json",),
+    "docs/reports/job-rank-0.jsonl": ("docs/reports/job-rank-0.jsonl", "docs/reports/job-rank-1.jsonl"),
+}
+"""Arguments of `fanin report` by the record that documents link to; its page has the record's name."""
 
 
 def tracked(pattern: str) -> list[str]:
@@ -46,6 +55,21 @@ def stage(folder: Path) -> None:
         target = folder / "api" / f"{page}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(f"# {title}\n\n" + "\n".join(f"::: {name}\n" for name in names))
+
+
+def draw(folder: Path, tree: Path) -> None:
+    """Make the pages of the gallery of reports, with the package that is linked in `tree`."""
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    for record, arguments in REPORTS.items():
+        page = page_of(folder / record)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "fanin", "report", *arguments, "--html", str(page)]
+        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def page_of(record: Path) -> Path:
+    """The page of a record of the gallery, beside it."""
+    return record.with_suffix(".html")
 
 
 def pages() -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -68,6 +92,8 @@ def _place(document: str, folder: Path) -> None:
         if source.is_dir():
             _list(source, folder)
             text = text.replace(f"]({target})", f"]({target}/{LISTING})")
+        elif source.is_relative_to(ROOT) and str(source.relative_to(ROOT)) in REPORTS:
+            text = text.replace(f"]({target})", f"]({page_of(Path(target))})")
         elif source.suffix != ".md" and source.is_file():
             _copy(source, folder)
     (folder / document).parent.mkdir(parents=True, exist_ok=True)
@@ -108,4 +134,6 @@ def _classes(module: Path) -> list[str]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "build" / "site" / "pages")
-    stage(parser.parse_args().folder)
+    given = parser.parse_args().folder
+    stage(given)
+    draw(given, given.parent / "tree")

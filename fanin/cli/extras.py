@@ -15,6 +15,7 @@ MODULES = {
     "federated": ("torch", "sklearn"),
     "frameworks": ("accelerate", "deepspeed", "lightning", "ray", "transformers"),
     "metrics": ("prometheus_client",),
+    "otel": ("opentelemetry",),
     "p4": ("grpc", "google", "p4"),
     "plot": ("matplotlib", "jinja2"),
     "rl": ("torch", "gymnasium"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fanin.errors import ConfigurationError
 from fanin.host.torch.backend import counters, create
+from fanin.host.torch.collectives.flight_recorder import dump_flight_recorder
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.handles.call import set_lanes
 from fanin.torch_versions import require_torch
@@ -92,6 +93,7 @@ __all__ = [
     "counters",
     "create",
     "describe_training",
+    "dump_flight_recorder",
     "is_newcomer",
     "lanes_hook",
     "nonfinite_reports",

@@ -37,6 +37,8 @@ SAMPLES: dict[str, tuple[Any, Any]] = {
     "ports": ("5000-5063", "5064-5127"),
     "faults": ("drop=1%", "drop=2%"),
     "timeline": ("one", "another"),
+    "flight_recorder": ("one", "another"),
+    "otel": (False, True),
     "metrics": (":9465", ":9466"),
     "pcap": ("one", "another"),
     "trace": ("one", "another"),

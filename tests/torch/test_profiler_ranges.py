@@ -34,6 +34,7 @@ class Group:
     """Two collectives, one of which calls itself again as one that goes through torch's dispatcher does."""
 
     group_name = "world"
+    flight = None
 
     def size(self) -> int:
         return 4

@@ -133,6 +133,8 @@ class GroupResources:
         """Store for questions between ranks that have met, in a group that joins its job at its first sum."""
         self.closed = False
         """Whether this rank has left, or is about to."""
+        self.on_close: Callable[[], None] = lambda: None
+        """Told once that the group is left, when nothing of it is under way any more."""
         patience = timeout if options.on_worker_loss == "continue" else None
         own_store, replaces = find_incarnation(store, group_name, rank, global_ranks, patience)
         try:
@@ -427,6 +429,7 @@ class GroupResources:
             )
             recovery.start()
         else:
+            self.failures.on_error(failure)
             inner = self._inner
             if inner is not None:  # not closed meanwhile
                 inner.break_connections()
@@ -457,6 +460,7 @@ class GroupResources:
             return
         self.closed = True
         with contextlib.ExitStack() as steps:  # the last step is named first; an interrupted one leaves none out
+            steps.callback(self.on_close)
             for meeting in self._meetings:
                 steps.callback(meeting.close)
             if self.fallback is not None:

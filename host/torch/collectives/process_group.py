@@ -29,6 +29,7 @@ from fanin.host.session.threads import started
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.first_cause import FirstCause
+from fanin.host.torch.collectives.flight_recorder import Ring, ring_for
 from fanin.host.torch.collectives.group_codec import codec_of_group
 from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.inside import Inside
@@ -59,6 +60,9 @@ _ABANDONED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 @named_ranges
 class FaninProcessGroup(TorchCalls):
     """A group of ranks whose sums go through a switch."""
+
+    flight: Ring | None = None
+    """The latest collectives of the group, where they are recorded (Options.flight_recorder)."""
 
     def __init__(
         self,
@@ -107,6 +111,13 @@ class FaninProcessGroup(TorchCalls):
                 self._resources.close()
                 raise
         self._use_resources()
+        ranks = list(global_ranks) or list(range(size))
+        self.flight = ring_for(made_with, rank, ranks, os.environ)
+        if self.flight is not None:
+            self._resources.failures.on_error = self.flight.recorder.failed
+            self._resources.on_close = self.flight.recorder.closed
+            self.flight.job_name = "" if self.session is None else self.job_name
+            self._named()
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         if world is not None and self._resources.side is not None:
             world._resources.side = self._resources.side  # for the groups after this one, too
@@ -169,8 +180,10 @@ class FaninProcessGroup(TorchCalls):
         self._reductions = ReduceCollectives(self._resources, self._counters, self._arguments, self._codec)
         self._exchanges = Exchanges(self._resources) if carries(self._resources) else None
 
-    def _named(self, name: str) -> None:
-        self._resources.failures.group_name = name
+    def _named(self) -> None:
+        self._resources.failures.group_name = self._name
+        if self.flight is not None:
+            self.flight.recorder.named(self.flight, self._name, self._description)
 
     @property
     def session(self) -> AnySession | None:

@@ -7,6 +7,8 @@ more.
 
 No range lasts from the call to the result: torch ends a range on another thread by memory of the profiler's session,
 which may be over by then, and the process dies of it (seen with torch's own test suite, which profiles in each test).
+
+The same wrapper is where the flight recorder hears of a collective (flight_recorder.py), in groups that have one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from typing import Any, TypeVar
 import torch
 from torch._C._profiler import _RecordFunctionFast
 from torch.autograd import profiler
+
+from fanin.host.torch.handles.work import FaninWork
 
 PREFIX = "fanin:"
 NAMES = {
@@ -51,31 +55,52 @@ NAMES = {
 }
 """Range by method: names as torch.distributed has them. Methods that a group lacks are left out."""
 
+ONE_LIST = frozenset(
+    ("allreduce", "allreduce_coalesced", "all_reduce_lanes", "reduce", "broadcast", "send", "recv", "recv_anysource")
+)
+"""Methods whose tensors are inputs and outputs; the others take outputs, and then inputs."""
+
 Group = TypeVar("Group", bound=type)
 _INSIDE = threading.local()
-"""Whether this thread is in a range: calls that go back through torch's dispatcher (layers.py) come twice."""
+"""The group whose collective this thread is in: calls that go back through torch's dispatcher (layers.py) come twice.
+"""
 
 
 def named_ranges(group: Group) -> Group:
-    """A class decorator: let every collective of the process group be a range while a profiler runs."""
+    """A class decorator: let every collective of the process group be a range while a profiler runs, and known to its
+    flight recorder, where it has one (`flight`)."""
     for method, name in NAMES.items():
         if (call := getattr(group, method, None)) is not None:
-            setattr(group, method, _ranged(call, PREFIX + name))
+            setattr(group, method, _ranged(call, name, paired=method not in ONE_LIST))
     return group
 
 
-def _ranged(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _ranged(call: Callable[..., Any], name: str, *, paired: bool) -> Callable[..., Any]:
     @functools.wraps(call)
     def ranged(self: Any, *given: Any, **named: Any) -> Any:
-        if not profiler._is_profiler_enabled or getattr(_INSIDE, "range", False):
+        flight = self.flight
+        if (flight is None and not profiler._is_profiler_enabled) or getattr(_INSIDE, "group", None) is self:
             return call(self, *given, **named)
-        _INSIDE.range = True
+        outer, _INSIDE.group = getattr(_INSIDE, "group", None), self
         try:
+            if not profiler._is_profiler_enabled:
+                return recorded(self, *given, **named)
             tensors = list(_tensors((*given, *named.values())))
-            with _RecordFunctionFast(name, tensors, facts(self, name, tensors)):
-                return call(self, *given, **named)
+            with _RecordFunctionFast(PREFIX + name, tensors, facts(self, name, tensors)):
+                return call(self, *given, **named) if flight is None else recorded(self, *given, **named)
         finally:
-            _INSIDE.range = False
+            _INSIDE.group = outer
+
+    def recorded(self: Any, *given: Any, **named: Any) -> Any:
+        record = self.flight.begin(name, paired, (*given, *named.values()), self.timeout_s, named.get("lanes"))
+        try:
+            work = call(self, *given, **named)
+        except BaseException as error:
+            record.ended(error)
+            raise
+        if isinstance(work, FaninWork):
+            record.begun(work)
+        return work
 
     return ranged
 
@@ -83,7 +108,7 @@ def _ranged(call: Callable[..., Any], name: str) -> Callable[..., Any]:
 def facts(group: Any, name: str, tensors: list[torch.Tensor]) -> dict[str, str | int]:
     """Facts of a collective by torch's names for them (record_param_comms), of the tensors that this rank gives."""
     return {
-        "Collective name": name.removeprefix(PREFIX),
+        "Collective name": name,
         "In msg nelems": sum(tensor.numel() for tensor in tensors),
         "dtype": ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors})),
         "Process Group Name": group.group_name,

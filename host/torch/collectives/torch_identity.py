@@ -26,8 +26,8 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
         self._default_timeout = DefaultTimeout(timeout.total_seconds())
         self._bound_device: torch.device | None = None
 
-    def _named(self, name: str) -> None:
-        """Called with a new name of the group."""
+    def _named(self) -> None:
+        """Called when the group has a new name or description."""
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the backend's name."""
@@ -42,7 +42,7 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
     def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
         """Set by torch once the group is made."""
         self._name = name
-        self._named(name)
+        self._named()
 
     _set_group_name = setGroupName
     group_name = property(getGroupName)
@@ -54,6 +54,7 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
     def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
         """Set by torch once the group is made."""
         self._description = description
+        self._named()
 
     _set_group_desc = setGroupDesc
     group_desc = property(getGroupDesc)

@@ -70,6 +70,10 @@ class DeviceWork(FaninWork):
     def _transported(self) -> bool:
         return self._job.host.error is not None or self._job.through
 
+    def arrived(self) -> bool:
+        """The host's part has gone well, and the device has the result."""
+        return self._job.host.error is None and self._job.through
+
     def _await(self, timeout_s: float) -> None:
         job = self._job
         if not job.host.over.wait(timeout_s):

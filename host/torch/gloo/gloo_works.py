@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,14 @@ class GlooWork(CarriedWork):
     def _transported(self) -> bool:
         return self._inner.is_completed()
 
+    def arrived(self) -> bool:
+        """One that has failed is completed, too, and says so in a wait alone."""
+        if self._inner.is_completed():
+            with contextlib.suppress(RuntimeError):
+                self._inner.wait()
+                return True
+        return False
+
     def _await(self, timeout_s: float) -> None:
         ends_at = min(time.monotonic() + timeout_s, self._gloo_ends_at)
         try:
@@ -55,6 +64,10 @@ class PeerWork(GlooWork):
         self._waited = False
 
     def _transported(self) -> bool:
+        return self._waited
+
+    def arrived(self) -> bool:
+        """A second wait would be for another message."""
         return self._waited
 
     def _await(self, timeout_s: float) -> None:

@@ -70,6 +70,9 @@ class Failures:
         """Sums that NaN and infinities have reached."""
         self.survivable: Callable[[FaninError], bool] = lambda failure: False
         """Whether the group goes on after this failure of its session (fallback)."""
+        self.on_error: Callable[[FaninError], None] = lambda error: None
+        """Told of every error that a collective of the group is about to raise, and of the loss of ranks or switch that
+        the watch thread has seen; from any thread."""
 
     @property
     def failure(self) -> FaninError | None:
@@ -109,8 +112,7 @@ class Failures:
                 f"{where}: Connection closed by peer: a rank has left or died, or called another collective, or one of "
                 f"another size. ({error})",
             )
-        explained.explained = True  # type: ignore[attr-defined]
-        raise explained from error
+        raise self._told(explained) from error
 
     def explain(self, error: BaseException, name: str, timeout_s: float) -> FaninError:
         """The error to raise for `error`, which ended the collective `name`."""
@@ -124,7 +126,11 @@ class Failures:
             explained = self._because(cause, where)
         else:
             explained = FaninError(f"{where}: {error}")
+        return self._told(explained)
+
+    def _told(self, explained: FaninError) -> FaninError:
         explained.explained = True  # type: ignore[attr-defined]
+        self.on_error(explained)
         return explained
 
     def late(self, name: str, timeout_s: float) -> CollectiveTimeoutError:

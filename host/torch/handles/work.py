@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -112,6 +112,16 @@ class Once:
             torch.cuda.current_stream(device).wait_event(done)
 
 
+class Recorded(Protocol):
+    """A note of a collective, which is told how it ends (collectives/flight_recorder.py)."""
+
+    def complete(self) -> None:
+        """The result is known to be there."""
+
+    def failed(self, error: BaseException) -> None:
+        """A wait has raised. A result may still come."""
+
+
 class FaninWork(_Work):  # type: ignore[misc]
     """Common part of all handles. Subclasses implement the wait and the question whether the transport is done."""
 
@@ -123,6 +133,8 @@ class FaninWork(_Work):  # type: ignore[misc]
     _notes: Notes | None = None
     _future: Future[list[torch.Tensor]] | None = None
     _error: BaseException | None = None
+    record: Recorded | None = None
+    """The flight recorder's of it, where the group has one."""
 
     def __init__(
         self, completion: Completion, outputs: Tensors, timeout_s: float, finish: Callable[[], None] | None = None
@@ -142,6 +154,15 @@ class FaninWork(_Work):  # type: ignore[misc]
     def _await(self, timeout_s: float) -> None:
         """Return when the transport is done; raise the typed error when it cannot be."""
         raise NotImplementedError
+
+    def arrived(self) -> bool:
+        """Whether the transport is done, and well; never blocks, and changes nothing."""
+        return self._error is None and self._transported()
+
+    @property
+    def timeout_s(self) -> float:
+        """The timeout of a wait that is given none."""
+        return self._timeout_s
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """Call `then` from a thread of the completion's pool once `wait` would return or raise at once."""
@@ -169,12 +190,16 @@ class FaninWork(_Work):  # type: ignore[misc]
         except Exception as error:
             if not interrupts(error):
                 self._error = error
+                if self.record is not None:
+                    self.record.failed(error)
             raise
         if self._finish is not None:
             self._finish()
         if self._notes is not None:
             notes, self._notes = self._notes, None
             notes.close()
+        if self.record is not None:
+            self.record.complete()
         return True
 
     def note(self, tensors: Tensors) -> None:
@@ -250,6 +275,10 @@ class SwitchWork(CarriedWork):
     def _transported(self) -> bool:
         return self._session.done(self._ticket) or self._session.failure is not None
 
+    def arrived(self) -> bool:
+        """A group that has failed brings nothing any more."""
+        return self._session.done(self._ticket)
+
     def _await(self, timeout_s: float) -> None:
         try:
             self._session.wait(self._ticket, timeout_s)
@@ -295,6 +324,10 @@ class CombinedWork(FaninWork):
 
     def _transported(self) -> bool:
         return all(work.is_completed() for work in self._works)
+
+    def arrived(self) -> bool:
+        """Whether that holds for all of them."""
+        return all(work.arrived() for work in self._works)
 
     def _await(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
@@ -357,6 +390,10 @@ class QueuedWork(CarriedWork):
 
     def _transported(self) -> bool:
         return self.is_over
+
+    def arrived(self) -> bool:
+        """The carrying thread may have ended it with an error."""
+        return self.is_over and self.host.error is None
 
     def _await(self, timeout_s: float) -> None:
         if not self.host.over.wait(timeout_s):
