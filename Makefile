@@ -115,9 +115,10 @@ compose-check: $(VENV)/dev.stamp ## docker-compose.yml on a real engine (skipped
 	tools/compose_check.sh $(PY) $(ARGS)
 
 # With a tree of its own, since `make types` may remake the other one at the same time.
-docs: $(VENV)/docs.stamp ## The documentation as a site in build/site/html, with links and docstrings checked
+docs: $(VENV)/dev.stamp $(VENV)/docs.stamp ## The documentation as a site in build/site/html, notebooks run, links and docstrings checked
 	@$(PY) tools/linked_tree.py build/site/tree
 	@$(PY) -m tools.site
+	@$(PY) -m tools.notebooks
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
 
 launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun and torchrun on two hosts start (skipped, by name, where one cannot be had)
