@@ -121,9 +121,10 @@ docs: $(VENV)/dev.stamp $(VENV)/docs.stamp ## The documentation as a site in bui
 	@$(PY) -m tools.notebooks
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
 
-launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun and torchrun on two hosts start (skipped, by name, where one cannot be had)
+launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun, Ray and torchrun on two hosts start (skipped, by name, where one cannot be had)
 	-tools/debian_packages.sh slurm-wlm=sbatch munge=munged openmpi-bin=mpirun
 	@$(PIP) kubernetes-validate
+	-@$(PIP) 'ray[train]>=2.50'
 	@$(WITH_HEADERS) FANIN_TEST_LAUNCHERS=1 $(PY) -m pytest tests/launchers $(ARGS)
 
 bench: $(VENV)/demo.stamp ## All-reduce against gloo and, where installed, OpenMPI
