@@ -96,6 +96,7 @@ assert all(series[-1] < 0.8 * series[0] for series in losses.values()), "every b
 # %% [markdown]
 # The column of bytes explains that of times: a ring such as gloo's sends and receives 2 (n - 1) / n times the gradient over each link, here 1.5 times, and a switch takes it once and gives it back once.
 # Lanes of 16 and 8 bits halve and quarter that.
+# Times are those of one short run: on a machine that does other things they scatter, and bytes do not.
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
