@@ -26,6 +26,7 @@ WORKING = {
     "accelerate": "accelerate",
     "trainer": "transformers",
     "deepspeed_zero": "deepspeed",
+    "composer": "composer",
 }
 """Programs of framework_rank.py, and the package that each needs."""
 
@@ -45,7 +46,8 @@ def trained(name: str, backend: str, folder: Path) -> subprocess.CompletedProces
 @pytest.mark.parametrize("name", WORKING)
 def test_it_trains_over_fanin_to_the_losses_over_gloo(name: str, tmp_path: Path) -> None:
     if importlib.util.find_spec(WORKING[name]) is None:
-        pytest.skip(f"{WORKING[name]} is not installed: pip install 'fanin[frameworks]'")
+        where = "mosaicml, apart from others" if name == "composer" else "'fanin[frameworks]'"
+        pytest.skip(f"{WORKING[name]} is not installed: pip install {where}")
     found = {}
     for backend in ("gloo", "fanin"):
         done = trained(name, backend, tmp_path)
