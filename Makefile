@@ -115,21 +115,23 @@ compose-check: $(VENV)/dev.stamp ## docker-compose.yml on a real engine (skipped
 	tools/compose_check.sh $(PY) $(ARGS)
 
 # With a tree of its own, since `make types` may remake the other one at the same time.
-docs: docs-pages ## The documentation as a site in build/site/html, with links and docstrings checked
+docs: docs-pages ## The documentation as a site in build/site/html, notebooks run, links and docstrings checked
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
 
-docs-pages: $(VENV)/docs.stamp ## Pages, reference and reports, staged for mkdocs in build/site/pages
+docs-pages: $(VENV)/dev.stamp $(VENV)/docs.stamp ## Pages, reference, reports and notebooks, staged for mkdocs in build/site/pages
 	@$(PY) tools/linked_tree.py build/site/tree
 	@$(PY) -m tools.site
+	@$(PY) -m tools.notebooks
 
 MINOR = $(shell sed -nE 's/^__version__ = "([0-9]+\.[0-9]+).*/\1/p' fanin/__init__.py)
 docs-version: docs-pages ## The documentation of this version as a commit on the branch gh-pages (docs/releases.md); ARGS=--push publishes it
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mike deploy --update-aliases $(ARGS) $(MINOR) latest
 	@$(VENV)/bin/mike set-default $(ARGS) latest
 
-launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun and torchrun on two hosts start (skipped, by name, where one cannot be had)
+launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun, Ray and torchrun on two hosts start (skipped, by name, where one cannot be had)
 	-tools/debian_packages.sh slurm-wlm=sbatch munge=munged openmpi-bin=mpirun
 	@$(PIP) kubernetes-validate
+	-@$(PIP) 'ray[train]>=2.50'
 	@$(WITH_HEADERS) FANIN_TEST_LAUNCHERS=1 $(PY) -m pytest tests/launchers $(ARGS)
 
 bench: $(VENV)/demo.stamp ## All-reduce against gloo and, where installed, OpenMPI

@@ -23,6 +23,10 @@ OUTSIDE = (".github/",)
 """Markdown that is no documentation."""
 LISTING = "files.md"
 """The page of a folder that a document links to."""
+NOTEBOOKS = tuple(
+    path for path in sorted((ROOT / "examples" / "notebooks").glob("*.py")) if path.read_text().startswith("# %% [mark")
+)
+"""Notebooks as text; tools/notebooks.py runs them. Modules that they import lie beside them."""
 API: dict[str, tuple[str, tuple[str, ...]]] = {
     "options": ("Options", ("fanin.options.Options", "fanin.options.Rounds", "fanin.launch.torch_variables")),
     "switch": (
@@ -50,7 +54,10 @@ def stage(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     for document in tracked("*.md"):
         if not document.startswith(OUTSIDE):
-            _place(document, folder)
+            place(document, (ROOT / document).read_text(), folder)
+    for notebook in NOTEBOOKS:
+        page = str(notebook.relative_to(ROOT).with_suffix(".md"))
+        place(page, f"# {notebook.stem}\n\n`python -m tools.notebooks` runs it and makes this page.\n", folder)
     for page, (title, names) in pages().items():
         target = folder / "api" / f"{page}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -83,8 +90,8 @@ def pages() -> dict[str, tuple[str, tuple[str, ...]]]:
     }
 
 
-def _place(document: str, folder: Path) -> None:
-    text = (ROOT / document).read_text()
+def place(document: str, text: str, folder: Path) -> None:
+    """Write a page, with every file that it links to; links to folders and notebooks lead to their pages."""
     for target in LINK.findall(text):
         if "://" in target or target.startswith("mailto:"):
             continue
@@ -94,6 +101,8 @@ def _place(document: str, folder: Path) -> None:
             text = text.replace(f"]({target})", f"]({target}/{LISTING})")
         elif source.is_relative_to(ROOT) and str(source.relative_to(ROOT)) in REPORTS:
             text = text.replace(f"]({target})", f"]({page_of(Path(target))})")
+        elif source in NOTEBOOKS:
+            text = text.replace(f"]({target})", f"]({target.removesuffix('.py')}.md)")
         elif source.suffix != ".md" and source.is_file():
             _copy(source, folder)
     (folder / document).parent.mkdir(parents=True, exist_ok=True)

@@ -2,72 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from fanin.emulation.simulator.oracle import summed as summed_words
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Sum, sums_of
-from fanin.host.codecs.words import codec_for
-from fanin.numerics.fixed_point import DTYPES
-from fanin.numerics.reduction import Element
-from tests.support.cluster import Cluster, job, reduction
-
-Summer = Callable[[Sequence[Sum]], None]
-"""Makes the values of all workers' stage their sum, in place."""
-
-
-def element_of(asked: Sum) -> Element:
-    return next(each for each, dtype in DTYPES.items() if np.dtype(dtype) == asked.values.dtype)
-
-
-def fields_of(asked: Sum, workers: int) -> dict[str, Any]:
-    """The fields of this stage's reduction besides its memory."""
-    average = asked.average and element_of(asked).floating
-    divisor = float(workers) if average else 1.0
-    return {"lanes": asked.lanes, "operator": asked.operator, "divisor": divisor, "scale_code": asked.scale_code}
-
-
-def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
-    """Sum as a switch would, without one."""
-    here = min(workers, 32)
-    tree = {} if workers == here else {"total_workers": workers, "places": tuple(range(here))}
-    spec = job(workers=here, words_per_packet=words_per_packet, accumulators=True, **tree)
-
-    def summed(stages: Sequence[Sum]) -> None:
-        asked = stages[0]
-        given, element = fields_of(asked, workers), element_of(asked)
-        codecs = [
-            codec_for(element, asked.lanes, len(asked.values), spec, operator=asked.operator, place=rank)
-            for rank in range(workers)
-        ]
-        for packet in range(codecs[0].packets):
-            start, count = codecs[0].span(packet)
-            here = slice(start, start + count)
-            codes = np.max(
-                [c.codes(s.values[here], 1.0, _part(s, here)) for c, s in zip(codecs, stages, strict=True)], 0
-            )
-            if asked.scale_code:
-                codes = np.full_like(codes, asked.scale_code)
-            words = []
-            for codec, stage in zip(codecs, stages, strict=True):
-                words.append(codec.encode(packet, stage.values[here], codes, 1.0, _part(stage, here)))
-                if stage.residual is not None:
-                    stage.residual[here] = codec.residual_after(stage.values[here], codes, 1.0, stage.residual[here])
-            total, shift = summed_words(words, codecs[0].lanes, spec.accumulator_bytes)
-            for codec, stage in zip(codecs, stages, strict=True):
-                collected = codec.collect(packet, total)
-                if collected is not None:
-                    by = given["divisor"]
-                    stage.values[here] = codec.decode_narrowed(collected, count, codes, workers, by, shift)
-
-    return summed
-
-
-def _part(stage: Sum, here: slice) -> Floats | None:
-    return None if stage.residual is None else stage.residual[here]
+from fanin.emulation.codec_team import Summer as Summer
+from fanin.emulation.codec_team import Team as Team
+from fanin.emulation.codec_team import by_arithmetic as by_arithmetic
+from fanin.emulation.codec_team import element_of, fields_of
+from fanin.host.codecs.codec import Floats, Sum
+from tests.support.cluster import Cluster, reduction
 
 
 def by_cluster(cluster: Cluster) -> Summer:
@@ -80,45 +24,6 @@ def by_cluster(cluster: Cluster) -> Summer:
         cluster.run()
 
     return summed
-
-
-@dataclass
-class Team:
-    """A codec's encoders at all workers, for one bucket."""
-
-    codec: Codec
-    workers: int
-    shapes: tuple[tuple[int, ...], ...]
-    bucket: int = 0
-    summed: Summer | None = None
-    encoders: list[Encoder] = field(init=False)
-    words: int = field(init=False, default=0)
-    """Words that the values of a worker would take in lanes of 32 bits."""
-
-    def __post_init__(self) -> None:
-        self.encoders = [
-            self.codec.encoder(Place(rank, self.workers, self.shapes, self.bucket)) for rank in range(self.workers)
-        ]
-        if self.summed is None:
-            self.summed = by_arithmetic(self.workers)
-
-    def step(self, inputs: Sequence[Floats], step: int) -> list[Floats]:
-        """Every worker's mean; the inputs stay."""
-        assert self.summed is not None
-        results = [np.array(x) for x in inputs]
-        flights = [encoder.reduce(x, step) for encoder, x in zip(self.encoders, results, strict=True)]
-        while True:
-            stages = [sums_of(next(flight, None)) for flight in flights]
-            if not any(stages):
-                return results
-            assert len({len(stage) for stage in stages}) == 1, "some workers have more sums than others"
-            for asked in zip(*stages, strict=True):
-                shapes = {
-                    (s.lanes, s.operator, s.average, s.values.shape, s.values.dtype, s.residual is None, s.scale_code)
-                    for s in asked
-                }
-                assert len(shapes) == 1, "workers sum different things"
-                self.summed(asked)
 
 
 def normal(workers: int, count: int, seed: int) -> list[Floats]:

@@ -154,6 +154,45 @@ def deepspeed_zero(backend: str) -> list[float]:
     return losses
 
 
+def composer(backend: str) -> list[float]:
+    """Composer takes the backend's name from its device."""
+    try:
+        import torchvision  # noqa: F401 - Composer imports it
+    except RuntimeError:
+        # A torchvision for another torch than this one (CUDA's) lacks its operators, which nothing here calls.
+        left_out = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            left_out.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    from composer import Callback, Trainer
+    from composer.devices import DeviceCPU
+    from composer.models import ComposerClassifier
+    from composer.utils import dist as composer_dist
+
+    DeviceCPU.dist_backend = backend
+    losses: list[float] = []
+
+    class Noted(Callback):  # type: ignore[misc]
+        """Keeps the mean of each step's losses."""
+
+        def batch_end(self, state: Any, logger: Any) -> None:
+            mean = state.loss.detach().clone()
+            dist.all_reduce(mean)
+            losses.append(mean.item() / dist.get_world_size())
+
+    composer_dist.initialize_dist("cpu")
+    loader = batches(8)
+    shared_out = torch.utils.data.DataLoader(
+        loader.dataset, 8, sampler=composer_dist.get_sampler(loader.dataset, shuffle=False)
+    )
+    net = model()
+    trained = Trainer(
+        model=ComposerClassifier(net, num_classes=4), train_dataloader=shared_out, max_duration=f"{STEPS}ba",
+        optimizers=torch.optim.AdamW(net.parameters(), 1e-2), device="cpu", callbacks=[Noted()], progress_bar=False,
+    )  # fmt: skip
+    trained.fit()
+    return losses
+
+
 FRAMEWORKS: dict[str, Callable[[str], list[float]]] = {
     each.__name__: each
     for each in (
@@ -163,6 +202,7 @@ FRAMEWORKS: dict[str, Callable[[str], list[float]]] = {
         accelerate_by_argument,
         trainer,
         deepspeed_zero,
+        composer,
     )
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -25,6 +26,7 @@ WORKING = {
     "accelerate": "accelerate",
     "trainer": "transformers",
     "deepspeed_zero": "deepspeed",
+    "composer": "composer",
 }
 """Programs of framework_rank.py, and the package that each needs."""
 
@@ -43,7 +45,9 @@ def trained(name: str, backend: str, folder: Path) -> subprocess.CompletedProces
 
 @pytest.mark.parametrize("name", WORKING)
 def test_it_trains_over_fanin_to_the_losses_over_gloo(name: str, tmp_path: Path) -> None:
-    pytest.importorskip(WORKING[name], reason=f"{WORKING[name]} is not installed: pip install 'fanin[frameworks]'")
+    if importlib.util.find_spec(WORKING[name]) is None:
+        where = "mosaicml, apart from others" if name == "composer" else "'fanin[frameworks]'"
+        pytest.skip(f"{WORKING[name]} is not installed: pip install {where}")
     found = {}
     for backend in ("gloo", "fanin"):
         done = trained(name, backend, tmp_path)
@@ -59,6 +63,20 @@ def test_accelerate_takes_no_other_backend_by_its_argument(tmp_path: Path) -> No
     pytest.importorskip("accelerate", reason="accelerate is not installed: pip install 'fanin[frameworks]'")
     done = trained("accelerate_by_argument", "fanin", tmp_path)
     assert "Your assigned backend fanin is not available" in done.stderr
+
+
+def test_the_trainer_of_torchtitan_takes_cuda_where_there_is_no_accelerator() -> None:
+    """So on the CPU it ends before it makes a group, whatever the backend."""
+    if importlib.util.find_spec("torchtitan") is None:
+        pytest.skip("torchtitan is not installed: pip install torchtitan")
+    asks = (
+        "import torch; from torchtitan.tools.utils import device_type as t; print(torch.accelerator.is_available(), t)"
+    )
+    done = subprocess.run([sys.executable, "-c", asks], env=environment(), capture_output=True, text=True, check=False)
+    there, device = done.stdout.split()
+    if there == "True":
+        pytest.skip("an accelerator is here")
+    assert device == "cuda"
 
 
 def test_the_page_has_a_row_for_each_program_here() -> None:

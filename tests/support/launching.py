@@ -88,14 +88,14 @@ def fanin_rank(program: Sequence[str], variables: Mapping[str, str]) -> subproce
     return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=False)
 
 
-def run(command: Sequence[str | Path], **given: str) -> str:
+def run(command: Sequence[str | Path], timeout_s: float = TIMEOUT_S, **given: str) -> str:
     """Output of a launcher, which succeeds."""
     done = subprocess.run(
         list(map(str, command)),
         env=environment(**given),
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
