@@ -118,7 +118,7 @@ def check_replicas_of_a_site_that_begin_unlike_are_refused_or_made_alike(rank: i
     mesh, same = meshes(size)
     odd = network()
     with torch.no_grad():
-        odd[2].bias += mesh.get_local_rank("replicate")
+        odd.get_parameter("2.bias").add_(mesh.get_local_rank("replicate"))
     model = hybrid(mesh, odd)
     with pytest.raises(ReplicasDifferError, match=r"2\.bias"):
         made(model, mesh.get_group("site"))  # which makes each replica alike at all sites

@@ -172,4 +172,4 @@ def test_every_name_is_one_that_the_analyzer_knows() -> None:
 
     names = {ANALYZER_NAMES.get(name, name) for name in NAMES.values()} | set(LISTS.values())
     assert names <= COLLECTIVES | P2P
-    assert pickle.loads(c10d._dump_fr_trace())["version"] == FORMAT
+    assert pickle.loads(c10d._dump_fr_trace())["version"] == FORMAT  # type: ignore[attr-defined]

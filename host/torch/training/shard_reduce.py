@@ -196,7 +196,7 @@ class ShardReduce(ReduceScatter):
                 each.go_on()
         self.waited_s = time.perf_counter() - started
         # Codecs give means; torch asks for means, sums, or sums times a factor.
-        factor = 1.0 if op == ReduceOp.AVG else factor_of(op) * group.size()
+        factor = 1.0 if op == ReduceOp(ReduceOp.AVG) else factor_of(op) * group.size()
         own = flat.view(group.size(), -1)[group.rank()]
         shard.view(-1).copy_(own * factor)
         self.plain_bytes = 4 * count
