@@ -13,6 +13,7 @@ import io
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from scapy.utils import rdpcap
 
@@ -36,7 +37,7 @@ from fanin.switch.machine.switch_machine import SwitchMachine
 
 # %%
 TOKENS = (101, 102, 103)
-JOB = {"job": 1, "generation": 7}
+JOB: dict[str, Any] = {"job": 1, "generation": 7}
 machine = SwitchMachine(memory_bytes=1 << 24)
 machine.admit(JobSpec(**JOB, workers=3, quorum=3, slots=4, words_per_packet=8, tokens=TOKENS))
 
@@ -67,7 +68,7 @@ for worker, token in enumerate(TOKENS):
 # %%
 def contribution(worker: int, base: int = 0, **more: object) -> Fanin:
     """Words of a worker: 1, 2, 3 of worker 0, tenfold of worker 1, hundredfold of worker 2."""
-    fields = {"signature": 5, "words": [10**worker * number for number in (1, 2, 3)], **more}
+    fields: dict[str, Any] = {"signature": 5, "words": [10**worker * number for number in (1, 2, 3)], **more}
     return Fanin(kind="CONTRIBUTION", **JOB, worker=worker, base=base, **fields)
 
 

@@ -50,11 +50,12 @@ print(inspect.getsource(slow_links_rank.train))
 program = [sys.executable, str(here / "slow_links_rank.py")]
 environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 emulate = ["emulate", "--workers", str(WORKERS), "--rate", f"{RATE_BIT_S / 1e6:g}mbit"]
+rate_bit_s: float | None = None
 try:
     require_privileges()
     where, rate_bit_s = f"links of {RATE_BIT_S / 1e6:g} Mbit/s", RATE_BIT_S
 except UnsupportedError as error:
-    where, rate_bit_s = "loopback, which has no rate", None
+    where = "loopback, which has no rate"
     print(f"no emulated links: {error}")
 with tempfile.TemporaryDirectory() as folder:
     digits = sklearn.datasets.load_digits()

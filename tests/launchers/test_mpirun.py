@@ -18,7 +18,7 @@ def printed_by(text: str, folder: Path) -> str:
     program.write_text(text)
     # Open MPI refuses root, and more ranks than cores, unless it is told.
     allowed = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe")
-    return run([EXAMPLES / "mpirun.sh", "2", program], **dict.fromkeys(allowed, "1"))
+    return run([EXAMPLES / "mpirun.sh", "2", program], dict.fromkeys(allowed, "1"))
 
 
 def test_ranks_of_the_example_are_told_what_torch_wants(tmp_path: Path) -> None:

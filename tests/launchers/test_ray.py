@@ -22,7 +22,7 @@ def test_the_example_trains() -> None:
     if importlib.util.find_spec("ray") is None:  # importing it warns
         pytest.skip("ray is not installed: pip install 'ray[train]'")
     try:
-        printed = run([sys.executable, EXAMPLES / "ray_train.py", "2"], timeout_s=800, **PATIENCE)
+        printed = run([sys.executable, EXAMPLES / "ray_train.py", "2"], PATIENCE, timeout_s=800)
     except AssertionError as error:
         if NOT_STARTED in str(error):
             pytest.skip("Ray itself did not start within its own time limits: this machine is too busy")

@@ -26,7 +26,7 @@ def printed_by(text: str, folder: Path, **given: str) -> str:
             EXAMPLES / "slurm.sh",
             program,
         ]
-        run(job, **given, **variables)
+        run(job, {**given, **variables})
     return output.read_text()
 
 

@@ -88,11 +88,11 @@ def fanin_rank(program: Sequence[str], variables: Mapping[str, str]) -> subproce
     return subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=False)
 
 
-def run(command: Sequence[str | Path], timeout_s: float = TIMEOUT_S, **given: str) -> str:
-    """Output of a launcher, which succeeds."""
+def run(command: Sequence[str | Path], given: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S) -> str:
+    """Output of a launcher, which succeeds. `given`: variables of its environment."""
     done = subprocess.run(
         list(map(str, command)),
-        env=environment(**given),
+        env=environment(**(given or {})),
         capture_output=True,
         text=True,
         timeout=timeout_s,
