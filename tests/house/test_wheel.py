@@ -19,6 +19,10 @@ from tests.house.repository import ROOT, project, tracked
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
+NOT_INSTALLED = (ROOT / "examples/launchers", ROOT / "examples/notebooks/own_package")
+"""Files to copy, of which a launcher runs one; a package of its own."""
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, from a build folder of its own: an old one would add files that the sources no longer have."""
@@ -45,8 +49,8 @@ def test_every_source_module_is_in_it(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     for package, folder in project()["tool"]["setuptools"]["package-dir"].items():
         for path in tracked(f"{folder}/*.py"):
-            if path.parent == ROOT / "examples/launchers":
-                continue  # files to copy, of which a launcher runs one
+            if path.parent in NOT_INSTALLED:
+                continue
             installed = f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder)}"
             assert installed in names, f"{path} is in no package of pyproject.toml"
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import weakref
 
-from fanin.errors import ConfigurationError
+import pytest
+import torch
+
+from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.torch.handles.bucket_names import bucket_of, name_at
+from fanin.host.torch.handles.nonfinite import STEPS, NonFinite
 from fanin.options import Options
 from tests.torch.job import Outcomes, checks_of, run_checks
 
@@ -52,3 +56,38 @@ def test_elements_of_a_bucket_have_names() -> None:
 def test_reactions_that_ranks_would_not_share_are_refused(other: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="on_nonfinite = 'skip' with"):
         Options(on_nonfinite="skip", **other)  # type: ignore[arg-type]
+
+
+def test_an_optimizer_that_is_made_after_a_sum_was_spoiled_leaves_no_step_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STEPS, "_groups", weakref.WeakSet())  # other tests' groups
+    group = NonFinite("skip", 0)
+
+    def made() -> tuple[torch.optim.Optimizer, torch.Tensor]:
+        weight = torch.zeros(1, requires_grad=True)
+        return torch.optim.SGD([weight], 1.0), weight
+
+    def moves(optimizer: torch.optim.Optimizer, weight: torch.Tensor) -> bool:
+        before, weight.grad = weight.item(), torch.ones(1)
+        optimizer.step()
+        return weight.item() != before
+
+    old = made()
+    STEPS.spoil()
+    new = made()
+    assert [moves(*new), moves(*old), moves(*old)] == [True, False, True]
+    STEPS.spoil()
+    assert [moves(*new), moves(*old)] == [False, False]
+    STEPS.spoil()
+    group.close()
+    assert [moves(*new), moves(*new)] == [False, True]
+
+
+def test_a_group_that_was_left_refuses_no_optimizer_with_a_closure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(STEPS, "_groups", weakref.WeakSet())
+    group = NonFinite("skip", 0)
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 1.0)
+    with pytest.raises(UnsupportedError, match="closure"):
+        optimizer.step(lambda: 0.0)
+    group.close()
+    optimizer.step(lambda: 0.0)

@@ -461,6 +461,7 @@ class GroupResources:
         self.closed = True
         with contextlib.ExitStack() as steps:  # the last step is named first; an interrupted one leaves none out
             steps.callback(self.on_close)
+            steps.callback(self.failures.nonfinite.close)
             for meeting in self._meetings:
                 steps.callback(meeting.close)
             if self.fallback is not None:

@@ -8,12 +8,13 @@ Rules
   ranks are others than in the last report, and handed to callbacks.
 * A step ends with a call of any optimizer's `step`; steps of one optimizer count, of several those of the busiest.
 * `raise`: every wait for the sum raises NonFiniteError, on all ranks alike.
-* `skip`: the next `step` of each optimizer of the process finds no gradients, and so changes neither weights nor state,
-  on all ranks of the group alike, since all have waited for the same sums.
+* `skip`: the next `step` of each optimizer that the process had when the sum came finds no gradients, and so changes
+  neither weights nor state, on all ranks of the group alike, since all have waited for the same sums.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import threading
@@ -128,6 +129,10 @@ class NonFinite:
         with self._lock:
             return {f"nonfinite.{name}": count for name, count in self._counts.items()}
 
+    def close(self) -> None:
+        """The group was left: steps of optimizers are none of its."""
+        STEPS.remove(self)
+
     def submitted(self, ticket: int, size_bytes: int) -> None:
         """A sum was begun."""
         self._sums.append((ticket, size_bytes))
@@ -226,7 +231,7 @@ class Steps:
         self._spoils = 0
         """Sums that want a step to be left out, so far."""
         self._seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        """By optimizer: how many of them there were at its last step."""
+        """By optimizer: how many of them there were at its last step, or when it was made."""
         self._hooked = False
 
     def add(self, group: NonFinite) -> None:
@@ -236,21 +241,43 @@ class Steps:
             self._hooked = True
             register_optimizer_step_pre_hook(self._before_step)
             register_optimizer_step_post_hook(self._after_step)
+            self._note_new_optimizers()
+
+    def remove(self, group: NonFinite) -> None:
+        """The group was left; steps that its sums want to be left out still are."""
+        self._groups.discard(group)
+
+    def _note_new_optimizers(self) -> None:
+        """Let every optimizer that is made from now on know of no sum that came before it.
+
+        torch has hooks for steps and none for this. One that is copied or unpickled is not noticed, and leaves out its
+        first step if any sum ever wanted that: rather a step too few than a NaN in weights.
+        """
+        make = Optimizer.__init__
+
+        @functools.wraps(make)
+        def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            make(optimizer, *args, **kwargs)
+            self._seen.setdefault(optimizer, self._spoils)
+
+        Optimizer.__init__ = made  # type: ignore[method-assign]
 
     def spoil(self) -> None:
         """The next step of each optimizer is to be left out."""
         self._spoils = next(self._spoiled)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not any(group.policy == "skip" for group in self._groups):
+        skips = any(group.policy == "skip" for group in self._groups)
+        if not (skips or self._spoils):
             return
-        if any(argument is not None for argument in (*args[1:], *kwargs.values())):
+        seen, self._seen[optimizer] = self._seen.get(optimizer, 0), self._spoils
+        is_spoiled = seen != self._spoils
+        if (skips or is_spoiled) and any(argument is not None for argument in (*args[1:], *kwargs.values())):
             raise UnsupportedError(
                 f"on_nonfinite='skip' with {type(optimizer).__name__}.step(closure): the closure makes gradients "
                 "within the step, which can no longer be left out. Remedy: an optimizer without a closure, or 'raise'"
             )
-        seen, self._seen[optimizer] = self._seen.get(optimizer, 0), self._spoils
-        if seen == self._spoils:
+        if not is_spoiled:
             return
         for each in optimizer.param_groups:
             for parameter in each["params"]:
