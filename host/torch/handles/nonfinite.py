@@ -260,7 +260,7 @@ class Steps:
             make(optimizer, *args, **kwargs)
             self._seen.setdefault(optimizer, self._spoils)
 
-        Optimizer.__init__ = made  # type: ignore[method-assign]
+        Optimizer.__init__ = made  # type: ignore[assignment,method-assign]
 
     def spoil(self) -> None:
         """The next step of each optimizer is to be left out."""
