@@ -27,11 +27,14 @@ def train() -> None:
         optimizer.step()
     mean = loss.detach().clone()
     dist.all_reduce(mean, dist.ReduceOp.AVG)
-    ray.train.report({"loss": float(mean), "backend": dist.get_backend()})
+    metrics = {"loss": float(mean), "backend": dist.get_backend()}
+    if dist.get_rank() == 0:
+        print(metrics, flush=True)  # Ray shows it; the result of `fit` has metrics with a checkpoint alone
+    ray.train.report(metrics)
 
 
 if __name__ == "__main__":
     workers = int(sys.argv[1]) if len(sys.argv) > 1 else 2
     scaling = ScalingConfig(num_workers=workers)
     trainer = TorchTrainer(train, torch_config=TorchConfig(backend="fanin"), scaling_config=scaling)
-    print(trainer.fit().metrics)
+    trainer.fit()
