@@ -203,6 +203,14 @@ class Ring:
             attributes["fanin.lanes"] = str(self.lanes if record.lanes is None else record.lanes)
         telemetry.collective(record.name, record.created_ns, record.completed_ns or time.time_ns(), attributes, error)
 
+    @property
+    def newest(self) -> int:
+        """Number of the record that was made last; -1 where there is none."""
+        try:
+            return self._records[-1].number
+        except IndexError:
+            return -1
+
     def records(self) -> list[Record]:
         """All that are kept, the oldest first, as they are now."""
         kept = list(self._records)
@@ -326,7 +334,7 @@ class FlightRecorder:
     def failed(self, error: FaninError) -> None:
         """A collective, or the group, has failed: write the file, once until something else is called."""
         with self._lock:
-            newest = max((ring.records()[-1].number for ring in self._rings.values() if ring.records()), default=-1)
+            newest = max((ring.newest for ring in self._rings.values()), default=-1)
             if newest == self._told_at:
                 return
             self._told_at = newest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -90,6 +91,13 @@ class Flight:
                 # A thread that waits for the future does not wait for this thread's stream.
                 torch.cuda.current_stream(self._gradients.device).synchronize()
         return took_s
+
+
+def finish(flights: Iterable[Flight]) -> None:
+    """Wait for every stage of each of them."""
+    for each in flights:
+        while not each.over:
+            each.go_on()
 
 
 def all_of(futures: Future[list[Future[Any]]], result: Result) -> Result:

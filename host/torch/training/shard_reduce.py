@@ -42,6 +42,7 @@ from fanin.host.torch.handles.call import set_lanes
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.training.codec_buckets import Bucket
 from fanin.host.torch.training.codec_flight import Flight as CodecFlight
+from fanin.host.torch.training.codec_flight import finish
 from fanin.host.torch.training.codec_sums import contributed_bytes
 from fanin.host.torch.training.shard_gather import ShardGather
 from fanin.host.torch.training.shard_groups import ShardGroup
@@ -191,9 +192,7 @@ class ShardReduce(ReduceScatter):
         for each in flights:
             each.start(None)
         started = time.perf_counter()
-        for each in flights:
-            while not each.over:
-                each.go_on()
+        finish(flights)
         self.waited_s = time.perf_counter() - started
         # Codecs give means; torch asks for means, sums, or sums times a factor.
         factor = 1.0 if op == ReduceOp(ReduceOp.AVG) else factor_of(op) * group.size()

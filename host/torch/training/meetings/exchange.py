@@ -11,7 +11,7 @@ import torch.distributed as dist
 from fanin.host.codecs.codec import Floats
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.codec_buckets import Bucket
-from fanin.host.torch.training.codec_flight import Flight
+from fanin.host.torch.training.codec_flight import Flight, finish
 from fanin.host.torch.training.meetings import roll
 from fanin.host.torch.training.meetings.buffers import Buffers, BufferSums
 
@@ -67,9 +67,7 @@ class Exchange:
             return
         self._wait_for(self._roll_work)
         started = time.monotonic()
-        for each in self._flights:
-            while not each.over:
-                each.go_on()
+        finish(self._flights)
         if self._buffers is not None:
             self._buffers.wait()
         self.waited_s += time.monotonic() - started
