@@ -33,6 +33,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "streaming": {"period": 6, "fragments": 2, "overlap": 2, "mix": 0.5, "codec": "rotated:8/8"},
 }
 
+COUNTED: dict[str, dict[str, Any]] = {
+    "waits": {"period": 3},
+    "overlap": {"period": 4, "overlap": 2, "mix": "keep"},
+}
+
 
 @pytest.fixture(scope="module")
 def switch() -> Iterator[str]:
@@ -146,7 +151,7 @@ def test_a_member_dies_between_meetings_and_another_comes_and_all_have_the_same_
     assert all(bool(each.isfinite().all()) for each in everyones[0])
 
 
-@pytest.mark.parametrize("given", [{"period": 3}, {"period": 4, "overlap": 2, "mix": "keep"}], ids=["waits", "overlap"])
+@pytest.mark.parametrize("given", COUNTED.values(), ids=COUNTED)
 def test_every_step_counts_once_whoever_dies_or_comes(switch: str, given: dict[str, Any]) -> None:
     """Each step moves each weight by one, on every member: so their means move by as many as each meeting has steps.
 
@@ -157,7 +162,7 @@ def test_every_step_counts_once_whoever_dies_or_comes(switch: str, given: dict[s
     check_that_every_step_counts_once(Place(switch, 3, outer=Outer(), **given))
 
 
-@pytest.mark.parametrize("given", [{"period": 3}, {"period": 4, "overlap": 2, "mix": "keep"}], ids=["waits", "overlap"])
+@pytest.mark.parametrize("given", COUNTED.values(), ids=COUNTED)
 def test_steps_of_a_member_that_dies_count_nowhere_if_it_alone_has_landed_them(
     switch: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
