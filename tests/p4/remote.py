@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -52,9 +53,16 @@ class Wire(Protocol):
     def end_of(self, source: int) -> Endpoint: ...
     def port_of(self, source: int) -> int: ...
     def place_of(self, source: int) -> int: ...
-    def places(self) -> Sequence[int]: ...
     def send(self, source: int, data: bytes) -> None: ...
     def receive(self, place: int) -> tuple[int, bytes]: ...
+
+    def fences(self) -> Sequence[int]:
+        """Sources that the controller sends a packet to, to know that everything before it has arrived."""
+        ...
+
+    def arrived(self) -> Iterator[tuple[int, bytes]]:
+        """Yield what has arrived at places without a fence of their own."""
+        ...
 
 
 class VethWire:
@@ -82,8 +90,11 @@ class VethWire:
     def place_of(self, source: int) -> int:
         return port_of(source)
 
-    def places(self) -> Sequence[int]:
-        return PORTS
+    def fences(self) -> Sequence[int]:
+        return range(len(PORTS))  # one behind each port
+
+    def arrived(self) -> Iterator[tuple[int, bytes]]:
+        return iter(())
 
     def send(self, source: int, data: bytes) -> None:
         if len(data) > MTU - HEAD_BYTES:
@@ -100,10 +111,16 @@ class VethWire:
 
 
 class UdpWire:
-    """A UDP socket for each source, on this machine."""
+    """A UDP socket for each source, on this machine, and one for the controller's fence.
+
+    One fence is enough: on loopback a datagram is in its socket's buffer when `sendto` returns, so what was sent before
+    the fence has arrived before it, at whichever socket.
+    """
 
     PORT = 1
     """The emulator's only one."""
+    FENCED = -1
+    """The fence's source."""
 
     def __init__(self, port: int) -> None:
         self.switch = endpoint(f"127.0.0.1:{port}", None)
@@ -130,8 +147,13 @@ class UdpWire:
     def place_of(self, source: int) -> int:
         return source
 
-    def places(self) -> Sequence[int]:
-        return tuple(self._sockets)
+    def fences(self) -> Sequence[int]:
+        return (self.FENCED,)
+
+    def arrived(self) -> Iterator[tuple[int, bytes]]:
+        while readable := select.select(self._sockets.values(), [], [], 0)[0]:
+            for source in [source for source, each in self._sockets.items() if each in readable]:
+                yield self.receive(source)
 
     def send(self, source: int, data: bytes) -> None:
         self._socket(source).sendto(data, ("127.0.0.1", self.switch.port))
@@ -191,12 +213,12 @@ class RemoteDevice:
         """Yield the packets that have left the device, with their destinations, up to one of the controller's."""
         assert self._words is not None
         wire = self.wire
-        for place in wire.places():
+        for to in wire.fences():
             number = next(self._numbers)
-            to = next(s for s in itertools.count() if wire.place_of(s) == place)
             frame = Frame(wire.switch, wire.end_of(to), Packet(kind=Kind.ECHO, slot=number).to_bytes())
             self.link.send(self._words.packet_out(frame.to_bytes(), egress_port=wire.port_of(to)))
-            yield from self._until(place, number)
+            yield from self._until(wire.place_of(to), number)
+        yield from ((data, place) for place, data in wire.arrived())
 
     def answers(self, source: int) -> Iterator[tuple[bytes, int]]:
         """The same of where a source is, up to the ECHO of a PROBE from there, and of another one.
