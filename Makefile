@@ -34,8 +34,10 @@ demo-text: $(VENV)/demo.stamp ## The same with a small transformer on text
 test: $(VENV)/dev.stamp ## The tests, but for those that are marked thorough
 	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup -m 'not thorough' $(ARGS)
 
+# Files that say the word, or each worker of xdist would collect ten thousand tests for the sake of a hundred.
+THOROUGH = $(shell grep -rl --include='test_*.py' thorough tests)
 test-thorough: $(VENV)/dev.stamp ## What repeats tests with larger worlds, more steps and more seeds, and checks the gallery
-	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup -m thorough $(ARGS)
+	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup -m thorough $(or $(ARGS),$(THOROUGH))
 
 test-fast: $(VENV)/dev.stamp ## Every test that is not marked slow
 	@$(WITH_HEADERS) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadgroup -m 'not slow and not thorough' $(ARGS)

@@ -7,6 +7,7 @@ rivals of their own; those of a file share one xdist worker (tests/support/sched
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import tempfile
@@ -28,10 +29,19 @@ _STATE = tempfile.TemporaryDirectory(prefix="fanin-tests-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 atexit.register(_STATE.cleanup)
 
-settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# Derandomized examples are the same ones each time: `soak` looks for new ones.
+settings.register_profile(
+    "default", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("sanitize", settings.get_profile("default"), max_examples=15)
 settings.register_profile("soak", settings.get_profile("default"), derandomize=False, max_examples=5000)
 settings.load_profile(os.environ.get("FANIN_TEST_PROFILE", "default"))
+
+
+def pytest_collection_finish() -> None:
+    """Exempt ten thousand tests and what they import from garbage collection: each would walk through all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
