@@ -13,6 +13,8 @@ Rules of this file
   be there with its exact type, none may be unknown, sizes are bounded and texts are printable
   (fanin/protocol/strict.py). Whether a value makes sense (is this rank taken?) is the controller's to judge, since
   its answer has a reason and a remedy.
+* Facts that a message shares with a job's other records are fields of its bases in fanin/protocol/job.py. The order of
+  a message's fields means nothing.
 * `Refused` keeps its layout in every version, and is read from any version: a refusal for the version must be readable.
 
     client                         controller
