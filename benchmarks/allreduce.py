@@ -47,7 +47,7 @@ class Plan:
     against: Words = ("gloo",)
     """Rivals: gloo, mpi, or MODULE:BACKEND, which the import of the module registers; separated by commas."""
     samples: Annotated[int, Bounds(11, MAX_SAMPLES)] = 11
-    """Samples per rival, at least 11."""
+    """Number of samples that are taken of each rival."""
     loss_percent: Annotated[Percentages, Named("loss")] = ()
     """Rows behind a fault injector: percent of datagrams dropped, separated by commas."""
 

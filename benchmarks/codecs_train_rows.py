@@ -37,7 +37,7 @@ class Plan:
     """Settings of the trainings."""
 
     workers: Annotated[Numbers, Bounds(2, 32)] = (4,)
-    """Worker processes, 2..32; with --train several numbers, separated by commas."""
+    """Worker processes; with --train several numbers, separated by commas."""
     codecs: Codecs = ()
     """Codecs as docs/codecs.md has them, separated by commas; all by default. With --train torch's PowerSGD, too:
     power_sgd:fanin:rank=4 or power_sgd:gloo:rank=4."""

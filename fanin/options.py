@@ -18,7 +18,7 @@ from fanin.addresses import SwitchAddress as SwitchAddress
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
 from fanin.numerics.reduction import lanes_number
-from fanin.protocol.job import MAX_TREE_WORKERS
+from fanin.protocol.job import Asked, AskedRounds
 from fanin.protocol.tag_algorithm import TAG_ALGORITHMS, TagAlgorithm
 from fanin.settings import Bounds, check_bounds
 
@@ -32,7 +32,6 @@ EXACT_WORDS = 4096
 """Larger ones are as long as all ranks' elements together are no more: 1,024 with four ranks."""
 MAX_EXACT_ELEMENTS = 1 << 31
 """A limit for the option; what it costs is N times the bytes."""
-MIN_JOIN_TIMEOUT_S = 0.01
 MAX_FLOWS = 16
 """Sockets and threads of a switch."""
 LINK_RATES = Bounds(MIN_WEIGHT, MAX_WEIGHT)
@@ -41,18 +40,11 @@ LIVENESS_S = Bounds(0.2, 3600)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rounds:
+class Rounds(AskedRounds):
     """When a job's rounds close (docs/slot-machine.md); the same on every rank. The default: synchronous all-reduce.
 
     `quorum` None: a round waits for all ranks.
     """
-
-    quorum: Annotated[int | None, Bounds(1, MAX_TREE_WORKERS)] = None
-    """K: contributions that a round waits for, at most one per rank. May be changed while the job runs."""
-    staleness: Annotated[int, Bounds(0, 1024)] = 0
-    """S: rounds by which the slowest worker may be behind. May be changed while the job runs."""
-    max_staleness: Annotated[int | None, Bounds(0, 1024)] = None
-    """S_max, the largest S that may be set, S..1024; None: S. Each step costs a ring entry per slot and lane room."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -65,7 +57,7 @@ SYNCHRONOUS = Rounds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Asked):
     """Everything a worker can be told. Each field is also an environment variable: `lanes` is FANIN_LANES."""
 
     switch: str | None = None
@@ -79,8 +71,8 @@ class Options:
     """Any text, on every host or on none: hosts with the same one are behind one uplink. Sums are then made inside a
     rack before anything crosses its uplink (docs/torch.md, *Racks*)."""
     link: Annotated[float | None, LINK_RATES] = None
-    """Rate of this host's link, in a unit that is the same on all hosts, 0.001..1,000,000; with shards on hosts, those
-    with fast links sum more. None: what `hosts=` says, or 1."""
+    """Rate of this host's link, in a unit that is the same on all hosts; with shards on hosts, those with fast links
+    sum more. None: what `hosts=` says, or 1."""
     lanes: int | str = 32
     """Bits per lane for floating point tensors: 32, 16, 8 or 4, packed. Narrow lanes move fewer bytes and round more.
     Or bits up / bits down, "8/8", "4/8", "4/4", "2/8" or "2/4": lanes that keep their bits with any number of workers,
@@ -94,19 +86,12 @@ class Options:
     """The largest count of elements that is reduced exactly (docs/numerics.md), at N times the words. None: 256, or as
     many as make 4,096 with all ranks; 0: none, so that small sums take lanes and small maxima gloo. The same on every
     rank of a group."""
-    slots: Annotated[int | None, Bounds(1, 65536)] = None
-    """Window in packets per flow. None: what the smallest socket buffer of the job holds."""
-    words_per_packet: Annotated[int | None, Bounds(8, 16352)] = None
-    """32-bit words per packet, a multiple of 8. None: what the smallest path MTU of the job carries."""
     flows: Annotated[int | None, Bounds(1, MAX_FLOWS)] = None
-    """Sockets and threads, 1..16, of the switch that rank 0 starts; one that is there already decides by itself. None:
-    one per four cores of the switch."""
+    """Sockets and threads of the switch that rank 0 starts; one that is there already decides by itself. None: one per
+    four cores of the switch."""
     checksum: bool | None = None
     """CRC-32 in every packet. None: only where datagrams are corrupted on purpose (faults), since UDP and TCP have
     checksums of their own."""
-    authenticate: bool | None = None
-    """A keyed tag in every data packet: who sees a job's packets cannot forge any. Wants a secret; the same on every
-    rank. None: where packets of a rank leave its machine, unless the switch cannot, or CURVE encrypts them."""
     tag: TagAlgorithm | None = None
     """Algorithm of keyed tags: `siphash`, or `gcm-siv`, which wants a processor with AES and carry-less multiplication
     (docs/security.md). The same on every rank. None: gcm-siv where all ranks and the switch can, else siphash."""
@@ -114,10 +99,6 @@ class Options:
     """True: the native engine or an error. False: the Python twin. None: native where it is built."""
     shared_memory: bool | None = None
     """False: packets go by UDP even to a switch on this machine. None, True: through shared memory where they can."""
-    on_worker_loss: Literal["raise", "continue"] = "raise"
-    """Reaction to a rank that dies or leaves: an error on every other rank, or rounds go on without it, means divide by
-    the number of members, and a new process may join in its place. The same on every rank of a job.
-    """
     fallback: Literal["raise", "gloo"] = "raise"
     """Reaction to a lost switch: an error on every rank, or, loudly and once, gloo from there on. The same on every
     rank.
@@ -138,19 +119,17 @@ class Options:
     """Whether asking a collective for its future waits for it, so that callbacks run in program order. For hooks whose
     callbacks issue collectives for several buckets (PowerSGD); it costs the overlap with the backward pass."""
     connect_timeout_s: Annotated[float, Bounds(0.1, 600)] = 5.0
-    """Longest wait for the first answer of a switch, 0.1..600 s."""
-    join_timeout_s: Annotated[float, Bounds(MIN_JOIN_TIMEOUT_S, 86_400)] = 120.0
-    """Longest wait for the other ranks of the job, 0.01..86,400 s. Behind torch, no longer than the group's timeout."""
+    """Longest wait for the first answer of a switch."""
     idle_return_s: Annotated[float, Bounds(0, 86_400)] = 60.0
     """A group of new_group that has summed nothing for so long gives its slots back to the switch, and joins anew at
-    its next sum, 0..86,400 s. 0: never. It does so once all of its ranks are for it."""
+    its next sum. 0: never. It does so once all of its ranks are for it."""
     ports: str | None = None
     """Ports of the switches that this rank starts, as in `5000-5063`. A switch has a number for control (TCP) and its
     first flow (UDP), and the next ones for further flows; a host of several ranks has a shard and a leaf of each shard
     (docs/launchers.md, *Ports*). None: any that are free."""
     liveness_timeout_s: Annotated[float | None, LIVENESS_S] = None
-    """Silence after which a rank, or the switch, counts as lost, 0.2..3600 s, of the switch that rank 0 starts; one
-    that is there already decides by itself. None: 30 s. A rank that is killed is noticed sooner (docs/errors.md)."""
+    """Silence after which a rank, or the switch, counts as lost, of the switch that rank 0 starts; one that is there
+    already decides by itself. None: 30 s. A rank that is killed is noticed sooner (docs/errors.md)."""
     faults: str | None = None
     """Faults injected at this worker, for tests: `drop=1%,dup=0.5%,reorder=2%,corrupt=0.1%@seed=7`, and when to end it:
     `kill=worker:2@step:40`. The grammar is in fanin/faults.py."""

@@ -20,26 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
+from fanin.bounds import Bounds as Bounds
 from fanin.errors import ConfigurationError
 from fanin.numerics.reduction import lanes_number
 
 Value = TypeVar("Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Closed bounds of a number, or of each number of a tuple; None: no bound on that side."""
-
-    least: float | None = None
-    most: float | None = None
-
-    def __contains__(self, value: float) -> bool:
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
-
-    def __str__(self) -> str:
-        if self.most is None:
-            return f"at least {self.least}"
-        return f"at most {self.most}" if self.least is None else f"in {self.least}..{self.most}"
 
 
 class OneOf:

@@ -7,11 +7,14 @@ may differ stand here with the reason. Secrets never leave their rank: a keyed h
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import operator
 from collections.abc import Callable
 
 from fanin.addresses import HOSTS
 from fanin.options import ENVIRONMENT_PREFIX, Options
+from fanin.protocol.job import Agreed
 
 Shown = str | int | bool | None
 """An option's value as ranks compare it: JSON keeps it as it is."""
@@ -22,7 +25,7 @@ SHARED: dict[str, Callable[[Options], Shown]] = {
     "exact_elements": lambda options: options.exact_elements,
     "fallback": lambda options: options.fallback,
     "inside": lambda options: options.inside,
-    "on_worker_loss": lambda options: options.on_worker_loss,
+    **{each.name: operator.attrgetter(each.name) for each in dataclasses.fields(Agreed)},
     "on_nonfinite": lambda options: options.on_nonfinite,
     "ordered_futures": lambda options: options.ordered_futures,
     "authenticate": lambda options: options.authenticate,

@@ -61,7 +61,9 @@ def stage(folder: Path) -> None:
     for page, (title, names) in pages().items():
         target = folder / "api" / f"{page}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(f"# {title}\n\n" + "\n".join(f"::: {name}\n" for name in names))
+        # Options inherit facts of their job from classes that have no page.
+        options = "    options: {inherited_members: true}\n" if page == "options" else ""
+        target.write_text(f"# {title}\n\n" + "\n".join(f"::: {name}\n{options}" for name in names))
 
 
 def draw(folder: Path, tree: Path) -> None:

@@ -28,7 +28,7 @@ from fanin.emulation.simulator.scenario import (
 )
 from fanin.host.machine.scale_forecast import AGE_WORDS
 from fanin.host.stale.policies import POLICIES
-from fanin.protocol.control import OnWorkerLoss
+from fanin.protocol.job import OnWorkerLoss
 
 MAX_FAULTS = 6
 BUSY_S = 0.4

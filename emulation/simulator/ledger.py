@@ -206,12 +206,12 @@ class JobLedger:
             self._asked = (packet.slot, packet.worker)
             return
         known = slot.accepted.get(packet.base, 0) >> packet.worker & 1
-        in_bounds = 0 <= slot.open - packet.base <= self.spec.largest_staleness
+        in_bounds = 0 <= slot.open - packet.base <= self.spec.max_staleness
         if verdict == ACCEPTED:
             if known:
                 raise ConservationError(f"{what} was accepted twice")
             if not in_bounds:
-                raise StalenessError(f"{what} landed in round {slot.open}; the bound is {self.spec.largest_staleness}")
+                raise StalenessError(f"{what} landed in round {slot.open}; the bound is {self.spec.max_staleness}")
             holds = max(packet.contributors, 1) if self.spec.branches else 1
             slot.add(packet, holds, self.spec.accumulator_bytes)
             self._advance(slot)

@@ -20,7 +20,7 @@ from fanin.errors import ConfigurationError
 from fanin.host.stale.policies import policy_class
 from fanin.numerics.reduction import lanes_number
 from fanin.protocol import strict
-from fanin.protocol.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS
+from fanin.protocol.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS, Agreed, AskedRounds
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.records.dataclass_files import load_toml, read_dataclass
 
@@ -107,17 +107,12 @@ MOVES: tuple[Collective, ...] = ("all_gather", "broadcast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobPlan:
+class JobPlan(Agreed, AskedRounds):
     """A job and its work: every worker reduces `steps` arrays of `chunks` packets each, one after another."""
 
     workers: int = 2
-    quorum: int | None = None
-    """K. None: all workers."""
-    staleness: int = 0
-    """S. With S > 0 each chunk owns a slot, so `chunks` must be `slots`, and elements are int32."""
-    max_staleness: int | None = None
-    """The largest S that a fault may set. None: S."""
     slots: int = 2
+    """With a largest staleness above 0 each chunk owns a slot, so this must be `chunks`, and elements are int32."""
     words_per_packet: int = 8
     element: Literal["int32", "float32"] = "int32"
     chunks: int = 2
@@ -146,8 +141,6 @@ class JobPlan:
     """Policy of a stale worker for late gradients (docs/staleness.md): then host/stale decides the use of each base,
     and a flush of S passes follows the steps. None: one step after another, as in a synchronous job.
     """
-    on_worker_loss: Literal["raise", "continue"] = "raise"
-    """continue: who is lost or leaves is evicted, the others go on, and it comes in again."""
     tree: bool = False
     """Its workers are at the leaves of the scenario, dealt out one after another; synchronous."""
     checksum: bool = True
@@ -184,11 +177,6 @@ class JobPlan:
             check(self.element == "int32", "job: with staleness, quorum or passes, element must be int32")
             check(self.collective == "all_reduce", "job: with staleness, quorum or passes, collective is all_reduce")
             check(not self.tree, "job: a tree is synchronous: no staleness, quorum, passes or on_worker_loss")
-
-    @property
-    def largest_staleness(self) -> int:
-        """The S that memory is sized for."""
-        return self.staleness if self.max_staleness is None else self.max_staleness
 
     @property
     def every_chunk_has_a_slot(self) -> bool:

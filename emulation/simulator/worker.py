@@ -35,7 +35,7 @@ from fanin.numerics.reduction import Element, Reduction, lanes_number
 from fanin.protocol import control
 from fanin.protocol.control import JOIN_INTERVAL_S
 from fanin.protocol.events import Departed, MembersChanged, Ready, ReductionDone, RoundHeard, Stands, WorkerEvent
-from fanin.protocol.job import JobSpec
+from fanin.protocol.job import Agreed, AskedRounds, JobSpec, facts_of
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.protocol.wire import VERSION
 
@@ -212,9 +212,8 @@ class Process:
                 job=self.job.name, rank=self.rank, size=plan.workers, nonce=self._peer.decode(),
                 wire_version=VERSION, software="simulated", process=f"worker:{self.rank}", scheme="udp",
                 path_mtu=65_536, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, slots=plan.slots,
-                words_per_packet=plan.words_per_packet, checksum=plan.checksum, quorum=plan.quorum,
-                accumulators=bool(plan.lanes),
-                staleness=plan.staleness, max_staleness=plan.max_staleness, on_worker_loss=plan.on_worker_loss,
+                words_per_packet=plan.words_per_packet, checksum=plan.checksum, accumulators=bool(plan.lanes),
+                **facts_of(plan, AskedRounds, Agreed),
             )  # fmt: skip
             self._send(join)
         self.job.queue.after(JOIN_INTERVAL_S, self._ask, life)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch.distributed as dist
 
@@ -44,6 +44,7 @@ from fanin.advice.meeting_point import meet
 from fanin.benchmarks.allreduce import checked_error
 from fanin.benchmarks.harness import slowest
 from fanin.benchmarks.rivals import Rival
+from fanin.bounds import Bounds
 from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.diagnosis import gpu_driver_is_there
@@ -69,6 +70,7 @@ ROUNDS, SAMPLES_PER_ROUND = 2, 2
 FLOAT_BYTES = 4
 WEIGHED_BYTES = 4 << 20
 MAX_MEASURED_BYTES = 64 << 20
+SUM_BYTES = Bounds(4096, 1 << 32)
 NOT_PASSED_ON = ("TORCHELASTIC_", "FANIN_SWITCH", "FANIN_RACK", "FANIN_LANES", "FANIN_TIMELINE")
 """Variables that mean something else to the programs that are measured."""
 
@@ -78,7 +80,7 @@ class Plan:
     """Settings of the measurement."""
 
     lanes: tuple[int, ...] = (32, 16, 8)
-    bytes: int = 25 << 20
+    bytes: Annotated[int, SUM_BYTES] = 25 << 20
     """Bytes of the sum that is predicted and measured if no program is profiled."""
     switches: tuple[str, ...] = ()
     """Switches that are there, or could be."""
@@ -93,8 +95,8 @@ class Plan:
             Options(lanes=lanes)
         if self.switches:
             Options(switch=",".join(self.switches))
-        if not 4096 <= self.bytes <= 1 << 32:
-            raise ConfigurationError(f"--bytes {self.bytes}: must be in 4096..{1 << 32}")
+        if self.bytes not in SUM_BYTES:
+            raise ConfigurationError(f"--bytes {self.bytes}: must be {SUM_BYTES}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ Rules of this file
   be there with its exact type, none may be unknown, sizes are bounded and texts are printable
   (fanin/protocol/strict.py). Whether a value makes sense (is this rank taken?) is the controller's to judge, since
   its answer has a reason and a remedy.
+* Facts that a message shares with a job's other records are fields of its bases in fanin/protocol/job.py. The order of
+  a message's fields means nothing.
 * `Refused` keeps its layout in every version, and is read from any version: a refusal for the version must be readable.
 
     client                         controller
@@ -42,11 +44,12 @@ import json
 import re
 import typing
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from fanin.errors import FaninError
 from fanin.protocol import strict
-from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
+from fanin.protocol.job import Agreed, Asked, AskedRounds, JobRounds, Shape
+from fanin.protocol.seal import TAG_BYTES, data_key, tag, tag_holds
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 
@@ -73,8 +76,6 @@ MAX_REPLY_BYTES = 1 << 24
 
 Scheme: TypeAlias = str
 """The name of a row of fanin/schemes.py. A controller refuses one that it does not serve."""
-OnWorkerLoss = Literal["raise", "continue"]
-"""Reaction of a job to a worker that is lost or leaves: fail, or go on without it."""
 
 
 class ControlError(FaninError):
@@ -125,7 +126,7 @@ class Succession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Join:
+class Join(Asked, AskedRounds):
     """I want to be `rank` of `job`; what I can do and what I ask for. None leaves the choice to the controller."""
 
     job: str
@@ -144,16 +145,12 @@ class Join:
     """Bytes that one IP packet towards the switch can have, as far as the worker's own machine knows."""
     receive_buffer_bytes: int
     """Receive buffer that the system grants a socket of this worker."""
-    slots: int | None = None
     shards: int = 1
     """Switches that the job is spread over, for people."""
     share: float = 1.0
     """Part of a large sum that comes to this switch, and so of what this worker's link can have on its way: all of its
     switches share a window."""
-    words_per_packet: int | None = None
     checksum: bool = False
-    authenticate: bool | None = None
-    """Whether packets carry a keyed tag; None: the controller decides."""
     exposed: bool = False
     """Whether packets of this rank leave its machine, and nothing else protects them."""
     tags: tuple[str, ...] = (SIPHASH,)
@@ -162,14 +159,6 @@ class Join:
     accumulators: bool | None = False
     """Whether this rank needs an accumulator for each lane at the switch (JobSpec.accumulators). None: it can use
     them."""
-    quorum: int | None = None
-    """Quorum K; None: all workers."""
-    staleness: int = 0
-    """The staleness bound S."""
-    max_staleness: int | None = None
-    """The largest S that Tune may set later; memory and lanes are sized for it. None: S."""
-    on_worker_loss: OnWorkerLoss = "raise"
-    join_timeout_s: float = 120.0
     succeeds: Succession | None = None
     """The ranks have agreed to go on as this job: it does not wait for those that this switch misses in the one
     before."""
@@ -183,29 +172,37 @@ class Waiting:
     missing: tuple[int, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Placement(Shape):
+    """A job that is on the switch, for whoever is to be one of its workers, and where the data goes."""
+
+    __slots__ = ()
+
+    index: int
+    generation: int
+    token: int
+    """This worker's, 64 bits."""
+    ports: tuple[int, ...]
+    """UDP ports, one per flow."""
+    liveness_timeout_s: float
+    authenticate: bool = False
+    """Whether packets carry a keyed tag: its key is derived from the one that this message is sealed with."""
+    tag_algorithm: TagAlgorithm = SIPHASH
+    """Algorithm of that tag."""
+
+    def data_key(self, control_key: bytes) -> bytes:
+        """The job's data key, of a control key; empty where packets carry no keyed tag."""
+        return data_key(control_key, self.index, self.generation, self.tag_algorithm) if self.authenticate else b""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Admitted(Agreed, JobRounds, Placement):
     """The job is on the switch: what fanin.protocol.job.JobSpec says of it, and where the data goes."""
 
     job: str
     rank: int
-    index: int
-    generation: int
     workers: int
-    quorum: int
-    staleness: int
-    max_staleness: int
-    slots: int
-    words_per_packet: int
-    codes_per_packet: int
-    checksum: bool
-    liveness_timeout_s: float
-    on_worker_loss: OnWorkerLoss
-    token: int
-    """This rank's, 64 bits."""
     scheme: Scheme
-    ports: tuple[int, ...]
-    """UDP ports, one per flow."""
     shared_memory: tuple[str, ...] = ()
     """Paths, one per flow, where a worker on the switch's own machine finds rings for its datagrams; none if empty."""
     ranks: tuple[int, ...] = ()
@@ -214,12 +211,6 @@ class Admitted:
     """At a leaf of a tree: the ranks at all leaves, which lanes are sized for."""
     running: bool = False
     """The job runs already, and this rank comes into a place that is free."""
-    accumulators: bool = False
-    """Whether the switch keeps one for each lane."""
-    authenticate: bool = False
-    """Whether packets carry a keyed tag: its key is derived from the one that this message is sealed with."""
-    tag_algorithm: TagAlgorithm = SIPHASH
-    """Algorithm of that tag."""
     data_host: str = ""
     """Address that data goes to where that is not this controller's: of a switch that it programs from outside."""
 
@@ -288,30 +279,14 @@ class Attached:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placed:
+class Placed(Placement):
     """The job is on the parent: who the leaf is there, and what its own part must look like."""
 
-    index: int
-    generation: int
     branch: int
-    token: int
     ranks: tuple[int, ...]
     """The ranks at this leaf, ascending: its workers 0, 1, ..."""
     size: int
     """Ranks at all leaves: what lanes are sized for."""
-    slots: int
-    words_per_packet: int
-    codes_per_packet: int
-    checksum: bool
-    liveness_timeout_s: float
-    ports: tuple[int, ...]
-    """The parent's, one per flow."""
-    accumulators: bool = False
-    """Whether both keep one for each lane."""
-    authenticate: bool = False
-    """Whether packets between leaf and parent carry a keyed tag."""
-    tag_algorithm: TagAlgorithm = SIPHASH
-    """Algorithm of that tag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,14 +409,13 @@ class Tune:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """The conditions under which the job's rounds close from here on."""
+class Tuned(JobRounds):
+    """The conditions under which the job's rounds close from here on.
+
+    K is as asked for; no more than there are live workers are ever waited for.
+    """
 
     job: str
-    quorum: int
-    """K as asked for; no more than there are live workers are ever waited for."""
-    staleness: int
-    max_staleness: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -494,7 +468,7 @@ class MemberReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobReport:
+class JobReport(Agreed, JobRounds):
     """One job. States: forming (ranks are missing), starting (data paths open), running, ending (a rank is gone)."""
 
     name: str
@@ -504,10 +478,6 @@ class JobReport:
     generation: int | None
     scheme: Scheme
     size: int
-    quorum: int
-    staleness: int
-    max_staleness: int
-    on_worker_loss: OnWorkerLoss
     slots: int
     words_per_packet: int
     flows: int

@@ -78,7 +78,7 @@ def check(reduction: Reduction, codec: WordCodec, spec: JobSpec) -> None:
         raise ConfigurationError(
             "gathers and broadcasts need rounds that wait for all workers: an owner may be missing"
         )
-    if codec.scaled and spec.largest_staleness and not reduction.scale_code:  # words of two scales do not add up
+    if codec.scaled and spec.max_staleness and not reduction.scale_code:  # words of two scales do not add up
         raise ConfigurationError("floating point through a job with staleness > 0: rounds would mix scales")
     if reduction.passes and element.floating and not reduction.scale_code:
         raise ConfigurationError("a pass has no part in agreeing on scale codes: give it a scale_code")

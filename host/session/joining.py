@@ -47,8 +47,8 @@ from fanin.protocol.events import (
     WorkerEvent,
     WorkersGone,
 )
-from fanin.protocol.job import JobSpec
-from fanin.protocol.seal import OPEN, Credentials, data_key
+from fanin.protocol.job import Agreed, Asked, AskedRounds, JobRounds, JobSpec, Shape, facts_of
+from fanin.protocol.seal import OPEN, Credentials
 from fanin.protocol.tag_algorithm import TagAlgorithm
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 
@@ -153,21 +153,15 @@ class _Joining:
             scheme=who.address.scheme,
             path_mtu=facts.path_mtu,
             receive_buffer_bytes=facts.receive_buffer_bytes,
-            slots=options.slots,
             shards=terms.shards,
             share=terms.share,
-            words_per_packet=options.words_per_packet,
             checksum=bool(options.checksum) or (options.checksum is None and options.corrupts),
-            authenticate=options.authenticate,
             tags=tags_taken(options),
             accumulators=accumulators_wished(options, rounds),
             exposed=exposed(facts, who.address.scheme, curve=options.curve_server_key is not None),
-            quorum=rounds.quorum,
-            staleness=rounds.staleness,
-            max_staleness=rounds.max_staleness,
-            on_worker_loss=options.on_worker_loss,
-            join_timeout_s=options.join_timeout_s,
             succeeds=terms.succeeds,
+            **facts_of(rounds, AskedRounds),
+            **facts_of(options, Asked),
         )
         self._engine: Engine | None = None
         self._start: control.Started | None = None
@@ -358,24 +352,15 @@ def worker_of(admitted: control.Admitted) -> int:
 def spec_of(admitted: control.Admitted, credentials: Credentials = OPEN) -> JobSpec:
     """The job as its worker, which speaks with these credentials, sees it: the other ranks' tokens are not its
     business."""
-    key = data_key(credentials.key, admitted.index, admitted.generation, admitted.tag_algorithm)
     return JobSpec(
         job=admitted.index,
         generation=admitted.generation,
         workers=admitted.workers,
-        quorum=admitted.quorum,
-        staleness=admitted.staleness,
-        max_staleness=admitted.max_staleness,
-        slots=admitted.slots,
-        words_per_packet=admitted.words_per_packet,
-        codes_per_packet=admitted.codes_per_packet,
         tokens=tuple(admitted.token if worker == worker_of(admitted) else 0 for worker in range(admitted.workers)),
-        checksum=admitted.checksum,
-        accumulators=admitted.accumulators,
-        data_key=key if admitted.authenticate else b"",
+        data_key=admitted.data_key(credentials.key),
         tag=admitted.tag_algorithm,
         liveness_timeout_s=admitted.liveness_timeout_s,
-        survives_loss=admitted.on_worker_loss == "continue",
         total_workers=admitted.total_workers or 0,
         places=admitted.ranks,
+        **facts_of(admitted, Agreed, JobRounds, Shape),
     )

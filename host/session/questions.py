@@ -9,6 +9,7 @@ from fanin.host.session.control import ask
 from fanin.host.session.failures import Membership, join_refused
 from fanin.options import Options, Rounds
 from fanin.protocol import control
+from fanin.protocol.job import JobRounds, facts_of
 from fanin.protocol.seal import Credentials
 
 AFTERWARDS_S = 1.0
@@ -36,7 +37,7 @@ class Questions:
             raise AdmissionError(
                 f"{self._who.address} answered {type(answer).__name__} to Tune: it is not a fanin switch"
             )
-        return Rounds(quorum=answer.quorum, staleness=answer.staleness, max_staleness=answer.max_staleness)
+        return Rounds(**facts_of(answer, JobRounds))
 
     def explain(self, generation: int) -> control.Explanation | None:
         """The controller's account of how that generation of the job ended; None if it does not answer."""

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -65,25 +67,11 @@ inline std::vector<Arrival> arrivals_of(const std::vector<std::pair<pybind11::by
 
 inline JobSpec job_from_python(const pybind11::handle& spec) {
   JobSpec job;
-  job.job = spec.attr("job").cast<std::uint16_t>();
-  job.generation = spec.attr("generation").cast<std::uint32_t>();
-  job.workers = spec.attr("workers").cast<std::uint32_t>();
-  job.quorum = spec.attr("quorum").cast<std::uint32_t>();
-  job.staleness = spec.attr("staleness").cast<std::uint32_t>();
-  job.max_staleness = spec.attr("largest_staleness").cast<std::uint32_t>();
-  job.slots = spec.attr("slots").cast<std::uint32_t>();
-  job.window_items = spec.attr("window_items").cast<std::uint64_t>();
-  job.words_per_packet = spec.attr("words_per_packet").cast<std::uint32_t>();
-  job.codes_per_packet = spec.attr("codes_per_packet").cast<std::uint32_t>();
-  for (const auto& token : spec.attr("tokens")) job.tokens.push_back(token.cast<std::uint64_t>());
-  job.checksum = spec.attr("checksum").cast<bool>();
+  const auto read = [&]<typename T>(const JobFact<T>& fact) {
+    job.*fact.field = spec.attr(fact.name).template cast<T>();
+  };
+  std::apply([&](const auto&... fact) { (read(fact), ...); }, JOB_FACTS);
   job.data_key = data_key_from_python(spec);
-  job.total_workers = spec.attr("total_workers").cast<std::uint32_t>();
-  for (const auto& place : spec.attr("places")) job.places.push_back(place.cast<std::uint32_t>());
-  job.accumulators = spec.attr("accumulators").cast<bool>();
-  job.branches = spec.attr("branches").cast<bool>();
-  job.survives_loss = spec.attr("survives_loss").cast<bool>();
-  job.liveness_timeout_s = spec.attr("liveness_timeout_s").cast<double>();
   // fanin.protocol.job.JobSpec has checked all of this, but the object may be no JobSpec.
   const bool legal = job.workers >= 1 && job.workers <= MAX_WORKERS && job.tokens.size() == job.workers &&
                      job.quorum >= 1 && job.quorum <= job.workers && job.staleness <= job.max_staleness &&

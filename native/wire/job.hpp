@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "wire/packet_tag.hpp"
@@ -16,7 +17,7 @@ struct JobSpec {
   std::uint32_t workers = 1;
   std::uint32_t quorum = 1;
   std::uint32_t staleness = 0;
-  std::uint32_t max_staleness = 0;  // fanin.protocol.job.JobSpec.largest_staleness
+  std::uint32_t max_staleness = 0;
   std::uint32_t slots = 1;
   std::uint64_t window_items = 8;  // a worker sends no item this many ahead of its oldest unfinished one
   std::uint32_t words_per_packet = 8;
@@ -41,6 +42,34 @@ struct JobSpec {
   // Where a slot has no second item before everybody has the first one's result: slots of a flow; 0 elsewhere.
   std::uint32_t slots_in_step() const { return waits_for_all() ? slots : 0; }
   std::uint32_t full_mask() const { return workers == 32 ? 0xFFFFFFFFu : (1u << workers) - 1u; }
+};
+
+template <typename T>
+struct JobFact {
+  const char* name;
+  T JobSpec::* field;
+};
+
+// Fields that are read from the attribute of the same name of fanin.protocol.job.JobSpec; `data_key` is made of two.
+inline constexpr std::tuple JOB_FACTS{
+    JobFact{"job", &JobSpec::job},
+    JobFact{"generation", &JobSpec::generation},
+    JobFact{"workers", &JobSpec::workers},
+    JobFact{"quorum", &JobSpec::quorum},
+    JobFact{"staleness", &JobSpec::staleness},
+    JobFact{"max_staleness", &JobSpec::max_staleness},
+    JobFact{"slots", &JobSpec::slots},
+    JobFact{"window_items", &JobSpec::window_items},
+    JobFact{"words_per_packet", &JobSpec::words_per_packet},
+    JobFact{"codes_per_packet", &JobSpec::codes_per_packet},
+    JobFact{"checksum", &JobSpec::checksum},
+    JobFact{"liveness_timeout_s", &JobSpec::liveness_timeout_s},
+    JobFact{"survives_loss", &JobSpec::survives_loss},
+    JobFact{"total_workers", &JobSpec::total_workers},
+    JobFact{"accumulators", &JobSpec::accumulators},
+    JobFact{"branches", &JobSpec::branches},
+    JobFact{"tokens", &JobSpec::tokens},
+    JobFact{"places", &JobSpec::places},
 };
 
 // How a switch takes part in a job at its parent: as one worker, whose contributions are its own rounds.

@@ -6,10 +6,11 @@ switch/controller/lifecycle.py.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Sequence
 
 from fanin.protocol.control import Join, Refusal, Refused, Tune, one_line
-from fanin.protocol.job import MAX_TREE_WORKERS, JobSpec
+from fanin.protocol.job import MAX_JOIN_TIMEOUT_S, MAX_STALENESS, MAX_TREE_WORKERS, Agreed, AskedRounds, JobSpec
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
 from fanin.protocol.tag_algorithm import TAG_ALGORITHMS, TagAlgorithm, preferred
 from fanin.protocol.window import IP_UDP_HEADER_BYTES, MAX_SHARDS
@@ -17,19 +18,17 @@ from fanin.protocol.wire import MAX_WORKERS
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 from fanin.schemes import either, scheme_of
 
-MAX_STALENESS = 1024
-"""S that fanin.protocol.job.JobSpec takes."""
 MIN_PATH_MTU = 576
 """MTU that every IPv4 host must accept (RFC 791); a path that reports less is misread."""
 MIN_SLOTS = 1
-MAX_JOIN_TIMEOUT_S = 86_400.0
-"""Upper limit of fanin.options.Options."""
 MAX_NAME_CHARACTERS = 200
 """A job's name appears in messages that are bounded themselves."""
 assert 2 * MAX_NAME_CHARACTERS < MAX_TEXT_CHARACTERS
 
 ADD_DATA = f"start the switch with --data {either(joint=',')}"
 """The remedy where a scheme is not served."""
+AGREED = tuple(each.name for kind in (AskedRounds, Agreed) for each in dataclasses.fields(kind))
+"""Facts for which all ranks of a job ask alike."""
 UNLIKE_TAGS = "leave FANIN_TAG unset on every rank, or set siphash"
 """The remedy where a tag's algorithm is not everybody's."""
 
@@ -45,11 +44,6 @@ def in_words(ranks: Collection[int]) -> str:
     if len(names) == 1:
         return f"rank {names[0]}"
     return f"ranks {', '.join(names[:-1])} and {names[-1]}" if names else "no rank"
-
-
-def largest_staleness(join: Join) -> int:
-    """The S that a worker wants its job to be able to reach."""
-    return join.staleness if join.max_staleness is None else join.max_staleness
 
 
 def patience_s(join: Join) -> float:
@@ -85,7 +79,7 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
         return refuse(
             Refusal.QUORUM, f"quorum {quorum} of {join.size} workers", f"the quorum must be in 1..{join.size}"
         )
-    largest = largest_staleness(join)
+    largest = join.largest_staleness
     if not 0 <= join.staleness <= largest <= MAX_STALENESS:
         return refuse(
             Refusal.STALENESS,
@@ -193,7 +187,7 @@ def judge_beside(join: Join, first: Join) -> Refused | None:
             f"rank {join.rank} uses {join.scheme}://, rank {first.rank} uses {first.scheme}://",
             "give every rank the same switch address",
         )
-    for name in ("quorum", "staleness", "max_staleness", "on_worker_loss", "authenticate", "succeeds"):
+    for name in (*AGREED, "authenticate", "succeeds"):
         if getattr(join, name) != getattr(first, name):
             return refuse(
                 Refusal.DISAGREEMENT,
@@ -235,11 +229,11 @@ def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
             f"quorum {tune.quorum} of {spec.workers} workers",
             f"the quorum must be in 1..{spec.workers}",
         )
-    if tune.staleness is not None and not 0 <= tune.staleness <= spec.largest_staleness:
+    if tune.staleness is not None and not 0 <= tune.staleness <= spec.max_staleness:
         return refuse(
             Refusal.STALENESS,
-            f"staleness {tune.staleness}; the job was admitted for at most {spec.largest_staleness}",
-            f"choose 0..{spec.largest_staleness}, or start the job with a larger max_staleness",
+            f"staleness {tune.staleness}; the job was admitted for at most {spec.max_staleness}",
+            f"choose 0..{spec.max_staleness}, or start the job with a larger max_staleness",
         )
     return None
 

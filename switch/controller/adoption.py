@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fanin
 from fanin.protocol.control import Join, Scheme
-from fanin.protocol.job import JobSpec
+from fanin.protocol.job import Agreed, JobRounds, JobSpec, facts_of
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 from fanin.switch.controller.admission import MIN_PATH_MTU
 from fanin.switch.controller.jobs import Attachment, Job, Member, ReplyTo, State
@@ -24,10 +24,7 @@ def adopted(spec: JobSpec, scheme: Scheme, attachment: Attachment, now: float) -
             scheme=scheme,
             path_mtu=MIN_PATH_MTU,
             receive_buffer_bytes=0,
-            quorum=spec.quorum,
-            staleness=spec.staleness,
-            max_staleness=spec.max_staleness,
-            on_worker_loss="continue" if spec.survives_loss else "raise",
+            **facts_of(spec, JobRounds, Agreed),
         )
         for rank in range(spec.workers)
     ]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from fanin.errors import ConfigurationError
 from fanin.protocol import control
 from fanin.protocol.control import Join, Refusal, Refused, Scheme, Started, Waiting
-from fanin.protocol.job import JobSpec
+from fanin.protocol.job import Agreed, JobRounds, JobSpec, facts_of
 from fanin.switch.controller.admission import (
     judge_accumulators,
     judge_alone,
@@ -60,13 +60,8 @@ class Direct:
         """With the K and S that the ranks ask for."""
         first = job.first
         shape = choose_shape(job.joins, self.plane(job).buffers)
-        return replace(
-            self._resources.new_spec(shape, first.size, job.tagging(self.plane(job).tags)),
-            quorum=first.size if first.quorum is None else first.quorum,
-            staleness=first.staleness,
-            max_staleness=first.max_staleness,
-            survives_loss=job.survives_loss,
-        )
+        spec = self._resources.new_spec(shape, first.size, job.tagging(self.plane(job).tags))
+        return replace(spec, **first.settled(first.size), **facts_of(first, Agreed))
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
         """Admit the job to its data plane."""
@@ -146,16 +141,12 @@ def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> No
         server.set_quorum(spec.job, wish.quorum)
         spec = replace(spec, quorum=wish.quorum)
     if wish.staleness is not None:
-        largest = spec.largest_staleness
         try:
             server.set_staleness(spec.job, wish.staleness)
         except ConfigurationError as error:  # not every switch can
             refused = refuse(Refusal.STALENESS, str(error), "start the job anew with that staleness")
             jobs.outbox.refuse(peer, refused)
             return
-        spec = replace(spec, staleness=wish.staleness, max_staleness=largest)
+        spec = replace(spec, staleness=wish.staleness)
     job.spec = spec
-    tuned = control.Tuned(
-        job=job.name, quorum=spec.quorum, staleness=spec.staleness, max_staleness=spec.largest_staleness
-    )
-    jobs.outbox.send(peer, tuned)
+    jobs.outbox.send(peer, control.Tuned(job=job.name, **facts_of(spec, JobRounds)))

@@ -6,20 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fanin.protocol.control import Join
-from fanin.protocol.job import JobSpec
+from fanin.protocol.job import JobSpec, Shape
 from fanin.protocol.window import MAX_SLOTS, packet_shape, slots_for
 from fanin.protocol.wire import datagram_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobShape:
-    """Parts of a job's specification that the controller chooses: see fanin.protocol.job.JobSpec."""
-
-    slots: int
-    words_per_packet: int
-    codes_per_packet: int
-    checksum: bool
-    accumulators: bool = False
+class JobShape(Shape):
+    """Parts of a job's specification that the controller chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from fanin.options import SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.control import Join, Placed, Refusal, Refused, Relayed
 from fanin.protocol.events import BranchNarrowed, SwitchEvent
-from fanin.protocol.job import JobSpec, ParentRoute
-from fanin.protocol.seal import OPEN, data_key
+from fanin.protocol.job import JobSpec, ParentRoute, Shape, facts_of
+from fanin.protocol.seal import OPEN
 from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 from fanin.schemes import tree_scheme
 from fanin.switch.controller.admission import judge_accumulators, judge_tags, judge_unlike_tags, refuse
@@ -93,13 +93,7 @@ class Part:
         """The parent's shape, with an identity of this leaf's."""
         placed = self.placed
         assert placed is not None
-        shape = JobShape(
-            slots=placed.slots,
-            words_per_packet=placed.words_per_packet,
-            codes_per_packet=placed.codes_per_packet,
-            checksum=placed.checksum,
-            accumulators=placed.accumulators,
-        )
+        shape = JobShape(**facts_of(placed, Shape))
         spec = self._leaf.resources.new_spec(shape, len(placed.ranks), job.tagging(self._leaf.plane.tags))
         return replace(spec, liveness_timeout_s=placed.liveness_timeout_s, total_workers=placed.size)
 
@@ -112,7 +106,6 @@ class Part:
                 f"the parent {parent.address} has {len(placed.ports)} flows, this leaf {len(server.ports)}: --flows, "
                 "which a leaf that starts after its parent needs not"
             )
-        key = data_key(job.control_key, placed.index, placed.generation, placed.tag_algorithm)
         route = ParentRoute(
             host=parent.host,
             ports=placed.ports,
@@ -120,7 +113,7 @@ class Part:
             generation=placed.generation,
             worker=placed.branch,
             token=placed.token,
-            data_key=key if placed.authenticate else b"",
+            data_key=placed.data_key(job.control_key),
             tag=placed.tag_algorithm,
         )
         server.admit_leaf(spec, route, share_memory=share_memory)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from fanin.protocol.control import Admitted, Explanation, JobReport, MemberReport, Scheme, Stats
-from fanin.protocol.job import JobSpec
+from fanin.protocol.job import Agreed, JobRounds, JobSpec, Shape, facts_of
 from fanin.protocol.tag_algorithm import SIPHASH
-from fanin.switch.controller.admission import largest_staleness
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.jobs import Job
 from fanin.switch.server.interface import Server
@@ -19,26 +19,26 @@ def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, 
     return Admitted(
         job=name,
         rank=rank,
-        index=spec.job,
-        generation=spec.generation,
         workers=spec.workers,
-        quorum=spec.quorum,
-        staleness=spec.staleness,
-        max_staleness=spec.largest_staleness,
-        slots=spec.slots,
-        words_per_packet=spec.words_per_packet,
-        codes_per_packet=spec.codes_per_packet,
-        checksum=spec.checksum,
-        accumulators=spec.accumulators,
-        authenticate=bool(spec.data_key),
-        tag_algorithm=spec.tag,
-        liveness_timeout_s=spec.liveness_timeout_s,
-        on_worker_loss="continue" if spec.survives_loss else "raise",
-        token=spec.tokens[worker],
         scheme=scheme,
-        ports=server.ports,
         shared_memory=server.shared_memory(spec.job),
+        **facts_of(spec, JobRounds, Agreed),
+        **placement(spec, worker, server),
     )
+
+
+def placement(spec: JobSpec, worker: int, server: Server) -> dict[str, Any]:
+    """The fields of fanin.protocol.control.Placement, for a worker of a job that is at `server`."""
+    return {
+        "index": spec.job,
+        "generation": spec.generation,
+        "token": spec.tokens[worker],
+        "ports": server.ports,
+        "liveness_timeout_s": spec.liveness_timeout_s,
+        "authenticate": bool(spec.data_key),
+        "tag_algorithm": spec.tag,
+        **facts_of(spec, Shape),
+    }
 
 
 def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
@@ -46,6 +46,8 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
     spec, first, server = job.spec, job.first, job.attachment.plane(job).server
     explanation = job.explanation()
     counts = server.member_counters(spec.job) if spec else []
+    # At the root of a tree the spec counts leaves: the ranks know their quorum.
+    rounds = facts_of(spec, JobRounds) if spec and not spec.in_tree else first.settled(first.size)
     return JobReport(
         name=job.name,
         state=job.state.value,
@@ -53,10 +55,6 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
         generation=spec.generation if spec else None,
         scheme=first.scheme,
         size=first.size,
-        quorum=spec.quorum if spec and not spec.in_tree else first.quorum or first.size,
-        staleness=spec.staleness if spec else first.staleness,
-        on_worker_loss=first.on_worker_loss,
-        max_staleness=spec.largest_staleness if spec else largest_staleness(first),
         slots=spec.slots if spec else 0,
         words_per_packet=spec.words_per_packet if spec else 0,
         flows=len(server.ports),
@@ -72,6 +70,8 @@ def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
         accumulators=bool(spec and spec.accumulators),
         shards=first.shards,
         share=first.share,
+        **rounds,
+        **facts_of(first, Agreed),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fanin.protocol.control import Refusal, Refused
-from fanin.protocol.job import JobSpec
+from fanin.protocol.job import JobSpec, Shape, facts_of
 from fanin.protocol.seal import data_key
 from fanin.protocol.tag_algorithm import SIPHASH
 from fanin.switch.controller.admission import no_memory, refuse
@@ -129,15 +129,11 @@ class Resources:
             generation=generation,
             workers=workers,
             quorum=workers,
-            slots=shape.slots,
-            words_per_packet=shape.words_per_packet,
-            codes_per_packet=shape.codes_per_packet,
             tokens=tuple(self.draw_token() for _ in range(workers)),
-            checksum=shape.checksum and not key,
-            accumulators=shape.accumulators,
             data_key=key,
             tag=algorithm,
             liveness_timeout_s=self.limits.liveness_timeout_s,
+            **facts_of(shape, Shape) | {"checksum": shape.checksum and not key},
         )
 
     def pass_over(self, index: int) -> None:

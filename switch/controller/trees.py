@@ -31,6 +31,7 @@ from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.direct import all_processes
 from fanin.switch.controller.job_shape import choose_shape
 from fanin.switch.controller.jobs import Job
+from fanin.switch.controller.reports import placement
 from fanin.switch.controller.resources import Resources
 
 
@@ -101,21 +102,10 @@ class ThroughLeaves:
         branch = job.worker_of(rank)
         assert branch is not None
         placed = control.Placed(
-            index=spec.job,
-            generation=spec.generation,
             branch=branch,
-            token=spec.tokens[branch],
             ranks=job.workers[branch],
             size=job.first.size,
-            slots=spec.slots,
-            words_per_packet=spec.words_per_packet,
-            codes_per_packet=spec.codes_per_packet,
-            checksum=spec.checksum,
-            accumulators=spec.accumulators,
-            authenticate=bool(spec.data_key),
-            tag_algorithm=spec.tag,
-            liveness_timeout_s=spec.liveness_timeout_s,
-            ports=self._plane.server.ports,
+            **placement(spec, branch, self._plane.server),
         )
         return Relayed(job=job.name, rank=rank, placed=placed)
 

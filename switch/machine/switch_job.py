@@ -39,7 +39,7 @@ class SwitchJob:
             live=spec.full_mask,
             quorum=spec.quorum,
             staleness=spec.staleness,
-            max_staleness=spec.largest_staleness,
+            max_staleness=spec.max_staleness,
             history=spec.history,
             accumulator_bytes=spec.accumulator_bytes,
             has_parent=uplink is not None,

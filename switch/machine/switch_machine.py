@@ -204,9 +204,9 @@ class SwitchMachine:
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
         """Change S, up to the job's largest; rounds that the bound alone held up close."""
         state = self._jobs[job]
-        if not 0 <= staleness <= state.spec.largest_staleness:  # rings and lanes were sized for S_max
+        if not 0 <= staleness <= state.spec.max_staleness:  # rings and lanes were sized for S_max
             raise ValueError(
-                f"staleness = {staleness}; must be in 0..{state.spec.largest_staleness} (the job's max_staleness)"
+                f"staleness = {staleness}; must be in 0..{state.spec.max_staleness} (the job's max_staleness)"
             )
         state.membership.staleness = staleness
         self._poke(state)
@@ -532,7 +532,7 @@ class SwitchMachine:
         arrivals = job.arrivals[packet.worker]
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
         # R-RECEIPT-8: with staleness a bit would not tell which round is the worker's.
-        tells = job.spec.largest_staleness == 0 and wire.datagram_bytes(0, len(job.parities)) <= asked_bytes
+        tells = job.spec.max_staleness == 0 and wire.datagram_bytes(0, len(job.parities)) <= asked_bytes
         receipt = packet.reply(
             Kind.RECEIPT,
             signature=arrivals.highest,

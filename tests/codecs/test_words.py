@@ -96,7 +96,7 @@ def test_all_workers_of_both_engines_get_what_the_codec_says(element: Element, n
 
 @pytest.mark.parametrize(("element", "number"), FLOATS)
 def test_means_are_by_who_contributed_in_both_engines(element: Element, number: int) -> None:
-    spec = job(workers=3, words_per_packet=32, accumulators=True, survives_loss=True)
+    spec = job(workers=3, words_per_packet=32, accumulators=True, on_worker_loss="continue")
     inputs = arrays(element, 40, 3)
     results = Cluster.joined("lockstep", spec=spec).all_reduce(inputs, element=element, lanes=number, divisor=0.0)
     for result in results:

@@ -45,6 +45,8 @@ JOB = st.builds(
     words_per_packet=NUMBER,
     flows=NUMBER,
     memory_bytes=NUMBER,
+    ring_bytes=NUMBER,
+    wanted_ring_bytes=NUMBER,
     age_s=FRACTION,
     members=st.lists(MEMBER, max_size=3).map(tuple),
     counters=COUNTERS,

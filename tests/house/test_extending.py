@@ -6,6 +6,7 @@ import contextlib
 import re
 import select
 import socket
+import subprocess
 import sys
 import types
 from typing import Any
@@ -22,7 +23,9 @@ from fanin.host.stale import policies, rounds
 from fanin.host.stale.account import Account
 from fanin.host.stale.policies import policy
 from fanin.host.stale.scale import ScaleEpochs
-from fanin.options import SwitchAddress
+from fanin.options import Options, Rounds, SwitchAddress
+from fanin.protocol import control, job
+from fanin.switch.controller import job_shape
 from fanin.transports import transport
 from fanin.transports.addresses import AddressBook
 from fanin.transports.waker import Waker
@@ -74,11 +77,72 @@ def test_a_codec(monkeypatch: pytest.MonkeyPatch) -> None:
         words.codec_class.cache_clear()
 
 
+WITH_FACT = """
+import importlib.abc, importlib.machinery, sys
+
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "fanin.protocol.job":
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        spec.loader = Loader(name, spec.origin)
+        return spec
+
+class Loader(importlib.machinery.SourceFileLoader):
+    def get_code(self, name):
+        agreed, begun, fields = self.get_source(name).partition("    __slots__ = ()\\n")
+        assert "class Agreed:" in agreed and "class Asked" not in agreed
+        return compile(agreed + begun + sys.argv[1] + fields, self.path, "exec")
+
+sys.meta_path.insert(0, Finder())
+from fanin.emulation.simulator import scenario, simulation
+from fanin.host.session import joining
+from fanin.protocol.control import Refused
+from fanin.shared_options import SHARED
+from fanin.switch.machine import switch_machine
+from tests.support.controllers import World, join
+
+world = World()
+admitted = world.run(*(join(rank, priority=3) for rank in range(2)))
+assert world.controller.stats(0.0).jobs[0].priority == 3
+exec(sys.argv[2], vars(scenario) | vars(simulation) | vars(joining) | vars(switch_machine) | {"admitted": admitted})
+world = World()
+world.say("one", join(0, priority=3))
+told = world.say("another", join(1))
+assert isinstance(told, Refused) and "asks for priority 0, rank 0 for 3" in told.reason, told
+assert "priority" in SHARED
+"""
+"""A process with one more field in `Agreed`: the module of that class is imported by all others."""
+
+
+def test_a_fact_of_a_job() -> None:
+    field, use = blocks("A fact of a job", "python")
+    subprocess.run([sys.executable, "-c", WITH_FACT, field, use], cwd=ROOT, check=True)
+
+
+def test_the_classes_of_facts_are_inherited_by_the_records_that_the_page_names() -> None:
+    messages: list[type] = [control.Join, control.Admitted, control.Placed, control.JobReport, control.Tuned]
+    records = [Options, Rounds, *messages, job.JobSpec, job_shape.JobShape, scenario.JobPlan]
+    for kind in (job.Agreed, job.Asked, job.AskedRounds, job.JobRounds, job.Shape):
+        row = re.search(rf"^\| `{kind.__name__}` \|.*\| (.*) \|$", PAGE, re.MULTILINE)
+        assert row, kind
+        assert set(re.findall(r"`(\w+)`", row[1])) == {each.__name__ for each in records if issubclass(each, kind)}
+
+
+def test_native_code_reads_every_fact_of_its_record_and_each_is_one_of_ours() -> None:
+    source = (ROOT / "native/wire/job.hpp").read_text()
+    record = source[source.index("struct JobSpec {") : source.index("std::uint32_t place(")]
+    fields = set(re.findall(r"^  [\w:<>]+ (\w+)(?: = [\w.]+)?;", record, re.MULTILINE))
+    read = re.findall(r'JobFact\{"(\w+)", &JobSpec::(\w+)\}', source)
+    assert [name for name, field in read if name != field] == []
+    assert {name for name, _ in read} == fields - {"data_key"}
+    assert [name for name in fields if not hasattr(job.JobSpec, name)] == []
+
+
 def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
     from fanin.host.torch.collectives import reduce_collectives
     from fanin.host.torch.handles import call
-    from fanin.options import Options
     from tests.support.services import a_service, address_of
     from tests.torch.groups import SIZE, groups_of, on_every_rank
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from fanin.benchmarks.rivals import Rival, check_rivals
 from fanin.cli import app, run
 from fanin.cli.bench import BENCHMARKS
 from fanin.cli.fields import docstrings, with_options
+from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.units import Rate, Rates, rate_bit_s, rate_text
 from fanin.errors import ConfigurationError
 from fanin.examples import demo
@@ -156,6 +159,16 @@ def test_docstrings_of_fields_are_the_help() -> None:
     text = " ".join(CliRunner().invoke(alone, ["--help"], env={"COLUMNS": "120"}).output.split())
     assert "2<=x<=32" in text
     assert "Bytes of the whole tensor." in text
+
+
+RECORDS = [importlib.import_module(f"fanin.benchmarks.{name}").Plan for name in BENCHMARKS]
+
+
+@pytest.mark.parametrize("kind", [Options, Rounds, ServiceOptions, demo.Plan, Scenario, *RECORDS])
+def test_bounds_stand_in_the_metadata_of_a_field_and_not_in_its_text(kind: type) -> None:
+    texts = docstrings(kind)
+    bounded = [setting.field for setting in settings_of(kind) if setting.bounds is not None]
+    assert [field for field in bounded if re.search(r"\d\.\.[\d.]", texts.get(field, ""))] == []
 
 
 @pytest.mark.parametrize("name", [*BENCHMARKS, "emulate"])

@@ -24,6 +24,7 @@ from fanin.host.stale.scale import ScaleEpochs
 from fanin.numerics.reduction import WIDE_SUMS, Reduction, lanes_number
 from fanin.options import Options
 from fanin.protocol.events import ReductionDone, RoundHeard, Stands
+from fanin.protocol.job import OnWorkerLoss
 from tests.support.engines import DEADLINE_S, Engines, Scheme, cluster, make_spec
 
 WORKERS, ELEMENTS, STALENESS, FLOWS = 3, 500, 2, 2
@@ -117,7 +118,7 @@ class Job(list[Member]):
 @contextmanager
 def members(
     policy: str, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S,
-    survives_loss: bool = False, scheme: Scheme = "memory", lanes: int = 32,
+    on_worker_loss: OnWorkerLoss = "raise", scheme: Scheme = "memory", lanes: int = 32,
 ) -> Iterator[Job]:  # fmt: skip
     """Runners of one job; packets of 64 words, so that a gradient is several."""
     shape = make_spec(WORKERS, quorum=quorum, staleness=STALENESS)
@@ -126,7 +127,7 @@ def members(
         staleness=STALENESS, lanes=lanes,
     )  # fmt: skip
     spec = make_spec(
-        WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots[0], survives_loss=survives_loss,
+        WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots[0], on_worker_loss=on_worker_loss,
         accumulators=lanes in WIDE_SUMS,
     )  # fmt: skip
     with ExitStack() as opened, cluster(scheme, spec, native=native, flows=FLOWS) as running:
@@ -237,7 +238,7 @@ def test_a_failure_in_the_background_reaches_training() -> None:
 @native_or_twin
 def test_rounds_go_on_without_a_worker_that_is_gone_and_the_accounts_balance(native: bool) -> None:
     """Rounds of all three, then of two: the quorum counts as the workers that are left."""
-    with members("skip", native=native, quorum=WORKERS, end=6, survives_loss=True) as job:
+    with members("skip", native=native, quorum=WORKERS, end=6, on_worker_loss="continue") as job:
         for member, value in zip(job, (1.0, 2.0, 4.0), strict=True):
             member.hand_in(value)
         for member in job:
@@ -289,7 +290,7 @@ def test_a_newcomer_without_weights_holds_nobody_up_and_has_what_the_others_have
     """Rounds of three, of two, of two while a newcomer listens, of three. It has room for one result."""
     monkeypatch.setattr(runner_module, "KEPT_BYTES", 0)
     with (
-        members("skip", native=native, quorum=WORKERS, end=12, survives_loss=True, scheme="udp") as job,
+        members("skip", native=native, quorum=WORKERS, end=12, on_worker_loss="continue", scheme="udp") as job,
         ExitStack() as opened,
     ):
         train(job, (1.0, 2.0, 4.0))
@@ -336,7 +337,7 @@ def test_a_newcomer_without_weights_holds_nobody_up_and_has_what_the_others_have
 @native_or_twin
 def test_a_newcomer_that_follows_later_than_its_giver_applies_no_result_twice(native: bool) -> None:
     with (
-        members("skip", native=native, quorum=WORKERS, end=12, survives_loss=True, scheme="udp") as job,
+        members("skip", native=native, quorum=WORKERS, end=12, on_worker_loss="continue", scheme="udp") as job,
         ExitStack() as opened,
     ):
         train(job, (1.0, 2.0, 4.0))

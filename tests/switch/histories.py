@@ -191,7 +191,7 @@ def greet(pair: Pair, random: Random) -> None:
 def control(pair: Pair, random: Random) -> None:
     worker = random.randrange(pair.spec.workers)
     verb = random.choice(["evict", "quorum", "staleness"])
-    staleness = random.randint(0, pair.spec.largest_staleness)
+    staleness = random.randint(0, pair.spec.max_staleness)
     for machine in pair.both():
         if verb == "evict":
             machine.evict(1, worker, pair.now)

@@ -17,7 +17,7 @@ NEW_ADDRESS = 777
 def bench_of(machine_type: MachineType, quorum: int = 3, staleness: int = 0) -> Bench:
     """A job of three that survives losses."""
     spec = make_spec(workers=3, quorum=quorum, staleness=staleness)
-    return Bench(machine_type, dataclasses.replace(spec, survives_loss=True))
+    return Bench(machine_type, dataclasses.replace(spec, on_worker_loss="continue"))
 
 
 def hello_of_newcomer(bench: Bench, worker: int) -> list[tuple[Packet, int]]:

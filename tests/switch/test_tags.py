@@ -142,7 +142,7 @@ def test_a_heartbeat_counts_once(machine_type: MachineType) -> None:
 
 
 def test_what_an_earlier_process_said_does_not_hold_for_its_successor(machine_type: MachineType) -> None:
-    spec = dataclasses.replace(make_spec(data_key=KEY), survives_loss=True)
+    spec = dataclasses.replace(make_spec(data_key=KEY), on_worker_loss="continue")
     bench = Bench(machine_type, spec)
     recorded = bench.bytes_of(bench.bye(1))
     bench.machine.evict(1, 1, bench.now)

@@ -207,7 +207,7 @@ def newcomer(job: Any, worker: int, token: int) -> Any:
 
 @pytest.mark.parametrize("flows", [1, 2])
 def test_a_worker_that_is_evicted_leaves_no_socket_at_the_switch(flows: int) -> None:
-    with cluster(dataclasses.replace(spec_of(3), survives_loss=True), flows=flows) as job:
+    with cluster(dataclasses.replace(spec_of(3), on_worker_loss="continue"), flows=flows) as job:
         open_files = []
         for token in range(600, 605):
             job.engines.pop().close()
@@ -219,7 +219,7 @@ def test_a_worker_that_is_evicted_leaves_no_socket_at_the_switch(flows: int) -> 
 
 @pytest.mark.parametrize("flows", [1, 2])
 def test_what_was_reported_of_a_worker_is_not_taken_for_news_of_who_follows_it(flows: int) -> None:
-    with cluster(dataclasses.replace(impatient(spec_of(2)), survives_loss=True), flows=flows) as job:
+    with cluster(dataclasses.replace(impatient(spec_of(2)), on_worker_loss="continue"), flows=flows) as job:
         assert {next_of(job.server, WorkerJoined).worker for _ in range(2)} == {0, 1}
         job.engines.pop().close()
         assert select.select([job.server.event_fileno], [], [], DEADLINE_S)[0], "its silence, which nobody reads"
@@ -245,7 +245,7 @@ def members_told(flow: socket.socket, worker: tuple[str, int], spec: JobSpec, ch
 
 
 def test_a_loss_that_flows_see_before_and_after_a_newcomer_is_told_as_one() -> None:
-    spec = dataclasses.replace(spec_of(3), survives_loss=True)
+    spec = dataclasses.replace(spec_of(3), on_worker_loss="continue")
     with contextlib.ExitStack() as opened:
         flows = [opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
         for flow in flows:

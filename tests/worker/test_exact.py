@@ -30,11 +30,11 @@ def inputs_of(element: Element, workers: int, count: int) -> list[Array]:
 
 @pytest.mark.parametrize("link", [None, HOSTILE], ids=["lossless", "hostile"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("survives", [False, True])
+@pytest.mark.parametrize("on_worker_loss", ["raise", "continue"])
 def test_every_operator_is_exact_for_every_element(
-    kinds: str, shape: dict[str, int], survives: bool, link: Link | None
+    kinds: str, shape: dict[str, int], on_worker_loss: str, link: Link | None
 ) -> None:
-    spec = job(**shape, survives_loss=survives)
+    spec = job(**shape, on_worker_loss=on_worker_loss)
     cluster = Cluster.joined(kinds, spec=spec, link=link)
     for element in (Element.FLOAT32, Element.FLOAT64, Element.BFLOAT16, Element.INT64, Element.UINT8):
         for operator in (Operator.SUM, Operator.MIN, Operator.PRODUCT):
@@ -68,7 +68,7 @@ def test_only_what_is_kept_is_written(kinds: str, words: int) -> None:
 
 @pytest.mark.parametrize("words", [16, 8], ids=["packets", "spread"])
 def test_a_rank_that_is_gone_adds_nothing_not_even_a_zero(kinds: str, words: int) -> None:
-    spec = job(workers=9 if words == 8 else 3, words_per_packet=words, survives_loss=True)
+    spec = job(workers=9 if words == 8 else 3, words_per_packet=words, on_worker_loss="continue")
     cluster = Cluster.joined(kinds, spec=spec)
     cluster.network.cut(1 + 1)
     cluster.switch.evict(spec.job, 1, cluster.network.now)

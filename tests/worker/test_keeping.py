@@ -127,7 +127,7 @@ SUMS: dict[str, tuple[JobSpec, dict[str, Any]]] = {
     "exact": (job(workers=3), {"lanes": EXACT}),
     "spread": (job(workers=5, words_per_packet=8), {"lanes": EXACT, "element": Element.FLOAT64}),
     "residual": (job(workers=3), {"lanes": 8, "residual": True}),
-    "survivors": (job(workers=3, survives_loss=True), {"divisor": 0.0}),
+    "survivors": (job(workers=3, on_worker_loss="continue"), {"divisor": 0.0}),
     "tags": (job(workers=3, data_key=bytes(range(16))), {}),
 }
 
@@ -222,7 +222,7 @@ def test_a_round_without_an_owner_fails_those_that_wait_for_it(kind: str, switch
 
 @pytest.mark.parametrize("kind", ["twin", "native"])
 def test_a_job_that_does_not_wait_for_every_owner_refuses(kind: str) -> None:
-    cluster = Cluster.joined(kind, spec=job(workers=2, survives_loss=True))
+    cluster = Cluster.joined(kind, spec=job(workers=2, on_worker_loss="continue"))
     output = np.zeros(8, np.uint8)
     with pytest.raises((ConfigurationError, ValueError), match="an owner may be missing"):
         cluster.submit(0, moved(output[:0], 0, 8, output, 0))

@@ -29,7 +29,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
     codes = draw(st.sampled_from([1, 2, 3]))
     guard: dict[str, Any] = draw(st.sampled_from(GUARDS))
     return job(
-        survives_loss=draw(st.booleans()),
+        on_worker_loss=draw(st.sampled_from(["raise", "continue"])),
         workers=workers,
         slots=draw(st.integers(1, 6)),
         codes_per_packet=codes,

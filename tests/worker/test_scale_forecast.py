@@ -74,7 +74,7 @@ def test_what_leaves_no_room_for_the_age_is_not_forecast(kinds: str) -> None:
 
 
 def test_jobs_that_do_not_wait_for_all_agree_first(kind: str) -> None:
-    cluster = Cluster.joined(kind, spec=job(workers=3, words_per_packet=32, survives_loss=True))
+    cluster = Cluster.joined(kind, spec=job(workers=3, words_per_packet=32, on_worker_loss="continue"))
     for _ in range(3):
         cluster.all_reduce(inputs())
     assert tally(cluster) == [(0, 0)] * 3

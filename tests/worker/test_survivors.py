@@ -15,7 +15,7 @@ HOSTILE = Link(loss=0.1, duplicate=0.1, reorder=0.2)
 
 
 def cluster_of(kinds: str, link: Link | None = None, **given: int) -> Cluster:
-    spec = job(workers=WORKERS, slots=SLOTS, words_per_packet=WORDS, survives_loss=True, **given)
+    spec = job(workers=WORKERS, slots=SLOTS, words_per_packet=WORDS, on_worker_loss="continue", **given)
     return Cluster.joined(kinds, spec=spec, link=link, seed=7)
 
 

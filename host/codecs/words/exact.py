@@ -135,7 +135,7 @@ class Exact(WordCodec):
 
 
 def _check(spec: JobSpec) -> None:
-    if spec.largest_staleness:
+    if spec.max_staleness:
         raise ConfigurationError("an exact reduction through a job with staleness > 0: rounds would mix two of a rank")
     if spec.total_workers != spec.workers and not spec.places:
         raise ConfigurationError("an exact reduction in a tree needs the places of its workers (JobSpec.places)")

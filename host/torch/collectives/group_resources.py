@@ -69,8 +69,9 @@ from fanin.host.torch.meeting.rendezvous import (
 )
 from fanin.host.torch.meeting.side_store import SideStore, side_of
 from fanin.host.torch.meeting.versions import Versions
-from fanin.options import MIN_JOIN_TIMEOUT_S, Options
+from fanin.options import Options
 from fanin.protocol.control import Refusal
+from fanin.protocol.job import MIN_JOIN_TIMEOUT_S
 
 if TYPE_CHECKING:
     from fanin.host.torch.device.arithmetic import Arithmetic

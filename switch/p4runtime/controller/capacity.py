@@ -92,9 +92,9 @@ class Capacity:
             raise ConfigurationError("this program computes no checksums over payloads: FANIN_CHECKSUM=0")
         if spec.survives_loss:
             raise ConfigurationError("jobs that survive the loss of workers need the software switch")
-        if self.depth is not None and spec.largest_staleness != spec.staleness:
+        if self.depth is not None and spec.max_staleness != spec.staleness:
             raise ConfigurationError(
-                f"max_staleness = {spec.largest_staleness}; in this program staleness = {spec.staleness} is for good"
+                f"max_staleness = {spec.max_staleness}; in this program staleness = {spec.staleness} is for good"
             )
         if self.depth is not None and spec.history > self.depth:
             raise ConfigurationError(

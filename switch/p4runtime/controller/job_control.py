@@ -170,8 +170,8 @@ class JobControl:
     def set_staleness(self, job: int, staleness: int) -> None:
         """Change S, up to what the rings are deep enough for."""
         placed = self.jobs[job]
-        if not 0 <= staleness <= placed.spec.largest_staleness:
-            raise ValueError(f"staleness = {staleness}; must be in 0..{placed.spec.largest_staleness} (max_staleness)")
+        if not 0 <= staleness <= placed.spec.max_staleness:
+            raise ValueError(f"staleness = {staleness}; must be in 0..{placed.spec.max_staleness} (max_staleness)")
         if staleness != placed.staleness and self.capacity.depth is not None:
             raise ConfigurationError("this program's rings are as deep as staleness says: it cannot change")
         placed.staleness = staleness

@@ -197,7 +197,7 @@ def group_updates(words: Vocabulary, job: PlacedJob) -> list[Any]:
     """The job's groups as they must be now."""
     all_ = [(worker.port, rank + 1) for rank, worker in job.audience]
     wanted = {job.group: all_}
-    if job.spec.largest_staleness:
+    if job.spec.max_staleness:
         for rank, worker in job.of(job.registered):  # what one that has left sent before may close a round yet
             wanted[job.group + 1 + rank] = [*all_, (worker.port, BARE_INSTANCE + rank)]
     updates = [
