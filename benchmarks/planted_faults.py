@@ -53,8 +53,9 @@ LOSS = 0.02
 LIMIT_S = 10.0
 INTERVAL_S = 3.0
 """Time between views of `fanin top`."""
-RECOVERS_S = 12.0
-"""Time in which the window of a rank grows again whose path has lost packets. Until then the others wait for it."""
+RECOVERS_S = 30.0
+"""Time in which the window of a rank grows again whose path has lost packets. Until then the others wait for it, and it
+is rightly named."""
 LIVED_S = 5.0
 """Age of a job at which `fanin stats` is asked. The command's own start takes the rest on a busy machine."""
 JOIN_LIMIT_S = 60.0

@@ -80,6 +80,9 @@ class Row:
     """The same of processor_s."""
     looks: int
     """How often somebody looked: scrapes, views of top, lines, watched steps; of all samples and ranks."""
+    look_s: float | None
+    """Processor time of all ranks and the switch that a look takes, of a job that rests: to be had where other load
+    hides it in the ratios. None: no process looks."""
     max_error: float
 
 
@@ -104,8 +107,14 @@ def _row(plan: Plan, way: str, ranks: Sequence[Report], off: Sequence[Report]) -
         wall_ratio=statistics.median(own / other for own, other in zip(wall, wall_off, strict=True)),
         processor_ratio=statistics.median(own / other for own, other in zip(processor, processor_off, strict=True)),
         looks=sum(rank["looks"] for rank in ranks),
+        look_s=_look(ranks),
         max_error=explained_error(way, ranks, Rival("fanin", LANES).tolerated_error(plan.workers)),
     )
+
+
+def _look(ranks: Sequence[Report]) -> float | None:
+    found = [rank["look"] for rank in ranks if "look" in rank]
+    return sum(seconds for seconds, _ in found) / max(1, sum(looks for _, looks in found)) if found else None
 
 
 def _samples(ranks: Sequence[Report]) -> tuple[list[float], list[float]]:
@@ -128,6 +137,7 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
             ("processor ms", "processor_s:ms3"),
             ("of off", "processor_ratio:.3f"),
             ("looks", "looks:,"),
+            ("ms a look", "look_s:ms3"),
         ],
         section=lambda row: "sum" if row.way in SUMS else "step",
         caption=f"medians of {plan.samples} samples of {plan.calls}, interleaved; ratios: of the same sample; "

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
@@ -44,6 +45,8 @@ BATCH = 8
 EVERY = 10
 """Steps per watched step of watch_ranks."""
 READY_S = 60.0
+RESTS_S = 10.0
+"""Time that a job rests with somebody who watches, and as long without."""
 METRICS, TOP, TIMELINE, UNACCOUNTED, WATCHED = "metrics", "top", "timeline", "unaccounted", "watch_ranks"
 
 
@@ -133,9 +136,7 @@ class Bench:
 
     def sums(self, name: str) -> Way:
         """The way of that name to sum, ready."""
-        accountant = joining.accountant
-        if name == UNACCOUNTED:
-            joining.accountant = lambda *_: lambda: None
+        account = patch.object(joining, "accountant", lambda *_: lambda: None)
         group = self.group(metrics="127.0.0.1:0") if name == METRICS else self.group()
         buffer = torch.empty(self._count)
 
@@ -147,9 +148,9 @@ class Bench:
             call()
             return float((buffer.double() - self._exact).abs().max()) / self._largest, _checksum(buffer)
 
-        for _ in range(WARM_UP_CALLS):  # the first joins
-            call()
-        joining.accountant = accountant
+        with account if name == UNACCOUNTED else contextlib.nullcontext():
+            for _ in range(WARM_UP_CALLS):  # the first joins
+                call()
         way = Way(name, call, error)
         if name == METRICS:
             ports: list[Any] = [None] * self.ranks
@@ -217,6 +218,19 @@ class Bench:
         way.wall.append(wall_s / calls)
         way.processor.append(processor_s / calls)
 
+    def look(self, way: Way) -> tuple[float, int]:
+        """Seconds of this rank's processor time that so many looks take, of a job that rests."""
+        without, seconds = [each.process.pid for each in self._watchers], []
+        looks = way.looks()
+        for watcher in (None, way.watcher):
+            with contextlib.nullcontext() if watcher is None else watcher.turn():
+                dist.barrier()
+                before = spent(without)
+                time.sleep(RESTS_S)
+                seconds.append(sum(spent(without).since(before)))
+                dist.barrier()
+        return seconds[1] - seconds[0], way.looks() - looks
+
 
 def _checksum(values: Tensor) -> int:
     return zlib.crc32(values.numpy().tobytes())
@@ -234,7 +248,9 @@ def run(asked: Asked) -> None:
             progress(f"sample {number + 1} of {asked.samples}")
         for way in ways:
             error, checksum = way.error()
-            figures = {"wall": way.wall, "processor": way.processor, "looks": way.looks()}
+            figures: dict[str, object] = {"wall": way.wall, "processor": way.processor, "looks": way.looks()}
+            if way.name in (METRICS, TOP):
+                figures["look"] = bench.look(way)
             report({"way": way.name, **figures, "max_error": error, "checksum": checksum})
         dist.barrier()
 

@@ -57,7 +57,7 @@ def with_rank(rank: int, **counts: int) -> Stats:
 
 
 def test_stats_names_what_it_finds_beside_a_switch_that_does_not_answer() -> None:
-    answers = [FaninError("no switch answers"), with_rank(2, waited_us=3_000_000)]
+    answers: list[Stats | FaninError] = [FaninError("no switch answers"), with_rank(2, waited_us=3_000_000)]
     (line,) = found_in([HERE, HERE], answers)
     assert str(line).startswith("straggler: job: rank 2 ")
 
