@@ -131,7 +131,8 @@ class Bench:
 
     def group(self, **options: object) -> Any:
         """A group of all ranks at the switch."""
-        given = Options.from_environment(os.environ, switch=f"udp://127.0.0.1:{self._port}", lanes=LANES, **options)
+        address = f"udp://127.0.0.1:{self._port}"
+        given = Options.from_environment(os.environ, switch=address, lanes=LANES, connect_timeout_s=READY_S, **options)
         return dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=given)
 
     def sums(self, name: str) -> Way:
