@@ -112,7 +112,7 @@ class Place:
         return Views(in_namespace(self._where, self._line("top", "--json", "--interval", str(INTERVAL_S))), name)
 
     def stats(self, name: str) -> Named:
-        """What `fanin stats` finds in a job since it began."""
+        """Findings of `fanin stats` on a job since it began."""
         found = re.findall(rf"^({'|'.join(KINDS)}): {re.escape(name)}: (.*)$", self._says("stats"), re.MULTILINE)
         ranks = [(kind, re.search(r"\brank (\d+)\b", text)) for kind, text in found]
         return [(kind, None if rank is None else int(rank[1])) for kind, rank in ranks]
@@ -158,7 +158,7 @@ class Views:
 
 
 class Questions:
-    """What was asked, and the answers by command and kind of fault."""
+    """Counts of answers by command and kind of fault."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], Row] = {}

@@ -73,7 +73,7 @@ class Watcher:
 
     @property
     def looks_in_turns(self) -> int:
-        """Those since it was ready."""
+        """Lines that it has written since it was ready."""
         return self.looks - self._before
 
     @contextlib.contextmanager
