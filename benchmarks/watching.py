@@ -2,8 +2,8 @@
 
 One way after another takes its turn in every sample, in the same ranks and at the same switch, in an order that moves
 on by one each time. Those who watch are processes that are stopped between their turns. Their own processor time is
-not counted: that of the ranks and of the switch is, with what an answer costs them. `off` comes twice, in groups of their
-own, so that `off again` shows by how much two ways differ that are the same.
+not counted: that of the ranks and of the switch is, with what an answer costs them. `off` comes twice, in groups of
+their own, so that `off again` shows by how much two ways differ that are the same.
 
 | way | what is on |
 |---|---|
