@@ -1,6 +1,7 @@
 """A rank of `fanin.benchmarks.planted_faults`, without torch: computes, sums, and so on until its parent ends it.
 
-Arguments: a folder, in which the file `slow-RANK` makes it compute twice as long; and the switches, with commas.
+Arguments: a folder, in which the file `slow-RANK` makes it compute twice as long; the switches, with commas; and the
+job's name.
 """
 
 from __future__ import annotations
@@ -22,16 +23,15 @@ from fanin.protocol.seal import OPEN
 
 COMPUTE_S = 0.03
 ELEMENTS = 250_000
-JOB = "planted"
 
 
-def main(folder: Path, switches: list[SwitchAddress]) -> None:
+def main(folder: Path, switches: list[SwitchAddress], job: str) -> None:
     """Train for ever, as far as the switches can tell."""
     options = Options.from_environment(os.environ, connect_timeout_s=20.0)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     values = np.ones(ELEMENTS, np.float32)
     result = np.zeros_like(values)
-    with contextlib.closing(_joined(options, switches, rank, size)) as session:
+    with contextlib.closing(_joined(options, switches, job, rank, size)) as session:
         while True:
             time.sleep(COMPUTE_S * (2 if (folder / f"slow-{rank}").exists() else 1))
             request = Reduction(
@@ -41,13 +41,15 @@ def main(folder: Path, switches: list[SwitchAddress]) -> None:
             session.wait(session.submit(request))
 
 
-def _joined(options: Options, switches: list[SwitchAddress], rank: int, size: int) -> Session | ShardedSession:
+def _joined(
+    options: Options, switches: list[SwitchAddress], job: str, rank: int, size: int
+) -> Session | ShardedSession:
     if len(switches) == 1:
-        return Session.join(options=options, switch=switches[0], job_name=JOB, rank=rank, size=size)
+        return Session.join(options=options, switch=switches[0], job_name=job, rank=rank, size=size)
     return join_shards(
-        options=options, switches=switches, local=frozenset(), job_name=JOB, rank=rank, size=size, credentials=OPEN
+        options=options, switches=switches, local=frozenset(), job_name=job, rank=rank, size=size, credentials=OPEN
     )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [SwitchAddress.parse(each) for each in sys.argv[2].split(",")])
+    main(Path(sys.argv[1]), [SwitchAddress.parse(each) for each in sys.argv[2].split(",")], sys.argv[3])

@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,8 +38,8 @@ class Spent(NamedTuple):
         return total_s * share, total_s * (1 - share)
 
 
-def spent() -> Spent:
-    """Up to now, by the processes of the tree that live."""
+def spent(without: Collection[int] = ()) -> Spent:
+    """Up to now, by the processes of the tree that live, but those `without` and what descends from them."""
     children: dict[int, list[int]] = defaultdict(list)
     ticks: dict[int, tuple[int, int]] = {}
     for process, fields in _statistics():
@@ -51,7 +51,7 @@ def spent() -> Spent:
         with contextlib.suppress(OSError):  # it has ended since
             total_s += time.clock_gettime(~process << 3 | CPUCLOCK_SCHED)
             user, system = user + ticks[process][0], system + ticks[process][1]
-        found += children[process]
+        found += [child for child in children[process] if child not in without]
     return Spent(total_s, user * TICK_S, system * TICK_S)
 
 

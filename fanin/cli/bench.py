@@ -89,6 +89,7 @@ BENCHMARKS = {
     "cost": Benchmark(
         "Processor time of an all-reduce per call and host, beside gloo's, and what links need of it (root)."
     ),
+    "watching": Benchmark("Time sums and steps with and without metrics, top, a timeline and watch_ranks."),
 }
 
 

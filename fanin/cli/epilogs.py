@@ -127,6 +127,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sudo fanin bench cost",
         "sudo fanin bench cost --hosts 2,4 --mtu 1500,9000 --lanes 32,8 --json rows.json",
     ),
+    "watching": ("fanin bench watching", "fanin bench watching --workers 2 --samples 21 --json rows.json"),
     "fairness": ("sudo fanin bench fairness --rate 100mbit",),
 }
 """By command, as they are typed; with its group where two groups have one of that name."""

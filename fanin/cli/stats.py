@@ -7,6 +7,7 @@ import dataclasses
 import json as json_module
 import os
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,7 @@ from fanin.watching.rates import rates
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.text import Text
 
     from fanin.emulation.figures import FigureTable
 
@@ -49,8 +51,9 @@ def stats(
         if watch and not json:
             with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
                 while True:
-                    shown = zip(switches.ask_all(), addresses, strict=True)
-                    live.update(RichGroup(*(render(answer, address) for answer, address in shown)), refresh=True)
+                    answers = switches.ask_all()
+                    shown = [render(answer, address) for answer, address in zip(answers, addresses, strict=True)]
+                    live.update(RichGroup(*shown, *found_in(addresses, answers)), refresh=True)
                     time.sleep(1.0)
             return
         errors = []
@@ -63,16 +66,16 @@ def stats(
             else:
                 console.print(render(answer, address))
         if not json:
-            known = [
-                (address, each)
-                for address, each in zip(addresses, answers, strict=True)
-                if not isinstance(each, FaninError)
-            ]
-            found = findings([None] * len(known), [each for _, each in known])
-            for line in finding_lines(found, [address for address, _ in known]):
+            for line in found_in(addresses, answers):
                 console.print(line, soft_wrap=True)
         if errors:
             raise FaninError("; ".join(errors))
+
+
+def found_in(addresses: Sequence[SwitchAddress], answers: Sequence[control.Stats | FaninError]) -> list[Text]:
+    """A line per finding on the jobs at all switches that have answered, since the jobs began."""
+    known = [(at, each) for at, each in zip(addresses, answers, strict=True) if not isinstance(each, FaninError)]
+    return finding_lines(findings([None] * len(known), [each for _, each in known]), [at for at, _ in known])
 
 
 def drops(counters: dict[str, int]) -> str:

@@ -136,7 +136,9 @@ class _Handler(logging.Handler):
 
 
 def _exporter(signal: str, module: str, name: str) -> Any:
-    """The exporter of TRACES or LOGS that the variables ask for; None for `none`."""
+    """The exporter of TRACES or LOGS that the variables ask for; None for `none`, or where OpenTelemetry is off."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":  # as the SDK reads it
+        return None
     wanted = os.environ.get(f"OTEL_{signal}_EXPORTER") or "otlp"
     if wanted == "none":
         return None

@@ -17,7 +17,7 @@ from rich.console import Console
 from fanin import running_switches
 from fanin.cli import run
 from fanin.cli.asking import addresses_of
-from fanin.cli.stats import render
+from fanin.cli.stats import found_in, render
 from fanin.cli.top import view
 from fanin.cli.watch_tables import cells_of
 from fanin.errors import FaninError
@@ -54,6 +54,12 @@ def stats(uptime_s: float, *ranks: dict[str, int], generation: int = 1, **counte
 def with_rank(rank: int, **counts: int) -> Stats:
     """Four ranks after 10 s, one of which is not like the others."""
     return stats(10.0, *(HEALTHY | counts if each == rank else HEALTHY for each in range(4)))
+
+
+def test_stats_names_what_it_finds_beside_a_switch_that_does_not_answer() -> None:
+    answers: list[Stats | FaninError] = [FaninError("no switch answers"), with_rank(2, waited_us=3_000_000)]
+    (line,) = found_in([HERE, HERE], answers)
+    assert str(line).startswith("straggler: job: rank 2 ")
 
 
 def named(answer: Stats) -> list[tuple[str, int | None]]:

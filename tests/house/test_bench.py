@@ -24,6 +24,7 @@ from fanin.benchmarks.cost import link_bits
 from fanin.benchmarks.process_times import Spent, spent
 from fanin.benchmarks.rivals import Rival
 from fanin.benchmarks.thc import PAPER, Thc
+from fanin.benchmarks.watching import STEPS, SUMS
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.errors import ConfigurationError
 
@@ -260,7 +261,17 @@ def test_processor_time_of_children_counts_while_they_live() -> None:
         assert child.stdout is not None
         child.stdout.readline()
         assert sum(spent().since(before)) >= 0.2
+        assert sum(spent(without=[child.pid]).since(before)) < 0.2
         child.communicate(b"\n")
+
+
+@pytest.mark.thorough
+def test_who_watches_is_beside_what_it_costs(tmp_path: Path) -> None:
+    size = ("--workers", "2", "--bytes", "65536", "--samples", "1", "--calls", "10")
+    rows = {row["way"]: row for row in bench(tmp_path, "watching", *size).rows}
+    assert set(rows) == {*SUMS, *STEPS}
+    assert rows["off"]["processor_ratio"] == rows["step"]["wall_ratio"] == 1
+    assert {way for way, row in rows.items() if row["looks"]} == {"metrics", "top", "timeline", "watch_ranks"}
 
 
 def test_an_mpi_without_its_headers_is_named_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

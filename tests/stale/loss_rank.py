@@ -1,6 +1,7 @@
 """A rank of stale training that goes on without the last one, which dies half-way: `loss_rank.py MODE`.
 
-MODE is `asynchronous` (AsynchronousOptimizer) or `hook` (stale synchronous training under DDP). Prints a JSON object.
+MODE is `asynchronous` (AsynchronousOptimizer) or `hook` (stale synchronous training under DDP). Prints a JSON object
+when the loss has written the flight recorder's file.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -82,7 +84,10 @@ def main() -> None:
     """Train in the mode of the command line."""
     torch.set_num_threads(1)
     dist.init_process_group("fanin")
-    print(json.dumps({"asynchronous": asynchronous, "hook": hook}[sys.argv[1]]()), flush=True)
+    ended = {"asynchronous": asynchronous, "hook": hook}[sys.argv[1]]()
+    while not Path(f"{os.environ['FANIN_FLIGHT_RECORDER']}{dist.get_rank()}").exists():  # the watch thread's turn
+        os.sched_yield()
+    print(json.dumps(ended), flush=True)
     os._exit(0)  # the group's gloo part has lost a rank: leaving in order is not what this is about
 
 

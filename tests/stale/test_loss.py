@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import pickle
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ SIZE = 4
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
 
-def ends_of(mode: str) -> list[dict[str, Any]]:
-    """Last reports of the survivors, the last rank having died."""
-    environment = {"FANIN_ON_WORKER_LOSS": "continue"}
+def ends_of(mode: str, recorded: Path) -> list[dict[str, Any]]:
+    """Last reports of the survivors, the last rank having died. `recorded`: prefix of the flight recorders' files,
+    which the loss alone writes: the ranks do not leave in order."""
+    environment = {"FANIN_ON_WORKER_LOSS": "continue", "FANIN_FLIGHT_RECORDER": str(recorded)}
     with running(["tests.stale.loss_rank", mode], SIZE, environment) as job:
         assert job.wait(120, [SIZE - 1]) == [-signal.SIGKILL], job.output(SIZE - 1)
         codes = job.wait(70, range(SIZE - 1))
@@ -25,19 +28,27 @@ def ends_of(mode: str) -> list[dict[str, Any]]:
         return [json.loads(job.output(rank).splitlines()[-1]) for rank in range(SIZE - 1)]
 
 
-def test_training_goes_on_without_a_rank_that_dies_and_the_accounts_balance() -> None:
+def written(recorded: Path) -> set[str]:
+    """Names of the ranks' files, each of which torch can read."""
+    files = list(recorded.parent.glob(f"{recorded.name}?"))
+    assert all(pickle.loads(each.read_bytes())["entries"] for each in files)
+    return {each.name.removeprefix(recorded.name) for each in files}
+
+
+def test_training_goes_on_without_a_rank_that_dies_and_the_accounts_balance(tmp_path: Path) -> None:
     """Every round waits for all who are there; so rounds after the death hold one gradient less, and none is stuck."""
-    ends = ends_of("asynchronous")
+    ends = ends_of("asynchronous", tmp_path / "rank_")
     assert len({end["replica"] for end in ends}) == 1
     assert [end["ranks"] for end in ends] == [[0, 1, 2]] * (SIZE - 1)
     contributors = ends[0]["contributors"]
     assert contributors[0] == SIZE
     assert contributors[-1] == SIZE - 1
+    assert written(tmp_path / "rank_") == {"0", "1", "2"}
 
 
-def test_stale_synchronous_training_goes_on_without_a_rank_that_dies() -> None:
+def test_stale_synchronous_training_goes_on_without_a_rank_that_dies(tmp_path: Path) -> None:
     """DDP's iterations go on, every survivor's gradient lands, and what rounds hold beyond them is the lost rank's."""
-    ends = ends_of("hook")
+    ends = ends_of("hook", tmp_path / "rank_")
     assert len({end["replica"] for end in ends}) == 1
     for end in ends:
         assert end["ranks"] == [0, 1, 2]

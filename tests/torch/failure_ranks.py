@@ -10,6 +10,7 @@ import atexit
 import itertools
 import json
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -209,7 +210,7 @@ def switch_killed(rank: int, size: int) -> dict[str, Any]:
 
 def switch_killed_under_fallback(rank: int, size: int) -> dict[str, Any]:
     """Training goes on, bit-identical; the reductions in flight when the switch dies are finished over gloo."""
-    init(fallback="gloo")
+    init(fallback="gloo", flight_recorder="rank_")
     torch.manual_seed(7)
     model = DistributedDataParallel(
         nn.Sequential(nn.Linear(40, 300), nn.Tanh(), nn.Linear(300, 10)), bucket_cap_mb=0.01
@@ -235,8 +236,13 @@ def switch_killed_under_fallback(rank: int, size: int) -> dict[str, Any]:
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
     copies = [torch.empty_like(flat) for _ in range(size)]
     dist.all_gather(copies, flat)
+    group = dist.group.WORLD
+    assert isinstance(group, FaninProcessGroup)
+    assert group.flight is not None
     return {
         "identical": all(torch.equal(copy, flat) for copy in copies),
+        "recorded": [entry["state"] for entry in pickle.loads(Path(f"rank_{rank}").read_bytes())["entries"]],
+        "called": len(group.flight.records()),
         "sums": [float(tensor[0]) for tensor in unawaited],
         "part": parts.tolist(),
         "warnings": [str(one.message) for one in caught if "switch" in str(one.message)],

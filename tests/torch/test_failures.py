@@ -81,6 +81,8 @@ def test_training_goes_on_over_gloo_when_a_switch_dies_and_replicas_stay_identic
         assert len(seen["warnings"]) == 1
         assert "gloo" in seen["warnings"][0]
         assert "udp://" in seen["warnings"][0]
+        assert seen["recorded"][-1] == "started", "the sum that the switch's end has met"
+        assert len(seen["recorded"]) < seen["called"]
 
 
 def test_without_a_switch_joining_fails_in_time_and_names_address_and_remedy() -> None:

@@ -149,6 +149,10 @@ def test_rings_keep_the_latest_collectives_of_each_group(tmp_path: Path) -> None
     assert entries[-1]["collective_seq_id"] == 10
 
 
+def test_the_size_of_a_recorder_that_is_off_matters_to_nobody() -> None:
+    assert ring_for(Options(), 0, (0, 1), {"TORCH_FR_BUFFER_SIZE": "many"}) is None
+
+
 def test_nothing_is_recorded_unless_asked_for(tmp_path: Path) -> None:
     assert ring_for(Options(), 0, (0, 1), {}) is None
     assert ring_for(Options(flight_recorder=str(tmp_path / "rank_")), 0, (0, 1), {"TORCH_FR_BUFFER_SIZE": "0"}) is None

@@ -144,6 +144,14 @@ def test_what_cannot_be_sent_is_refused(
         Telemetry({})
 
 
+def test_variables_of_an_opentelemetry_that_is_off_matter_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    telemetry = Telemetry({})
+    telemetry.step(1, 0)
+    telemetry.close(1)
+
+
 def test_without_the_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
     with pytest.raises(ConfigurationError, match=r"pip install 'fanin\[otel\]'"):

@@ -10,9 +10,9 @@ Rules
   wait ends, or somebody wants a dump. A record holds no tensor, and its handle by a weak reference.
 * Each group has a ring of its own, so that one that is busy pushes out nothing of another. Numbers of records count
   through all groups of a rank, so a rank's records are ordered.
-* A dump is written when a collective raises, when the watch thread learns that a rank or the switch is lost, and when a
-  rank's last group ends without either, since the ranks that did nothing wrong are needed for a comparison. One that
-  follows a failure is not written over by the end.
+* A dump is written when a collective raises, when the watch thread learns that a rank or the switch is lost, also where
+  the job goes on without it, and when a rank's last group ends without either, since the ranks that did nothing wrong
+  are needed for a comparison. One that follows a failure is not written over by the end.
 * Writing never raises where a collective fails: the log has a line instead.
 * `Options.otel` makes spans of the same records, when they end (fanin/watching/telemetry.py), and of optimizer steps.
 
@@ -385,7 +385,8 @@ def ring_for(options: Options, rank: int, global_ranks: Sequence[int], environme
 
     `rank`: in the group. `global_ranks`: of all its members. Raises ConfigurationError.
     """
-    prefix, otel, size = options.flight_recorder, options.otel, _size(environment)
+    prefix, otel = options.flight_recorder, options.otel
+    size = DEFAULT_SIZE if prefix is None else _size(environment)  # a variable of a recorder that is off is nobody's
     if (prefix is None or size == 0) and not otel:
         return None
     own = global_ranks[rank]

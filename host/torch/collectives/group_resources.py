@@ -46,6 +46,7 @@ from fanin.host.session.shards import JoinedSession
 from fanin.host.session.surviving import SurvivingSession
 from fanin.host.torch.collectives.device_parts import DeviceParts
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
+from fanin.host.torch.collectives.survived_losses import SurvivedLosses
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, timeline_for
 from fanin.host.torch.collectives.two_levels import TwoLevels
@@ -238,8 +239,16 @@ class GroupResources:
         """From here on the session's failure reaches whatever waits for gloo."""
         if isinstance(self.session, LeasedSession):
             WATCH.add(self.session, self._failed, self.session.return_if_idle)
+        elif self.session is not None and self.options.on_worker_loss == "continue" and self.options.flight_recorder:
+            survived = SurvivedLosses(self.session)
+            WATCH.add(self.session, self._failed, lambda: self._tell(survived))
         elif self.session is not None:
             WATCH.add(self.session, self._failed)
+
+    def _tell(self, survived: SurvivedLosses) -> None:
+        """On the watch thread: the job goes on, and may have lost ranks or shards."""
+        for loss in survived.since_last():
+            self.failures.on_error(loss)
 
     def _join(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         if self.options.fallback == "gloo":
@@ -424,13 +433,13 @@ class GroupResources:
 
     def _failed(self, failure: FaninError) -> None:
         """On the watch thread: the session has failed."""
+        self.failures.on_error(failure)  # before the ranks agree on how to go on: collectives are still under way
         if self.fallback is not None and self.fallback.survives(failure):
             recovery = threading.Thread(
                 target=self.fallback.recover, args=(failure,), name="fanin-recovery", daemon=True
             )
             recovery.start()
         else:
-            self.failures.on_error(failure)
             inner = self._inner
             if inner is not None:  # not closed meanwhile
                 inner.break_connections()

@@ -72,7 +72,7 @@ class Failures:
         """Whether the group goes on after this failure of its session (fallback)."""
         self.on_error: Callable[[FaninError], None] = lambda error: None
         """Told of every error that a collective of the group is about to raise, and of the loss of ranks or switch that
-        the watch thread has seen; from any thread."""
+        the watch thread has seen, also of one that the group survives; from any thread."""
 
     @property
     def failure(self) -> FaninError | None:

@@ -272,13 +272,18 @@ def numbers_of(pairs: list[tuple[Tensor, Tensor, Tensor]], ranks: int) -> Tensor
 
 
 def hash_of(layer: list[nn.Parameter]) -> Tensor:
-    """Sum of the bits of a layer's weights as integers, int64, shape (1,): another one for any one changed weight."""
+    """Sum of the bits of a layer's weights as integers, int64, shape (1,): another one for any one changed weight.
+
+    Weights are added eight bytes at a time, with wraparound, and the rest of a tensor one by one: on a CPU that takes a
+    tenth of the time of widening each.
+    """
     total = torch.zeros(1, dtype=torch.int64, device="cpu")
     for each in layer:
-        bits = (
-            each.detach()
-            .contiguous()
-            .view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[each.element_size()])
-        )
-        total += bits.sum(dtype=torch.int64).cpu()
+        narrow = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[each.element_size()]
+        bits = each.detach().contiguous().view(-1).view(narrow)
+        together = 8 // each.element_size()
+        if bits.storage_offset() % together:  # a part of a larger tensor, which cannot be read eight bytes at a time
+            bits = bits.clone()
+        paired = bits.numel() - bits.numel() % together
+        total += bits[:paired].view(torch.int64).sum().cpu() + bits[paired:].sum(dtype=torch.int64).cpu()
     return total
