@@ -58,8 +58,8 @@ for line in sys.stdin:
         os._exit(0)
     os.waitpid(child, 0)
 """
-"""Answers each line with where a host of that environment is reached. Hosts are forks, each with a network and mounts of
-its own."""
+"""Answers each line with where a host of that environment is reached. Hosts are forks, each with a network and mounts
+of its own."""
 
 
 @pytest.fixture(scope="module")
