@@ -22,19 +22,20 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn
 
 import pytest
 
+from fanin.modules import WITHOUT_FOLDER
 from tests.support.rank_server import ROOT, Rank, RankServer, become, serve
 
 OWN = "tests.support.forks"
 PRELOADED = (
     "typer._adapters", "rich.console", "fanin.cli.switch", "fanin.switch.service.service", "fanin.host.session.session",
-    "fanin._native", "numpy", "zmq",
+    "fanin.emulation.network.stats_sampler", "fanin._native", "numpy", "zmq",
 )  # fmt: skip
 """Modules of switches, and of ranks without torch."""
 NEW_NETWORK, NEW_MOUNTS = 0x4000_0000, 0x0002_0000  # linux/sched.h
@@ -56,7 +57,7 @@ class LightServer(RankServer):
 
 
 class Forked(Rank):
-    """`python -m MODULE ARGUMENT...` in a fork of that server. Its output is a pipe."""
+    """`python -m MODULE ARGUMENT...` in a fork of that server. Its output is a pipe, unless a file is given."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Forked(Rank):
         server: type[RankServer] = RankServer,
         environment: Mapping[str, str] | None = None,
         asked: bool = False,
+        output: IO[bytes] | None = None,
         errors: IO[bytes] | int = 2,
         namespace: str | None = None,
         session: bool = False,
@@ -78,7 +80,8 @@ class Forked(Rank):
             for end in (write[0], read[1], read[2], write[2]):
                 theirs.callback(os.close, end)
             number = errors if isinstance(errors, int) else errors.fileno()
-            streams = (write[0], write[0] if number == subprocess.STDOUT else number, write[2])
+            said = write[0] if output is None else output.fileno()
+            streams = (said, said if number == subprocess.STDOUT else number, write[2])
             own = f"/proc/{os.getpid()}/fd"
             facts = {
                 "streams": [f"{own}/{read[1]}" if asked else os.devnull, *(f"{own}/{each}" for each in streams)],
@@ -98,6 +101,8 @@ class Forked(Rank):
         self.stdin = os.fdopen(write[1], "wb", 0)
         if not asked:
             self.stdin.close()
+        if output is not None:
+            self.stdout.close()
 
     def terminate(self) -> None:
         """Ask it to end, with SIGTERM."""
@@ -129,9 +134,31 @@ def fork_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert rest["start_new_session"]
         return Forked(words[at:], environment={**env, **more}, errors=stderr, namespace=namespace, session=True)
 
+    monkeypatch.setattr("fanin.emulation.processes.subprocess", _with(start))
+
+
+def fork_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have switches of emulated clusters, and who asks them for statistics, be forks in their namespaces."""
+
+    def start(command: Sequence[str], *, stdout: IO[bytes], stderr: Any, **rest: Any) -> Any:
+        if command[:3] != ["ip", "netns", "exec"] or command[5:7] != ["-c", WITHOUT_FOLDER]:
+            return subprocess.Popen(command, stdout=stdout, stderr=stderr, **rest)
+        assert rest["start_new_session"]
+        with open(os.devnull, "wb") as nothing:
+            errors = nothing if stderr == subprocess.DEVNULL else stderr
+            return Forked(
+                command[7:], server=LightServer, environment=rest.get("env"), output=stdout, errors=errors,
+                namespace=command[3], session=True,
+            )  # fmt: skip
+
+    for module in ("emulate", "switch_process"):
+        monkeypatch.setattr(f"fanin.emulation.network.{module}.subprocess", _with(start))
+
+
+def _with(start: Callable[..., Any]) -> SimpleNamespace:
+    """The module subprocess as those modules use it, with another Popen."""
     names = ("DEVNULL", "PIPE", "TimeoutExpired")
-    stand_in = SimpleNamespace(Popen=start, **{name: getattr(subprocess, name) for name in names})
-    monkeypatch.setattr("fanin.emulation.processes.subprocess", stand_in)
+    return SimpleNamespace(Popen=start, **{name: getattr(subprocess, name) for name in names})
 
 
 def become_program(facts: Mapping[str, Any], command: Sequence[str]) -> NoReturn:
@@ -139,7 +166,7 @@ def become_program(facts: Mapping[str, Any], command: Sequence[str]) -> NoReturn
     if facts["session"]:
         os.setsid()
     for number, (path, mode) in enumerate(
-        zip(facts["streams"], (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY | os.O_APPEND), strict=False)
+        zip(facts["streams"], (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_APPEND), strict=False)
     ):
         opened = os.open(path, mode)
         os.dup2(opened, number)
