@@ -39,7 +39,7 @@ def fanin(*arguments: str, **environment: str) -> tuple[int, str, str]:
 @pytest.fixture(scope="module")
 def switch() -> Iterator[SwitchProcess]:
     """One switch that the commands look at."""
-    with a_switch("native-udp", "--memory", "100") as switch:
+    with a_switch("native-udp", "--memory", "100", interpreter=True) as switch:
         yield switch
 
 
@@ -56,7 +56,7 @@ def test_a_switch_says_at_start_what_it_is(switch: SwitchProcess) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_switch_ends_cleanly_when_told_to(number: signal.Signals) -> None:
-    with a_switch("twin-udp") as switch:
+    with a_switch("twin-udp", interpreter=True) as switch:
         assert switch.end(number) == 0
 
 

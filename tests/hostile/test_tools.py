@@ -325,9 +325,13 @@ def test_help_and_documentation_promise_the_same_statuses() -> None:
 
 
 SURROUNDINGS = """
-import os, sys, json
+import contextlib, gc, io, json, os, sys
 import fanin.__main__, fanin.cli, typer.rich_utils
-from fanin.cli import ending
+asked = json.loads(sys.argv[1])
+for command, _ in asked:
+    with contextlib.redirect_stdout(io.StringIO()):  # imports, for all forks
+        fanin.cli.run([*command, "--help"])
+gc.freeze()
 def surround(kind):
     if kind == "full": os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
     if kind == "gone":
@@ -337,7 +341,7 @@ def surround(kind):
     if kind == "nothing": os.close(2); sys.stderr = None
     if kind == "latin-1": sys.stdout.reconfigure(encoding="latin-1", errors="strict")
     if kind == "narrow": os.environ["COLUMNS"] = "40"
-for command, kinds in json.loads(sys.argv[1]):
+for command, kinds in asked:
     for kind in kinds:
         sys.stdout.flush()
         reader, writer = os.pipe()

@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fanin import cli
 from fanin.benchmarks import mpi
 from fanin.benchmarks.codecs import Plan as CodecsPlan
 from fanin.benchmarks.codecs_texts import split
@@ -27,6 +29,7 @@ from fanin.benchmarks.thc import PAPER, Thc
 from fanin.benchmarks.watching import STEPS, SUMS
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.errors import ConfigurationError
+from tests.support.forks import fork_jobs
 
 pytestmark = pytest.mark.processes
 
@@ -41,18 +44,27 @@ class Measured:
     said: str
 
 
-def bench(folder: Path, *arguments: str) -> Measured:
-    """`fanin bench ...`, run in that folder; its rows as `--json` writes them."""
-    file = folder / "rows.json"
-    command = [sys.executable, "-m", "fanin", "bench", *arguments, "--json", str(file)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return Measured(json.loads(file.read_text()), done.stdout)
+Bench = Callable[..., Measured]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
+    """`fanin bench ...`, run in a folder, with ranks that are forks; its rows as `--json` writes them."""
+    monkeypatch.chdir(tmp_path)
+    fork_jobs(monkeypatch)
+
+    def run(*arguments: str) -> Measured:
+        status = cli.run(["bench", *arguments, "--json", "rows.json"])
+        said, errors = capsys.readouterr()
+        assert status == 0, errors
+        return Measured(json.loads(Path("rows.json").read_text()), said)
+
+    return run
 
 
 @pytest.mark.slow
-def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -> None:
-    done = bench(tmp_path, "allreduce", "--workers", "2", "--bytes", "4096", "--lanes", "32,8", "--loss", "1")
+def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(bench: Bench, tmp_path: Path) -> None:
+    done = bench("allreduce", "--workers", "2", "--bytes", "4096", "--lanes", "32,8", "--loss", "1")
     assert "fanin-report.html" in done.said
     assert "All-reduce of 4 KiB" in (tmp_path / "fanin-report.html").read_text()
     assert [(row["backend"], row["lanes"], row["loss_percent"]) for row in done.rows] == [
@@ -71,9 +83,9 @@ def test_rows_have_a_time_a_ratio_and_an_error_for_every_rival(tmp_path: Path) -
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_codecs_have_an_error_bytes_and_times_on_drawn_values_and_captured_gradients(tmp_path: Path) -> None:
+def test_codecs_have_an_error_bytes_and_times_on_drawn_values_and_captured_gradients(bench: Bench) -> None:
     size = ("--workers", "2", "--bytes", "262144", "--steps", "3")
-    done = bench(tmp_path, "codecs", *size, "--codecs", "rotated:8,low_rank:32:rank=2")
+    done = bench("codecs", *size, "--codecs", "rotated:8,low_rank:32:rank=2")
     rows = {(row["codec"], row["distribution"]): row for row in done.rows}
     codecs = ("lanes:32", "rotated:8", "low_rank:32:rank=2")
     assert set(rows) == {(codec, values) for codec in codecs for values in ("normal", "student", "digits@50")}
@@ -120,9 +132,9 @@ def test_values_that_nobody_can_draw_are_refused(values: str) -> None:
 
 
 @pytest.mark.slow
-def test_sharded_training_has_times_bytes_and_losses_for_every_rival(tmp_path: Path) -> None:
+def test_sharded_training_has_times_bytes_and_losses_for_every_rival(bench: Bench) -> None:
     size = ("--workers", "2", "--rate", "none", "--steps", "1")
-    done = bench(tmp_path, "sharded", *size, "--rivals", "gloo,nccl,fanin-32,fanin-8")
+    done = bench("sharded", *size, "--rivals", "gloo,nccl,fanin-32,fanin-8")
     gloo, exact, narrow = done.rows
     assert "nccl did not run: rank 0: RuntimeError: " in done.said
     assert gloo["to_gloo"] == 1
@@ -133,7 +145,7 @@ def test_sharded_training_has_times_bytes_and_losses_for_every_rival(tmp_path: P
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_sharded_training_goes_on_from_a_file_of_runs(tmp_path: Path) -> None:
+def test_sharded_training_goes_on_from_a_file_of_runs(bench: Bench) -> None:
     plan = (
         "sharded",
         "--workers",
@@ -149,22 +161,22 @@ def test_sharded_training_goes_on_from_a_file_of_runs(tmp_path: Path) -> None:
         "--runs",
         "runs.json",
     )
-    first = bench(tmp_path, *plan, "--rivals", "gloo,fanin-8")
+    first = bench(*plan, "--rivals", "gloo,fanin-8")
     gloo, narrow = first.rows
     assert narrow["losses"] == pytest.approx(gloo["losses"], rel=0.01)
     assert 0 < narrow["apart_step"] < 1
     assert 0 < narrow["apart"] < 1
     assert gloo["apart"] == 0
-    again = bench(tmp_path, *plan, "--rivals", "gloo,fanin-8")
+    again = bench(*plan, "--rivals", "gloo,fanin-8")
     assert again.rows == first.rows
     assert "epoch 1 of 1" not in again.said
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_collectives_have_a_time_and_an_error_for_every_rival(tmp_path: Path) -> None:
+def test_collectives_have_a_time_and_an_error_for_every_rival(bench: Bench) -> None:
     size = ("--workers", "2", "--bytes", "65536", "--samples", "1", "--lanes", "8")
-    done = bench(tmp_path, "collectives", *size, "--which", ",".join(COLLECTIVES))
+    done = bench("collectives", *size, "--which", ",".join(COLLECTIVES))
     assert [(row["collective"], row["rival"]) for row in done.rows] == [
         (collective, rival) for collective in COLLECTIVES for rival in ("gloo", "fanin-8")
     ]

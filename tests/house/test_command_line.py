@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,10 @@ from typer.testing import CliRunner
 
 from fanin.cli import COMMANDS as COMMAND_LINES
 from fanin.cli import GROUPS, app, extras
+from fanin.cli import run as call
 from fanin.cli.epilogs import EXAMPLES, STATUS
 from tests.house.repository import project
 
-FANIN = [sys.executable, "-m", "fanin"]
 WITHOUT = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -32,10 +34,33 @@ import importlib.util
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name.partition(".")[0] in hidden else found(name, package)
 sys.meta_path.insert(0, Hide())
-from fanin.cli import main
-main()
+import json, os, signal, tempfile
+import fanin.cli, typer._adapters, rich.console
+for line in sys.stdin:
+    folder, arguments = json.loads(line)
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        child = os.fork()
+        if not child:
+            os.chdir(folder)
+            for number, file in ((1, output), (2, errors)):
+                os.dup2(file.fileno(), number)
+            sys.argv = ["fanin", *arguments]
+            status = 1
+            try:
+                fanin.cli.main()
+            except SystemExit as end:
+                status = end.code or 0
+                sys.stdout.flush()
+            finally:
+                os._exit(status)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        said = []
+        for file in (output, errors):
+            file.seek(0)
+            said.append(file.read())
+    print(json.dumps([status, *said]), flush=True)
 """
-"""`fanin` where some modules are not installed."""
+"""`fanin` where some modules are not installed, in a fork for each line that asks for one."""
 IMPORTED = """
 import atexit, json, sys
 atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
@@ -69,9 +94,38 @@ COMMANDS = commands(typer.main.get_command(app))
 PATHS = paths(typer.main.get_command(app))
 
 
-def run(*arguments: str, folder: Path, hide: list[str] | None = None) -> subprocess.CompletedProcess[str]:
-    command = FANIN if hide is None else [sys.executable, "-c", WITHOUT, ",".join(hide)]
-    return subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and what it printed."""
+
+    status: int
+    output: str
+    errors: str
+
+
+Bare = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[subprocess.Popen[str]]:
+    """The process whose forks have no module of any extra."""
+    command = [sys.executable, "-c", WITHOUT, ",".join(EVERY_EXTRA)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+@pytest.fixture
+def bare(server: subprocess.Popen[str], tmp_path: Path) -> Bare:
+    """`fanin` without any extra, in a folder of its own."""
+
+    def run(*arguments: str) -> Ended:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps([str(tmp_path), arguments]) + "\n")
+        server.stdin.flush()
+        return Ended(*json.loads(server.stdout.readline()))
+
+    return run
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -155,12 +209,14 @@ def test_shells_complete_commands(shell: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_a_command_whose_extra_is_missing_names_it(tmp_path: Path, arguments: list[str], extra: str) -> None:
-    done = run(*arguments, folder=tmp_path, hide=EVERY_EXTRA)
-    assert done.returncode == 2
-    assert done.stderr.startswith("fanin: ")
-    assert f"pip install 'fanin[{extra}]'" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_command_whose_extra_is_missing_names_it(
+    bare: Bare, tmp_path: Path, arguments: list[str], extra: str
+) -> None:
+    done = bare(*arguments)
+    assert done.status == 2
+    assert done.errors.startswith("fanin: ")
+    assert f"pip install 'fanin[{extra}]'" in done.errors
+    assert "Traceback" not in done.errors
     assert not list(tmp_path.iterdir())
 
 
@@ -168,15 +224,15 @@ def test_a_command_whose_extra_is_missing_names_it(tmp_path: Path, arguments: li
 @pytest.mark.parametrize(
     "arguments", [["--version"], ["--help"], ["simulate", "--python"], ["simulate"], ["doctor"]], ids=" ".join
 )
-def test_the_rest_works_without_any_extra(tmp_path: Path, arguments: list[str]) -> None:
-    done = run(*arguments, folder=tmp_path, hide=EVERY_EXTRA)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_the_rest_works_without_any_extra(bare: Bare, arguments: list[str]) -> None:
+    done = bare(*arguments)
+    assert done.status == 0, done.output + done.errors
 
 
 @pytest.mark.processes
-def test_a_shared_link_is_measured_without_torch(tmp_path: Path) -> None:
-    done = run("bench", "network", "--shared-link", "--rate", "none", folder=tmp_path, hide=EVERY_EXTRA)
-    assert "a link without a rate is not shared" in done.stderr
+def test_a_shared_link_is_measured_without_torch(bare: Bare) -> None:
+    done = bare("bench", "network", "--shared-link", "--rate", "none")
+    assert "a link without a rate is not shared" in done.errors
 
 
 def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
@@ -185,7 +241,6 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
     assert extras.remedy("json") is None
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -207,11 +262,17 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_what_is_illegal_is_refused_in_one_line_before_anything_starts(
-    tmp_path: Path, arguments: list[str], said: str
+    tmp_path: Path,
+    arguments: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    done = run(*arguments, folder=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("fanin: ")
-    assert said in done.stderr
-    assert done.stderr.count("\n") == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr(subprocess, "Popen")
+    assert call(arguments) == 2
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith("fanin: ")
+    assert said in errors
+    assert errors.count("\n") == 1

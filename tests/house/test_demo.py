@@ -1,4 +1,4 @@
-"""`fanin demo` as a user types it."""
+"""`fanin demo`: as a user types it, and with ranks that are forks (tests/support/forks.py)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fanin import cli
+from tests.support.forks import fork_jobs
 from tests.support.processes import has_ended
 
 pytestmark = pytest.mark.processes
@@ -22,11 +24,18 @@ def fanin(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*FANIN, *arguments], cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Commands of this process start forks as ranks, and run in this folder."""
+    fork_jobs(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.mark.slow
-def test_replicas_are_identical_and_as_good_as_over_gloo(tmp_path: Path) -> None:
-    file = tmp_path / "demo.json"
-    done = fanin("demo", "--workers", "2", "--epochs", "1", "--json", str(file), folder=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_replicas_are_identical_and_as_good_as_over_gloo(forked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = forked / "demo.json"
+    assert cli.run(["demo", "--workers", "2", "--epochs", "1", "--json", str(file)]) == 0, capsys.readouterr().err
     figures = json.loads(file.read_text())
     assert figures["replicas_identical"] is True
     assert figures["accuracy"] == pytest.approx(figures["baseline_accuracy"], abs=0.02)
@@ -34,7 +43,7 @@ def test_replicas_are_identical_and_as_good_as_over_gloo(tmp_path: Path) -> None
     steps = figures["runs"][0]["epochs"][-1]["steps"]
     gradient_bytes = steps * figures["runs"][0]["gradient_bytes_per_step"]
     assert figures["wire_bytes_per_worker"] > 2 * gradient_bytes  # each way once, and headers
-    assert "identical" in done.stdout
+    assert "identical" in capsys.readouterr().out
 
 
 def test_one_worker_is_enough(tmp_path: Path) -> None:
@@ -42,19 +51,22 @@ def test_one_worker_is_enough(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_an_unknown_backend_is_one_line_and_no_traceback(tmp_path: Path) -> None:
-    done = fanin("demo", "--workers", "2", "--backend", "nonsense", folder=tmp_path)
-    assert done.returncode == 1
-    assert "nonsense" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_an_unknown_backend_is_one_line_and_no_traceback(forked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["demo", "--workers", "2", "--backend", "nonsense"]) == 1
+    said = capsys.readouterr().err
+    assert "nonsense" in said
+    assert "Traceback" not in said
 
 
-def test_illegal_options_are_refused_before_anything_starts(tmp_path: Path) -> None:
-    for arguments in (["--lanes", "5"], ["--workers", "33"], ["--epochs", "0"]):
-        done = fanin("demo", *arguments, folder=tmp_path)
-        assert done.returncode == 2
-        assert done.stderr.startswith("fanin: ")
-        assert done.stdout == ""
+@pytest.mark.parametrize("arguments", [["--lanes", "5"], ["--workers", "33"], ["--epochs", "0"]], ids=" ".join)
+def test_illegal_options_are_refused_before_anything_starts(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(subprocess, "Popen")
+    assert cli.run(["demo", *arguments]) == 2
+    said, refused = capsys.readouterr()
+    assert refused.startswith("fanin: ")
+    assert said == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)

@@ -5,21 +5,20 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from fanin import cli
 from fanin.errors import ConfigurationError, FaninError
 from fanin.examples.parallel import gallery, skip_planner
 from fanin.examples.parallel.catalogue import CATALOGUE, Example, named
 from tests.house.repository import ROOT
+from tests.support.forks import fork_jobs
 
 FOLDER = ROOT / "examples/parallel"
 HELPERS = {"__init__", "catalogue", "differentiable", "gallery", "launcher", "skip_planner", "skip_runner"}
-FANIN = [sys.executable, "-m", "fanin", "gallery"]
 
 
 def test_every_example_is_in_the_catalogue() -> None:
@@ -47,7 +46,6 @@ def test_a_world_that_does_not_fit_is_refused_with_one_that_does(name: str) -> N
         named(name).require(7)
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -59,16 +57,19 @@ def test_a_world_that_does_not_fit_is_refused_with_one_that_does(name: str) -> N
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_does_not_fit_ends_in_one_line(arguments: list[str], words: str) -> None:
-    done = subprocess.run([*FANIN, *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_what_does_not_fit_ends_in_one_line(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["gallery", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.processes
-def test_one_example_runs_and_counts_bytes_by_path(tmp_path: Path) -> None:
+def test_one_example_runs_and_counts_bytes_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
+    fork_jobs(monkeypatch)
     file = tmp_path / "rows.json"
     plan = gallery.Plan(examples=(CATALOGUE["linear_attention"],), workers=2, quick=True)
     printed = io.StringIO()

@@ -21,6 +21,7 @@ from fanin.emulation.network.timelines import steps_in
 from fanin.errors import UnsupportedError
 from fanin.records.record import RunRecord
 from tests.house.repository import ROOT
+from tests.support.forks import fork_switches
 from tests.support.thorough import thorough
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
@@ -47,6 +48,12 @@ class FromTheFirstSum(FaultRunner):
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No fault finds workers that have not joined."""
     monkeypatch.setattr("fanin.emulation.network.emulate.FaultRunner", FromTheFirstSum)
+
+
+@pytest.fixture(autouse=True)
+def forked_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switches are forks, but for those of tests that start the command itself."""
+    fork_switches(monkeypatch)
 
 
 def run(scenario: Scenario, *command: str, tmp_path: Path) -> RunRecord:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,20 +29,47 @@ def test_gloo_is_where_the_others_reach_it_on_hosts_whose_names_are_loopback_add
 
 
 REACHABLE = """
-import os, subprocess, sys
-hosts, *links = sys.argv[1:]
-subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
-subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-for number, link in enumerate(links):
-    name, *addresses = link.split(",")
-    subprocess.run(["ip", "link", "add", name, "type", "veth", "peer", "name", f"peer{number}"], check=True)
-    for address in addresses:
-        subprocess.run(["ip", "address", "add", address, "dev", name, "nodad"], check=True)
-    subprocess.run(["ip", "link", "set", f"peer{number}", "up"], check=True)
-    subprocess.run(["ip", "link", "set", name, "up"], check=True)
-from fanin.host.torch.meeting.reachable import one_machine, reachable_host
-print(reachable_host(), one_machine())
+import ctypes, json, os, subprocess, sys
+from fanin.host.torch.meeting.reachable import one_machine, reachable_host  # imports torch, which takes seconds
+NEW_NETWORK, NEW_MOUNTS = 0x4000_0000, 0x0002_0000
+def place(hosts, links):
+    if ctypes.CDLL(None, use_errno=True).unshare(NEW_NETWORK | NEW_MOUNTS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    for number, link in enumerate(links):
+        name, *addresses = link.split(",")
+        subprocess.run(["ip", "link", "add", name, "type", "veth", "peer", "name", f"peer{number}"], check=True)
+        for address in addresses:
+            subprocess.run(["ip", "address", "add", address, "dev", name, "nodad"], check=True)
+        subprocess.run(["ip", "link", "set", f"peer{number}", "up"], check=True)
+        subprocess.run(["ip", "link", "set", name, "up"], check=True)
+for line in sys.stdin:
+    environment, hosts, links = json.loads(line)
+    child = os.fork()
+    if not child:
+        os.environ.update(environment)
+        try:
+            place(hosts, links)
+            said = f"{reachable_host()} {one_machine()}"
+        except Exception as error:
+            said = repr(error)
+        print(json.dumps(said), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
 """
+"""Answers each line with where a host of that environment is reached. Hosts are forks, each with a network and mounts
+of its own."""
+
+
+@pytest.fixture(scope="module")
+def hosts_to_be() -> Iterator[subprocess.Popen[str]]:
+    """The process whose forks are hosts. Its own mounts are private: no fork's reach this machine."""
+    with subprocess.Popen(
+        ["unshare", "--mount", sys.executable, "-c", REACHABLE],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        yield process
 
 
 @pytest.mark.parametrize(
@@ -59,14 +87,13 @@ print(reachable_host(), one_machine())
     ],
 )  # fmt: skip
 def test_others_reach_a_host_where_it_says_they_do(
-    tmp_path: Path, master: str, interface: str, links: list[str], said: str
+    hosts_to_be: subprocess.Popen[str], tmp_path: Path, master: str, interface: str, links: list[str], said: str
 ) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n127.0.1.1 debian\n")
-    environment = {**os.environ, "MASTER_ADDR": master, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
-    environment |= {"GLOO_SOCKET_IFNAME": interface}
-    done = subprocess.run(
-        ["unshare", "--net", "--mount", sys.executable, "-c", REACHABLE, str(hosts), *links],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert said in done.stdout + done.stderr
+    environment = {"MASTER_ADDR": master, "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": interface}
+    assert hosts_to_be.stdin is not None
+    assert hosts_to_be.stdout is not None
+    hosts_to_be.stdin.write(json.dumps([environment, str(hosts), links]) + "\n")
+    hosts_to_be.stdin.flush()
+    assert said in json.loads(hosts_to_be.stdout.readline())

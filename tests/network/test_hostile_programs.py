@@ -20,11 +20,18 @@ from fanin.emulation.network.launch import Workers
 from fanin.emulation.network.scenario import Scenario
 from fanin.errors import ConfigurationError, FaninError
 from fanin.records.record import RunRecord
+from tests.support.forks import fork_switches
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
 PROGRAM = str(Path(__file__).with_name("hostile_program.py"))
 LIMIT_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def forked_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switches are forks, but for those of tests that start the command itself."""
+    fork_switches(monkeypatch)
 
 
 def run(what: str, tmp_path: Path, **scenario: object) -> tuple[RunRecord, str]:

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from typing import Literal, TypeVar, cast
 
 import numpy as np
@@ -29,6 +28,7 @@ from fanin.host.session.session import Session
 from fanin.numerics.reduction import Reduction
 from fanin.options import Options, SwitchAddress
 from tests.support import builders
+from tests.support.forks import Forked, LightServer
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ SELECT_FILES = 1024
 """FD_SETSIZE: select() takes lower numbers than this one."""
 LIVENESS_S = 2.0
 """Liveness timeout of the switches here, so that tests are quick."""
-WORKER_PROGRAM = Path(builders.__file__).with_name("summing_rank.py")
+WORKER_PROGRAM = "tests.support.summing_rank"
 
 Mode = Literal["native-udp", "native-shared-memory", "twin-udp", "native-zmq"]
 MODES: tuple[Mode, ...] = ("native-udp", "native-shared-memory", "twin-udp", "native-zmq")
@@ -56,14 +56,19 @@ def options(mode: Mode, **given: object) -> Options:
 
 
 class SwitchProcess:
-    """`fanin switch` as a user starts it."""
+    """`fanin switch` as a process of its own: a fork, or with `interpreter` as a user starts it."""
 
-    def __init__(self, mode: Mode, *arguments: str, bind: str = "127.0.0.1:0") -> None:
+    process: Forked | subprocess.Popen[bytes]
+
+    def __init__(self, mode: Mode, *arguments: str, bind: str = "127.0.0.1:0", interpreter: bool = False) -> None:
         engine = ["--native" if mode.startswith("native") else "--twin"] if "--target" not in arguments else []
         common = [*engine, "--bind", bind, "--data", "udp,zmq", "--liveness-timeout", str(LIVENESS_S), *arguments]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "fanin", "switch", *common], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        if interpreter:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fanin", "switch", *common], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        else:
+            self.process = Forked(["fanin", "switch", *common], server=LightServer, errors=subprocess.STDOUT)
         self.banner = self._read_until("counts as lost")
         found = re.search(r"udp://127\.0\.0\.1:(\d+)", self.banner)
         assert found, self.banner
@@ -100,9 +105,9 @@ class SwitchProcess:
 
 
 @contextlib.contextmanager
-def a_switch(mode: Mode, *arguments: str) -> Iterator[SwitchProcess]:
+def a_switch(mode: Mode, *arguments: str, interpreter: bool = False) -> Iterator[SwitchProcess]:
     """A switch that is gone afterwards."""
-    switch = SwitchProcess(mode, *arguments)
+    switch = SwitchProcess(mode, *arguments, interpreter=interpreter)
     try:
         yield switch
     finally:
@@ -115,9 +120,7 @@ class WorkerProcess:
     def __init__(self, address: SwitchAddress, job: str, rank: int, size: int, given: Options, habit: str) -> None:
         engine = {"native": given.native, "shared_memory": given.shared_memory}
         facts = {"switch": str(address), "job": job, "rank": rank, "size": size, "engine": engine, "habit": habit}
-        self.process = subprocess.Popen(
-            [sys.executable, str(WORKER_PROGRAM), json.dumps(facts)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-        )
+        self.process = Forked([WORKER_PROGRAM, json.dumps(facts)], server=LightServer, asked=True)
 
     def last_words(self) -> dict[str, object]:
         """The worker's exception, once it was raised."""
