@@ -20,7 +20,9 @@ def run_checks(
 ) -> Outcomes:
     """Run every check of a module, or of several with commas between, on `size` ranks; what each rank said of each."""
     command = ["tests.torch.rank_main", module, "out%r.json"]
-    with running(command, size, environment, torn_down=()) as job:  # nobody asks for the exit code of a rank that said ok
+    with running(
+        command, size, environment, torn_down=()
+    ) as job:  # nobody asks for the exit code of a rank that said ok
         codes = job.wait(timeout_s)
         said = []
         for rank in range(size):
