@@ -2,10 +2,10 @@
 
 `RankServer` is for tests; the rest of this file is its other half, run as `python -m tests.support.rank_server`. It
 reads a JSON object per line: `{"run": [MODULE, ARGUMENT...], "environment": {...}, "folder": ..., "output": FILE,
-"imports": [MODULE...]}` is answered by the rank's process id, `{"wait": PID}` by its exit code. A rank is what `python -m MODULE ARGUMENT...` is,
-but for what is imported already: it has its own environment, folder and output. With `"torn_down": true` it ends as the
-interpreter ends. Without, it waits for its threads, calls what atexit knows and leaves: to let go of every object of
-torch takes four times the processor time of making a group and summing.
+"imports": [MODULE...], "torn_down": true}` is answered by the rank's process id, `{"wait": PID}` by its exit code. A
+rank is what `python -m MODULE ARGUMENT...` is, but for what is imported already: it has its own environment, folder and
+output. One that is to be torn down ends as the interpreter ends. Another one waits for its threads, calls what atexit
+knows and leaves: to let go of every object of torch takes longer than to make a group and sum.
 
 torch must not have started threads when it is forked; the server refuses to serve when it has.
 """
@@ -19,7 +19,6 @@ import faulthandler
 import functools
 import gc
 import importlib
-import itertools
 import json
 import os
 import runpy
@@ -39,7 +38,7 @@ they start are to load that one."""
 PRELOADED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "fanin.host.torch.backend")
 """Modules that nearly every rank imports, sooner or later."""
 COMPILING = ("torch._dynamo.backends.debugging", "torch._dynamo.repro.after_dynamo", "torch._functorch.aot_autograd")
-"""What torch.compile imports when it is first called, 400 modules."""
+"""Modules that torch.compile imports when it is first called, with 400 others that these import."""
 LIBRARIES = ("pytest", "torch")
 """Packages whose modules the server imports before it forks a rank that would import them itself."""
 WHERE = signal.SIGUSR1
@@ -159,8 +158,9 @@ def imports_of(*modules: str) -> list[str]:
         if not path.is_file():
             continue
         source = path.read_text()
-        statements = ast.parse(source).body[1:]  # behind the docstring
-        for statement in itertools.takewhile(lambda each: isinstance(each, ast.Import | ast.ImportFrom), statements):
+        for statement in ast.parse(source).body[1:]:  # behind the docstring
+            if not isinstance(statement, ast.Import | ast.ImportFrom):
+                break
             names = [alias.name for alias in statement.names]
             if isinstance(statement, ast.ImportFrom):
                 names = [str(statement.module), *(f"{statement.module}.{name}" for name in names)]
