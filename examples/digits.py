@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -13,6 +12,8 @@ TEST_SAMPLES = 360
 
 def load() -> tuple[TensorDataset, TensorDataset]:
     """Training and test set: float32 images [n, 1, 8, 8] in 0..1 and int64 labels [n]."""
+    from sklearn.datasets import load_digits  # scipy comes with it: 2 s, and most who import this load no digits
+
     bunch = load_digits()
     images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16.0
     labels = torch.tensor(bunch.target, dtype=torch.int64)

@@ -1,18 +1,22 @@
 """Starts ranks that need torch by forking a process that has imported it: an import takes seconds, a fork none.
 
 `RankServer` is for tests; the rest of this file is its other half, run as `python -m tests.support.rank_server`. It
-reads a JSON object per line: `{"run": [MODULE, ARGUMENT...], "environment": {...}, "folder": ..., "output": FILE}` is
-answered by the rank's process id, `{"wait": PID}` by its exit code. A rank is what `python -m MODULE ARGUMENT...` is,
-but for what is imported already: it has its own environment, folder and output, and ends as the interpreter ends.
+reads a JSON object per line: `{"run": [MODULE, ARGUMENT...], "environment": {...}, "folder": ..., "output": FILE,
+"imports": [MODULE...], "torn_down": true}` is answered by the rank's process id, `{"wait": PID}` by its exit code. A
+rank is what `python -m MODULE ARGUMENT...` is, but for what is imported already: it has its own environment, folder and
+output. One that is to be torn down ends as the interpreter ends. Another one waits for its threads, calls what atexit
+knows and leaves: to let go of every object of torch takes longer than to make a group and sum.
 
 torch must not have started threads when it is forked; the server refuses to serve when it has.
 """
 
 from __future__ import annotations
 
+import ast
 import atexit
 import contextlib
 import faulthandler
+import functools
 import gc
 import importlib
 import json
@@ -24,15 +28,19 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).absolute().parents[2]
 """Links are not followed: in a tree of links with another extension (tools/linked_tree.py), ranks and the switches that
 they start are to load that one."""
 PRELOADED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "fanin.host.torch.backend")
 """Modules that nearly every rank imports, sooner or later."""
+COMPILING = ("torch._dynamo.backends.debugging", "torch._dynamo.repro.after_dynamo", "torch._functorch.aot_autograd")
+"""Modules that torch.compile imports when it is first called, with 400 others that these import."""
+LIBRARIES = ("pytest", "torch")
+"""Packages whose modules the server imports before it forks a rank that would import them itself."""
 WHERE = signal.SIGUSR1
 """Has a rank print its threads' stacks, for one that is found to hang."""
 
@@ -84,10 +92,17 @@ class RankServer:
 class Rank:
     """A rank, with as much of subprocess.Popen's interface as jobs use."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path, torn_down: bool = True
+    ) -> None:
         self._server = RankServer.get()
         self.pid = self._server.ask(
-            run=list(command), environment=dict(environment), folder=str(folder), output=str(output)
+            run=list(command),
+            environment=dict(environment),
+            folder=str(folder),
+            output=str(output),
+            torn_down=torn_down,
+            imports=imports_of(*(each for part in command for each in part.split(","))),
         )
         self._output = output
         self._descriptor = os.pidfd_open(self.pid)  # the server has not waited for it: the id is still its own
@@ -128,14 +143,67 @@ class Rank:
         self.send_signal(signal.SIGKILL)
 
 
+@functools.cache
+def imports_of(*modules: str) -> list[str]:
+    """Modules of LIBRARIES that those of these names that are the tests' own import, directly or through each other.
+
+    They are read, not imported. Imports behind another statement do not count: that statement may be meant to be first.
+    """
+    found: dict[str, None] = {}
+    to_read = [module for module in modules if module.startswith("tests.")]
+    read: set[str] = set()
+    while to_read:
+        path = (ROOT / to_read[0].replace(".", "/")).with_suffix(".py")
+        read.add(to_read.pop(0))
+        if not path.is_file():
+            continue
+        source = path.read_text()
+        for statement in ast.parse(source).body[1:]:  # behind the docstring
+            if not isinstance(statement, ast.Import | ast.ImportFrom):
+                break
+            names = [alias.name for alias in statement.names]
+            if isinstance(statement, ast.ImportFrom):
+                names = [str(statement.module), *(f"{statement.module}.{name}" for name in names)]
+            found |= dict.fromkeys(name for name in names if name.split(".")[0] in LIBRARIES)
+            to_read += [name for name in names if name.startswith("tests.") and name not in read]
+        if "torch.compile(" in source:
+            found |= dict.fromkeys(COMPILING)
+    return list(found)
+
+
+def import_before_forking(names: Iterable[str]) -> None:
+    """Import what is a module among these. The collector looks at nothing of that again, here or in ranks, which would
+    touch, and so copy, every object of the server.
+    """
+    new = [name for name in names if name not in _SEEN]
+    if not new:
+        return
+    gc.disable()  # an import makes hardly any garbage, and a collection looks at all that was imported before
+    for name in new:
+        _SEEN.add(name)
+        with contextlib.suppress(ImportError):  # it is a function or a class, or the rank's to fail at
+            importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"{len(threads)} threads run after the imports: a process with threads cannot be forked"
+
+
+_SEEN: set[str] = set()
+"""Names that were imported, or are no modules."""
+
+
 def serve() -> dict[str, Any] | None:
     """Answer until nobody asks any more (None), or until this is a rank that has been forked: what it is to run."""
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
-        elif (answer := os.fork()) == 0:
-            return dict(request)
+        else:
+            import_before_forking(request["imports"])
+            answer = os.fork()
+            if answer == 0:
+                return dict(request)
         print(answer, flush=True)
     return None
 
@@ -155,17 +223,24 @@ def become(request: dict[str, Any]) -> None:
     faulthandler.register(WHERE)
 
 
+def leave(code: int) -> NoReturn:
+    """End as the interpreter does, but for letting go of modules and what they hold."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
+
+
 def main() -> None:
     """Import what ranks need, then serve; in a rank, run its program."""
-    for name in PRELOADED:
-        importlib.import_module(name)
-    gc.freeze()  # or collections in ranks would touch, and so copy, every object of the server
-    threads = os.listdir("/proc/self/task")
-    assert len(threads) == 1, f"{len(threads)} threads run after the imports: a process with threads cannot be forked"
+    import_before_forking(PRELOADED)
     request = serve()
     if request is not None:
         become(request)
         runpy.run_module(request["run"][0], run_name="__main__", alter_sys=True)
+        if not request["torn_down"]:
+            leave(0)  # an exception, SystemExit among them, ends a rank as it ends the interpreter
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,12 +16,22 @@ from tests.support.rank_server import Rank
 
 
 class Job:
-    """Running ranks. Output goes to one file per rank."""
+    """Running ranks. Output goes to one file per rank. Those of `torn_down` end as the interpreter ends, the others
+    without letting go of what they imported (rank_server.py).
+    """
 
-    def __init__(self, command: Sequence[str], size: int, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        size: int,
+        folder: Path,
+        environment: Mapping[str, str],
+        torn_down: Container[int] = (0,),
+    ) -> None:
         self._port = str(free_port())
         self._command, self._size, self._environment = command, size, environment
         self.folder = folder
+        self._torn_down = torn_down
         self._replaced: list[Rank] = []
         self.processes = [self._start(rank, {}) for rank in range(size)]
 
@@ -51,7 +61,7 @@ class Job:
             **more,
         }
         arguments = [part.replace("%r", str(rank)) for part in self._command]
-        return Rank(arguments, env, self.folder, self.folder / f"rank{rank}.txt")
+        return Rank(arguments, env, self.folder, self.folder / f"rank{rank}.txt", rank in self._torn_down)
 
     def wait(self, timeout_s: float, ranks: Sequence[int] | None = None) -> list[int | None]:
         """Exit codes of the ranks (all of them by default); None for one that still runs at the end, and has printed
@@ -79,10 +89,15 @@ class Job:
 
 
 @contextmanager
-def running(command: Sequence[str], size: int, environment: Mapping[str, str] | None = None) -> Iterator[Job]:
+def running(
+    command: Sequence[str],
+    size: int,
+    environment: Mapping[str, str] | None = None,
+    torn_down: Container[int] = (0,),
+) -> Iterator[Job]:
     """A job of `size` ranks running `python -m COMMAND`; `%r` in it, and in the environment, becomes the rank."""
     with tempfile.TemporaryDirectory() as name:
-        job = Job(command, size, Path(name), environment or {})
+        job = Job(command, size, Path(name), environment or {}, torn_down)
         try:
             yield job
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from tests.support.ranks import ROOT as ROOT
@@ -19,7 +19,10 @@ def run_checks(
     module: str, size: int, environment: Mapping[str, str] | None = None, timeout_s: float = 240.0
 ) -> Outcomes:
     """Run every check of a module, or of several with commas between, on `size` ranks; what each rank said of each."""
-    with running(["tests.torch.rank_main", module, "out%r.json"], size, environment) as job:
+    command = ["tests.torch.rank_main", module, "out%r.json"]
+    with running(
+        command, size, environment, torn_down=()
+    ) as job:  # nobody asks for the exit code of a rank that said ok
         codes = job.wait(timeout_s)
         said = []
         for rank in range(size):
@@ -29,12 +32,17 @@ def run_checks(
 
 
 def play(
-    scenario: str, size: int = 3, *, silent: tuple[int, ...] = (), environment: Mapping[str, str] | None = None
+    scenario: str,
+    size: int = 3,
+    *,
+    silent: tuple[int, ...] = (),
+    environment: Mapping[str, str] | None = None,
+    torn_down: Container[int] = (0,),
 ) -> list[dict[str, Any]]:
     """Reports of each rank but the silent ones on a scenario of tests/torch/failure_ranks.py. The silent ones are
-    killed at the end.
+    killed at the end; those of `torn_down` end as the interpreter ends.
     """
-    with running(["tests.torch.failure_ranks", scenario, "out%r.json"], size, environment) as job:
+    with running(["tests.torch.failure_ranks", scenario, "out%r.json"], size, environment, torn_down) as job:
         ranks = [rank for rank in range(size) if rank not in silent]
         codes = job.wait(120.0, ranks)
         for rank, code in zip(ranks, codes, strict=True):

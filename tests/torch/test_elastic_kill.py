@@ -8,7 +8,7 @@ import signal
 import pytest
 from torch._C import _distributed_c10d as c10d
 
-from tests.support.processes import DEADLINE_S
+from tests.support.processes import DEADLINE_S, until
 from tests.support.ranks import running
 from tests.support.thorough import thorough
 
@@ -30,8 +30,10 @@ def test_the_others_go_on_a_newcomer_takes_part_and_all_have_the_same_bits(numbe
             job.add({})
         victim = int(store.get("fanin/members/program/dead"))  # waits for the key
         assert job.wait(TIMEOUT_S, [victim]) == [-signal.SIGKILL], job.output(victim)
+        left = [rank for rank in range(FOUNDERS) if rank != victim]
+        until(lambda: all("members 2" in job.output(rank) for rank in left))  # or the newcomer takes the place at once
         job.add({"ROLE": "newcomer"})
-        left = [rank for rank in range(FOUNDERS + 1) if rank != victim]
+        left.append(FOUNDERS)
         codes = job.wait(TIMEOUT_S, left)
         assert codes == [0] * FOUNDERS, [job.output(rank) for rank in left]
         told = [json.loads(job.output(rank).splitlines()[-1]) for rank in left]

@@ -141,7 +141,7 @@ def test_a_group_within_a_world_of_gloos_needs_no_world_of_ours_that_was_destroy
 
 @pytest.mark.parametrize("hosts", [{}, {"FANIN_HOST": "host-%r"}], ids=["one host", "a shard on every host"])
 def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind(hosts: dict[str, str]) -> None:
-    for seen in play("exit_without_destroy", environment=hosts):
+    for seen in play("exit_without_destroy", environment=hosts, torn_down=range(3)):
         for pid in seen["children"]:
             assert ended(pid, within_s=PROMISED_S)
 
