@@ -1,4 +1,4 @@
-"""Which cases of the conformance suite go through P4Runtime."""
+"""Collection leaves out cases of the conformance suite that would go through P4Runtime for nothing."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class UdpWire:
     PORT = 1
     """The emulator's only one."""
     FENCED = -1
-    """The fence's source."""
+    """Source of the fence's socket."""
 
     def __init__(self, port: int) -> None:
         self.switch = endpoint(f"127.0.0.1:{port}", None)

@@ -22,7 +22,7 @@ from fanin.switch.p4runtime.opening import Artefacts, emulated_device
 from fanin.switch.p4runtime.standalone import RunOptions, StandaloneSwitch
 from tests.p4.cables import NEEDS_ROOT, veth
 from tests.p4.emulated import NETWORK, SWITCH, endpoint_of, port_of
-from tests.p4.remote import PORTS, RemoteDevice, RemoteMachine, VethWire
+from tests.p4.remote import PORTS, RemoteDevice, RemoteMachine, UdpWire, VethWire
 from tests.support.bench import Bench, address, first_loss, make_spec
 
 
@@ -102,8 +102,13 @@ class ReluctantWire:
     def place_of(self, source: int) -> int:
         return source
 
-    def places(self) -> Sequence[int]:
-        return tuple(self._inboxes)
+    def fences(self) -> Sequence[int]:
+        return (UdpWire.FENCED,)
+
+    def arrived(self) -> Iterator[tuple[int, bytes]]:
+        for source, payloads in self._inboxes.items():
+            while payloads:
+                yield source, payloads.pop(0)
 
     def send(self, source: int, data: bytes) -> None:
         self._arriving.append((port_of(source), Frame(self.end_of(source), SWITCH, data).to_bytes()))
