@@ -75,8 +75,8 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   // fanin.protocol.job.JobSpec has checked all of this, but the object may be no JobSpec.
   const bool legal = job.workers >= 1 && job.workers <= MAX_WORKERS && job.tokens.size() == job.workers &&
                      job.quorum >= 1 && job.quorum <= job.workers && job.staleness <= job.max_staleness &&
-                     job.max_staleness <= 1024 && job.slots >= 1 && job.slots <= 1 << 20 && job.codes_per_packet >= 1 &&
-                     job.codes_per_packet <= MAX_CODES && job.words_per_packet > 0 &&
+                     job.max_staleness <= MAX_STALENESS && job.slots >= 1 && job.slots <= 1 << 20 &&
+                     job.codes_per_packet >= 1 && job.codes_per_packet <= MAX_CODES && job.words_per_packet > 0 &&
                      job.words_per_packet % (8 * job.codes_per_packet) == 0 &&
                      datagram_bytes(job.codes_per_packet, job.words_per_packet) <= MAX_DATAGRAM_BYTES;
   if (!legal) throw pybind11::value_error("no legal fanin.protocol.job.JobSpec");

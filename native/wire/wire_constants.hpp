@@ -65,6 +65,9 @@ inline constexpr std::size_t ARRIVED_BYTES = 8;
 inline constexpr std::size_t SLOT_BYTES = 16;
 inline constexpr std::uint32_t MAX_LANES_PER_WORD = 8;
 inline constexpr std::uint32_t MAX_TREE_WORKERS = 1024;
+inline constexpr std::uint32_t MAX_STALENESS = 1024;
+inline constexpr double MIN_JOIN_TIMEOUT_S = 0.01;
+inline constexpr double MAX_JOIN_TIMEOUT_S = 86400.0;
 inline constexpr std::uint32_t SWITCH_QUEUE_DATAGRAMS = 4096;
 inline constexpr std::size_t SWITCH_QUEUE_BYTES = 33554432;
 
