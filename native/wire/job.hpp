@@ -49,6 +49,8 @@ struct JobFact {
   const char* name;
   T JobSpec::* field;
 };
+template <typename T>
+JobFact(const char*, T JobSpec::*) -> JobFact<T>;  // clang before 17 deduces no arguments of aggregates by itself
 
 // Fields that are read from the attribute of the same name of fanin.protocol.job.JobSpec; `data_key` is made of two.
 inline constexpr std::tuple JOB_FACTS{
