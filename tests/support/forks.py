@@ -30,7 +30,7 @@ from typing import IO, Any, NoReturn
 import pytest
 
 from fanin.modules import WITHOUT_FOLDER
-from tests.support.rank_server import ROOT, Rank, RankServer, become, serve
+from tests.support.rank_server import ROOT, Rank, RankServer, become, imports_of, serve
 
 OWN = "tests.support.forks"
 PRELOADED = (
@@ -94,6 +94,7 @@ class Forked(Rank):
                 folder=os.getcwd(),
                 output=os.devnull,
                 torn_down=False,
+                imports=imports_of(*command) if server is RankServer else [],
             )
             self._descriptor = os.pidfd_open(self.pid)
             select.select([read[2], self._descriptor], [], [])  # until it has them: then they are closed here
