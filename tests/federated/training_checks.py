@@ -116,7 +116,8 @@ def check_a_round_closes_without_those_who_still_compute(rank: int, size: int) -
         federated.hand_in()
     accounts = federated.flush()[0]
     assert min(accounts[0].contributors[:12]) >= 1
-    assert accounts[size - 1].contributed < accounts[0].contributed
+    # Not beside another client's number: with K = 2 of 4 any of them may be left out of rounds on a busy machine.
+    assert accounts[size - 1].contributed <= len(accounts[0].contributors) - 3
     expect_identical(model, size)
 
 
