@@ -278,9 +278,9 @@ def test_processor_time_of_children_counts_while_they_live() -> None:
 
 
 @pytest.mark.thorough
-def test_who_watches_is_beside_what_it_costs(tmp_path: Path) -> None:
+def test_who_watches_is_beside_what_it_costs(bench: Bench) -> None:
     size = ("--workers", "2", "--bytes", "65536", "--samples", "1", "--calls", "10")
-    rows = {row["way"]: row for row in bench(tmp_path, "watching", *size).rows}
+    rows = {row["way"]: row for row in bench("watching", *size).rows}
     assert set(rows) == {*SUMS, *STEPS}
     assert rows["off"]["processor_ratio"] == rows["step"]["wall_ratio"] == 1
     assert {way for way, row in rows.items() if row["looks"]} == {"metrics", "top", "timeline", "watch_ranks"}
