@@ -285,5 +285,5 @@ def hash_of(layer: list[nn.Parameter]) -> Tensor:
         if bits.storage_offset() % together:  # a part of a larger tensor, which cannot be read eight bytes at a time
             bits = bits.clone()
         paired = bits.numel() - bits.numel() % together
-        total += bits[:paired].view(torch.int64).sum().cpu() + bits[paired:].sum(dtype=torch.int64).cpu()
+        total += (bits[:paired].view(torch.int64).sum() + bits[paired:].sum(dtype=torch.int64)).cpu()
     return total
