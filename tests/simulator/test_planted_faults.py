@@ -14,7 +14,7 @@ from tests.support.planted import FAULTS, PlantedJob, slow_shard
 WATCHED_S = 0.5
 FEW = range(2)
 REST = range(len(FEW), 20 if os.environ.get("FANIN_TEST_PROFILE") == "soak" else 4)
-"""Every seed that docs/watching.md speaks of, or the first ones."""
+"""The other seeds that docs/watching.md speaks of, or the first ones of them."""
 
 
 def named(fault: str | None, seed: int) -> tuple[list[tuple[str, int | None]], int]:

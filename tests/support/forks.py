@@ -9,10 +9,7 @@ Tests of how a command starts, and of what a shell sees of it, start interpreter
 
 from __future__ import annotations
 
-import atexit
 import ctypes
-import gc
-import importlib
 import json
 import os
 import runpy
@@ -20,17 +17,17 @@ import select
 import signal
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn
 
 import pytest
 
 from fanin.modules import WITHOUT_FOLDER
-from tests.support.rank_server import ROOT, Rank, RankServer, become, imports_of, serve
+from tests.support.rank_server import Rank, RankServer, become, import_before_forking, leave, serve
 
 OWN = "tests.support.forks"
 PRELOADED = (
@@ -45,15 +42,8 @@ RECURSIVE, SLAVE, DETACH = 0x4000, 1 << 19, 2  # linux/mount.h
 class LightServer(RankServer):
     """A server whose forks have not imported torch."""
 
+    PROGRAM = OWN
     _one = None
-
-    def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", OWN], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._asking = threading.Lock()
-        atexit.register(self.close)
 
 
 class Forked(Rank):
@@ -88,13 +78,13 @@ class Forked(Rank):
                 "namespace": namespace,
                 "session": session,
             }
-            self.pid = self._server.ask(
-                run=[OWN, json.dumps(facts), *command],
-                environment=dict(os.environ if environment is None else environment),
-                folder=os.getcwd(),
-                output=os.devnull,
+            self.pid = self._server.fork(
+                command,
+                os.environ if environment is None else environment,
+                Path.cwd(),
+                os.devnull,
                 torn_down=False,
-                imports=imports_of(*command) if server is RankServer else [],
+                through=[OWN, json.dumps(facts)],
             )
             self._descriptor = os.pidfd_open(self.pid)
             select.select([read[2], self._descriptor], [], [])  # until it has them: then they are closed here
@@ -188,11 +178,7 @@ def become_program(facts: Mapping[str, Any], command: Sequence[str]) -> NoReturn
         status = 1
     if isinstance(status, str):
         print(status, file=sys.stderr)
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(status if isinstance(status, int) else int(status is not None))
+    leave(status if isinstance(status, int) else int(status is not None))
 
 
 def enter(namespace: str) -> None:
@@ -215,11 +201,7 @@ def main() -> None:
     """Be a fork's beginning where arguments say what it is; otherwise import, serve, and be one when forked."""
     if len(sys.argv) > 1:
         become_program(json.loads(sys.argv[1]), sys.argv[2:])
-    for name in PRELOADED:
-        importlib.import_module(name)
-    gc.freeze()  # or collections in forks would touch, and so copy, every object of the server
-    threads = os.listdir("/proc/self/task")
-    assert len(threads) == 1, f"{len(threads)} threads run after the imports: a process with threads cannot be forked"
+    import_before_forking(PRELOADED)
     request = serve()
     if request is not None:
         become(request)

@@ -48,13 +48,17 @@ WHERE = signal.SIGUSR1
 class RankServer:
     """The server of this process, started when it is first asked for."""
 
+    PROGRAM = "tests.support.rank_server"
+    """Module of the other half."""
     _one: RankServer | None = None
+    """A subclass sets this again, since it has a server of its own."""
 
     def __init__(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+        one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        path = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.rank_server"],
-            env=environment,
+            [sys.executable, "-m", self.PROGRAM],
+            env={**os.environ, **one_thread, "PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -68,6 +72,26 @@ class RankServer:
         if cls._one is None or cls._one._process.poll() is not None:
             cls._one = cls()
         return cls._one
+
+    def fork(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        output: str,
+        *,
+        torn_down: bool,
+        through: Sequence[str] = (),
+    ) -> int:
+        """Process id of a fork that runs `python -m COMMAND`; `through`: a command that becomes it."""
+        return self.ask(
+            run=[*through, *command],
+            environment=dict(environment),
+            folder=str(folder),
+            output=output,
+            torn_down=torn_down,
+            imports=imports_of(*(each for part in command for each in part.split(","))),
+        )
 
     def ask(self, **request: object) -> int:
         """One question, one number."""
@@ -96,14 +120,7 @@ class Rank:
         self, command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path, torn_down: bool = True
     ) -> None:
         self._server = RankServer.get()
-        self.pid = self._server.ask(
-            run=list(command),
-            environment=dict(environment),
-            folder=str(folder),
-            output=str(output),
-            torn_down=torn_down,
-            imports=imports_of(*(each for part in command for each in part.split(","))),
-        )
+        self.pid = self._server.fork(command, environment, folder, str(output), torn_down=torn_down)
         self._output = output
         self._descriptor = os.pidfd_open(self.pid)  # the server has not waited for it: the id is still its own
         self.returncode: int | None = None
