@@ -283,7 +283,10 @@ def test_who_watches_is_beside_what_it_costs(bench: Bench) -> None:
     rows = {row["way"]: row for row in bench("watching", *size).rows}
     assert set(rows) == {*SUMS, *STEPS}
     assert rows["off"]["processor_ratio"] == rows["step"]["wall_ratio"] == 1
-    assert {way for way, row in rows.items() if row["looks"]} == {"metrics", "top", "timeline", "watch_ranks"}
+    assert {way for way, row in rows.items() if row["look_s"] is not None} == {"metrics", "top"}
+    # Those two look once per second, and a sample here may be over sooner.
+    looked = {way for way, row in rows.items() if row["looks"]}
+    assert {"timeline", "watch_ranks"} <= looked <= {"timeline", "watch_ranks", "metrics", "top"}
 
 
 def test_an_mpi_without_its_headers_is_named_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import weakref
 
 import pytest
@@ -91,3 +92,25 @@ def test_a_group_that_was_left_refuses_no_optimizer_with_a_closure(monkeypatch: 
         optimizer.step(lambda: 0.0)
     group.close()
     optimizer.step(lambda: 0.0)
+
+
+def test_an_optimizer_that_is_made_later_counts_on_and_one_beside_another_does_not() -> None:
+    NonFinite("warn", 0).close()  # a group's making, which hooks the optimizers
+
+    def made() -> torch.optim.Optimizer:
+        weight = torch.zeros(1, requires_grad=True)
+        weight.grad = torch.ones(1)
+        return torch.optim.SGD([weight], 1.0)
+
+    def counted(*optimizers: torch.optim.Optimizer) -> int:
+        before = STEPS.begun
+        for each in optimizers:
+            each.step()
+        return STEPS.begun - before
+
+    first = made()
+    assert counted(*[first] * 5) == 5
+    one, other = made(), made()
+    assert [counted(one, other), counted(one, other, other), counted(one, other)] == [1, 2, 1]
+    copy = pickle.loads(pickle.dumps(other))
+    assert counted(copy, copy, copy) == 2, "one that nobody saw being made may belong to the step before"

@@ -6,7 +6,8 @@ Rules
   asked of anybody, and a sum that is finite costs a comparison.
 * A report is made once for each sum, by whichever thread learns first that the sum is done: counted, logged where the
   ranks are others than in the last report, and handed to callbacks.
-* A step ends with a call of any optimizer's `step`; steps of one optimizer count, of several those of the busiest.
+* A step ends with a call of any optimizer's `step`; steps of one optimizer count, of several those of the busiest. An
+  optimizer that is made later begins at the step that is under way: a second training counts on.
 * `raise`: every wait for the sum raises NonFiniteError, on all ranks alike.
 * `skip`: the next `step` of each optimizer that the process had when the sum came finds no gradients, and so changes
   neither weights nor state, on all ranks of the group alike, since all have waited for the same sums.
@@ -43,8 +44,8 @@ MAX_SUMS = 4096
 MAX_REPORTS = 256
 """Reports that are remembered, the latest ones."""
 
-NAMED_FROM_STEP = 4
-"""DistributedDataParallel makes its final buckets in the second step, and tells of them after the third."""
+NAMED_AFTER_STEPS = 3
+"""DistributedDataParallel makes its final buckets in an optimizer's second step, and tells of them after the third."""
 
 
 class Namer(Protocol):
@@ -143,9 +144,9 @@ class NonFinite:
         self.submitted(key, size_bytes)
         return key
 
-    def step_ended(self) -> None:
-        """Count the sums from here on to the next step."""
-        if self.namer is not None and self._sums and STEPS.begun == NAMED_FROM_STEP:
+    def step_ended(self, taken: int) -> None:
+        """Count the sums from here on to the next step. `taken`: steps that the optimizer has taken, with this one."""
+        if self.namer is not None and self._sums and taken == NAMED_AFTER_STEPS:
             self.namer.learn()
         self._sums.clear()
 
@@ -227,6 +228,9 @@ class Steps:
         """Number of the step that is under way."""
         self._groups: weakref.WeakSet[NonFinite] = weakref.WeakSet()
         self._taken: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        """Its own steps, by optimizer."""
+        self._first: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        """Number of its first step, by optimizer."""
         self._spoiled = itertools.count(1)
         self._spoils = 0
         """Sums that want a step to be left out, so far."""
@@ -248,9 +252,9 @@ class Steps:
         self._groups.discard(group)
 
     def _note_new_optimizers(self) -> None:
-        """Let every optimizer that is made from now on know of no sum that came before it.
+        """Let every optimizer that is made from now on know of no sum and no step that came before it.
 
-        torch has hooks for steps and none for this. One that is copied or unpickled is not noticed, and leaves out its
+        torch has hooks for steps and none for this. One that is copied or unpickled is not noticed. It leaves out its
         first step if any sum ever wanted that: rather a step too few than a NaN in weights.
         """
         make = Optimizer.__init__
@@ -259,6 +263,7 @@ class Steps:
         def made(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
             make(optimizer, *args, **kwargs)
             self._seen.setdefault(optimizer, self._spoils)
+            self._first.setdefault(optimizer, self.begun)
 
         Optimizer.__init__ = made  # type: ignore[assignment,method-assign]
 
@@ -288,9 +293,11 @@ class Steps:
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         taken = self._taken[optimizer] = self._taken.get(optimizer, 0) + 1
-        self.begun = max(self.begun, taken + 1)
+        # One that was not noticed may belong to the step that another optimizer has just ended.
+        first = self._first.setdefault(optimizer, max(1, self.begun - 1))
+        self.begun = max(self.begun, first + taken)
         for group in self._groups:
-            group.step_ended()
+            group.step_ended(taken)
 
 
 STEPS = Steps()
