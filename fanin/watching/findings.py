@@ -6,7 +6,7 @@ the first one's finding, since loss and queues are why a rank is waited for. doc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fanin.protocol.control import Stats
@@ -188,19 +188,35 @@ def _shown(rule: Rule, number: int, name: str, switch: int, job: JobRates) -> Fi
 
 
 def _slow_shards(name: str, there: dict[int, JobRates]) -> list[Finding]:
-    """Switches of a job over several whose turnarounds are much longer than those of all others."""
-    typical = {}
-    for switch, job in there.items():
-        known = sorted(each.turnaround_s for each in job.ranks if each.turnaround_s is not None)
-        if known:
-            typical[switch] = known[len(known) // 2]
+    """Switches of a job over several at which turnarounds are much longer than at all others: the median rank's, or
+    one rank's, for which the others wait at no other switch. The queue of a slow shard may have cut that rank's window
+    alone; then most ranks only wait for its contributions, and send theirs at once.
+    """
+    known = {switch: turnarounds for switch, job in there.items() if (turnarounds := _turnarounds(job))}
+    medians = {switch: each[len(each) // 2] for switch, each in known.items()}
+    longest = {switch: each[-1] for switch, each in known.items()}
+    waited = {switch: sum(rank.waited_share for rank in there[switch].ranks) for switch in known}
     found = []
-    for switch, seconds in typical.items():
-        others = [each for other, each in typical.items() if other != switch]
-        if others and seconds >= QUEUED_TIMES * max(others):
+    for switch in known:
+        is_late = waited[switch] >= WAITED_SHARE and _stands_out(waited, switch, TIMES_AS_LONG)
+        of_one = is_late and _stands_out(longest, switch, QUEUED_TIMES)
+        shown, whose = (longest, "the slowest rank") if of_one else (medians, "most ranks")
+        if of_one or _stands_out(medians, switch, QUEUED_TIMES):
+            elsewhere = max(each for other, each in shown.items() if other != switch)
             text = (
-                f"switch {switch} is slow for all ranks: {seconds * 1e3:.3g} ms from a result to the next packet, "
-                f"{max(others) * 1e3:.3g} ms at the other switches"
+                f"switch {switch} is slow: {shown[switch] * 1e3:.3g} ms from a result to the next packet of {whose}, "
+                f"{elsewhere * 1e3:.3g} ms at the other switches"
             )
             found.append(Finding(kind=SLOW_SHARD, job=name, rank=None, switch=switch, share=1.0, text=text))
     return found
+
+
+def _turnarounds(job: JobRates) -> list[float]:
+    """The turnarounds of all ranks that have one, in seconds, the shortest first."""
+    return sorted(each.turnaround_s for each in job.ranks if each.turnaround_s is not None)
+
+
+def _stands_out(values: Mapping[int, float], switch: int, times: float) -> bool:
+    """Whether the value at a switch is so many times that at every other one, of which there is one at least."""
+    others = [each for other, each in values.items() if other != switch]
+    return bool(others) and values[switch] >= times * max(others)

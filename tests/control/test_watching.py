@@ -83,6 +83,29 @@ def test_one_cause_is_named_for_a_rank(counts: dict[str, int], kind: str) -> Non
     assert named(stats(10.0, *ranks)) == [(kind, 2)]
 
 
+@pytest.mark.parametrize("slow", [0, 2])
+def test_a_shard_is_slow_that_keeps_one_rank_back_whose_window_its_queue_has_cut(slow: int) -> None:
+    """Counters of a shard behind an eighth of the others' rate (fanin.benchmarks.planted_faults)."""
+    sound = HEALTHY | {"turnaround_16384": 60, "turnaround_65536": 600, "waited_us": 150_000}
+    waits = HEALTHY | {"turnaround_65536": 90, "turnaround_131072": 270, "turnaround_524288": 130, "waited_us": 250_000}
+    cut = HEALTHY | {"turnaround_65536": 120, "turnaround_524288": 1400, "waited_us": 6_000_000}
+    shards = [stats(12.0, *[sound] * 4) for _ in range(3)]
+    shards[slow] = stats(12.0, waits, waits, cut, waits)
+    (found,) = findings([None] * 3, shards)
+    assert (found.kind, found.rank, found.switch) == ("slow shard", None, slow)
+    assert "524 ms" in found.text
+
+
+def test_a_rank_that_is_slow_at_every_shard_makes_none_of_them_slow() -> None:
+    sound = HEALTHY | {"turnaround_65536": 600, "waited_us": 150_000}
+    late = HEALTHY | {"turnaround_524288": 600, "waited_us": 6_000_000}
+    shards = [stats(12.0, sound, sound, late, sound), stats(12.0, sound, sound, late, sound)]
+    assert [(each.kind, each.rank) for each in findings([None] * 2, shards)] == [("clogged queue", 2)]
+    few = late | {"turnaround_524288": 2}  # too few to tell: its turnaround is known at one shard alone
+    shards[1] = stats(12.0, sound, sound, few, sound)
+    assert "slow shard" not in [each.kind for each in findings([None] * 2, shards)]
+
+
 def spent(age_us: int, **counted: int) -> Spending:
     """A rank's account, with nothing counted but what is given."""
     nothing = dict.fromkeys(("communicating_us", "quantizing_us", "sending_us", "decoding_us"), 0)
