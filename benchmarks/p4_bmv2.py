@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fanin.benchmarks import p4_emulator
 from fanin.benchmarks.p4_emulator import HOSTS, SPEC, SWITCH, WORDS
-from fanin.emulation.bmv2 import DEVICE_ID, launched, linked, missing
+from fanin.emulation.bmv2_process import DEVICE_ID, launched, linked, missing
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import TracebackType
 
-from fanin.emulation.network import bmv2
+from fanin.emulation.network import bmv2_switch
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import SwitchProcess
 from fanin.emulation.network.topology import Topology
@@ -32,7 +32,7 @@ def fabric_for(topology: Topology, target: str) -> Fabric:
     if topology.racks > 1 and target not in ("native", "python"):
         raise UnsupportedError(f"--target {target} has no two-level tree here; use --target native or python")
     if target == "bmv2":
-        bmv2.require_tools()
+        bmv2_switch.require_tools()
     return Fabric(topology, bridged=target != "bmv2")
 
 
@@ -83,7 +83,7 @@ def _processes(fabric: Fabric, target: str, logs: Path) -> list[SwitchProcess]:
     if place.started_by_ranks:
         return []
     if target == "bmv2":
-        return list(bmv2.processes(fabric, logs))
+        return list(bmv2_switch.processes(fabric, logs))
 
     def process(name: str, namespace: str, address: str, log: str, extra: list[str]) -> SwitchProcess:
         return SwitchProcess(name, namespace, address, command(target, address, extra), logs / log)

@@ -10,7 +10,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from fanin.emulation.report import learning, links, losses, measured, quantities, timeline
+from fanin.emulation.report import learning, link_plots, losses, measured, quantities, timeline
 from fanin.emulation.report.comparing import verdict
 from fanin.emulation.report.drawing import Plot, bytes_label, rate_label, time_label
 from fanin.emulation.report.palette import style_sheet
@@ -18,7 +18,7 @@ from fanin.emulation.report.steady import median_step_s
 from fanin.emulation.report.story import story
 from fanin.records.record import Progress, RunRecord, Scalar
 
-PARTS = (measured, quantities, learning, links, timeline, losses)
+PARTS = (measured, quantities, learning, link_plots, timeline, losses)
 """In the order of the page; each has `plots(record)`."""
 
 MAX_OPEN_LINES = 16
@@ -112,7 +112,7 @@ def head_figures(record: RunRecord) -> Iterator[Figure]:
     goodput = best_share_of_limit(record)
     if goodput is not None:
         yield Figure("of the physical limit, at best", f"{goodput:.0%}")
-    share = links.busiest_share(record)
+    share = link_plots.busiest_share(record)
     if share is not None:
         yield Figure("use of the busiest link", f"{share:.0%}")
     resent = losses.retransmissions(record)

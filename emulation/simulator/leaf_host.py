@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fanin.emulation.simulator.addresses import endpoint
+from fanin.emulation.simulator.peer_addresses import endpoint
 from fanin.emulation.simulator.switch_host import (
     BUFFERS,
     CALLER,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal, Protocol, cast
 
 from fanin.extension import native_extension
-from fanin.host.machine.interface import AnyWorkerMachine
+from fanin.host.machine.any_worker_machine import AnyWorkerMachine
 from fanin.host.machine.worker_machine import WorkerMachine
 from fanin.protocol.job import JobSpec
-from fanin.switch.machine.interface import LeafMachine
+from fanin.switch.machine.any_switch_machine import LeafMachine
 from fanin.switch.machine.switch_machine import SwitchMachine
 
 Kind = Literal["native", "python"]

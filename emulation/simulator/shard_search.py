@@ -19,7 +19,7 @@ from fanin.emulation.simulator.shards import (
     simulate_shards,
 )
 from fanin.emulation.simulator.violations import ViolationError
-from fanin.host.machine.agreement import Agreement, Stage
+from fanin.host.machine.shard_agreement import Agreement, Stage
 from fanin.host.session.survivor import Life, Survivor
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.control import Regroup, Regrouped, Reply

@@ -10,17 +10,17 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fanin.emulation.simulator.addresses import OPERATOR_ADDRESS, SWITCH_ADDRESS
 from fanin.emulation.simulator.control_channel import CONTROL_RETRY_S
 from fanin.emulation.simulator.event_queue import EventQueue
-from fanin.emulation.simulator.job import SimulatedJob
 from fanin.emulation.simulator.leaf_host import LeafHost
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.links import Link, Pipe
 from fanin.emulation.simulator.machines import Kind, SwitchType, switch_type, worker_type
 from fanin.emulation.simulator.network import Network, ends
+from fanin.emulation.simulator.peer_addresses import OPERATOR_ADDRESS, SWITCH_ADDRESS
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.scenario import Fault, Scenario
+from fanin.emulation.simulator.simulated_job import SimulatedJob
 from fanin.emulation.simulator.strangers import Strangers
 from fanin.emulation.simulator.switch_host import SwitchHost, SwitchSetup
 from fanin.emulation.simulator.violations import CrashError, ProgressError, ViolationError

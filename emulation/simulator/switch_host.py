@@ -259,7 +259,7 @@ class SwitchHost:
 
 
 class SimulatedServer:
-    """fanin.switch.server.interface.Server, as far as a controller calls it."""
+    """fanin.switch.server.any_server.Server, as far as a controller calls it."""
 
     def __init__(self, host: SwitchHost) -> None:
         self._host = host
@@ -268,7 +268,7 @@ class SimulatedServer:
         self.event_fileno = -1
 
     def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
-        """These, and what follows, as fanin.switch.server.interface.Server says."""
+        """These, and what follows, as fanin.switch.server.any_server.Server says."""
         self._host.admit(spec)
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:

@@ -9,7 +9,7 @@
     LEAVING  | says BYE                                   | OUT, when the switch knows, or LEAVE_TIMEOUT_S later
 
 A worker that fails is started again RESTART_S later, as by torchrun, and repeats all steps: a checkpoint would add
-nothing to the simulation. `job.py` decides which others are started again, and when all is done.
+nothing to the simulation. `simulated_job.py` decides which others are started again, and when all is done.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class StepWatcher(Protocol):
 
 
 class Launcher(Protocol):
-    """The owner of a job's processes: it starts them, gives them work and hears of their ends (job.py)."""
+    """The owner of a job's processes: it starts them, gives them work and hears of their ends (simulated_job.py)."""
 
     plan: JobPlan
     index: int

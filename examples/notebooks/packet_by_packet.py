@@ -17,7 +17,7 @@ from typing import Any
 
 from scapy.utils import rdpcap
 
-from fanin.emulation import bmv2
+from fanin.emulation import bmv2_process
 from fanin.emulation.conformance.check import check
 from fanin.emulation.conformance.histories import HISTORIES
 from fanin.emulation.conformance.subject import started
@@ -193,7 +193,7 @@ conforms("switch", "--bind", "127.0.0.1:0", "--target", "p4")
 # Two workers contribute 64 words to each of 64 slots, and every sum is checked.
 
 # %%
-if (reason := bmv2.missing()) is not None:
+if (reason := bmv2_process.missing()) is not None:
     print(f"not here: {reason}")
 else:
     from fanin.benchmarks.p4_bmv2 import run

@@ -24,7 +24,7 @@ from fanin.schemes import scheme_of
 from fanin.transports.transport import SWITCH, Transport
 
 if TYPE_CHECKING:
-    from fanin.host.machine.interface import AnyWorkerMachine
+    from fanin.host.machine.any_worker_machine import AnyWorkerMachine
 
 FILES_PER_FLOW, SPARE_FILES = 8, 64
 """Files that an engine opens, and files that gloo and the program may open beside it. On many cores a dozen groups have
@@ -127,7 +127,7 @@ def make_engine(
     if extension is not None and scheme_of(endpoint.scheme).native_loops and not instruments:
         return _native_engine(extension, options, spec, worker, token, endpoint, newcomer)
     # Imported here: a world's first sum waits for every import.
-    from fanin.host.engines import pump
+    from fanin.host.engines import pump_engine
     from fanin.host.transports import open_transport
 
     machine_type = _twin() if extension is None else extension.WorkerMachine
@@ -151,7 +151,7 @@ def make_engine(
     what = "Python twin" if extension is None else "native machine"
     within = f" with {', '.join(instruments)}" if instruments else ""
     description = f"{what}, Python loop over {endpoint.scheme}{within}"
-    return pump.PumpEngine(flows, description=description, name=f"fanin job {spec.job} worker {worker}")
+    return pump_engine.PumpEngine(flows, description=description, name=f"fanin job {spec.job} worker {worker}")
 
 
 def _twin() -> Callable[..., AnyWorkerMachine]:

@@ -6,7 +6,7 @@ Rules
 -----
 * A rank that is lost is taken out at each shard, as at a single switch: nothing is dealt anew.
 * A shard that is lost, with its host or alone, takes with it the parts that it had. The ranks agree through one of the
-  others (host/machine/agreement.py) on who is left, on the shards that are left, and on which reductions somebody
+  others (host/machine/shard_agreement.py) on who is left, on the shards that are left, and on which reductions somebody
   has done; they join a new job at these shards, and deal out there what is not done everywhere. A reduction that a
   rank has done keeps that result everywhere, to the bit; another one is summed anew from the inputs, over who is left.
 * For that, inputs are left alone until the result is there, and results are kept until they are everywhere
@@ -46,7 +46,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fanin.errors import AdmissionError, FaninError, SwitchLostError, WorkerLostError
-from fanin.host.machine.agreement import Agreement, Place, Stage, Whole, Why
+from fanin.host.machine.shard_agreement import Agreement, Place, Stage, Whole, Why
 from fanin.host.session.kept_reductions import KeptReduction, KeptReductions, Summing
 from fanin.host.session.shards import deal, elements_per_packet
 from fanin.numerics.reduction import Reduction

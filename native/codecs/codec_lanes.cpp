@@ -1,4 +1,4 @@
-// Block floating point in lanes, and float64 over three words. The rules stand in host/codecs/words/lanes.py and
+// Block floating point in lanes, and float64 over three words. The rules stand in host/codecs/words/lane_words.py and
 // wide.py; the kernels tell the two apart.
 #include <algorithm>
 #include <optional>

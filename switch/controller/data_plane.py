@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S, JobSpec
 from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 from fanin.switch.controller.job_shape import SwitchBuffers
-from fanin.switch.server.interface import Server
+from fanin.switch.server.any_server import Server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

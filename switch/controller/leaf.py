@@ -40,7 +40,7 @@ from fanin.switch.controller.jobs import Job, Member, ReplyTo, State
 from fanin.switch.controller.parent_watch import ParentWatch, no_leaves_here
 from fanin.switch.controller.reports import admission
 from fanin.switch.controller.resources import Resources
-from fanin.switch.server.interface import Server
+from fanin.switch.server.any_server import Server
 
 PARENT_PATIENCE_S = 0.7
 """How long the parent may take to explain: less than a failing worker waits for the leaf's answer."""

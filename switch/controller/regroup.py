@@ -2,8 +2,8 @@
 
 R-JOB-11 and R-JOB-12 in docs/control.md; its section *Jobs that continue without a shard* has the messages, and what
 happens when the shard that decides dies. Of two successors of a job, the first that all of its ranks have joined at a
-switch is the only one there: two parts of a network that may go on both, by the rule in host/machine/agreement.py, have
-a switch in common.
+switch is the only one there: two parts of a network that may go on both, by the rule in
+host/machine/shard_agreement.py, have a switch in common.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from fanin.protocol.job import Agreed, JobRounds, JobSpec, Shape, facts_of
 from fanin.protocol.tag_algorithm import SIPHASH
 from fanin.switch.controller.gate import Caller
 from fanin.switch.controller.jobs import Job
-from fanin.switch.server.interface import Server
+from fanin.switch.server.any_server import Server
 
 
 def admission(name: str, rank: int, spec: JobSpec, worker: int, scheme: Scheme, server: Server) -> Admitted:

@@ -1,4 +1,4 @@
-"""The choice between the native server and the pump, which both are what interface.py says."""
+"""The choice between the native server and the pump, which both are what any_server.py says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fanin.errors import ConfigurationError
 from fanin.extension import native_extension
 from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.schemes import SwitchEnd, scheme_of
-from fanin.switch.server import pump
-from fanin.switch.server.interface import Server
+from fanin.switch.server import pump_server
+from fanin.switch.server.any_server import Server
 from fanin.transports.transport import Transport
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def make_server(
             transports.append(transport)
         opened.pop_all()
     what = "Python twin" if extension is None else "native machine"
-    return pump.PumpServer(
+    return pump_server.PumpServer(
         [(machine_type(memory_bytes // flows), transport) for transport in transports],
         ports=tuple(transport.port for transport in transports),
         description=f"{what}, Python loop over {scheme}{' with CURVE' if curve_secret_key else ''}",

@@ -4,7 +4,7 @@ One thread runs `run`: it waits on the control port, on the data servers' events
 by, and on the controller's next timer. Data servers have threads of their own.
 
 What comes over the control port goes through the gate (switch/controller/gate.py) to the controller, and nothing that
-it raises on the way ends the switch (switch/service/faults.py).
+it raises on the way ends the switch (switch/service/handler_faults.py).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from fanin.switch.controller.gate import Entered, Gate
 from fanin.switch.controller.job_shape import SwitchBuffers
 from fanin.switch.controller.leaf import LeafController
 from fanin.switch.controller.parent_watch import ParentState, ParentWatch
-from fanin.switch.server.interface import Server
-from fanin.switch.server.pump import PumpServer
+from fanin.switch.server.any_server import Server
+from fanin.switch.server.pump_server import PumpServer
 from fanin.switch.server.server import make_server
-from fanin.switch.service.faults import Faults, internal
+from fanin.switch.service.handler_faults import Faults, internal
 from fanin.switch.service.work_budget import WorkBudget
 from fanin.switch.transports.listener import Listener
 from fanin.transports.numeric import host_of

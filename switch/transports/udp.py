@@ -19,9 +19,9 @@ from fanin.errors import ConfigurationError
 from fanin.protocol.ecn import Marked
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
 from fanin.schemes import SwitchEnd
-from fanin.transports.addresses import MAX_PEERS, AddressBook
 from fanin.transports.marks import CONTROL_BYTES, NONE, Control, Sender, is_marked, report_marks
 from fanin.transports.numeric import socket_address
+from fanin.transports.peer_numbers import MAX_PEERS, AddressBook
 from fanin.transports.transport import MAX_BATCH, Datagram
 from fanin.transports.waker import Waker
 

@@ -20,8 +20,8 @@ from fanin.protocol.wire import MAX_DATAGRAM_BYTES
 from fanin.schemes import SwitchEnd
 from fanin.switch.transports.curve_port import CurvePort
 from fanin.switch.transports.listener import Heartbeat, Listener
-from fanin.transports.addresses import AddressBook
 from fanin.transports.batching import DATAGRAMS_PER_MESSAGE, LINGER_MS, QUEUED_MESSAGES
+from fanin.transports.peer_numbers import AddressBook
 from fanin.transports.transport import MAX_BATCH, Datagram
 from fanin.transports.waker import Waker
 

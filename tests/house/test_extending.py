@@ -27,7 +27,7 @@ from fanin.options import Options, Rounds, SwitchAddress
 from fanin.protocol import control, job
 from fanin.switch.controller import job_shape
 from fanin.transports import transport
-from fanin.transports.addresses import AddressBook
+from fanin.transports.peer_numbers import AddressBook
 from fanin.transports.waker import Waker
 from tests.house.repository import ROOT
 from tests.support import cluster, engines

@@ -21,7 +21,7 @@ from fanin.host import codecs
 from fanin.host.stale.policies import policy_class
 
 MODULE = """
-from fanin.host.codecs.lanes import {base} as Base
+from fanin.host.codecs.lanes_codec import {base} as Base
 from fanin.host.stale.policies.skip import Skip
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fanin.emulation.network import bmv2, ownership
+from fanin.emulation.network import bmv2_switch, ownership
 from fanin.emulation.network.emulate import emulate
 from fanin.emulation.network.fault_runner import FaultRunner
 from fanin.emulation.network.scenario import Scenario
@@ -203,7 +203,7 @@ def require(target: str) -> None:
     pytest.importorskip("grpc", reason="grpcio is not installed (extra p4)")
     if target == "bmv2":
         try:
-            bmv2.require_tools()
+            bmv2_switch.require_tools()
         except UnsupportedError as error:
             pytest.skip(str(error))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fanin.emulation.bmv2 import ETH_P_ALL, linked
+from fanin.emulation.bmv2_process import ETH_P_ALL, linked
 
 WAIT_S = 20.0
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for veth pairs and packet sockets")

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from fanin.emulation.bmv2 import DEVICE_ID, MTU, launched, linked
+from fanin.emulation.bmv2_process import DEVICE_ID, MTU, launched, linked
 from fanin.formats.frames import HEAD_BYTES, Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.wire import Kind, Packet
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement

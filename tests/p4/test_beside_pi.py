@@ -19,7 +19,7 @@ from google.protobuf import text_format  # noqa: E402
 from google.rpc import status_pb2  # noqa: E402
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
 
-from fanin.emulation.bmv2 import launched, linked, missing  # noqa: E402
+from fanin.emulation.bmv2_process import launched, linked, missing  # noqa: E402
 from fanin.switch.p4runtime.server.device import Device  # noqa: E402
 from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
 from fanin.switch.p4runtime.server.server import GrpcServer, Service  # noqa: E402

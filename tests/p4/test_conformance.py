@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fanin.emulation.bmv2 import missing
+from fanin.emulation.bmv2_process import missing
 from fanin.protocol.wire import Kind
 from tests.support.bench import Bench, MachineType, address, make_spec
 from tests.switch import test_leaf, test_liveness, test_refusals, test_registration, test_rounds

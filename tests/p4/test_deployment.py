@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from fanin.emulation.bmv2 import BINARY
+from fanin.emulation.bmv2_process import BINARY
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "deploy-p4.md"

@@ -17,7 +17,7 @@ grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[p4]'
 
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc  # noqa: E402
 
-from fanin.emulation.bmv2 import MTU  # noqa: E402
+from fanin.emulation.bmv2_process import MTU  # noqa: E402
 from fanin.errors import ConfigurationError  # noqa: E402
 from fanin.extension import native_extension  # noqa: E402
 from fanin.formats.capture import read_pcap  # noqa: E402

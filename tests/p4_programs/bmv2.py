@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fanin.emulation.bmv2 import launched, linked
+from fanin.emulation.bmv2_process import launched, linked
 from fanin.protocol.wire import Kind, Packet
 from fanin.switch.p4runtime.opening import MAX_DEVICE_WORDS
 from tests.p4_programs.client import Client

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 from google.protobuf import text_format
 
-from fanin.emulation.bmv2 import Links, launched
+from fanin.emulation.bmv2_process import Links, launched
 from tests.p4_programs.client import Client
 from tests.p4_programs.differential import RefusedProgramError, Sample, Sent
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fanin.emulation.bmv2 import missing
+from fanin.emulation.bmv2_process import missing
 from tests.p4_programs import bmv2
 from tests.p4_programs.subjects import Emulated, OpenSubject, Subject
 

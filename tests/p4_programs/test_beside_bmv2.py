@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fanin.emulation.bmv2 import Links, linked, missing
+from fanin.emulation.bmv2_process import Links, linked, missing
 from fanin.switch.p4runtime.server.status import Code
 from tests.p4_programs.bmv2 import PORTS
 from tests.p4_programs.bmv2_side import SHORTEST_FRAME, EndedError, bmv2_side

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fanin.emulation.report import publish, write_report
 from fanin.emulation.report.drawing import bytes_label, rate_label, time_label
-from fanin.emulation.report.links import busiest_share, rates_of
+from fanin.emulation.report.link_plots import busiest_share, rates_of
 from fanin.emulation.report.page import plots_of, render, setting_label, tables_of
 from fanin.emulation.report.palette import DARK, LIGHT, NAMES, Palette, style_sheet
 from fanin.emulation.report.steady import waited_s

@@ -10,7 +10,7 @@ from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
 from fanin.emulation.simulator.shard_search import SELDOM_DRAWN, SHARD_DEFECTS, hunt_shards, shorten_shards
 from fanin.emulation.simulator.shards import FaultKind, ShardFault, ShardPlan, Step, draw_shards, simulate_shards
-from fanin.host.machine.agreement import Whole
+from fanin.host.machine.shard_agreement import Whole
 
 FOUND_AS = {
     "passes nothing on": {"progress", "agreement"},

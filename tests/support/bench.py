@@ -12,7 +12,7 @@ from fanin.protocol.job import JobSpec
 from fanin.protocol.packet_tag import MemberKeys
 from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 from fanin.protocol.wire import Flag, Kind, LaneField, Packet, Reason, datagram_bytes, parse
-from fanin.switch.machine.interface import AnySwitchMachine
+from fanin.switch.machine.any_switch_machine import AnySwitchMachine
 from tests.support.builders import job_spec
 from tests.support.machines import SWITCH_MACHINES
 

@@ -17,15 +17,15 @@ import zmq
 from fanin.extension import native_extension
 from fanin.faults import FaultPlan
 from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
-from fanin.host.engines.pump import PumpEngine
+from fanin.host.engines.pump_engine import PumpEngine
 from fanin.host.machine.worker_machine import WorkerMachine
 from fanin.host.transports import FaultyTransport, MemoryTransport
 from fanin.numerics.reduction import Reduction
 from fanin.options import Options
 from fanin.protocol.job import JobSpec
 from fanin.switch.machine.switch_machine import SwitchMachine
-from fanin.switch.server.interface import Server
-from fanin.switch.server.pump import PumpServer
+from fanin.switch.server.any_server import Server
+from fanin.switch.server.pump_server import PumpServer
 from fanin.switch.server.server import make_server
 from fanin.transports.transport import SWITCH, Transport
 from tests.support.builders import Array, job_spec, reduction

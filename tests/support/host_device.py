@@ -12,7 +12,7 @@ from fanin.host.codecs.philox import Randomness
 from fanin.host.codecs.shifted_weights import ShiftedWeights
 from fanin.host.codecs.weight_codec import WeightPlan
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.device import agreement, cuda, triton_arithmetic
+from fanin.host.torch.device import cuda, device_agreement, triton_arithmetic
 from fanin.host.torch.device.arithmetic import Plan, Rotation
 from fanin.host.torch.device.device import Action, Event, Memory, Stream
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
@@ -147,7 +147,7 @@ def pretend() -> None:
         GroupResources: {"arithmetic_on": lambda resources, _device: arithmetic_on(resources, torch.device("cuda", 0))},
         device_codecs: {"DeviceWeights": TensorWeights},
         Call: {"device": property(device)},
-        agreement: {"has_device": lambda: True},
+        device_agreement: {"has_device": lambda: True},
         cuda: {"make_device": made},
         triton_arithmetic: {"triton_arithmetic": _tried},
     }

@@ -76,28 +76,31 @@ def check_a_sum_names_who_spoiled_it_on_every_rank(rank: int, size: int) -> None
 
 def check_a_ddp_script_is_told_the_parameter(rank: int, size: int) -> None:
     """In a process that trains a second time, too: its third step is not the process's."""
-    steps: list[int] = []
-    for _ in range(2):
-        group = group_that("warn")
-        model = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.01)
-        planted = False
-
-        def spoil(gradient: torch.Tensor) -> torch.Tensor:
-            return gradient.index_fill(0, torch.tensor([1]), math.nan) if rank == size - 1 and planted else gradient
-
-        def after(step: int) -> None:
-            nonlocal planted
-            planted = step == STEPS - 2
-
-        model.module[1].bias.register_hook(spoil)
-        train(model, rank, spoiler=-1, after=after)
-        (report,) = nonfinite_reports(group)
-        (culprit,) = report.culprits
-        assert (culprit.rank, culprit.parameter) == (size - 1, "1.bias")
-        assert "'1.bias'" in str(report)
-        steps.append(report.step)
+    steps = [_step_of_a_named_parameter(rank, size) for _ in range(2)]
     assert steps[0] >= STEPS
     assert steps[1] - steps[0] == STEPS
+
+
+def _step_of_a_named_parameter(rank: int, size: int) -> int:
+    group = group_that("warn")
+    model = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.01)
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.index_fill(0, torch.tensor([1]), math.nan) if rank == size - 1 and planted else gradient
+
+    model.module[1].bias.register_hook(spoil)
+    planted = False
+
+    def after(step: int) -> None:
+        nonlocal planted
+        planted = step == STEPS - 2
+
+    train(model, rank, spoiler=-1, after=after)
+    (report,) = nonfinite_reports(group)
+    (culprit,) = report.culprits
+    assert (culprit.rank, culprit.parameter) == (size - 1, "1.bias")
+    assert "'1.bias'" in str(report)
+    return report.step
 
 
 def check_every_rank_raises_the_same(rank: int, size: int) -> None:

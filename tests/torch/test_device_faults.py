@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fanin.errors import ArgumentError, FaninError, UnsupportedError
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.device_parts import DeviceParts
-from fanin.host.torch.device import agreement, cuda, triton_arithmetic
+from fanin.host.torch.device import cuda, device_agreement, triton_arithmetic
 from fanin.host.torch.device.arithmetic import Plan
 from fanin.host.torch.device.device import Memory, Stream
 from fanin.host.torch.device.reducer import DeviceReducer
@@ -208,11 +208,11 @@ def test_where_a_ranks_triton_fails_all_quantize_on_their_hosts_and_say_so(
         return TensorArithmetic()
 
     monkeypatch.setattr(triton_arithmetic, "triton_arithmetic", tried)
-    monkeypatch.setattr(agreement, "has_device", lambda: True)
+    monkeypatch.setattr(device_agreement, "has_device", lambda: True)
     monkeypatch.setattr(cuda, "make_device", lambda _device, _asked, told: ThreadedDevice(HostDevice(), told))
     store = c10d.HashStore()
-    agreement.tell(store, "job", 1, agreement.DEVICE, True)
-    agreement.tell(store, "job", 1, agreement.NUMBERS, faulty != 1)
+    device_agreement.tell(store, "job", 1, device_agreement.DEVICE, True)
+    device_agreement.tell(store, "job", 1, device_agreement.NUMBERS, faulty != 1)
     failures = Failures("group", 0, 2, [0, 1])
     parts = DeviceParts(store, "job", 0, 2, timedelta(seconds=5), Options(lanes="8/8"), failures, Completion())
     switch: Any = SimpleNamespace(session=SimpleNamespace(size=2, rank=0, wait=None, submit=None), divisor=2.0)

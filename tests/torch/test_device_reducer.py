@@ -12,7 +12,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, NonFiniteError, WorkerLostError
-from fanin.host.torch.device import agreement, lines
+from fanin.host.torch.device import device_agreement, lines
 from fanin.host.torch.device.arithmetic import MARKS, NOT_FINITE, UNSPOILED
 from fanin.host.torch.device.lines import HEAD_BYTES, pinned
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
@@ -163,7 +163,7 @@ def test_after_a_rank_is_lost_outputs_are_nan_and_every_later_call_raises() -> N
 
 def test_where_some_rank_has_no_device_tensors_go_by_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     with groups_of(None) as groups:
-        monkeypatch.setattr(agreement, "has_device", lambda: True)
+        monkeypatch.setattr(device_agreement, "has_device", lambda: True)
         for group in groups:
             switch = group._resources._switch_reducer
             assert switch is not None
@@ -184,12 +184,12 @@ def test_where_some_rank_has_no_device_tensors_go_by_the_host(monkeypatch: pytes
 def test_a_rank_that_does_not_come_to_its_first_device_tensor_is_named() -> None:
     store = c10d.HashStore()
     side = SideStore(store)
-    agreement.tell(store, "g", 0, agreement.NUMBERS, True)
+    device_agreement.tell(store, "g", 0, device_agreement.NUMBERS, True)
     with pytest.raises(CollectiveTimeoutError, match="ranks 1, 2 of this group"):
-        agreement.all_say(side, "g", 3, agreement.NUMBERS, timedelta(milliseconds=50))
+        device_agreement.all_say(side, "g", 3, device_agreement.NUMBERS, timedelta(milliseconds=50))
     for rank in (1, 2):
-        agreement.tell(store, "g", rank, agreement.NUMBERS, rank != 2)
-    assert not agreement.all_say(side, "g", 3, agreement.NUMBERS, timedelta(seconds=5))
+        device_agreement.tell(store, "g", rank, device_agreement.NUMBERS, rank != 2)
+    assert not device_agreement.all_say(side, "g", 3, device_agreement.NUMBERS, timedelta(seconds=5))
 
 
 class ScarceDevice(HostDevice):

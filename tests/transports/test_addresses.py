@@ -13,8 +13,8 @@ from fanin.errors import ConfigurationError, SwitchUnreachableError
 from fanin.host.session import path
 from fanin.options import SwitchAddress
 from fanin.switch.service.parent_link import chosen
-from fanin.transports.addresses import AddressBook
 from fanin.transports.numeric import host_of, socket_address
+from fanin.transports.peer_numbers import AddressBook
 
 
 @given(st.lists(st.integers(0, 20), max_size=200), st.integers(1, 8))

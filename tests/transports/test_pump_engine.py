@@ -13,7 +13,7 @@ import pytest
 
 from fanin.errors import ConfigurationError
 from fanin.host.engines.engine import SwitchEndpoint, make_engine
-from fanin.host.engines.pump import PumpEngine
+from fanin.host.engines.pump_engine import PumpEngine
 from fanin.host.transports import MemoryTransport
 from fanin.numerics.reduction import Element, Reduction, sum_in_place
 from fanin.options import Options

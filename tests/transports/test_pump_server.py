@@ -11,7 +11,7 @@ from fanin.errors import AdmissionError
 from fanin.host.transports import MemoryTransport
 from fanin.protocol.events import PacketRefused, Ready, WorkerJoined, WorkerLeft, WorkerSilent
 from fanin.protocol.wire import Reason
-from fanin.switch.server.pump import PumpServer
+from fanin.switch.server.pump_server import PumpServer
 from fanin.transports.transport import SWITCH
 from tests.support.builders import reduction
 from tests.support.engines import DEADLINE_S, MEMORY_BYTES, cluster, make_spec

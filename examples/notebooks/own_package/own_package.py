@@ -14,7 +14,7 @@ from fanin.schemes import SwitchEnd, scheme_of
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.job_shape import SwitchBuffers
 from fanin.switch.machine.switch_machine import SwitchMachine
-from fanin.switch.server.pump import PumpServer
+from fanin.switch.server.pump_server import PumpServer
 
 RECEIVE_BUFFER_BYTES = 1 << 18
 MEMORY_BYTES = 1 << 26

@@ -8,7 +8,7 @@ docs/numerics.md derives it ("float64"); native/codecs/codec_lanes.cpp is the tw
 
 from __future__ import annotations
 
-from fanin.host.codecs.words.lanes import Lanes
+from fanin.host.codecs.words.lane_words import Lanes
 from fanin.numerics.fixed_point import Array, Codes, Residual
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element, Operator

@@ -12,11 +12,11 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError, UnsupportedError
+from fanin.host.session.any_session import AnySession
 from fanin.host.session.failures import Membership
-from fanin.host.session.interface import AnySession
 from fanin.host.session.leased import LeasedSession
 from fanin.host.session.shards import JoinedSession
-from fanin.host.torch.device import agreement
+from fanin.host.torch.device import device_agreement
 from fanin.host.torch.handles.failures import WATCH
 from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.side_store import SideStore, asked_at, bare, side_of
@@ -55,7 +55,7 @@ class DeviceParts:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._options, self._failures, self._completion = options, failures, completion
         self._codes: LeasedSession | None = None
-        agreement.tell(bare(store), job_name, rank, agreement.DEVICE, agreement.has_device())
+        device_agreement.tell(bare(store), job_name, rank, device_agreement.DEVICE, device_agreement.has_device())
 
     def make(
         self,
@@ -74,7 +74,7 @@ class DeviceParts:
         from fanin.host.torch.device.reducer import DeviceReducer, Means
 
         side = asked_at(self._store)
-        if not agreement.all_say(side, self._job_name, self._size, agreement.DEVICE, self._timeout):
+        if not device_agreement.all_say(side, self._job_name, self._size, device_agreement.DEVICE, self._timeout):
             log.warning("rank %d: some rank of the group has no CUDA device, so tensors go by the host", self._rank)
             return None
         options = self._options
@@ -105,8 +105,8 @@ class DeviceParts:
         except UnsupportedError as error:
             log.warning("rank %d: %s", self._rank, error)
         name, works = self._job_name, arithmetic is not None
-        side.ask(lambda store: agreement.tell(store, name, self._rank, agreement.NUMBERS, works))
-        everywhere = agreement.all_say(side, name, self._size, agreement.NUMBERS, self._timeout)
+        side.ask(lambda store: device_agreement.tell(store, name, self._rank, device_agreement.NUMBERS, works))
+        everywhere = device_agreement.all_say(side, name, self._size, device_agreement.NUMBERS, self._timeout)
         if arithmetic is not None and not everywhere:
             log.warning("rank %d: Triton does not work on another rank, so all quantize on their hosts", self._rank)
         return arithmetic if everywhere else None

@@ -38,8 +38,8 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
+from fanin.host.session.any_session import AnySession
 from fanin.host.session.finished import Ends
-from fanin.host.session.interface import AnySession
 from fanin.host.session.reduction_log import ReductionLog
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer

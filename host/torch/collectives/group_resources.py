@@ -35,9 +35,9 @@ from fanin.errors import (
     UnsupportedError,
     WorkerLostError,
 )
+from fanin.host.session.any_session import AnySession
 from fanin.host.session.control import ENDING, RUNNING, job_state
 from fanin.host.session.failures import Membership
-from fanin.host.session.interface import AnySession
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.leased import LeasedSession
 from fanin.host.session.outputs import without_effect_alone

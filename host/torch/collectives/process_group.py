@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError
-from fanin.host.session.interface import AnySession
+from fanin.host.session.any_session import AnySession
 from fanin.host.session.leased import LeasedSession
 from fanin.host.session.threads import started
 from fanin.host.torch.collectives.arguments import Arguments

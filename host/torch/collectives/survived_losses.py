@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fanin.errors import FaninError, SwitchLostError, WorkerLostError
-from fanin.host.session.interface import AnySession
+from fanin.host.session.any_session import AnySession
 
 
 class SurvivedLosses:

@@ -18,7 +18,7 @@ from fanin.host.torch.handles.work import FaninWork, LocalWork, SwitchWork, at_p
 from fanin.numerics.reduction import PackedReduction
 
 if TYPE_CHECKING:
-    from fanin.host.session.interface import AnySession
+    from fanin.host.session.any_session import AnySession
     from fanin.host.torch.device.arithmetic import Arithmetic
     from fanin.host.torch.device.reducer import DeviceReducer
     from fanin.host.torch.handles.completion import Completion

@@ -44,7 +44,7 @@ from fanin.faults import FaultSchedule
 from fanin.numerics.reduction import Reduction
 
 if TYPE_CHECKING:
-    from fanin.host.session.interface import AnySession
+    from fanin.host.session.any_session import AnySession
     from fanin.options import Options
 
 log = logging.getLogger("fanin")

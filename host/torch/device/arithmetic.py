@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from fanin.host.codecs.words import codec_for
-from fanin.host.codecs.words.lanes import Lanes
+from fanin.host.codecs.words.lane_words import Lanes
 from fanin.host.codecs.words.wide_sums import WideSums
 from fanin.numerics import wide_sums
 from fanin.numerics.fixed_point import CODE_NOT_FINITE

@@ -16,7 +16,7 @@ from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
 from fanin.protocol.wire import CODE_BYTES
 
 if TYPE_CHECKING:
-    from fanin.host.session.interface import AnySession
+    from fanin.host.session.any_session import AnySession
     from fanin.host.torch.device.sight import Sight
     from fanin.host.torch.handles.call import Call
 

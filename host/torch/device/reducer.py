@@ -38,7 +38,7 @@ from fanin.numerics.reduction import LANES, Element, Reduction
 from fanin.protocol.wire import CODE_BYTES
 
 if TYPE_CHECKING:
-    from fanin.host.session.interface import AnySession
+    from fanin.host.session.any_session import AnySession
     from fanin.host.torch.handles.call import Call
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures

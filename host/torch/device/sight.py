@@ -21,7 +21,7 @@ from fanin.host.session.spoilers import Spoiler
 from fanin.host.torch.device.arithmetic import MARKS, UNSPOILED
 
 if TYPE_CHECKING:
-    from fanin.host.session.interface import AnySession
+    from fanin.host.session.any_session import AnySession
 
 HALF_BITS = 15
 

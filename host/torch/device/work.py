@@ -22,7 +22,7 @@ from fanin.host.torch.handles.call import Call, Tensors
 from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, HostPart, QueuedWork, at_present
 
 if TYPE_CHECKING:
-    from fanin.host.session.interface import AnySession
+    from fanin.host.session.any_session import AnySession
     from fanin.host.torch.device.sight import Sight
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures

@@ -39,7 +39,7 @@ from fanin.interruptions import interrupts
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 if TYPE_CHECKING:
-    from fanin.host.session.interface import AnySession
+    from fanin.host.session.any_session import AnySession
 
 log = logging.getLogger("fanin")
 

@@ -34,7 +34,7 @@ from torch.optim.optimizer import (
 from fanin.errors import NonFiniteError, UnsupportedError
 
 if TYPE_CHECKING:
-    from fanin.host.session.interface import AnySession
+    from fanin.host.session.any_session import AnySession
     from fanin.host.session.spoilers import Spoiler
 
 log = logging.getLogger("fanin")

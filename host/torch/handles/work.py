@@ -30,7 +30,7 @@ from fanin.host.torch.handles.registered import Notes
 from fanin.interruptions import interrupts
 
 if TYPE_CHECKING:
-    from fanin.host.session.interface import AnySession
+    from fanin.host.session.any_session import AnySession
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
 

@@ -18,7 +18,7 @@ from torch import nn
 from fanin.errors import CollectiveMismatchError, ConfigurationError
 from fanin.host.codecs import make, make_weights
 from fanin.host.codecs.codec import Place, levels
-from fanin.host.codecs.lanes import Lanes
+from fanin.host.codecs.lanes_codec import Lanes
 from fanin.host.codecs.weight_codec import WeightCodec
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.shard_gather import ShardGather

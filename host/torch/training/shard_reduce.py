@@ -32,7 +32,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.codecs.agreed_blocks import AgreedBlocks
 from fanin.host.codecs.codec import Place
-from fanin.host.codecs.lanes import Lanes
+from fanin.host.codecs.lanes_codec import Lanes
 from fanin.host.codecs.random_coordinates import RandomCoordinates
 from fanin.host.codecs.sketched import Sketched
 from fanin.host.codecs.weight_codec import Loss

@@ -1,4 +1,4 @@
-"""A programmable switch as a data server (switch/server/interface.py): it is given jobs as any other."""
+"""A programmable switch as a data server (switch/server/any_server.py): it is given jobs as any other."""
 
 from __future__ import annotations
 

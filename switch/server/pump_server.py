@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from fanin.protocol.events import BranchNarrowed, SwitchEvent, WorkerJoined
 from fanin.protocol.job import JobSpec, ParentRoute
-from fanin.switch.machine.interface import LeafMachine
+from fanin.switch.machine.any_switch_machine import LeafMachine
 from fanin.switch.machine.member_tally import add_up
 from fanin.switch.server.event_queue import EventQueue
 from fanin.transports.pump import Pump
@@ -47,7 +47,7 @@ class SeesConnections(Protocol):
 
 
 class PumpServer:
-    """A server (interface.py) over `flows`, pairs of a machine and its transport; running when it is made.
+    """A server (any_server.py) over `flows`, pairs of a machine and its transport; running when it is made.
 
     After a crash of a flow's thread, `next_event` raises RuntimeError: a switch that has lost a flow must not linger.
     """

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from fanin.host.machine.interface import AnyWorkerMachine
+from fanin.host.machine.any_worker_machine import AnyWorkerMachine
 from fanin.interruptions import interrupts
 from fanin.numerics.reduction import PackedReduction, Reduction
 from fanin.protocol.events import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from fanin.emulation.bmv2 import BINARY, DEVICE_ID, PACKAGE, command
+from fanin.emulation.bmv2_process import BINARY, DEVICE_ID, PACKAGE, command
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import Listener, SwitchProcess
 from fanin.errors import UnsupportedError
