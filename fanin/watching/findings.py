@@ -23,7 +23,7 @@ LOST_DOWN_SHARE = 0.008
 simulator (tests/simulator/test_planted_faults.py)."""
 TIMES_AS_LOSSY = 3.0
 """A rank's path loses so many times what the next worst one loses; a network that loses everywhere is nobody's."""
-MIN_LOST = 4
+MIN_LOST = 8
 """Fewer lost packets between two snapshots are chance."""
 QUEUED_TIMES = 4.0
 """A queue is clogged, or a shard slow, where turnarounds are so many times as long as the others'. The counters tell
