@@ -91,17 +91,19 @@ class Setting:
             return None
         return str(value) if self.text is None else self.text.written(value)
 
-    def check(self, value: Any) -> None:
-        """ConfigurationError for a value outside the bounds; it names the option, the value and the bounds."""
+    def check(self, value: Any, before: str = "") -> None:
+        """ConfigurationError for a value outside the bounds; it names the option, the value and the bounds, and has
+        `before` in front: whose option it is.
+        """
         if value is None:
             return
         each = value if isinstance(value, tuple) else (value,)
         if self.bounds is not None and not all(one in self.bounds for one in each):
-            raise ConfigurationError(f"{self.name} = {self.written(value)}; must be {self.bounds}")
+            raise ConfigurationError(f"{before}{self.name} = {self.written(value)}; must be {self.bounds}")
         if self.one_of is not None and not set(each) <= set(self.one_of.words):
             which = "some" if isinstance(value, tuple) else "one"
             words = ", ".join(self.one_of.words)
-            raise ConfigurationError(f"{self.name} = {self.written(value)!r}; must be {which} of {words}")
+            raise ConfigurationError(f"{before}{self.name} = {self.written(value)!r}; must be {which} of {words}")
 
 
 def settings_of(kind: Any) -> tuple[Setting, ...]:
@@ -137,10 +139,10 @@ def _settings(kind: Any) -> tuple[Setting, ...]:
     return tuple(found)
 
 
-def check_bounds(record: Any) -> None:
-    """ConfigurationError for the first field of a dataclass that is outside its bounds."""
+def check_bounds(record: Any, before: str = "") -> None:
+    """ConfigurationError for the first field of a dataclass that is outside its bounds, with `before` in front."""
     for setting in settings_of(type(record)):
-        setting.check(getattr(record, setting.field))
+        setting.check(getattr(record, setting.field), before)
 
 
 def checked(kind: Any, field: str, value: Value) -> Value:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Annotated
 
 from fanin.errors import ConfigurationError
 from fanin.protocol.ecn import Marked
+from fanin.settings import Bounds, check_bounds
 
 CUT_SHORT = 1 / 8
 """Share of damaged packets that lose their tail instead of some bits."""
@@ -23,38 +25,38 @@ MAX_FLIPPED_BITS = 3
 """CRC-32 finds every error of up to three bits in packets of any length that fanin sends (Koopman, DSN 2002)."""
 
 
+Chance = Annotated[float, Bounds(0, 1)]
+"""A probability per packet."""
+Seconds = Annotated[float, Bounds(0, 60)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Qualities of a path between a worker and the switch, the same for each direction. Probabilities are in 0..1."""
+    """Qualities of a path between a worker and the switch, the same for each direction."""
 
-    delay_s: float = 50e-6
+    delay_s: Seconds = 50e-6
     bytes_per_s: float = 1.25e9
     """Rate of the link; 10 Gbit/s by default."""
-    queue_bytes: int = 1 << 20
+    queue_bytes: Annotated[int, Bounds(1)] = 1 << 20
     """Most bytes that wait for the rate; further ones are lost."""
     mark_bytes: int = 0
     """A datagram that finds more waiting is marked (fanin/protocol/ecn.py); 0: none is."""
-    loss: float = 0.0
-    duplicate: float = 0.0
+    loss: Chance = 0.0
+    duplicate: Chance = 0.0
     """A second copy follows at once."""
-    reorder: float = 0.0
+    reorder: Chance = 0.0
     """Probability of being held back, by up to `reorder_s`."""
-    reorder_s: float = 500e-6
-    stray: float = 0.0
+    reorder_s: Seconds = 500e-6
+    stray: Chance = 0.0
     """Probability that another copy arrives, up to `stray_s` later."""
-    stray_s: float = 2.0
-    corrupt: float = 0.0
+    stray_s: Seconds = 2.0
+    corrupt: Chance = 0.0
     """Only where jobs have checksums."""
 
     def __post_init__(self) -> None:
-        for name in ("loss", "duplicate", "reorder", "stray", "corrupt"):
-            if not 0.0 <= (value := getattr(self, name)) <= 1.0:
-                raise ConfigurationError(f"link: {name} = {value}; must be in 0..1")
-        for name in ("delay_s", "reorder_s", "stray_s"):
-            if not 0.0 <= (value := getattr(self, name)) <= 60.0:
-                raise ConfigurationError(f"link: {name} = {value}; must be in 0..60 s")
-        if self.bytes_per_s <= 0 or self.queue_bytes <= 0:
-            raise ConfigurationError("link: bytes_per_s and queue_bytes must be positive")
+        check_bounds(self, "link: ")
+        if self.bytes_per_s <= 0:
+            raise ConfigurationError("link: bytes_per_s must be positive")
 
     @property
     def clean(self) -> bool:

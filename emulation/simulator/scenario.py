@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from fanin.emulation.simulator.links import Link
 from fanin.errors import ConfigurationError
@@ -23,12 +23,16 @@ from fanin.protocol import strict
 from fanin.protocol.job import LIVENESS_TIMEOUT_S, MAX_TREE_WORKERS, Agreed, AskedRounds
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.records.dataclass_files import load_toml, read_dataclass
+from fanin.settings import Bounds, check_bounds
 
 SCENARIO_FOLDER = Path(__file__).parent / "scenarios"
 RECOVERY_S = 40.0
 """Virtual seconds from the end of the faults to the end of all work. A worker that crashed last is missed for the
 liveness timeout (5 s), twice if it crashed while its job was starting; a join that nobody renews is kept for
 JOIN_LEASE_S (4 s); then the job forms anew and does all its steps."""
+
+Seconds = Annotated[float, Bounds(0, 3600)]
+"""Virtual seconds."""
 
 FaultKind = Literal[
     "cut",
@@ -72,8 +76,8 @@ class Fault:
     started again after `for_s`; leave: a worker says BYE in the middle, and is started again; restart: the switch dies,
     and is back empty after `for_s`; evict: the controller takes a worker out; quorum, staleness: an operator sets K or
     S to `value`."""
-    at_s: float
-    for_s: float = 0.0
+    at_s: Seconds
+    for_s: Seconds = 0.0
     job: int = 0
     """Position of the job in the scenario."""
     rank: int | None = None
@@ -85,9 +89,9 @@ class Fault:
     link: Link | None = None
 
     def __post_init__(self) -> None:
+        check_bounds(self, f"fault {self.kind}: ")
         check(self.kind in get_args(FaultKind), f"fault: {self.kind!r} is none of {', '.join(get_args(FaultKind))}")
         check(self.direction in get_args(Direction), f"fault: {self.direction!r} is no direction")
-        check(0 <= self.at_s <= 3600 and 0 <= self.for_s <= 3600, f"fault {self.kind}: at_s and for_s are in 0..3600")
         check(self.rank is not None or self.kind not in OF_A_WORKER, f"fault {self.kind}: rank is missing")
         check(self.leaf is None or self.kind in OF_A_LEAF, f"fault {self.kind}: that happens to no leaf")
         check(self.leaf is None or self.rank is None, f"fault {self.kind}: either a rank or a leaf")
@@ -110,12 +114,12 @@ MOVES: tuple[Collective, ...] = ("all_gather", "broadcast")
 class JobPlan(Agreed, AskedRounds):
     """A job and its work: every worker reduces `steps` arrays of `chunks` packets each, one after another."""
 
-    workers: int = 2
-    slots: int = 2
+    workers: Annotated[int, Bounds(1, MAX_TREE_WORKERS)] = 2
+    slots: Annotated[int, Bounds(1, 65_536)] = 2
     """With a largest staleness above 0 each chunk owns a slot, so this must be `chunks`, and elements are int32."""
-    words_per_packet: int = 8
+    words_per_packet: Annotated[int, Bounds(8, 16_000)] = 8
     element: Literal["int32", "float32"] = "int32"
-    chunks: int = 2
+    chunks: Annotated[int, Bounds(1)] = 2
     short: int = 0
     """Words that the last packet of an array has fewer than the others; float32. In an array of one packet, two free
     words are room for a forecast of its scales (host/machine/scale_forecast.py)."""
@@ -126,16 +130,16 @@ class JobPlan(Agreed, AskedRounds):
     """Collective of every step: every worker keeps the whole sum, or a part; or no sum, but parts that each have an
     owner (the turn to broadcast goes round). Synchronous, apart from the first.
     """
-    steady_steps: int = 1
+    steady_steps: Annotated[int, Bounds(1, 100_000)] = 1
     """Steps for which the largest magnitude of a worker's array stays the same; float32. 1: it never does."""
-    steps: int = 6
-    ahead: int = 1
+    steps: Annotated[int, Bounds(1, 100_000)] = 6
+    ahead: Annotated[int, Bounds(1, 64)] = 1
     """Steps that a worker may have under way at once."""
-    think_s: float = 0.0
+    think_s: Seconds = 0.0
     """Mean time that a worker computes between the end of one step and the beginning of another."""
-    slow: tuple[float, ...] = ()
+    slow: Annotated[tuple[float, ...], Bounds(0, 1e6)] = ()
     """By rank, a factor of `think_s`; 1 for ranks that it does not reach."""
-    passes: float = 0.0
+    passes: Annotated[float, Bounds(0, 1)] = 0.0
     """Probability that a worker passes a step of its own accord."""
     policy: str | None = None
     """Policy of a stale worker for late gradients (docs/staleness.md): then host/stale decides the use of each base,
@@ -144,27 +148,20 @@ class JobPlan(Agreed, AskedRounds):
     tree: bool = False
     """Its workers are at the leaves of the scenario, dealt out one after another; synchronous."""
     checksum: bool = True
-    start_s: float = 0.0
+    start_s: Seconds = 0.0
     """When its workers start."""
 
     def __post_init__(self) -> None:
+        check_bounds(self, "job: ")
         most = MAX_TREE_WORKERS if self.tree else MAX_WORKERS
-        check(1 <= self.workers <= most, f"job: workers = {self.workers}; must be in 1..{most}")
-        check(self.quorum is None or 1 <= self.quorum <= self.workers, f"job: quorum = {self.quorum} of {self.workers}")
-        check(0 <= self.staleness <= self.largest_staleness <= 64, "job: staleness must be in 0..max_staleness <= 64")
-        check(1 <= self.steps <= 100_000, f"job: steps = {self.steps}; must be in 1..100000")
-        check(1 <= self.slots <= 65536 and self.chunks >= 1, "job: slots must be in 1..65536, chunks positive")
-        check(1 <= self.ahead <= 64, f"job: ahead = {self.ahead}; must be in 1..64")
-        check(0 <= self.think_s <= 3600 and 0 <= self.start_s <= 3600, "job: think_s and start_s are in 0..3600")
-        check(all(0 <= factor <= 1e6 for factor in self.slow), "job: slow factors are in 0..1e6")
-        check(0 <= self.passes <= 1, f"job: passes = {self.passes} is no probability")
-        check(8 <= self.words_per_packet <= 16_000, f"job: words_per_packet = {self.words_per_packet}")
+        check(self.workers <= most, f"job: workers = {self.workers}; must be in 1..{most}")
+        check(self.quorum is None or self.quorum <= self.workers, f"job: quorum = {self.quorum} of {self.workers}")
+        check(self.staleness <= self.largest_staleness <= 64, "job: staleness must be in 0..max_staleness <= 64")
         check(self.on_worker_loss in ("raise", "continue"), f"job: on_worker_loss = {self.on_worker_loss!r}")
         check(self.element in ("int32", "float32"), f"job: element {self.element!r} is neither int32 nor float32")
         if self.policy is not None:
             policy_class(self.policy)  # raises ConfigurationError where there is none
         check(0 <= self.short < self.words_per_packet, f"job: short = {self.short} of {self.words_per_packet} words")
-        check(1 <= self.steady_steps <= 100_000, f"job: steady_steps = {self.steady_steps}; must be in 1..100000")
         floating = self.element == "float32"
         check(floating or (self.short, self.steady_steps) == (0, 1), "job: short and steady_steps go with float32")
         if self.lanes:
@@ -198,23 +195,20 @@ class Scenario:
     name: str = "unnamed"
     about: str = ""
     jobs: tuple[JobPlan, ...] = (JobPlan(),)
-    leaves: int = 0
+    leaves: Annotated[int, Bounds(0, MAX_WORKERS)] = 0
     """Leaf switches below the one switch there is otherwise; workers of jobs that are trees are at these."""
     link: Link = field(default_factory=Link)
     faults: tuple[Fault, ...] = ()
-    noise_s: float = 0.0
+    noise_s: Seconds = 0.0
     """How long, at least, links have the qualities of `link`; from `quiet_s` on they only delay."""
     memory_bytes: int = 1 << 24
-    liveness_timeout_s: float = LIVENESS_TIMEOUT_S
-    recovery_s: float = RECOVERY_S
+    liveness_timeout_s: Seconds = LIVENESS_TIMEOUT_S
+    recovery_s: Seconds = RECOVERY_S
 
     def __post_init__(self) -> None:
         check(len(self.jobs) >= 1, "scenario: at least one job")
-        check(
-            0 <= self.noise_s <= 3600 and 0 <= self.recovery_s <= 3600, "scenario: noise_s, recovery_s are in 0..3600"
-        )
-        check(0 < self.liveness_timeout_s <= 3600, "scenario: liveness_timeout_s must be positive, 3600 at most")
-        check(0 <= self.leaves <= MAX_WORKERS, f"scenario: leaves = {self.leaves}; must be in 0..{MAX_WORKERS}")
+        check_bounds(self, "scenario: ")
+        check(self.liveness_timeout_s > 0, "scenario: liveness_timeout_s must be positive")
         for job in self.jobs:
             check(not job.tree or self.leaves > 0, "scenario: a tree needs leaves")
             check(not job.tree or job.workers <= MAX_WORKERS * self.leaves, f"scenario: {MAX_WORKERS} workers per leaf")
