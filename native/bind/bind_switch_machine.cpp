@@ -19,7 +19,7 @@ namespace fanin {
 namespace {
 
 // Collects what the machine sends as [(bytes, address), ...]; a multicast shares one bytes object.
-class ListSink final : public SwitchSink {
+class AddressedList final : public SwitchSink {
  public:
   void send(std::span<const std::uint8_t> datagram, std::span<const Address> destinations) override {
     const py::bytes data(reinterpret_cast<const char*>(datagram.data()), datagram.size());
@@ -136,7 +136,7 @@ void bind_switch_machine(py::module_& module) {
       .def(
           "datagrams_to_send",
           [](SwitchMachine& self, double now) {
-            ListSink sink;
+            AddressedList sink;
             self.datagrams_to_send(now, sink);
             return sink.list();
           },

@@ -20,7 +20,7 @@ WireOptions wire_options(double delay_s, double jitter_s, double loss, double du
       .delay_s = delay_s, .jitter_s = jitter_s, .loss = loss, .duplicate = duplicate, .reorder = reorder, .seed = seed};
 }
 
-py::dict to_python(const WireCounters& counters) {
+py::dict as_dict(const WireCounters& counters) {
   py::dict named;
   named["frames"] = counters.frames;
   named["bytes"] = counters.bytes;
@@ -54,7 +54,7 @@ void bind_wires(py::module_& module) {
           "counters",
           [](Bound& self, std::size_t wire) {
             const auto [up, down] = self.get().counters(wire);
-            return py::make_tuple(to_python(up), to_python(down));
+            return py::make_tuple(as_dict(up), as_dict(down));
           },
           py::arg("wire"))
       .def("close", [](Bound& self) {

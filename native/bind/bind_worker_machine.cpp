@@ -15,9 +15,9 @@ namespace fanin {
 
 namespace {
 
-class ListSink final : public WorkerSink {
+class DatagramList final : public WorkerSink {
  public:
-  explicit ListSink(Address destination) : destination_(destination) {}
+  explicit DatagramList(Address destination) : destination_(destination) {}
 
   std::span<std::uint8_t> reserve(std::size_t bytes) override {
     PyObject* const made = PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(bytes));
@@ -75,7 +75,7 @@ class BoundWorkerMachine {
   }
 
   py::list datagrams_to_send(double now) {
-    ListSink sink(switch_);
+    DatagramList sink(switch_);
     machine_.datagrams_to_send(now, sink);
     return sink.datagrams();
   }

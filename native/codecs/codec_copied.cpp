@@ -22,7 +22,7 @@ class CopiedCodec final : public BlockCodec {
     return (span(packet).count + WORD_BYTES - 1) / WORD_BYTES;
   }
 
-  void encode(std::uint64_t, const Contribution& own, const std::uint16_t*, std::uint8_t* words_be) const override {
+  void encode(std::uint64_t, const EncoderInput& own, const std::uint16_t*, std::uint8_t* words_be) const override {
     const std::size_t whole = own.n / WORD_BYTES;
     quantize(whole_words_, own.x, whole, 1, nullptr, 1.0, nullptr, words_be);
     if (own.n % WORD_BYTES == 0) return;
@@ -52,7 +52,7 @@ class CopiedCodec final : public BlockCodec {
     return aligned && stream_words(kept.out, words_be + kept.skip, kept.count / WORD_BYTES);
   }
 
-  void update_residual(const Contribution&, const std::uint16_t*) const override {}
+  void update_residual(const EncoderInput&, const std::uint16_t*) const override {}
 
  private:
   FixedPoint whole_words_;  // of 32 bits, which are only swapped into wire order and back

@@ -64,7 +64,7 @@ class ExactCodec final : public WordCodec {
     return marks_ + ranks_ * exact_words(element_, span(packet).count);
   }
 
-  void encode(std::uint64_t packet, const Contribution& given, const std::uint16_t*,
+  void encode(std::uint64_t packet, const EncoderInput& given, const std::uint16_t*,
               std::uint8_t* words_be) const override {
     const std::size_t words = word_count(packet) - marks_, own = exact_words(element_, given.n);
     if (marks_ != 0) store_be32(words_be, 1u << place_);
@@ -126,7 +126,7 @@ class ExactCodec final : public WordCodec {
     return found;
   }
 
-  void update_residual(const Contribution& own, const std::uint16_t*) const override {
+  void update_residual(const EncoderInput& own, const std::uint16_t*) const override {
     exact_residual(element_, own.x, own.n, own.factor, own.residual);
   }
 

@@ -14,7 +14,7 @@ class IntegersCodec final : public BlockCodec {
 
   std::size_t word_count(std::uint64_t packet) const override { return span(packet).count; }
 
-  void encode(std::uint64_t, const Contribution& own, const std::uint16_t*, std::uint8_t* words_be) const override {
+  void encode(std::uint64_t, const EncoderInput& own, const std::uint16_t*, std::uint8_t* words_be) const override {
     quantize(fixed_, own.x, own.n, 1, nullptr, 1.0, nullptr, words_be);
   }
 
@@ -23,7 +23,7 @@ class IntegersCodec final : public BlockCodec {
     dequantize(fixed_, words_be, count, 1, nullptr, contributors, divisor, kept.skip, kept.count, kept.out);
   }
 
-  void update_residual(const Contribution&, const std::uint16_t*) const override {}
+  void update_residual(const EncoderInput&, const std::uint16_t*) const override {}
 
  private:
   FixedPoint fixed_;

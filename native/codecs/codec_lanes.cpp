@@ -28,11 +28,11 @@ class LanesCodec final : public BlockCodec {
     return elements == packet_elements ? whole_words_ : words_for(fixed_, elements);
   }
 
-  void codes(const Contribution& own, std::uint16_t* codes) const override {
+  void codes(const EncoderInput& own, std::uint16_t* codes) const override {
     scale_codes(fixed_, own.x, own.n, block_elements, own.factor, own.residual, codes);
   }
 
-  void encode(std::uint64_t, const Contribution& own, const std::uint16_t* codes,
+  void encode(std::uint64_t, const EncoderInput& own, const std::uint16_t* codes,
               std::uint8_t* words_be) const override {
     quantize(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual, words_be);
   }
@@ -43,7 +43,7 @@ class LanesCodec final : public BlockCodec {
                divisor != 0 ? divisor : std::max(contributors, 1u), kept.skip, kept.count, kept.out);
   }
 
-  void mark(const Contribution& own, const std::uint16_t* agreed, std::uint8_t* words_be) const override {
+  void mark(const EncoderInput& own, const std::uint16_t* agreed, std::uint8_t* words_be) const override {
     marks_->mark(own, agreed, words_be);
   }
 
@@ -52,7 +52,7 @@ class LanesCodec final : public BlockCodec {
     return marks_->read(span(packet), agreed, words_be, contributors);
   }
 
-  void update_residual(const Contribution& own, const std::uint16_t* codes) const override {
+  void update_residual(const EncoderInput& own, const std::uint16_t* codes) const override {
     fanin::update_residual(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual);
   }
 

@@ -57,7 +57,7 @@ class NarrowIntegersCodec final : public BlockCodec {
 
   std::size_t word_count(std::uint64_t packet) const override { return words_for(fixed_, span(packet).count); }
 
-  void encode(std::uint64_t, const Contribution& own, const std::uint16_t*, std::uint8_t* words_be) const override {
+  void encode(std::uint64_t, const EncoderInput& own, const std::uint16_t*, std::uint8_t* words_be) const override {
     Packed<Integer>::encode(own.x, own.n, fixed_.lanes, fixed_.bound, words_be);
   }
 
@@ -66,7 +66,7 @@ class NarrowIntegersCodec final : public BlockCodec {
     Packed<Integer>::decode(words_be, fixed_.lanes, contributors * static_cast<std::uint32_t>(fixed_.bound), kept);
   }
 
-  void update_residual(const Contribution&, const std::uint16_t*) const override {}
+  void update_residual(const EncoderInput&, const std::uint16_t*) const override {}
 
  private:
   FixedPoint fixed_;

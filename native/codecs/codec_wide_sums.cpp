@@ -45,11 +45,11 @@ class WideSumsCodec final : public BlockCodec {
 
   std::size_t word_count(std::uint64_t packet) const override { return (span(packet).count * up_ + 31) / 32; }
 
-  void codes(const Contribution& own, std::uint16_t* codes) const override {
+  void codes(const EncoderInput& own, std::uint16_t* codes) const override {
     scale_codes(fixed_, own.x, own.n, block_elements, own.factor, own.residual, codes);
   }
 
-  void encode(std::uint64_t, const Contribution& own, const std::uint16_t* codes,
+  void encode(std::uint64_t, const EncoderInput& own, const std::uint16_t* codes,
               std::uint8_t* words_be) const override {
     if (up_ != 2) return quantize(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual, words_be);
     for (std::size_t first = 0; first < own.n; first += block_elements, ++codes) {
@@ -71,7 +71,7 @@ class WideSumsCodec final : public BlockCodec {
                         divisor != 0 ? divisor : std::max(contributors, 1u), kept.skip, kept.count, kept.out);
   }
 
-  void mark(const Contribution& own, const std::uint16_t* agreed, std::uint8_t* words_be) const override {
+  void mark(const EncoderInput& own, const std::uint16_t* agreed, std::uint8_t* words_be) const override {
     marks_->mark(own, agreed, words_be);
   }
 
@@ -80,14 +80,14 @@ class WideSumsCodec final : public BlockCodec {
     return marks_->read(span(packet), agreed, words_be, contributors);
   }
 
-  void update_residual(const Contribution& own, const std::uint16_t* codes) const override {
+  void update_residual(const EncoderInput& own, const std::uint16_t* codes) const override {
     fanin::update_residual(fixed_, own.x, own.n, block_elements, codes, own.factor, own.residual);
   }
 
  private:
   // `n` elements of one block, through lanes of 8 bits: 16 of 2 bits fill a word, and what pads the last one holds q =
   // 0.
-  void encode_two_bits(const Contribution& own, std::size_t first, std::size_t n, std::uint16_t code,
+  void encode_two_bits(const EncoderInput& own, std::size_t first, std::size_t n, std::uint16_t code,
                        std::uint8_t* out) const {
     std::uint8_t bytes[PIECE_ELEMENTS];
     const std::size_t whole = (n + 15) / 16 * 16;

@@ -41,7 +41,7 @@ std::size_t Marks::words(std::size_t elements, std::uint32_t lane_bits) const {
   return lane_bits == 0 ? words_for(codec_, elements) : (elements * lane_bits + WORD_BITS - 1) / WORD_BITS;
 }
 
-void Marks::mark(const Contribution& own, const std::uint16_t* agreed, std::uint8_t* words_be) const {
+void Marks::mark(const EncoderInput& own, const std::uint16_t* agreed, std::uint8_t* words_be) const {
   for_each_spoiled(agreed, own.n, block_elements_, [&](std::size_t begin, std::size_t end) {
     std::vector<std::uint16_t> codes(end - begin);
     scale_codes(codec_, own.x + begin * element_bytes(codec_.element), end - begin, 1, own.factor,

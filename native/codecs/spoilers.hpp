@@ -18,7 +18,7 @@ class Marks {
         std::uint8_t lanes = 0);
 
   // Marks in a packet's words, in wire order, the blocks that this worker has spoiled, by the agreed codes.
-  void mark(const Contribution& own, const std::uint16_t* agreed, std::uint8_t* words_be) const;
+  void mark(const EncoderInput& own, const std::uint16_t* agreed, std::uint8_t* words_be) const;
   // Reads the marks in the words of a packet's result; `at` are its elements.
   std::vector<Spoiler> read(const PacketSpan& at, const std::uint16_t* agreed, const std::uint8_t* words_be,
                             std::uint32_t contributors) const;

@@ -20,7 +20,7 @@ bool takes_words_of_32_bits(Element element) {
 
 }  // namespace
 
-void WordCodec::codes(const Contribution&, std::uint16_t*) const {}
+void WordCodec::codes(const EncoderInput&, std::uint16_t*) const {}
 
 const std::uint8_t* WordCodec::collect(std::uint64_t, const std::uint8_t* words_be) { return words_be; }
 

@@ -15,7 +15,7 @@
 namespace fanin {
 
 // The input of encoding a packet: x * factor + residual, `n` elements. `residual` may be null.
-struct Contribution {
+struct EncoderInput {
   const std::uint8_t* x;
   std::size_t n;
   double factor;
@@ -58,8 +58,8 @@ class WordCodec {
   virtual std::size_t word_count(std::uint64_t packet) const = 0;
   std::size_t result_word_count(std::uint64_t packet) const { return words_of_result(lanes, word_count(packet)); }
   // One code for each block; of a scaled codec only.
-  virtual void codes(const Contribution& own, std::uint16_t* codes) const;
-  virtual void encode(std::uint64_t packet, const Contribution& own, const std::uint16_t* codes,
+  virtual void codes(const EncoderInput& own, std::uint16_t* codes) const;
+  virtual void encode(std::uint64_t packet, const EncoderInput& own, const std::uint16_t* codes,
                       std::uint8_t* words_be) const = 0;
   // What `decode` takes, when a packet's sum has come; null while it needs more packets.
   virtual const std::uint8_t* collect(std::uint64_t packet, const std::uint8_t* words_be);
@@ -72,13 +72,13 @@ class WordCodec {
   virtual void decode_narrowed(const std::uint8_t* words_be, std::size_t count, const std::uint16_t* codes,
                                std::uint32_t contributors, double divisor, std::uint32_t shift, const Kept& kept);
   // Marks in a packet's encoded words the blocks that this worker has spoiled (spoilers.hpp), by the agreed codes.
-  virtual void mark(const Contribution&, const std::uint16_t*, std::uint8_t*) const {}
+  virtual void mark(const EncoderInput&, const std::uint16_t*, std::uint8_t*) const {}
   // Workers that have spoiled elements of a packet, by what `collect` has returned.
   virtual std::vector<Spoiler> spoilers(std::uint64_t, const std::uint8_t*, const std::uint16_t*, std::uint32_t) const {
     return {};
   }
   // residual = x * factor + residual - what encoding made of it; called before decode, which may overwrite x.
-  virtual void update_residual(const Contribution& own, const std::uint16_t* codes) const = 0;
+  virtual void update_residual(const EncoderInput& own, const std::uint16_t* codes) const = 0;
 };
 
 // A codec whose packets have consecutive elements, in blocks of whole words.

@@ -44,6 +44,8 @@ namespace fanin {
 
 using CarrierCounters = std::vector<std::pair<std::string, std::uint64_t>>;
 
+constexpr Address THE_SWITCH = 0;  // what a worker's machine calls it, by every carrier
+
 // Adds counters of the same names in the same order, or takes them over where there are none yet.
 inline void add_counters(CarrierCounters& total, const CarrierCounters& more) {
   if (total.empty()) {

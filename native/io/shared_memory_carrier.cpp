@@ -17,7 +17,6 @@ namespace fanin {
 
 namespace {
 
-constexpr Address THE_SWITCH = 0;         // what a worker's machine calls it
 constexpr int DATAGRAMS_PER_WAKE = 256;   // at a worker, before timers are looked at
 constexpr int DATAGRAMS_PER_WORKER = 64;  // at the switch, before the next worker's ring has its turn
 constexpr std::size_t DATAGRAMS_PER_BATCH = 64;

@@ -194,25 +194,25 @@ bool wait_for_room(const UdpSocket& socket) {
   return poll(&waiting, 1, SEND_WAIT_MS) > 0;
 }
 
-enum class Verdict { again, skip, without_trains };
+enum class Reaction { again, skip, without_trains };
 
-// Reaction to a message that the kernel did not take.
-Verdict judge(int error, bool train, UdpSocket& socket, UdpCounters& counters, int& patience) {
-  if (error == EINTR) return Verdict::again;
+// For a message that the kernel did not take.
+Reaction judge(int error, bool train, UdpSocket& socket, UdpCounters& counters, int& patience) {
+  if (error == EINTR) return Reaction::again;
   if (error == ECONNREFUSED) {  // told about an earlier datagram; this one was not tried yet
     ++counters.refused;
     counters.last_error = error;
-    return patience-- > 0 ? Verdict::again : Verdict::skip;
+    return patience-- > 0 ? Reaction::again : Reaction::skip;
   }
   if (error == EAGAIN || error == ENOBUFS) {
     ++counters.send_waits;
-    return patience-- > 0 && wait_for_room(socket) ? Verdict::again : Verdict::skip;
+    return patience-- > 0 && wait_for_room(socket) ? Reaction::again : Reaction::skip;
   }
   if (train && (error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP)) {
-    return Verdict::without_trains;
+    return Reaction::without_trains;
   }
   counters.last_error = error;
-  return Verdict::skip;
+  return Reaction::skip;
 }
 
 }  // namespace
@@ -244,9 +244,9 @@ void send_datagrams(UdpSocket& socket, std::span<iovec> datagrams, UdpCounters& 
       continue;
     }
     const std::size_t stuck = out.headers[0].msg_hdr.msg_iovlen;
-    const Verdict verdict = judge(errno, stuck > 1, socket, counters, patience);
-    if (verdict == Verdict::without_trains) socket.give_up_trains();
-    if (verdict == Verdict::skip) {
+    const Reaction reaction = judge(errno, stuck > 1, socket, counters, patience);
+    if (reaction == Reaction::without_trains) socket.give_up_trains();
+    if (reaction == Reaction::skip) {
       counters.send_dropped += stuck;
       first += stuck;
       patience = PATIENCE;

@@ -17,7 +17,6 @@ namespace fanin {
 namespace {
 
 constexpr int BATCHES_PER_WAKE = 64;  // at a worker, before timers are looked at
-constexpr Address THE_SWITCH = 0;     // what a worker's machine calls it
 
 // --- a worker's end ---
 

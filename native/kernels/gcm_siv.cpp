@@ -41,8 +41,8 @@ using Body = GcmSivBody<OneBlock>;
 
 template <int CONSTANT>
 __m128i next_round_key(__m128i key) {
-  __m128i mixed = key;
-  for (int word = 0; word < 3; ++word) mixed = _mm_xor_si128(mixed, _mm_slli_si128(key, 4 * (word + 1)));
+  __m128i mixed = _mm_xor_si128(key, _mm_slli_si128(key, 4));
+  mixed = _mm_xor_si128(mixed, _mm_xor_si128(_mm_slli_si128(key, 8), _mm_slli_si128(key, 12)));
   return _mm_xor_si128(mixed, _mm_shuffle_epi32(_mm_aeskeygenassist_si128(key, CONSTANT), 0xFF));
 }
 

@@ -90,7 +90,7 @@ class Operation {
 
   // The number of a chunk of this flow among those of all.
   std::uint64_t packet(std::uint64_t chunk) const { return flow_ + chunk * flow_count_; }
-  Contribution own(const PacketSpan& at) const {
+  EncoderInput own(const PacketSpan& at) const {
     return {asked_.source + at.start * element_bytes(asked_.element), at.count, asked_.factor,
             asked_.residual == nullptr ? nullptr : asked_.residual + at.start};
   }
