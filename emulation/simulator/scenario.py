@@ -32,7 +32,7 @@ liveness timeout (5 s), twice if it crashed while its job was starting; a join t
 JOIN_LEASE_S (4 s); then the job forms anew and does all its steps."""
 
 Seconds = Annotated[float, Bounds(0, 3600)]
-"""Virtual seconds."""
+"""A time, or a span, in virtual seconds, of an hour at most."""
 
 FaultKind = Literal[
     "cut",
