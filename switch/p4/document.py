@@ -17,11 +17,21 @@ MAX_DIGITS = MAX_FIELD_BITS // 4 + 3
 class Node:
     """One value of the document and where it stands. Look-ups raise ProgramError."""
 
-    __slots__ = ("path", "value")
+    __slots__ = ("_place", "value")
 
-    def __init__(self, value: object, path: str) -> None:
+    def __init__(self, value: object, place: str | tuple[Node, str | int]) -> None:
+        """`place`: a path, or the object or array that has this value, and where in it: a program has fifty thousand
+        values, and nobody asks for the path of one that is right."""
         self.value = value
-        self.path = path
+        self._place = place
+
+    @property
+    def path(self) -> str:
+        """The keys and indices that lead here from the root, such as `tables[2].key[0]`."""
+        if isinstance(self._place, str):
+            return self._place
+        parent, key = self._place
+        return (f"{parent.path}.{key}" if isinstance(key, str) else f"{parent.path}[{key}]").removeprefix(".")
 
     @classmethod
     def read(cls, text: str | bytes) -> Node:
@@ -44,12 +54,11 @@ class Node:
 
     def __getitem__(self, key: str | int) -> Node:
         """A member of an object or an element of an array, which must be there."""
-        path = f"{self.path}.{key}" if isinstance(key, str) else f"{self.path}[{key}]"
         value = self.value
         if isinstance(key, str) and isinstance(value, dict) and key in value:
-            return Node(value[key], path.removeprefix("."))
+            return Node(value[key], (self, key))
         if isinstance(key, int) and isinstance(value, list) and key < len(value):
-            return Node(value[key], path)
+            return Node(value[key], (self, key))
         raise self.fail(f"{key!r} is missing")
 
     def get(self, key: str) -> Node | None:
@@ -62,7 +71,7 @@ class Node:
         """The elements of an array."""
         if not isinstance(self.value, list):
             raise self.fail("an array is expected")
-        return (Node(value, f"{self.path}[{at}]") for at, value in enumerate(self.value))
+        return (Node(value, (self, at)) for at, value in enumerate(self.value))
 
     def __len__(self) -> int:
         if not isinstance(self.value, list):

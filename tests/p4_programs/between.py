@@ -8,8 +8,7 @@ from typing import Any
 
 from fanin.protocol.wire import Flag, Kind, Packet
 from fanin.switch.p4 import V1Switch
-from fanin.switch.p4.program_file import read_program
-from tests.p4_programs.subjects import BUILD, Emulated
+from tests.p4_programs.subjects import Emulated
 
 
 class Recirculating(V1Switch):
@@ -32,11 +31,10 @@ class Recirculating(V1Switch):
 class Between(Emulated):
     """fanin's emulator, with that switch."""
 
+    switch: Recirculating
+
     def __init__(self, configuration: str) -> None:
-        super().__init__(configuration, native=False)
-        self.switch: Recirculating = Recirculating.from_json(
-            read_program(BUILD / f"{configuration}.json.gz"), native=False
-        )  # type: ignore[assignment]
+        super().__init__(configuration, native=False, machine=Recirculating)
 
 
 @dataclass

@@ -64,8 +64,8 @@ class Emulated:
 
     most_words_added = 256
 
-    def __init__(self, configuration: str, native: bool | None = None) -> None:
-        self.switch = V1Switch.from_json(read_program(BUILD / f"{configuration}.json.gz"), native=native)
+    def __init__(self, configuration: str, native: bool | None = None, machine: type[V1Switch] = V1Switch) -> None:
+        self.switch = machine.from_json(read_program(BUILD / f"{configuration}.json.gz"), native=native)
         text = (BUILD / f"{configuration}.p4info.txtpb").read_text(encoding="utf-8")
         self._info = text_format.Parse(text, p4info_pb2.P4Info())
 

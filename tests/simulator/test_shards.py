@@ -123,7 +123,7 @@ def test_a_job_that_began_only_in_the_smaller_part_of_a_network_does_not_go_on()
 HUNTED_FROM = {"passes nothing on": 57, "takes zeros for results": 187}
 """Seeds of hunts for defects that few plans show: a few before one that does, since a plan takes a second."""
 SLOW = {"passes nothing on"}
-"""Defects by which ranks wait forever, which takes the simulator 15 s to say."""
+"""Defects by which ranks wait forever, which takes the simulator some seconds to say."""
 
 
 @pytest.mark.parametrize(
