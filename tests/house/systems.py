@@ -111,10 +111,13 @@ IN_NETWORK = (
         "sums of quantization indices, Hadamard rotation, error feedback",
         "works",
         "Buckets are rotated, clipped and summed in lanes of 4 to 16 bits, with error feedback in the rotated domain; "
-        "wide sums (4 bits up, 8 or 4 down) need no head room at any number of workers. THC's table of errors on "
-        "normal values is computed beside ours, and 8-bit lanes reach float32's accuracy ([codecs.md](codecs.md)).",
+        "wide sums (4 bits up, 8 or 4 down) need no head room at any number of workers. The tables that THC's "
+        "authors released have the errors on normal values that its construction gives here, within 2.6 %; and 8-bit "
+        "lanes reach float32's accuracy ([codecs.md](codecs.md)).",
         (
             "tests/house/test_bench.py::test_thc_tables_have_the_errors_that_the_page_on_codecs_has",
+            "tests/house/test_bench.py::"
+            "test_no_table_of_ours_has_a_larger_error_than_the_one_that_thcs_authors_released",
             "tests/codecs/test_each_codec.py::test_rotated_lanes_are_within_the_figures_that_the_page_has",
             f"{CODECS}[check_codecs_train_as_well_as_float32_does]",
             "fanin bench codecs --train --task text --rates none --codecs lanes:8/8,rotated:4/8",
