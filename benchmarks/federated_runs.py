@@ -35,7 +35,7 @@ class Run:
     """In virtual time, or by processes through a switch."""
     rounds: int
     learning_rate: float
-    """Of a client's steps."""
+    """Rate of a client's steps."""
     turn_ms: float
 
     @property
@@ -57,7 +57,7 @@ class Outcome:
     bytes: tuple[int, ...]
     """Payload of all clients, both ways, up to then."""
     accuracies: tuple[float, ...]
-    """Of the shared weights after each round, on the test set."""
+    """Accuracies of the shared weights after each round, on the test set."""
     handed_in: int
     dropped: int
 
