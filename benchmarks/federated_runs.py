@@ -96,8 +96,14 @@ def carry_out(runs: Sequence[Run], kept: Trainings, output: Output) -> None:
 
 def _outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
     (one,) = said
-    series = {name: tuple(one[name]) for name in ("seconds", "bytes", "accuracies")}
-    return Outcome(run=run, **series, handed_in=one["handed_in"], dropped=one["dropped"])
+    return Outcome(
+        run=run,
+        seconds=tuple(one["seconds"]),
+        bytes=tuple(one["bytes"]),
+        accuracies=tuple(one["accuracies"]),
+        handed_in=one["handed_in"],
+        dropped=one["dropped"],
+    )
 
 
 def each_run(asked: Asked, carry: Callable[[int, Run], None]) -> None:

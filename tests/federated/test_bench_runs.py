@@ -80,7 +80,10 @@ def test_one_rate_has_no_best_one(tmp_path: Path) -> None:
 
 def test_other_rates_rounds_and_places_are_other_runs(tmp_path: Path) -> None:
     kept = Trainings(all_in(tmp_path / "runs.json", PLAN).runs)
-    for other in ({"rounds": 7}, {"learning_rates": (0.2,)}, {"clients": 16, "simulated": 0}, {"turn_ms": 50.0}):
+    others: tuple[dict[str, object], ...] = (
+        {"rounds": 7}, {"learning_rates": (0.2,)}, {"clients": 16, "simulated": 0}, {"turn_ms": 50.0},
+    )  # fmt: skip
+    for other in others:
         plan = dataclasses.replace(PLAN, **other)  # type: ignore[arg-type]
         assert kept.missing(plan.all_runs) == plan.all_runs
 
