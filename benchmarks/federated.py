@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
 from typing import Annotated, Any
 
 from fanin.benchmarks.codecs_train_rows import half_interval
-from fanin.benchmarks.harness import Output, Report, by, reports, reports_of_job, table
+from fanin.benchmarks.federated_runs import Outcome, Run, Trainings, carry_out
+from fanin.benchmarks.harness import Output, table
 from fanin.emulation.figures import FigureTable
-from fanin.emulation.processes import LocalJob
-from fanin.settings import Bounds, OneOf, Words, check_bounds, words_of
+from fanin.errors import ConfigurationError
+from fanin.settings import Bounds, Decimals, OneOf, Words, check_bounds
 
-WORKER, SIMULATOR = "fanin.benchmarks.federated_worker", "fanin.benchmarks.federated_simulator"
 PARTITIONS = ("even", "dirichlet", "two-classes")
 POLICIES = ("fedavg", "fedbuff", "fedsa", "adaptive", "fedlesscan", "layerwise")
 BASELINE = "fedavg"
@@ -51,25 +53,45 @@ class Plan:
     """Runs of each policy on each split, with a seed each."""
     rounds: Annotated[int, Bounds(5, 10_000)] = 40
     """Rounds of a policy that waits for all clients; the others have twice as many."""
+    learning_rates: Annotated[Decimals, Bounds(1e-4, 10)] = (0.3,)
+    """Rates of the clients' steps, separated by commas; with several, a last part of the table has each policy with its
+    best one.
+    """
     turn_ms: Annotated[float, Bounds(1, 60_000)] = 100.0
     """Usual duration of the fastest client's turn; of the others by 1, 1, 1.5, 2, 3, 5, 5, 10."""
     target: Annotated[float, Bounds(0, 1)] = 0.85
     """Test accuracy whose time is compared."""
+    runs: Path | None = None
+    """File that keeps every run; those that it has are not done again."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        for name in ("policies", "partitions", "learning_rates"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                given = ",".join(map(str, values))
+                raise ConfigurationError(f"{name} = {given!r}; expected one at least, and none twice")
 
+    @property
+    def places(self) -> list[tuple[str, int, bool]]:
+        """Places of clients: in words, how many there are, and whether they are simulated."""
+        asked = ((self.clients, "processes", False), (self.simulated, "simulated", True))
+        return [(f"{clients} {kind}", clients, simulated) for clients, kind, simulated in asked if clients]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Command line of a client process, and of the simulator."""
+    def run(self, clients: int, simulated: bool, partition: str, policy: str, rate: float, seed: int) -> Run:
+        """The run of one policy with one seed."""
+        rounds = rounds_of(policy, self.rounds)
+        return Run(policy, partition, seed, clients, simulated, rounds, rate, self.turn_ms)
 
-    clients: int
-    policies: Words
-    partitions: Words
-    seeds: int
-    rounds: int
-    turn_ms: float
+    @property
+    def all_runs(self) -> list[Run]:
+        """All of them, seed by seed."""
+        cases = list(product(range(self.seeds), self.learning_rates, self.partitions, self.policies))
+        return [
+            self.run(clients, simulated, partition, policy, rate, seed)
+            for _, clients, simulated in self.places
+            for seed, rate, partition, policy in cases
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +102,9 @@ class Row:
     """`8 processes`, or `64 simulated`."""
     partition: str
     policy: str
+    learning_rate: float
+    best_rate: bool
+    """Whether this is the policy with the best of several rates, beside FedAvg with its own best one."""
     seeds: int
     reached: int
     """Seeds with which the target was reached."""
@@ -116,52 +141,62 @@ def first_at_least(values: Sequence[float], target: float) -> int | None:
 
 def bench(plan: Plan, output: Output) -> list[Row]:
     """Run, check, print a table; write the rows. UnbalancedError where an account does not balance."""
-    rows: list[Row] = []
-    for found, where in _runs(plan, output):
-        rows += rows_of(plan, where, list(found))
+    kept = Trainings(plan.runs)
+    carry_out(plan.all_runs, kept, output)
+    rows = [row for place in plan.places for row in _rows(plan, kept, *place)]
     output.show(rows, table_of(plan, rows))
     return rows
 
 
-def _runs(plan: Plan, output: Output) -> Iterator[tuple[Iterator[Report], str]]:
-    for clients, kind in ((plan.clients, "processes"), (plan.simulated, "simulated")):
-        if not clients:
-            continue
-        asked = Asked(
-            clients=clients, policies=plan.policies, partitions=plan.partitions, seeds=plan.seeds, rounds=plan.rounds,
-            turn_ms=plan.turn_ms,
-        )  # fmt: skip
-        where = f"{clients} {kind}"
-        if kind == "processes":
-            yield reports(output, where, clients, WORKER, asked), where
-        else:
-            yield reports_of_job(output, where, LocalJob(SIMULATOR, words_of(asked), 1, {})), where
+Reached = dict[int, tuple[float, float] | None]
+"""Seconds and bytes to the target, by seed; None: never."""
 
 
-def rows_of(plan: Plan, where: str, found: Sequence[Report]) -> list[Row]:
-    """Rows from the reports of runs: of rank 0, or of the simulator."""
-    runs = by((each for each in found if "accuracies" in each), "partition", "policy")
-    rows = []
-    for partition in plan.partitions:
-        of_baseline = _by_seed(runs[partition, BASELINE], plan) if (partition, BASELINE) in runs else {}
-        rows += [_row(plan, where, partition, policy, runs[partition, policy], of_baseline) for policy in plan.policies]
-    return rows
+def _rows(plan: Plan, kept: Trainings, where: str, clients: int, simulated: bool) -> Iterator[Row]:
+    """Rows by rate and split; then, if there are several rates, those of each policy with its best one."""
+
+    def outcomes(partition: str, policy: str, rate: float) -> list[Outcome]:
+        return [kept[plan.run(clients, simulated, partition, policy, rate, seed)] for seed in range(plan.seeds)]
+
+    best: dict[str, dict[str, list[Outcome]]] = {}
+    for rate, partition in product(plan.learning_rates, plan.partitions):
+        found = {policy: outcomes(partition, policy, rate) for policy in plan.policies}
+        yield from _rows_of_split(plan, where, found, best_rate=False)
+        for policy, own in found.items():
+            so_far = best.setdefault(partition, {}).get(policy)
+            if so_far is None or _rank(own, plan) < _rank(so_far, plan):
+                best[partition][policy] = own
+    if len(plan.learning_rates) > 1:
+        for found in best.values():
+            yield from _rows_of_split(plan, where, found, best_rate=True)
 
 
-def _by_seed(runs: Sequence[Report], plan: Plan) -> dict[int, tuple[float, float] | None]:
-    """Seconds and bytes to the target, by seed."""
-    reached: dict[int, tuple[float, float] | None] = {}
-    for run in runs:
-        at = first_at_least(run["accuracies"], plan.target)
-        reached[run["seed"]] = None if at is None else (run["seconds"][at], run["bytes"][at])
+def _rank(runs: Sequence[Outcome], plan: Plan) -> tuple[float, ...]:
+    """Order of rates, the best one first: by how many seeds get there, then by their mean time, then by accuracy."""
+    seconds = [each[0] for each in _by_seed(runs, plan).values() if each is not None]
+    return (-len(seconds), statistics.mean(seconds) if seconds else 0.0, -_accuracy(runs))
+
+
+def _rows_of_split(plan: Plan, where: str, found: Mapping[str, Sequence[Outcome]], *, best_rate: bool) -> Iterator[Row]:
+    of_baseline = _by_seed(found[BASELINE], plan) if BASELINE in found else {}
+    for runs in found.values():
+        yield _row(plan, where, runs, of_baseline, best_rate=best_rate)
+
+
+def _by_seed(runs: Sequence[Outcome], plan: Plan) -> Reached:
+    reached: Reached = {}
+    for each in runs:
+        at = first_at_least(each.accuracies, plan.target)
+        reached[each.run.seed] = None if at is None else (each.seconds[at], each.bytes[at])
     return reached
 
 
-def _row(
-    plan: Plan, where: str, partition: str, policy: str, runs: Sequence[Report],
-    of_baseline: dict[int, tuple[float, float] | None],
-) -> Row:  # fmt: skip
-    reached = _by_seed(runs, plan)
+def _accuracy(runs: Sequence[Outcome]) -> float:
+    return statistics.mean(statistics.mean(each.accuracies[-SMOOTHED:]) for each in runs)
+
+
+def _row(plan: Plan, where: str, runs: Sequence[Outcome], of_baseline: Reached, *, best_rate: bool) -> Row:
+    reached, run = _by_seed(runs, plan), runs[0].run
     known = [each for each in reached.values() if each is not None]
     pairs = [(of_baseline.get(seed), each) for seed, each in reached.items()]
     both = [(theirs, ours) for theirs, ours in pairs if theirs is not None and ours is not None]
@@ -172,8 +207,10 @@ def _row(
     bytes_ratio = statistics.mean(ratios) if ratios else None
     return Row(
         where=where,
-        partition=partition,
-        policy=policy,
+        partition=run.partition,
+        policy=run.policy,
+        learning_rate=run.learning_rate,
+        best_rate=best_rate,
         seeds=len(reached),
         reached=len(known),
         to_target_s=statistics.mean(each[0] for each in known) if len(known) == len(reached) else None,
@@ -181,10 +218,10 @@ def _row(
         speed_up_range=half_interval(speed_ups),
         bytes_ratio=bytes_ratio,
         bytes_ratio_range=half_interval(ratios),
-        accuracy=statistics.mean(statistics.mean(run["accuracies"][-SMOOTHED:]) for run in runs),
-        handed_in=sum(run["handed_in"] for run in runs),
-        dropped=sum(run["dropped"] for run in runs),
-        met=_met(policy, speed_up, bytes_ratio),
+        accuracy=_accuracy(runs),
+        handed_in=sum(each.handed_in for each in runs),
+        dropped=sum(each.dropped for each in runs),
+        met=_met(run.policy, speed_up, bytes_ratio),
     )
 
 
@@ -212,6 +249,7 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
         rows,
         [
             ("policy", "policy"),
+            ("rate", "learning_rate:g"),
             ("seconds", lambda row: "never" if row.to_target_s is None else f"{row.to_target_s:.2f}"),
             ("times FedAvg", lambda row: plus_minus(row.speed_up, row.speed_up_range)),
             ("bytes", lambda row: plus_minus(row.bytes_ratio, row.bytes_ratio_range)),
@@ -221,7 +259,10 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
             ("dropped", lambda row: f"{row.dropped / max(row.handed_in, 1):.1%}"),
         ],
         left=("policy",),
-        section=lambda row: f"{row.where}, {row.partition}",
+        section=lambda row: (
+            f"{row.where}, {row.partition}, "
+            + ("each with its best rate" if row.best_rate else f"rate {row.learning_rate:g}")
+        ),
         caption=f"seconds and bytes to the target, +- half of the 95 % interval over {plan.seeds} seeds; bytes: as a "
         "part of FedAvg's; claim: what the policy's paper argues for (docs/federated.md); accuracy: at the end; "
         "dropped: deltas that are in no round, which is the end's work but for a deadline's; "

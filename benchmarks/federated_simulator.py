@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fanin.benchmarks.federated import Asked, rounds_of
+from fanin.benchmarks.federated_runs import Asked, Run, each_run
 from fanin.benchmarks.federated_simulation import Floats, Simulation, World
-from fanin.benchmarks.federated_task import LEARNING_RATE, Learner, each_run, turn_s
+from fanin.benchmarks.federated_task import Learner, turn_s
 from fanin.benchmarks.ranks import asked_of, report
 from fanin.host.federated.policies import make_policy
 
@@ -41,7 +41,8 @@ class Trained:
         """One client's turn from these weights: weights after it, and the mean loss."""
         weights = weights.astype(np.float32)
         parts = self.parts(weights)
-        losses = [self._step(parts, *batch, LEARNING_RATE * rate) for batch in self.learner.batches(client, number)]
+        rate *= self.learner.learning_rate
+        losses = [self._step(parts, *batch, rate) for batch in self.learner.batches(client, number)]
         return weights.astype(np.float64), sum(losses) / len(losses)
 
     def deep(self, names: frozenset[str]) -> npt.NDArray[np.bool_]:
@@ -71,17 +72,17 @@ class Trained:
         return loss
 
 
-def run(asked: Asked, partition: str, seed: int, name: str) -> None:
+def simulate(number: int, run: Run) -> None:
     """Simulate one training, and report it."""
-    learner = Learner(partition, asked.clients, seed)
-    trained, policy, samples = Trained(learner), make_policy(name), learner.samples
-    draws = [random.Random(1000 * seed + client) for client in range(asked.clients)]
+    learner = Learner(run.partition, run.clients, run.seed, run.learning_rate)
+    trained, policy, samples = Trained(learner), make_policy(run.policy), learner.samples
+    draws = [random.Random(1000 * run.seed + client) for client in range(run.clients)]
     simulated = Simulation(
         policy,
-        rounds_of(name, asked.rounds),
+        run.rounds,
         World(
             samples=samples,
-            turn_s=lambda client, number: turn_s(asked.turn_ms / 1e3, client, samples, draws[client]),
+            turn_s=lambda client, number: turn_s(run.turn_ms / 1e3, client, samples, draws[client]),
             exchange_s=EXCHANGE_S,
         ),
         trained.start,
@@ -90,9 +91,7 @@ def run(asked: Asked, partition: str, seed: int, name: str) -> None:
     ).run()
     report(
         {
-            "partition": partition,
-            "policy": name,
-            "seed": seed,
+            "run": number,
             "seconds": simulated.times_s,
             "bytes": [
                 ELEMENT_BYTES * (sent + received)
@@ -112,7 +111,7 @@ def main() -> None:
     """Simulate what the command line asks for."""
     asked = asked_of(Asked, __doc__)
     torch.set_num_threads(1)
-    each_run(asked, run)
+    each_run(asked, simulate)
 
 
 if __name__ == "__main__":

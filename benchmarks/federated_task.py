@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fanin.benchmarks.federated import PARTITIONS, SPEEDS, Asked
-from fanin.benchmarks.ranks import progress
+from fanin.benchmarks.federated import PARTITIONS, SPEEDS
 from fanin.examples import digits
 
 CLASSES = 10
@@ -23,7 +21,6 @@ LEAST_SAMPLES = 2
 BATCH = 16
 LEAST_STEPS = 10
 """Steps that a turn has at least: an epoch of a small client is repeated until it has taken so many."""
-LEARNING_RATE = 0.3
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -81,12 +78,12 @@ def turn_s(fastest_s: float, client: int, samples: Sequence[int], draw: random.R
 class Learner:
     """The network of one process, which trains as any client, and measures the shared weights."""
 
-    def __init__(self, split: str, clients: int, seed: int) -> None:
+    def __init__(self, split: str, clients: int, seed: int, learning_rate: float) -> None:
         training, test = digits.load()
         self._inputs, self._labels = training.tensors
         self._test_inputs, self._test_labels = test.tensors
         self.parts = partition(self._labels.tolist(), split, clients, seed)
-        self._seed = seed
+        self._seed, self.learning_rate = seed, learning_rate
         torch.manual_seed(100 + seed)
         self.network = network()
 
@@ -106,7 +103,7 @@ class Learner:
 
     def turn(self, client: int, number: int, rate: float = 1.0) -> float:
         """Train the network on a client's batches; the mean loss."""
-        optimizer = torch.optim.SGD(self.network.parameters(), LEARNING_RATE * rate)
+        optimizer = torch.optim.SGD(self.network.parameters(), self.learning_rate * rate)
         losses = []
         for inputs, labels in self.batches(client, number):
             optimizer.zero_grad()
@@ -123,11 +120,3 @@ class Learner:
                 parameter.copy_(given)
             right = self.network(self._test_inputs).argmax(-1) == self._test_labels
         return float(right.float().mean())
-
-
-def each_run(asked: Asked, run: Callable[[Asked, str, int, str], None]) -> None:
-    """Call `run(asked, partition, seed, policy)` for every run that is asked for, and say how far it is."""
-    runs = list(product(range(asked.seeds), asked.partitions, asked.policies))
-    for number, (seed, partition, policy) in enumerate(runs, start=1):
-        run(asked, partition, seed, policy)
-        progress(f"run {number} of {len(runs)}: {policy}, {partition}, seed {seed}")

@@ -12,8 +12,8 @@ import time
 import torch
 import torch.distributed as dist
 
-from fanin.benchmarks.federated import Asked, rounds_of
-from fanin.benchmarks.federated_task import Learner, each_run, turn_s
+from fanin.benchmarks.federated_runs import Asked, Run, each_run
+from fanin.benchmarks.federated_task import Learner, turn_s
 from fanin.benchmarks.ranks import asked_of, group_of_ranks, report
 from fanin.host.federated.policies import make_policy
 from fanin.host.stale.account import Account
@@ -52,12 +52,12 @@ def bytes_by_round(
     return totals
 
 
-def run(asked: Asked, partition: str, seed: int, name: str) -> None:
+def take_part(number: int, run: Run) -> None:
     """One training; every client takes part, and rank 0 reports it."""
     client = dist.get_rank()
-    learner = Learner(partition, asked.clients, seed)
-    rounds, policy = rounds_of(name, asked.rounds), make_policy(name)
-    draw, watch = random.Random(1000 * seed + client), Watch(rounds)
+    learner = Learner(run.partition, run.clients, run.seed, run.learning_rate)
+    rounds, policy = run.rounds, make_policy(run.policy)
+    draw, watch = random.Random(1000 * run.seed + client), Watch(rounds)
     federated = Federated(
         learner.network,
         samples=learner.samples[client],
@@ -67,13 +67,13 @@ def run(asked: Asked, partition: str, seed: int, name: str) -> None:
     )
     dist.barrier()
     watch.started_s, watch.federated = time.perf_counter(), federated
-    number = 0
+    turn = 0
     while federated.begin():
-        ends_s = time.perf_counter() + turn_s(asked.turn_ms / 1e3, client, learner.samples, draw)
-        loss = learner.turn(client, number, federated.rate)
+        ends_s = time.perf_counter() + turn_s(run.turn_ms / 1e3, client, learner.samples, draw)
+        loss = learner.turn(client, turn, federated.rate)
         time.sleep(max(ends_s - time.perf_counter(), 0.0))
         federated.hand_in(loss)
-        number += 1
+        turn += 1
     accounts = federated.flush()
     if client == 0:
         deep = policy.deep([name for name, _ in learner.network.named_parameters()])
@@ -83,11 +83,9 @@ def run(asked: Asked, partition: str, seed: int, name: str) -> None:
         ordered = _in_model_order(learner, deep)
         report(
             {
-                "partition": partition,
-                "policy": name,
-                "seed": seed,
+                "run": number,
                 "seconds": watch.seconds,
-                "bytes": bytes_by_round(accounts, sizes, rounds, policy.deep_every, asked.clients),
+                "bytes": bytes_by_round(accounts, sizes, rounds, policy.deep_every, run.clients),
                 "accuracies": [learner.accuracy([each[at] for at in ordered]) for each in watch.weights],
                 "handed_in": sum(each.handed_in for each in accounts[0]),
                 "dropped": sum(sum(each.dropped.values()) for each in accounts[0]),
@@ -107,7 +105,7 @@ def main() -> None:
     """Take part in what the command line asks for."""
     asked = asked_of(Asked, __doc__)
     with group_of_ranks("fanin"):
-        each_run(asked, run)
+        each_run(asked, take_part)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ stochastically to one of 2^b values out of g + 1 equally spaced ones from -T to 
 error; the switch adds their places, 0..g. Between two neighbours a < b of the table the squared error of x is
 (b - x)(x - a).
 
-Source: THC (Li et al., NSDI 2024), whose tables are made like this; the figures are computed here.
+Source: THC (Li et al., NSDI 2024), whose tables are made like this; the errors are computed here. Those of the tables
+that its authors released with their code were computed once (RELEASED): the tables are theirs.
 """
 
 from __future__ import annotations
@@ -50,6 +51,16 @@ class Thc:
             table.append(row[table[-1]])
         return table[::-1]
 
+    @property
+    def uniform(self) -> Thc:
+        """Uniform THC with as many bits: all 2^b places, without a table."""
+        return Thc(self.bits, (1 << self.bits) - 1, self.share)
+
+    @property
+    def released(self) -> float | None:
+        """The error of the table that THC's authors released for this choice; None: there is none."""
+        return RELEASED.get((self.bits, self.granularity, round(1 / self.share)))
+
     def nmse(self) -> float:
         """Mean squared error of one element of variance 1."""
         at = [self.clip * (2 * place / self.granularity - 1) for place in self.table()]
@@ -58,8 +69,16 @@ class Thc:
         return sum(_between(a, b) for a, b in itertools.pairwise(at)) + beyond
 
 
+RELEASED = {
+    (4, 30, 16): 0.02680, (4, 30, 32): 0.02034, (4, 30, 128): 0.02064, (4, 30, 512): 0.02379,
+    (3, 16, 32): 0.06274, (2, 34, 512): 0.5740,
+}  # fmt: skip
+"""Errors of released tables, by (b, g, 1 / p): of the files *_recv_table.txt of github.com/SophiaLi06/BytePS_THC,
+byteps/torch/tables. None of (3, 15) and of (2, 9) is among them."""
 PAPER = (*(Thc(4, 30, 1 / p) for p in (16, 32, 128, 512)), Thc(3, 15, 1 / 32), Thc(2, 9, 1 / 32))
 """The settings that the figures to reach are given for."""
+COMPARED = (*PAPER, Thc(3, 16, 1 / 32), Thc(2, 34, 1 / 512))
+"""These, and those that have a released table with as many bits."""
 
 
 def _between(a: float, b: float) -> float:

@@ -191,6 +191,14 @@ def read_numbers(name: str, text: str) -> tuple[int, ...]:
         raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None
 
 
+def read_decimals(name: str, text: str) -> tuple[float, ...]:
+    """Read numbers separated by commas: `0.1,0.3`."""
+    try:
+        return tuple(float(number) for number in read_words(name, text))
+    except ValueError:
+        raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None
+
+
 def read_lanes(name: str, text: str) -> tuple[int | str, ...]:
     """Read lane widths: `32,8,4/8` are two packed ones, and bits up / bits down."""
     widths: list[int | str] = []
@@ -211,5 +219,6 @@ def read_percentages(name: str, text: str) -> tuple[float, ...]:
 
 Words = Annotated[tuple[str, ...], Text(read_words, commas)]
 Numbers = Annotated[tuple[int, ...], Text(read_numbers, commas)]
+Decimals = Annotated[tuple[float, ...], Text(read_decimals, commas)]
 Lanes = Annotated[tuple[int | str, ...], Text(read_lanes, commas)]
 Percentages = Annotated[tuple[float, ...], Text(read_percentages, commas)]

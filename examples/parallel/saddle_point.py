@@ -11,8 +11,10 @@ lower the noise: d / K steps in turn take each coordinate once, in an order that
 present point at their end, where the mean of F is summed whole, and not with probability K / d in every step.
 `--check` compares the first steps with one process, the rate per step with gamma mu / 4, and the words to reach the
 accuracy with those of extragradient without compression at 1 / L, the step that takes it fewest (and at 0.7 / L). The
-control, extragradient with every rank's own largest coordinates and no error feedback, stalls. The paper's constants
-were not at hand: the step gamma is twice K / d / L, and a tenth more diverges.
+control, extragradient with every rank's own largest coordinates and no error feedback, stalls. The step gamma is
+2 K / d / L, and a tenth more diverges. It also takes the paper's method with the theorem's constants, which are quoted
+from memory: gamma = sqrt(p / q) / (2 L) = K / d / (2 L), where Q lengthens squares by q = d / K and w moves with
+probability p = K / d. Then the squared error is at most 2 (1 - gamma mu / 2)^k times the first one.
 """
 
 from __future__ import annotations
@@ -35,15 +37,18 @@ CONDITION = 100.0
 """L / mu, the condition number."""
 KEPT = SIZE // 10
 """K, the coordinates that travel."""
-PULL = 0.05
+TURNS = SIZE // KEPT
+"""Steps that take each coordinate once."""
+PULL, PULL_OF_THEOREM = 0.05, KEPT / SIZE
 """Share of w in the point that a step starts from."""
-STEP = 2.0
+STEP, STEP_OF_THEOREM = 2.0, 0.5
 """Gamma in units of K / d / L."""
 PLAIN_STEPS = 1.0, 0.7
 """Steps of extragradient in units of 1 / L: the longest, which takes the fewest words, and a usual one."""
 ACCURACY, QUICK_ACCURACY = 1e-6, 0.3
 """Distance from the solution, as a part of the distance at the start."""
 MOST_STEPS, COMPARED, CONTROL_STEPS = 40_000, 10, 1500
+STEPS_OF_THEOREM, SEEDS_OF_THEOREM = 400, 5
 LEAST_GAIN, STALLED, TOLERANCE = 1.5, 1e-2, 1e-6
 
 Add = Callable[[Tensor], Tensor]
@@ -91,25 +96,30 @@ class Problem:
         return float((point - self.solution).norm() / self.solution.norm())
 
 
-def masha(problem: Problem, own: Sequence[int], add: Add, accuracy: float, most: int) -> Run:
-    """MASHA with random coordinates, by the ranks `own` of all that `add` adds up."""
-    rate = STEP * KEPT / SIZE
-    drawn = torch.Generator().manual_seed(43)
+def masha(
+    problem: Problem, own: Sequence[int], add: Add, accuracy: float, most: int, theorem: bool = False, seed: int = 43
+) -> Run:
+    """MASHA with random coordinates, by the ranks `own` of all that `add` adds up. `theorem`: the paper's draws."""
+    step, pull = (STEP_OF_THEOREM, PULL_OF_THEOREM) if theorem else (STEP, PULL)
+    rate = step * KEPT / SIZE
+    drawn = torch.Generator().manual_seed(seed)
     here = anchor = torch.zeros(SIZE, dtype=torch.float64)
     own_anchor = problem.share(own, anchor)
     known, words = add(own_anchor.clone()), SIZE
     steps, order = 0, torch.arange(SIZE)
     while steps < most:
-        if (turn := steps % (SIZE // KEPT)) == 0:
+        turn = 0 if theorem else steps % TURNS
+        if turn == 0:
             order = torch.randperm(SIZE, generator=drawn)
         steps += 1
-        base = (1 - PULL) * here + PULL * anchor - rate * known
+        base = (1 - pull) * here + pull * anchor - rate * known
         chosen = order[turn * KEPT : (turn + 1) * KEPT]
         kept = (problem.share(own, base) - own_anchor)[chosen] * (SIZE / KEPT)
-        here = base.index_add(0, chosen, add(kept), alpha=-rate)
+        before, here = here, base.index_add(0, chosen, add(kept), alpha=-rate)
         words += KEPT
-        if steps % (SIZE // KEPT) == 0:
-            anchor, own_anchor = here, problem.share(own, here)
+        if bool(torch.rand((), generator=drawn) < KEPT / SIZE) if theorem else turn == TURNS - 1:
+            anchor = before if theorem else here
+            own_anchor = problem.share(own, anchor)
             known, words = add(own_anchor.clone()), words + SIZE
         if problem.error(here) <= accuracy:
             break
@@ -153,22 +163,30 @@ def play(asked: Asked) -> Figures:
         for own, add in (([rank], add_over_ranks), (range(ranks), lambda tensor: tensor))
     )
     ours = masha(problem, [rank], add_over_ranks, accuracy, MOST_STEPS)
+    by_theorem = [
+        masha(problem, [rank], add_over_ranks, 0.0, STEPS_OF_THEOREM, True, seed)
+        for seed in range(1 if asked.quick else SEEDS_OF_THEOREM)
+    ]
     plain, usual = (extragradient(problem, [rank], add_over_ranks, accuracy, MOST_STEPS, step) for step in PLAIN_STEPS)
     most = 50 if asked.quick else CONTROL_STEPS
     control = extragradient(problem, [rank], add_over_ranks, accuracy, most, PLAIN_STEPS[1], KEPT)
     difference, gain = apart(few.point, alone.point), plain.words / ours.words
     rate = -math.log(ours.error) / ours.steps
-    bound = STEP * KEPT / SIZE * problem.convexity / 4
+    bound, bound_of_theorem = (step * KEPT / SIZE * problem.convexity / 4 for step in (STEP, STEP_OF_THEOREM))
+    rates = [-math.log(each.error) / each.steps for each in by_theorem]
     if asked.check:
         expect(difference <= TOLERANCE, f"{difference:.2g} from one process after {COMPARED} steps")
         expect(ours.error <= accuracy, f"the error is {ours.error:.2g} after {ours.steps} steps")
         expect(asked.quick or rate >= bound, f"the error falls by {rate:.2g} per step; {bound:.2g} is right")
+        expect(min(rates) >= bound_of_theorem, f"{min(rates):.2g} per step; the theorem has {bound_of_theorem:.2g}")
         expect(asked.quick or gain >= LEAST_GAIN, f"{gain:.1f} times fewer words; at least {LEAST_GAIN} is right")
         expect(asked.quick or control.error > STALLED, f"largest coordinates reached {control.error:.2g}, too")
     return {
         "difference": difference, "accuracy": accuracy, "words": ours.words, "words_uncompressed": plain.words,
         "words_uncompressed_at_usual_step": usual.words,
         "steps": ours.steps, "steps_uncompressed": plain.steps, "rate_per_step": rate, "bound": bound,
+        "least_rate_at_theorems_step": min(rates), "mean_rate_at_theorems_step": sum(rates) / len(rates),
+        "theorems_rate": bound_of_theorem,
         "error_of_control": control.error,
     }  # fmt: skip
 

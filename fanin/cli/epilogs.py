@@ -83,7 +83,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "federated": (
         "fanin bench federated",
-        "fanin bench federated --clients 0 --partitions dirichlet --seeds 3",
+        "fanin bench federated --clients 0 --partitions dirichlet --learning-rates 0.1,0.3 --runs runs.json",
         "fanin bench federated --simulated 0 --policies fedavg,fedsa --json rows.json",
     ),
     "meetings": (

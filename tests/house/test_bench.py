@@ -25,7 +25,7 @@ from fanin.benchmarks.cost import Plan as CostPlan
 from fanin.benchmarks.cost import link_bits
 from fanin.benchmarks.process_times import Spent, spent
 from fanin.benchmarks.rivals import Rival
-from fanin.benchmarks.thc import PAPER, Thc
+from fanin.benchmarks.thc import COMPARED, PAPER, Thc
 from fanin.benchmarks.watching import STEPS, SUMS
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.errors import ConfigurationError
@@ -107,6 +107,15 @@ def test_thc_tables_have_the_errors_that_the_page_on_codecs_has(choice: Thc, nms
     table = choice.table()
     assert len(table) == 2**choice.bits
     assert (table[0], table[-1]) == (0, choice.granularity)
+
+
+@pytest.mark.parametrize("choice", [each for each in COMPARED if each.released], ids=str)
+def test_no_table_of_ours_has_a_larger_error_than_the_one_that_thcs_authors_released(choice: Thc) -> None:
+    released = choice.released
+    assert released is not None
+    assert choice.nmse() <= released * (1 + 1e-3)  # four digits of which are written down
+    assert choice.nmse() == pytest.approx(released, rel=0.03), "the construction is another one"
+    assert choice.nmse() <= choice.uniform.nmse() * (1 + 1e-12)
 
 
 def test_codecs_are_separated_by_commas_that_no_rule_has() -> None:
