@@ -75,7 +75,7 @@ LIVENESS_TIMEOUT_S = 1.0
 POLL_S = 0.05
 LIMIT_S = 30.0
 MAX_EVENTS = 200_000
-"""Eight times what the longest of some hundred drawn plans needs: ranks that ask for ever are found out within seconds."""
+"""Eight times what the longest of some hundred drawn plans needs: ranks that ask for ever are found out in seconds."""
 AHEAD = 3
 """Steps that a rank may have under way."""
 JOB = "spread"
