@@ -9,7 +9,6 @@ Every contribution adds 1 to a word of its own, so a sum says exactly who is in 
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections import deque
 from collections.abc import Iterator
@@ -95,7 +94,7 @@ class State:
 
     def key(self) -> object:
         slot = self.slot
-        sums = tuple(_facts(entry) for entry in slot.sums)
+        sums = tuple(_number(entry) for entry in slot.sums)
         membership = (slot.membership.live, slot.membership.quorum, slot.membership.staleness)
         registers = (slot.open, slot.count, slot.floor, slot.bare, slot.signature, tuple(slot.arrived), sums)
         return (
@@ -104,12 +103,31 @@ class State:
             self.hosts,
             self.network,
             self.accepted,
-            tuple(_facts(result) for result in self.results),
+            tuple(_number(result) for result in self.results),
         )
 
 
-def _facts(entry: Round) -> object:
-    return entry.words.tobytes(), entry.contributors, entry.bitmap, entry.lanes, _amounts(entry).tobytes()
+KNOWN_ROUNDS = 100_000
+_known: dict[int, tuple[Round, int, npt.NDArray[np.int64]]] = {}
+"""By the identity of a round, which never changes and stands in thousands of states: it, its number and its amounts."""
+_numbers: dict[object, int] = {}
+"""Numbers of rounds by what is in them."""
+
+
+def _look(entry: Round) -> tuple[Round, int, npt.NDArray[np.int64]]:
+    found = _known.get(id(entry))
+    if found is None:
+        if len(_known) >= KNOWN_ROUNDS:
+            _known.clear()
+        amounts = _amounts(entry)
+        facts = entry.words.tobytes(), entry.contributors, entry.bitmap, entry.lanes, amounts.tobytes()
+        found = _known[id(entry)] = entry, _numbers.setdefault(facts, len(_numbers)), amounts
+    return found
+
+
+def _number(entry: Round) -> int:
+    """The same number for rounds that have the same in them."""
+    return _look(entry)[1]
 
 
 def _amounts(entry: Round) -> npt.NDArray[np.int64]:
@@ -158,7 +176,9 @@ def explore(config: Config) -> tuple[int, int]:
 
 def _copy(slot: Slot) -> Slot:
     """A slot with registers of its own. The registers' values are immutable, and the membership is shared."""
-    other = copy.copy(slot)
+    other = Slot.__new__(Slot)
+    for name in Slot.__slots__:
+        setattr(other, name, getattr(slot, name))
     other.arrived, other.sums = list(slot.arrived), list(slot.sums)
     return other
 
@@ -191,7 +211,7 @@ def _receives(config: Config, state: State) -> Iterator[tuple[State, int]]:
         outcome = slot.contribute(*_arguments(config, sent), _header(config, sent))
         if outcome.verdict is not Verdict.DUPLICATE or outcome.answer is None or outcome.closed is not None:
             raise ViolationError(f"history lost: {config}, {sent} got {outcome.verdict}")
-        if _facts(outcome.answer.result) != _facts(state.results[sent.base]):
+        if _number(outcome.answer.result) != _number(state.results[sent.base]):
             raise ViolationError(f"history lost: {config}, {sent} was told another result {sent.base}")
         if not outcome.answer.bitmap >> sent.worker & 1:
             raise ViolationError(f"an answer to {sent} does not acknowledge it: {config}")
@@ -273,7 +293,7 @@ def _check_conservation(config: Config, state: State) -> None:
     contributors = 0
     for entry in (*state.results, opened):
         if entry.contributors:
-            total += _amounts(entry)
+            total += _look(entry)[2]
             contributors += entry.contributors
     expected = np.zeros_like(total)
     for sent in state.accepted:
