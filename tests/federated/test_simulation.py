@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import json
 import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from rich.console import Console
 
 from fanin.benchmarks import federated
+from fanin.benchmarks.federated_runs import Outcome, Trainings
 from fanin.benchmarks.federated_simulation import Run, Simulation, World
 from fanin.benchmarks.federated_task import partition
+from fanin.benchmarks.harness import Output
 from fanin.host.federated.policies import POLICIES, make_policy
 
 SPEEDS = federated.SPEEDS
@@ -79,20 +86,35 @@ def test_a_split_gives_every_sample_to_one_client_before_any_shuffling(name: str
     ]
 
 
-def test_the_benchmark_knows_every_policy_and_says_who_reached_the_claim() -> None:
+def test_the_benchmark_knows_every_policy_and_says_who_reached_the_claim(tmp_path: Path) -> None:
     assert tuple(POLICIES) == federated.POLICIES
-    plan = federated.Plan(policies=("fedavg", "fedsa"), partitions=("even",), seeds=2, target=0.9)
+    accuracies = (0.5, 0.9, 0.9, 0.95)
 
-    def run(policy: str, seed: int, step_s: float) -> dict[str, object]:
-        return {
-            "partition": "even", "policy": policy, "seed": seed, "seconds": [step_s * n for n in range(1, 5)],
-            "bytes": [10, 20, 30, 40], "accuracies": [0.5, 0.9, 0.9, 0.95], "handed_in": 20, "dropped": 1,
-        }  # fmt: skip
+    def rows(of_fast: tuple[float, ...]) -> list[dict[str, Any]]:
+        runs, file = tmp_path / f"runs{of_fast[-1]}.json", tmp_path / "rows.json"
+        plan = federated.Plan(
+            policies=("fedavg", "fedsa"), partitions=("even",), seeds=2, simulated=0, target=0.9, runs=runs
+        )
+        kept = Trainings(runs)
+        for run in plan.all_runs:
+            fast = run.policy == "fedsa"
+            step_s = 1 / (1 + run.seed) if fast else 2.0
+            kept.add(
+                Outcome(
+                    run=run,
+                    seconds=tuple(step_s * n for n in range(1, 5)),
+                    bytes=(10, 20, 30, 40),
+                    accuracies=of_fast if fast and run.seed == 0 else accuracies,
+                    handed_in=20,
+                    dropped=1,
+                )
+            )
+        federated.bench(plan, Output(json=file, console=Console(file=io.StringIO())))
+        found: list[dict[str, Any]] = json.loads(file.read_text())
+        return found
 
-    found = [run("fedavg", 0, 2.0), run("fedavg", 1, 2.0), run("fedsa", 0, 1.0), run("fedsa", 1, 0.5)]
-    baseline, fast = federated.rows_of(plan, "8 processes", found)
-    assert (baseline.to_target_s, baseline.speed_up, baseline.met) == (8.0, 1.0, None)
-    assert (fast.to_target_s, fast.speed_up, fast.met, fast.reached) == (3.0, 3.0, True, 2)
-    found[2]["accuracies"] = [0.1] * 4
-    never = federated.rows_of(plan, "8 processes", found)[1]
-    assert (never.to_target_s, never.speed_up, never.met, never.reached) == (None, None, False, 1)
+    baseline, fast = rows(accuracies)
+    assert (baseline["to_target_s"], baseline["speed_up"], baseline["met"]) == (8.0, 1.0, None)
+    assert (fast["to_target_s"], fast["speed_up"], fast["met"], fast["reached"]) == (3.0, 3.0, True, 2)
+    never = rows((0.1,) * 4)[1]
+    assert (never["to_target_s"], never["speed_up"], never["met"], never["reached"]) == (None, None, False, 1)
