@@ -73,10 +73,11 @@ class Plan:
                 raise ConfigurationError(f"{name} = {given!r}; expected one at least, and none twice")
 
     @property
-    def places(self) -> list[tuple[str, int, bool]]:
-        """Places of clients: in words, how many there are, and whether they are simulated."""
-        asked = ((self.clients, "processes", False), (self.simulated, "simulated", True))
-        return [(f"{clients} {kind}", clients, simulated) for clients, kind, simulated in asked if clients]
+    def places(self) -> list[tuple[int, bool]]:
+        """Places of clients: how many there are, and whether they are simulated."""
+        return [
+            (clients, simulated) for clients, simulated in ((self.clients, False), (self.simulated, True)) if clients
+        ]
 
     def run(self, clients: int, simulated: bool, partition: str, policy: str, rate: float, seed: int) -> Run:
         """The run of one policy with one seed."""
@@ -89,7 +90,7 @@ class Plan:
         cases = list(product(range(self.seeds), self.learning_rates, self.partitions, self.policies))
         return [
             self.run(clients, simulated, partition, policy, rate, seed)
-            for _, clients, simulated in self.places
+            for clients, simulated in self.places
             for seed, rate, partition, policy in cases
         ]
 
@@ -152,7 +153,7 @@ Reached = dict[int, tuple[float, float] | None]
 """Seconds and bytes to the target, by seed; None: never."""
 
 
-def _rows(plan: Plan, kept: Trainings, where: str, clients: int, simulated: bool) -> Iterator[Row]:
+def _rows(plan: Plan, kept: Trainings, clients: int, simulated: bool) -> Iterator[Row]:
     """Rows by rate and split; then, if there are several rates, those of each policy with its best one."""
 
     def outcomes(partition: str, policy: str, rate: float) -> list[Outcome]:
@@ -161,14 +162,14 @@ def _rows(plan: Plan, kept: Trainings, where: str, clients: int, simulated: bool
     best: dict[str, dict[str, list[Outcome]]] = {}
     for rate, partition in product(plan.learning_rates, plan.partitions):
         found = {policy: outcomes(partition, policy, rate) for policy in plan.policies}
-        yield from _rows_of_split(plan, where, found, best_rate=False)
+        yield from _rows_of_split(plan, found, best_rate=False)
         for policy, own in found.items():
             so_far = best.setdefault(partition, {}).get(policy)
             if so_far is None or _rank(own, plan) < _rank(so_far, plan):
                 best[partition][policy] = own
     if len(plan.learning_rates) > 1:
         for found in best.values():
-            yield from _rows_of_split(plan, where, found, best_rate=True)
+            yield from _rows_of_split(plan, found, best_rate=True)
 
 
 def _rank(runs: Sequence[Outcome], plan: Plan) -> tuple[float, ...]:
@@ -177,10 +178,10 @@ def _rank(runs: Sequence[Outcome], plan: Plan) -> tuple[float, ...]:
     return (-len(seconds), statistics.mean(seconds) if seconds else 0.0, -_accuracy(runs))
 
 
-def _rows_of_split(plan: Plan, where: str, found: Mapping[str, Sequence[Outcome]], *, best_rate: bool) -> Iterator[Row]:
+def _rows_of_split(plan: Plan, found: Mapping[str, Sequence[Outcome]], *, best_rate: bool) -> Iterator[Row]:
     of_baseline = _by_seed(found[BASELINE], plan) if BASELINE in found else {}
     for runs in found.values():
-        yield _row(plan, where, runs, of_baseline, best_rate=best_rate)
+        yield _row(plan, runs, of_baseline, best_rate=best_rate)
 
 
 def _by_seed(runs: Sequence[Outcome], plan: Plan) -> Reached:
@@ -195,7 +196,7 @@ def _accuracy(runs: Sequence[Outcome]) -> float:
     return statistics.mean(statistics.mean(each.accuracies[-SMOOTHED:]) for each in runs)
 
 
-def _row(plan: Plan, where: str, runs: Sequence[Outcome], of_baseline: Reached, *, best_rate: bool) -> Row:
+def _row(plan: Plan, runs: Sequence[Outcome], of_baseline: Reached, *, best_rate: bool) -> Row:
     reached, run = _by_seed(runs, plan), runs[0].run
     known = [each for each in reached.values() if each is not None]
     pairs = [(of_baseline.get(seed), each) for seed, each in reached.items()]
@@ -206,7 +207,7 @@ def _row(plan: Plan, where: str, runs: Sequence[Outcome], of_baseline: Reached, 
     speed_up = statistics.mean(speed_ups) if speed_ups else None
     bytes_ratio = statistics.mean(ratios) if ratios else None
     return Row(
-        where=where,
+        where=run.where,
         partition=run.partition,
         policy=run.policy,
         learning_rate=run.learning_rate,

@@ -39,6 +39,11 @@ class Run:
     turn_ms: float
 
     @property
+    def where(self) -> str:
+        """Place of the clients, in words."""
+        return f"{self.clients} {'simulated' if self.simulated else 'processes'}"
+
+    @property
     def words(self) -> str:
         """The run in words, for people."""
         return f"{self.policy}, {self.partition}, rate {self.learning_rate:g}, seed {self.seed}"
@@ -79,17 +84,16 @@ class Asked:
 
 def carry_out(runs: Sequence[Run], kept: Trainings, output: Output) -> None:
     """Do what `kept` has not. UnbalancedError where an account does not balance."""
-    places: dict[tuple[bool, int], list[Run]] = defaultdict(list)
+    places: dict[str, list[Run]] = defaultdict(list)
     for run in kept.missing(runs):
-        places[run.simulated, run.clients].append(run)
-    for (simulated, clients), here in places.items():
-        words = f"{clients} {'simulated' if simulated else 'processes'}"
+        places[run.where].append(run)
+    for where, here in places.items():
         for first in range(0, len(here), MOST_IN_A_JOB):
             asked = Asked(runs=tuple(here[first : first + MOST_IN_A_JOB]))
-            if simulated:
-                found = reports_of_job(output, words, LocalJob(SIMULATOR, words_of(asked), 1, {}))
+            if here[0].simulated:
+                found = reports_of_job(output, where, LocalJob(SIMULATOR, words_of(asked), 1, {}))
             else:
-                found = reports(output, words, clients, WORKER, asked)
+                found = reports(output, where, here[0].clients, WORKER, asked)
             for _ in kept.collect(found, asked.runs, 1, _outcome_of, "run"):  # rank 0 alone reports
                 pass
 

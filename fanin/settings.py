@@ -185,16 +185,17 @@ def read_words(name: str, text: str) -> tuple[str, ...]:
 
 def read_numbers(name: str, text: str) -> tuple[int, ...]:
     """Read whole numbers separated by commas: `1500,9000`."""
-    try:
-        return tuple(int(number) for number in read_words(name, text))
-    except ValueError:
-        raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None
+    return _read_each(int, name, text)
 
 
 def read_decimals(name: str, text: str) -> tuple[float, ...]:
     """Read numbers separated by commas: `0.1,0.3`."""
+    return _read_each(float, name, text)
+
+
+def _read_each(read: Callable[[str], Value], name: str, text: str) -> tuple[Value, ...]:
     try:
-        return tuple(float(number) for number in read_words(name, text))
+        return tuple(map(read, read_words(name, text)))
     except ValueError:
         raise ConfigurationError(f"{name} = {text!r}; expected numbers separated by commas") from None
 
