@@ -21,13 +21,14 @@ from fanin.emulation.network.timelines import steps_in
 from fanin.errors import UnsupportedError
 from fanin.records.record import RunRecord
 from tests.house.repository import ROOT
-from tests.support.forks import fork_switches
+from tests.support.forks import fork_switches, fork_workers
 from tests.support.thorough import thorough
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
 LIMIT_S = 60.0
 TRAINING = str(Path(__file__).with_name("training_program.py"))
+LARGE_SUMS = str(Path(__file__).with_name("large_sums.py"))
 PROGRAM = str(ROOT / "tests/support/summing_rank.py")
 
 
@@ -51,9 +52,10 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def forked_switches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Switches are forks, but for those of tests that start the command itself."""
+def forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switches are forks, but for those of tests that start the command itself, and so are workers that are plain."""
     fork_switches(monkeypatch)
+    fork_workers(monkeypatch)
 
 
 def run(scenario: Scenario, *command: str, tmp_path: Path) -> RunRecord:
@@ -75,17 +77,6 @@ def reductions(steps: int) -> tuple[str, ...]:
 
 
 _RUN = f"import runpy, sys; sys.argv[0] = {PROGRAM!r}; runpy.run_path({PROGRAM!r}, run_name='__main__')"
-
-
-LARGE_SUMS = """
-import sys, torch, torch.distributed as dist
-dist.init_process_group("fanin")
-for _ in range(int(sys.argv[1])):
-    tensor = torch.full((1_000_000,), 1.0 + dist.get_rank())
-    dist.all_reduce(tensor)
-    assert (tensor == 10).all()
-dist.destroy_process_group()
-"""
 
 
 def test_workers_sum_over_their_links_and_all_of_it_is_recorded(tmp_path: Path) -> None:
@@ -180,7 +171,7 @@ def test_one_of_two_ranks_on_a_host_can_be_killed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_racks_uplink_carries_a_tensor_once_each_way(tmp_path: Path) -> None:
     scenario = Scenario(workers=4, switch_at="hosts", racks=2, rate="100mbit")
-    record = run(scenario, *plain("-c", LARGE_SUMS, "5"), tmp_path=tmp_path)
+    record = run(scenario, *plain(LARGE_SUMS, "5"), tmp_path=tmp_path)
     assert record.outcome == "finished", record
     carried = {link.name: link.samples[-1] for link in record.links}
     for rack in ("rack 0", "rack 1"):

@@ -27,7 +27,7 @@ from typing import IO, Any, NoReturn
 import pytest
 
 from fanin.modules import WITHOUT_FOLDER
-from tests.support.rank_server import Rank, RankServer, become, import_before_forking, leave, serve
+from tests.support.rank_server import ROOT, Rank, RankServer, become, import_before_forking, leave, serve
 
 OWN = "tests.support.forks"
 PRELOADED = (
@@ -144,6 +144,21 @@ def fork_switches(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for module in ("emulate", "switch_process"):
         monkeypatch.setattr(f"fanin.emulation.network.{module}.subprocess", _with(start))
+
+
+def fork_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers of emulated clusters that run a file of the tests without torchrun be forks, in their namespaces, of
+    the server that has imported torch."""
+
+    def start(command: Sequence[str], *, env: Mapping[str, str], stderr: IO[bytes], **rest: Any) -> Any:
+        if command[4:6] != ["env", sys.executable] or not Path(command[6]).is_relative_to(ROOT / "tests"):
+            return subprocess.Popen(command, env=env, stderr=stderr, **rest)
+        assert command[:3] == ["ip", "netns", "exec"]
+        assert rest["start_new_session"]
+        module = ".".join(Path(command[6]).relative_to(ROOT).with_suffix("").parts)
+        return Forked([module, *command[7:]], environment=env, errors=stderr, namespace=command[3], session=True)
+
+    monkeypatch.setattr("fanin.emulation.network.launch.subprocess", _with(start))
 
 
 def _with(start: Callable[..., Any]) -> SimpleNamespace:
