@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from fanin import cli
 from fanin.benchmarks.codecs_train_hooks import PowerSgd, is_hook, read
 from fanin.benchmarks.codecs_train_rows import Plan, half_interval, rows_of, to_target
 from fanin.benchmarks.codecs_train_runs import Outcome, Point, Run, Trainings, evaluated, outcome_of
 from fanin.benchmarks.codecs_train_tables import labels, tables_of, verdicts
 from fanin.errors import ConfigurationError, FaninError
+from tests.support.forks import fork_jobs
 
 PLAN = Plan(tasks=("digits",), workers=(2,), steps=8, timed_steps=4, repeats=2, rates_bit_s=(1e8,), codecs=("lanes:8",))
 LOSSES = {"gloo": (2.0, 1.0), "lanes:8": (1.5, 0.9)}
@@ -164,23 +164,18 @@ def test_an_interval_is_that_of_students_t() -> None:
 @pytest.mark.slow
 @pytest.mark.processes
 @pytest.mark.usefixtures("namespaces")
-def test_a_page_has_a_curve_for_every_codec_and_gloo(tmp_path: Path) -> None:
+def test_a_page_has_a_curve_for_every_codec_and_gloo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows, page, runs = tmp_path / "rows.json", tmp_path / "page.html", tmp_path / "runs.json"
-    command = ["bench", "codecs", "--train", "--workers", "2", "--steps", "5", "--timed", "4", "--rates", "1gbit"]
-    command += [
-        "--codecs",
-        "rotated:4/8,low_rank,power_sgd:fanin",
-        "--json",
-        str(rows),
-        "--html",
-        str(page),
-        "--runs",
-        str(runs),
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "fanin", *command], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    size = ["--workers", "2", "--steps", "5", "--timed", "4", "--rates", "1gbit"]
+    codecs = ["--codecs", "rotated:4/8,low_rank,power_sgd:fanin"]
+    files = ["--json", str(rows), "--html", str(page), "--runs", str(runs)]
+    fork_jobs(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    status = cli.run(["bench", "codecs", "--train", *size, *codecs, *files])
+    said, errors = capsys.readouterr()
+    assert status == 0, errors
     found = {row["codec"]: row for row in json.loads(rows.read_text()) if row["rate_bit_s"]}
     assert set(found) == {"gloo", "rotated:4/8", "low_rank", "power_sgd:fanin"}
     for row in found.values():
@@ -188,6 +183,6 @@ def test_a_page_has_a_curve_for_every_codec_and_gloo(tmp_path: Path) -> None:
         assert row["step_s"] > 0
     assert found["rotated:4/8"]["bytes_out"] < found["gloo"]["bytes_out"] / 3
     assert len(json.loads(runs.read_text())) == 12
-    assert "is first at the loss" in done.stdout
+    assert "is first at the loss" in said
     text = page.read_text()
     assert all(name in text for name in found)
