@@ -2,7 +2,8 @@
 
 Started by tests/torch/job.py as `python -m tests.torch.rank_main MODULE,... OUT.json`, with torch's usual environment
 (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). A check is a function of (rank, size); a failure is kept as its traceback
-and the next check runs, so that one launch tells about all of them.
+and the next check runs, so that one launch tells about all of them. After a check that failed on some ranks alone no
+other one runs: the ranks may be at different collectives, and each check would fail as late as its time-out.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+OTHERS_TIMEOUT = timedelta(seconds=180)
+"""How long a rank waits for the others' outcomes of a check: longer than a collective of theirs may take to fail."""
 
 
 def main() -> None:
@@ -27,16 +32,29 @@ def main() -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     modules = [importlib.import_module(each) for each in module_names.split(",")]
     dist.init_process_group("fanin", timeout=timedelta(seconds=60))
-    outcome = {}
+    store = dist.PrefixStore("outcomes", _get_default_store())
+    outcome: dict[str, str] = {}
+    parted = ""
     for name, check in [each for module in modules for each in vars(module).items()]:
         if name.startswith("check_"):
             try:
-                check(rank, size)
-                outcome[name] = "ok"
+                if not parted:
+                    check(rank, size)
+                outcome[name] = parted or "ok"
             except Exception:
                 outcome[name] = traceback.format_exc()
             Path(out).write_text(json.dumps(outcome))
+            if not parted and not _agree(store, name, outcome[name] == "ok", rank, size):
+                parted = f"did not run: {name} had failed on some ranks alone"
     dist.destroy_process_group()
+
+
+def _agree(store: dist.Store, check: str, passed: bool, rank: int, size: int) -> bool:
+    """Whether the check passed on every rank, or failed on every rank."""
+    store.set(f"{check}/{rank}", str(passed))
+    keys = [f"{check}/{each}" for each in range(size)]
+    store.wait(keys, OTHERS_TIMEOUT)
+    return len(set(store.multi_get(keys))) == 1
 
 
 if __name__ == "__main__":

@@ -41,12 +41,19 @@ class Devices:
             self._devices = [_gloo.create_default_device()]
 
     def group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        """One of gloo's, over these devices."""
+        """One of gloo's, over these devices, once every rank has connected to every other.
+
+        Gloo itself returns once this rank has connected. Where it then left the group at once, a rank that was still
+        connecting would find its connection closed and fail. A barrier ends on no rank before all have begun it, and
+        fails as soon as a rank is gone.
+        """
         options = _gloo._Options()
         options._devices = self._devices
         options._threads = WORK_THREADS * len(self._devices)
         options._timeout = timeout
         group = _gloo(store, rank, size, options)
+        if size > 1:
+            group.barrier(c10d.BarrierOptions()).wait(timeout)
         self.groups.add(group)
         return group
 
