@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 from torch.distributed.distributed_c10d import _get_default_store
 
 OTHERS_TIMEOUT = timedelta(seconds=180)
@@ -32,7 +33,7 @@ def main() -> None:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     modules = [importlib.import_module(each) for each in module_names.split(",")]
     dist.init_process_group("fanin", timeout=timedelta(seconds=60))
-    store = dist.PrefixStore("outcomes", _get_default_store())
+    store = c10d.PrefixStore("outcomes", _get_default_store())
     outcome: dict[str, str] = {}
     parted = ""
     for name, check in [each for module in modules for each in vars(module).items()]:
@@ -49,7 +50,7 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def _agree(store: dist.Store, check: str, passed: bool, rank: int, size: int) -> bool:
+def _agree(store: c10d.Store, check: str, passed: bool, rank: int, size: int) -> bool:
     """Whether the check passed on every rank, or failed on every rank."""
     store.set(f"{check}/{rank}", str(passed))
     keys = [f"{check}/{each}" for each in range(size)]
