@@ -36,12 +36,15 @@ if SANITIZER:
 
 
 def in_units(sources: list[str], folder: Path) -> list[str]:
-    """Sources to compile in the place of these: files in `folder` that include those of a folder of UNITS."""
+    """Sources to compile in the place of these: files in `folder` that include those of a folder of UNITS.
+
+    Units among the sources are kept: a wheel's build comes to its extension twice.
+    """
     kept = [source for source in sources if Path(source).parent.name not in UNITS]
     made = []
     for name, count in UNITS.items():
         files = [Path(source) for source in sources if Path(source).parent.name == name]
-        for number in range(count):
+        for number in range(count if files else 0):
             unit = folder / f"{name}_{number}.cpp"
             included = files[number * len(files) // count : (number + 1) * len(files) // count]
             text = "".join(f'#include "{each.relative_to("native")}"\n' for each in included)

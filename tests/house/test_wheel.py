@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fanin import _native
 from fanin.build_commit import of_checkout
 from tests.house.repository import ROOT, project, tracked
 
@@ -64,6 +65,24 @@ def test_types_the_extension_and_data_files_are_in_it(wheel: zipfile.ZipFile) ->
     }
     assert artefacts <= set(names), "`fanin switch --target p4` runs what was compiled"
     assert len([name for name in names if name.startswith("fanin/_native") and name.endswith(".so")]) == 1
+
+
+NAMES_OF_EXTENSION = """
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+
+spec = spec_from_file_location("fanin._native", sys.argv[1])
+module = module_from_spec(spec)
+spec.loader.exec_module(module)
+print(*[name for name in dir(module) if not name.startswith("__")])
+"""
+
+
+def test_its_extension_has_what_this_trees_has(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    (extension,) = [name for name in wheel.namelist() if name.startswith("fanin/_native") and name.endswith(".so")]
+    command = [sys.executable, "-c", NAMES_OF_EXTENSION, wheel.extract(extension, tmp_path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.split() == [name for name in dir(_native) if not name.startswith("__")]
 
 
 def test_it_says_the_commit_that_it_was_made_from(wheel: zipfile.ZipFile) -> None:
