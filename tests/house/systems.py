@@ -293,7 +293,7 @@ COMPRESSION = (
         "in part",
         "Three levels with a scale per layer, clipped and rounded without bias, in 4-bit lanes up to 7 workers and "
         "8-bit lanes beyond. The last layer is exempted by a rule of `by_layer`. Digits, 5 seeds: 1.2 points below "
-        "float32, 0.6 to 0.8 with the last layer exempt; text, 4 seeds: a loss 5.2 % above, 3.9 % with the last layer "
+        "float32, 0.6 to 0.8 with the last layer exempt; text, 5 seeds: a loss 5.2 % above, 3.8 % with the last layer "
         "exempt ([codecs.md](codecs.md)). Missing: the paper's 16 times fewer bytes up; it is 8.0 times fewer both "
         "ways up to 7 workers, 4 beyond.",
         (
