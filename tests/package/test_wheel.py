@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fanin.build_commit import of_checkout
-from tests.house.repository import ROOT, project, tracked
+from tests.support.repository import ROOT, project, tracked
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
