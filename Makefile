@@ -77,7 +77,7 @@ p4: ## Compile the P4 programs into p4/build (needs p4c on PATH)
 drift: $(VENV)/dev.stamp ## Generated constants and compiled P4 are current, and the stubs match the native module
 	$(PY) -m fanin.constants | diff native/wire/wire_constants.hpp -
 	$(PY) -m tools.p4_words | diff p4/tna/words.p4 -
-	$(PY) -m tests.house.systems | diff docs/systems.md -
+	$(PY) -m tests.documents.systems | diff docs/systems.md -
 	$(PY) -m tools.rules --check
 	$(PY) -m tools.p4_artefacts check
 	$(PY) tools/linked_tree.py

@@ -1,4 +1,4 @@
-"""Settings of every test: one seeded hypothesis profile per way of running, and process tests kept apart.
+"""Settings of every test: one seeded hypothesis profile per way of running, process tests kept apart, namespaces.
 
 `make test` runs on as many xdist workers as there are cores. Tests marked `processes` start workers, switches and
 rivals of their own; those of a file share one xdist worker (tests/support/scheduling.py).
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.house.systems import refused_skip
+from tests.documents.systems import refused_skip
 
 # A shell without job control starts what it puts into the background with SIGINT ignored, and that is inherited: the
 # tests that press Ctrl-C would wait for nothing.
@@ -55,6 +55,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _runs_a_twin_alone(item: pytest.Item) -> bool:
     kinds = [str(value) for value in item.callspec.params.values()] if hasattr(item, "callspec") else []
     return "twin" in kinds and not any("native" in kind for kind in kinds)
+
+
+@pytest.fixture
+def namespaces() -> None:
+    """Skip, naming what is missing, where network namespaces cannot be made."""
+    from fanin.emulation.network.commands import require_privileges  # few tests need the emulation
+    from fanin.errors import UnsupportedError
+
+    try:
+        require_privileges()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
 
 
 @pytest.hookimpl(optionalhook=True)

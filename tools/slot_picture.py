@@ -2,7 +2,7 @@
 
 The run has four workers, of which worker 3 computes for longer, with quorum K = 3 and staleness bound S = 1. Every line
 of the picture is a packet of that run, at its time: the machines are the real ones (the Python twins), and
-tests/house/test_slot_picture.py draws it again and compares.
+tests/documents/test_slot_picture.py draws it again and compares.
 """
 
 from __future__ import annotations

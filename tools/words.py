@@ -13,7 +13,7 @@ Rules, in the order of the harm that their violation does
 Docstrings are those of modules, classes, functions and of attributes (a string behind an assignment). Comments are
 those of Python, C++ and P4. In Markdown, code blocks, tables' rules, quotations and headings are left out.
 
-tests/house/test_words.py lets no finding pass.
+tests/documents/test_words.py lets no finding pass.
 """
 
 from __future__ import annotations

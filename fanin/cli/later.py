@@ -1,6 +1,6 @@
 """Commands and groups of which `fanin --help` knows names and one line each, and imports nothing more.
 
-`text` is that line: the first of what the command's own help says (tests/house/test_command_line.py).
+`text` is that line: the first of what the command's own help says (tests/commands/test_command_line.py).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 
 DEADLINE_S = 200.0
 """Longest that any one thing here may take; below pytest's own limit, so that the output is still shown."""

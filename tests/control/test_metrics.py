@@ -23,9 +23,9 @@ from fanin.options import Options
 from fanin.protocol import control
 from fanin.watching.exporter import address_of
 from fanin.watching.metrics import METRICS, of_switch
-from tests.house.repository import ROOT
 from tests.support.controllers import World, join
 from tests.support.processes import DEADLINE_S, until
+from tests.support.repository import ROOT
 from tests.support.services import a_service
 from tests.support.services import address_of as address_of_service
 

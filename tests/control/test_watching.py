@@ -26,8 +26,8 @@ from fanin.options import Options, SwitchAddress
 from fanin.protocol.control import Ask, JobReport, MemberReport, Spending, Stats
 from fanin.watching.findings import KINDS, findings
 from fanin.watching.rates import RankRates, TimeShares, rates, time_shares
-from tests.house.repository import ROOT
 from tests.support.processes import join_all, reduce_together, until
+from tests.support.repository import ROOT
 from tests.support.services import a_service, address_of
 
 HERE = SwitchAddress("udp", "here", 1)

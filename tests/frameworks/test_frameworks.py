@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fanin.emulation.processes import free_port
-from tests.house.repository import ROOT
 from tests.support.launching import environment
+from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 PROGRAM = Path(__file__).with_name("framework_rank.py")

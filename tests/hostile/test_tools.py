@@ -26,8 +26,8 @@ from fanin import cli
 from fanin.cli import ending
 from fanin.cli.ending import BUG, DONE, FAILED, INTERRUPTED, PROMISED, READER_GONE, USAGE
 from fanin.errors import ConfigurationError, FaninError, SwitchUnreachableError
-from tests.house.repository import ROOT
 from tests.support.frames import in_module
+from tests.support.repository import ROOT
 
 HUGE = 10**30
 NUMBERS = ("-1", str(HUGE), "x", "", "1e400", "nan")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fanin.extension import native_extension
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 LIMIT_S = 60.0

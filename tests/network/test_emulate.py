@@ -20,8 +20,8 @@ from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.timelines import steps_in
 from fanin.errors import UnsupportedError
 from fanin.records.record import RunRecord
-from tests.house.repository import ROOT
 from tests.support.forks import fork_switches, fork_workers
+from tests.support.repository import ROOT
 from tests.support.thorough import thorough
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]

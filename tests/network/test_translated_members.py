@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 from tests.support.thorough import thorough
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.usefixtures("namespaces")]

@@ -11,7 +11,7 @@ from fanin.host.stale.account import Account
 from fanin.host.stale.policies import POLICIES, make_policy
 from fanin.host.stale.rounds import StaleRounds, Step
 from fanin.host.stale.scale import ScaleEpochs
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 
 EVERY_POLICY = pytest.mark.parametrize("name", POLICIES)
 

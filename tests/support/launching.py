@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from fanin.emulation.processes import free_port
-from tests.house.repository import ROOT
 from tests.support.processes import until
+from tests.support.repository import ROOT
 
 EXAMPLES = ROOT / "examples" / "launchers"
 TIMEOUT_S = 200

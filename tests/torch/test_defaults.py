@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.house.repository import tracked
+from tests.support.repository import tracked
 from tests.torch.job import Outcomes, checks_of, run_checks
 
 CHECKS = "tests.torch.defaults_checks"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 from tests.torch import device_ranks
 from tools import device_checks
 from tools.device_checks import CHECKS, Check

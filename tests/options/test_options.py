@@ -13,7 +13,7 @@ from fanin.errors import ConfigurationError
 from fanin.options import Options
 from fanin.protocol.job import Asked
 from fanin.variables import without_effect
-from tests.house.repository import ROOT, tracked
+from tests.support.repository import ROOT, tracked
 
 READERS = "\n".join(path.read_text() for path in tracked("host/*.py", "host/**/*.py"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.repository import ROOT, project
+from tests.support.repository import ROOT, project
 from tools.linked_tree import link_tree
 
 LOOSE_MODULES = {"__init__", "__main__", "_torch_entry", "embedded_switch"}

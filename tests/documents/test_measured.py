@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fanin.records.record import VERSION, Row, RunRecord, Scalar
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 from tools import learned
 from tools.measured import HEADINGS, table
 

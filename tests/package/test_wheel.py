@@ -15,7 +15,7 @@ import pytest
 
 from fanin import _native
 from fanin.build_commit import of_checkout
-from tests.house.repository import ROOT, project, tracked
+from tests.support.repository import ROOT, project, tracked
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

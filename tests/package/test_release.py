@@ -9,7 +9,7 @@ import pytest
 
 import fanin
 from fanin import build_commit
-from tests.house.repository import ROOT, project
+from tests.support.repository import ROOT, project
 from tools.release_tag import why_not
 
 

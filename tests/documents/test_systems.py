@@ -13,8 +13,8 @@ import typer.main
 from typer.core import TyperGroup
 
 from fanin.cli import app
-from tests.house import systems as systems_page
-from tests.house.repository import ROOT
+from tests.documents import systems as systems_page
+from tests.support.repository import ROOT
 
 NODE = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)(?:\[(\w+)\])?")
 SYSTEMS = systems_page.systems()
@@ -44,7 +44,7 @@ def missing(node: str) -> str | None:
 
 def test_the_page_is_what_the_table_makes() -> None:
     assert (ROOT / "docs/systems.md").read_text() == systems_page.markdown(), (
-        "python -m tests.house.systems > docs/systems.md"
+        "python -m tests.documents.systems > docs/systems.md"
     )
 
 
@@ -54,8 +54,8 @@ def test_every_test_that_a_row_names_exists(node: str) -> None:
 
 
 def test_a_test_that_does_not_exist_is_found() -> None:
-    assert missing("tests/house/test_systems.py::test_nothing") is not None
-    assert missing("tests/house/test_nothing.py::test_nothing") is not None
+    assert missing("tests/documents/test_systems.py::test_nothing") is not None
+    assert missing("tests/documents/test_nothing.py::test_nothing") is not None
     assert missing(f"{systems_page.TRAINING}[check_nothing]") is not None
 
 
@@ -101,4 +101,6 @@ def test_evidence_that_is_skipped_for_another_reason_fails() -> None:
     assert systems_page.refused_skip(NODES[0], "flaky, to be looked at") is not None
     whole = next(node for node in NODES if "[" not in node)
     assert systems_page.refused_skip(f"{whole}[any]", "flaky, to be looked at") is not None
-    assert systems_page.refused_skip("tests/house/test_documents.py::test_another", "flaky, to be looked at") is None
+    assert (
+        systems_page.refused_skip("tests/documents/test_documents.py::test_another", "flaky, to be looked at") is None
+    )

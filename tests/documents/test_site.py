@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fanin import __version__
-from tests.house.repository import ROOT, tracked
+from tests.support.repository import ROOT, tracked
 from tools import site
 
 NAVIGATION = (ROOT / "mkdocs.yml").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 from tools.site import LINK, NOTEBOOKS
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.house.repository import ROOT, project, tracked
+from tests.support.repository import ROOT, project, tracked
 
 PAGE = (ROOT / "docs/development.md").read_text()
 FOLDERS: dict[str, str] = project()["tool"]["setuptools"]["package-dir"]

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 
 PAGE = (ROOT / "docs/recipes.md").read_text(encoding="utf-8")
 RECIPES = dict(re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 
 COMMAND = shutil.which("docker-compose")
 pytestmark = pytest.mark.skipif(COMMAND is None, reason="docker-compose is not installed")

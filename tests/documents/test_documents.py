@@ -13,7 +13,7 @@ from torch.distributed.run import get_args_parser
 from typer.core import TyperGroup
 
 from fanin.cli import app
-from tests.house.repository import ROOT, project, tracked
+from tests.support.repository import ROOT, project, tracked
 
 DOCUMENTS = tracked("*.md")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")

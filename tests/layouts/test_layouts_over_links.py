@@ -13,7 +13,7 @@ from fanin.emulation.network.scenario import Scenario, uplink
 from fanin.layouts.cluster import Cluster
 from fanin.layouts.search import all_layouts, quickest
 from fanin.layouts.step_times import Grid, Shape
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
@@ -46,7 +46,7 @@ def test_of_all_layouts_in_two_stages_the_planned_one_is_the_quickest() -> None:
     scenario = Scenario(workers=4, racks=2, uplink=uplink("20mbit"), rate="200mbit", switch_at="hosts")
     with Fabric(scenario.topology) as fabric:
         asked = {"addresses": [scenario.topology.host_address(host) for host in range(4)], "steps": steps}
-        with placed_job(fabric, "tests.network.layout_program", [json.dumps(asked)], {"PYTHONPATH": str(ROOT)}) as job:
+        with placed_job(fabric, "tests.layouts.layout_program", [json.dumps(asked)], {"PYTHONPATH": str(ROOT)}) as job:
             of_ranks = [report.record["took_s"] for report in job.reports()]
     took_s = [max(each) for each in zip(*of_ranks, strict=True)]
     for of, measured in ((LARGE_GRADIENTS, took_s[: len(grids)]), (LARGE_ACTIVATIONS, took_s[len(grids) :])):

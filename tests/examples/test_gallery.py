@@ -14,8 +14,8 @@ from fanin import cli
 from fanin.errors import ConfigurationError, FaninError
 from fanin.examples.parallel import gallery, skip_planner
 from fanin.examples.parallel.catalogue import CATALOGUE, Example, named
-from tests.house.repository import ROOT
 from tests.support.forks import fork_jobs
+from tests.support.repository import ROOT
 
 FOLDER = ROOT / "examples/parallel"
 HELPERS = {"__init__", "catalogue", "differentiable", "gallery", "launcher", "skip_planner", "skip_runner"}

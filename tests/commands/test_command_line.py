@@ -20,7 +20,7 @@ from fanin.cli import COMMANDS as COMMAND_LINES
 from fanin.cli import GROUPS, app, extras
 from fanin.cli import run as call
 from fanin.cli.epilogs import EXAMPLES, STATUS
-from tests.house.repository import project
+from tests.support.repository import project
 
 WITHOUT = """
 import sys

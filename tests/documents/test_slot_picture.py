@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 from tools import slot_picture
 
 PICTURE = ROOT / "docs" / "slot.svg"

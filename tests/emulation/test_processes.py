@@ -13,8 +13,8 @@ import textwrap
 import pytest
 
 from fanin.emulation.processes import LocalJob, WorkerFailedError, cause_in
-from tests.house.repository import ROOT
 from tests.support.processes import has_ended
+from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.processes
 

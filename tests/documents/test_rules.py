@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.repository import ROOT
+from tests.support.repository import ROOT
 from tools import rules
 
 RULES = rules.collect()

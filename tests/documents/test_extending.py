@@ -29,8 +29,8 @@ from fanin.switch.controller import job_shape
 from fanin.transports import transport
 from fanin.transports.peer_numbers import AddressBook
 from fanin.transports.waker import Waker
-from tests.house.repository import ROOT
 from tests.support import cluster, engines
+from tests.support.repository import ROOT
 
 PAGE = (ROOT / "docs/extending.md").read_text()
 
