@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node 4 -m fanin.examples.cartpole                   # synchronous
     torchrun --nproc-per-node 4 -m fanin.examples.cartpole --staleness 2     # workers up to two gradients apart
+    torchrun --nproc-per-node 4 -m fanin.examples.cartpole --reward shaped   # a step is worth more near the middle
 
 Every worker plays its own episodes; gradients meet in the switch. Rank 0 prints a JSON object per look at the returns,
 and every rank one at the end with a hash of its replica: they must be equal. Solved means a mean return of 475 over the
@@ -32,6 +33,8 @@ from fanin.host.torch import StaleOptions, StaleSynchronousState, stale_synchron
 SOLVED_RETURN = 475.0
 EPISODES_COUNTED = 20
 """Newest episodes of each worker that count."""
+MOST_OFF = np.array([2.4, 12 * 2 * np.pi / 360])
+"""Position (m) and angle (rad) at which CartPole-v1 ends an episode."""
 LOOK_EVERY = 5
 """Iterations between two exchanges of returns, which all workers wait for."""
 
@@ -53,6 +56,9 @@ class Plan:
     entropy_weight: float = 0.01
     value_weight: float = 0.5
     max_norm: float = 0.5
+    shaped: bool = False
+    """Whether a step's reward falls from 1 in the middle and upright to 0 at the end of both, as rewards that describe
+    the way do; else it is the game's, 1 for every step."""
 
 
 class Agent(nn.Module):
@@ -113,7 +119,9 @@ class Player:
             for index, game in enumerate(self._games):
                 seen, reward, terminated, truncated, _ = game.step(int(actions[step, index]))
                 self._scores[index] += float(reward)
-                rewards[step, index] = float(reward)
+                rewards[step, index] = (
+                    1 - float(np.mean(np.abs(seen[[0, 2]]) / MOST_OFF)) if plan.shaped else float(reward)
+                )
                 if truncated and not terminated:  # cut off by the clock: what would have come is the value's guess
                     last = torch.tensor(seen, dtype=torch.float32).unsqueeze(0)
                     rewards[step, index] += plan.discount * float(agent(last)[1])
@@ -165,9 +173,12 @@ def mean_return(player: Player) -> float:
     return float(own) / dist.get_world_size()
 
 
-def train(staleness: int | None, iterations: int, target: float, seed: int) -> None:
-    """Train with the process group that the environment describes. `staleness` None: synchronously."""
-    plan = Plan()
+def train(staleness: int | None, iterations: int, target: float, seed: int, *, shaped: bool = False) -> None:
+    """Train with the process group that the environment describes. `staleness` None: synchronously.
+
+    Returns that are looked at are the game's, also where the agent learns from shaped rewards.
+    """
+    plan = Plan(shaped=shaped)
     torch.set_num_threads(1)
     dist.init_process_group("fanin")
     rank = dist.get_rank()
@@ -209,10 +220,12 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=300, help="at most; it ends when solved")
     parser.add_argument("--target", type=float, default=SOLVED_RETURN)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--reward", choices=("simple", "shaped"), default="simple", help="simple: 1 for every step")
     add_fault_option(parser)
     arguments = parser.parse_args()
     inject(parser, arguments.fault)
-    train(arguments.staleness, arguments.iterations, arguments.target, arguments.seed)
+    shaped = arguments.reward == "shaped"
+    train(arguments.staleness, arguments.iterations, arguments.target, arguments.seed, shaped=shaped)
 
 
 if __name__ == "__main__":

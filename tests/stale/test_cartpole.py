@@ -23,11 +23,15 @@ def returns_of(reports: list[Report]) -> list[float]:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("staleness", [(), ("--staleness", "2")], ids=["synchronous", "stale"])
-def test_four_workers_learn_and_end_bit_identical(staleness: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--staleness", "2"), ("--reward", "shaped")],
+    ids=["synchronous", "stale", "shaped"],
+)
+def test_four_workers_learn_and_end_bit_identical(options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """They end as soon as they have learned."""
     fork_jobs(monkeypatch)
-    reports = play("--iterations", "15", "--target", str(LEARNED + 0.1), *staleness)
+    reports = play("--iterations", "15", "--target", str(LEARNED + 0.1), *options)
     replicas = [report.record["replica"] for report in reports if report.record["event"] == "end"]
     assert len(replicas) == 4
     assert len(set(replicas)) == 1
