@@ -78,6 +78,18 @@ def torch_variables(environment: Environment) -> dict[str, str]:
     return {name: text for name, text in found.items() if text is not None and name not in environment}
 
 
+def thread_variables(environment: Environment, cores_allowed: int, cores: int) -> dict[str, str]:
+    """OMP_NUM_THREADS=1 for a rank that is not alone on its host and may run on all `cores` of it, as torchrun has it.
+
+    `environment` has the variables of `torch_variables`. Empty where OMP_NUM_THREADS is set, and where the launcher has
+    bound the rank to fewer cores, `cores_allowed`: torch then starts as many threads as the rank has cores. Ranks that
+    each start a thread for every core of the host wait for threads that do not run.
+    """
+    if "OMP_NUM_THREADS" in environment or cores_allowed < cores:
+        return {}
+    return {"OMP_NUM_THREADS": "1"} if _said("LOCAL_WORLD_SIZE")(environment) > 1 else {}
+
+
 def first_of(nodes: str) -> str:
     """The first host of a Slurm node list: `node07` of `node[07-09,12],other`."""
     found = re.match(r"([^,\[]*)(?:\[(\d+)[^\]]*\]([^,]*))?", nodes)

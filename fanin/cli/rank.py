@@ -9,7 +9,7 @@ import typer
 
 from fanin import files
 from fanin.errors import ConfigurationError
-from fanin.launch import torch_variables
+from fanin.launch import thread_variables, torch_variables
 
 
 def rank(
@@ -20,6 +20,8 @@ def rank(
     mpirun -n 4 fanin rank python train.py
     """
     environment = {**os.environ, **torch_variables(os.environ)}
+    # Before the program starts: OpenMP reads it once, when torch is imported.
+    environment |= thread_variables(environment, len(os.sched_getaffinity(0)), os.cpu_count() or 1)
     try:
         os.execvpe(program[0], program, environment)
     except OSError as error:

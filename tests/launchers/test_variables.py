@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.launch import FIRST_PORT, PORTS, first_of, torch_variables
+from fanin.launch import FIRST_PORT, PORTS, first_of, thread_variables, torch_variables
 from tests.support.launching import fanin_rank
 
 MPIRUN = {
@@ -91,6 +92,25 @@ def test_without_a_launcher_the_remedy_is_named() -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize(
+    ("here", "given", "allowed", "set_to"),
+    [("2", None, 8, "1"), ("1", None, 8, None), ("0", None, 8, None), ("2", "4", 8, None), ("2", None, 3, None)],
+    ids=["shared host", "alone", "not told", "the user's", "bound by the launcher"],
+)
+def test_ranks_that_share_unbound_cores_have_one_thread(
+    here: str, given: str | None, allowed: int, set_to: str | None
+) -> None:
+    environment = {"LOCAL_WORLD_SIZE": here} | ({} if given is None else {"OMP_NUM_THREADS": given})
+    assert thread_variables(environment, allowed, 8).get("OMP_NUM_THREADS") == set_to
+
+
+def test_fanin_rank_starts_its_program_with_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    bound = len(os.sched_getaffinity(0)) < (os.cpu_count() or 1)
+    done = fanin_rank([sys.executable, "-c", "import os; print(os.environ.get('OMP_NUM_THREADS'))"], MPIEXEC)
+    assert done.stdout.strip() == ("None" if bound else "1"), done.stderr
+
+
 def test_fanin_rank_becomes_the_program_with_all_of_its_arguments(tmp_path: Path) -> None:
     program = "import os, sys; print(os.environ['RANK'], sys.argv[1:])"
     done = fanin_rank([sys.executable, "-c", program, "--epochs", "3", "--", "--help"], MPIEXEC)
