@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fanin.emulation.processes import free_port
 from fanin.errors import UnsupportedError
+from fanin.p4_ports import CPU_PORT
 
 BINARY = "simple_switch_grpc"
 PACKAGE = "BMv2 (github.com/p4lang/behavioral-model) with its P4Runtime server"
@@ -86,8 +87,6 @@ def linked(ports: Sequence[int]) -> Iterator[Links]:
 @contextlib.contextmanager
 def launched(log: Path, links: Links) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A switch at these links, without a program: where it serves P4Runtime, and its process. `log` gets its output."""
-    from fanin.switch.p4runtime.opening import CPU_PORT  # of fanin[p4]: an emulated network asks for it itself
-
     with contextlib.ExitStack() as stack:
         address = f"127.0.0.1:{free_port()}"
         output = stack.enter_context(log.open("wb"))

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.text import Text
 
 from fanin import files
+from fanin.bounds import SEED
 from fanin.emulation.figures import FigureTable
 from fanin.emulation.network import timelines
 from fanin.emulation.processes import LocalJob
@@ -38,17 +39,17 @@ MAX_EPOCHS = 10_000
 class Plan:
     """Settings of the demo."""
 
-    task: str
+    task: str = "digits"
     """Task to train: digits or text."""
-    backend: str
+    backend: str = "fanin"
     """Backend of torch.distributed: fanin or gloo."""
-    workers: Annotated[int, Bounds(1, MAX_WORKERS)]
+    workers: Annotated[int, Bounds(1, MAX_WORKERS)] = 4
     """Worker processes on this machine."""
-    lanes: int
+    lanes: int = 32
     """Bits per lane: 32, 16, 8 or 4; for fanin alone."""
-    epochs: Annotated[int | None, Bounds(1, MAX_EPOCHS)]
+    epochs: Annotated[int | None, Bounds(1, MAX_EPOCHS)] = None
     """Passes over the data. Default: 12 of digits, 2 of text."""
-    seed: Annotated[int, Bounds(0, 2**63 - 1)]
+    seed: Annotated[int, SEED] = 0
     """Seed of the weights and of the order of the samples."""
     faults: str = ""
     """Injected at fanin's workers, in the grammar of fanin/faults.py; gloo knows none."""

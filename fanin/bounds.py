@@ -19,3 +19,7 @@ class Bounds:
         if self.most is None:
             return f"at least {self.least}"
         return f"at most {self.most}" if self.least is None else f"in {self.least}..{self.most}"
+
+
+SEED = Bounds(0, 2**63 - 1)
+"""Seeds that Python's `random`, numpy and torch all take."""

@@ -6,10 +6,14 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.protocol import strict
+
+if TYPE_CHECKING:
+    import zmq
 
 MAX_FILE_BYTES = 65_536
 KEY_CHARACTERS = 40
@@ -45,6 +49,22 @@ def client_keys() -> CurveKeys:
         return load_or_create(Path(path))
     public, secret = _new_pair()
     return CurveKeys(public, secret)
+
+
+def encrypt_client(socket: zmq.Socket[bytes], server_key: str) -> None:
+    """Have a client's socket encrypt for the server that has this public key (Z85), and show this process's own.
+
+    ConfigurationError for a text that is no key.
+    """
+    import zmq
+
+    own = client_keys()
+    try:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())
+    except (zmq.ZMQError, UnicodeError) as error:
+        raise ConfigurationError(f"curve_server_key is not a key in Z85: {error}") from error
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
+    socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
 
 
 def load_or_create(path: Path) -> CurveKeys:

@@ -15,6 +15,7 @@ from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import Listener, SwitchProcess
 from fanin.errors import UnsupportedError
 from fanin.modules import running
+from fanin.p4_ports import CPU_PORT
 from fanin.protocol import control
 
 TOOLS = {BINARY: PACKAGE, "ethtool": "ethtool"}
@@ -39,7 +40,7 @@ def require_tools() -> None:
 def processes(fabric: Fabric, logs: Path) -> list[SwitchProcess]:
     """BMv2 and its controller, in the order in which they start."""
     try:
-        from fanin.switch.p4runtime.opening import BUILD, CPU_PORT
+        from fanin.switch.p4runtime.opening import BUILD
     except ImportError as error:
         raise UnsupportedError(f"{error}. Remedy: pip install 'fanin[p4]'") from None
     topology, namespace = fabric.topology, fabric.switch_namespace()

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fanin.bounds import SEED
 from fanin.emulation.simulator.control_channel import CONTROL_RETRY_S
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.leaf_host import LeafHost
@@ -31,7 +32,6 @@ from fanin.protocol import control
 
 MAX_EVENTS = 2_000_000
 """Events in one run; more is a machine that never rests."""
-MAX_SEED = 2**63 - 1
 OPERATOR = b"operator"
 
 
@@ -89,8 +89,8 @@ class Simulation:
         show: Callable[[str], None] | None = None,
         pcap: PcapWriter | None = None,
     ) -> None:
-        if not 0 <= seed <= MAX_SEED:
-            raise ConfigurationError(f"seed = {seed}; must be in 0..{MAX_SEED}")
+        if seed not in SEED:
+            raise ConfigurationError(f"seed = {seed}; must be {SEED}")
         self.scenario = scenario
         self.seed = seed
         self.queue = EventQueue()

@@ -21,11 +21,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch.distributed as dist
 
 from fanin.addresses import SwitchList
+from fanin.advice.advice_plan import Plan
 from fanin.advice.forecasts import (
     Choice,
     Forecast,
@@ -44,7 +45,6 @@ from fanin.advice.meeting_point import meet
 from fanin.benchmarks.allreduce import checked_error
 from fanin.benchmarks.harness import slowest
 from fanin.benchmarks.rivals import Rival
-from fanin.bounds import Bounds
 from fanin.emulation.processes import cause_in
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.diagnosis import gpu_driver_is_there
@@ -70,33 +70,8 @@ ROUNDS, SAMPLES_PER_ROUND = 2, 2
 FLOAT_BYTES = 4
 WEIGHED_BYTES = 4 << 20
 MAX_MEASURED_BYTES = 64 << 20
-SUM_BYTES = Bounds(4096, 1 << 32)
 NOT_PASSED_ON = ("TORCHELASTIC_", "FANIN_SWITCH", "FANIN_RACK", "FANIN_LANES", "FANIN_TIMELINE")
 """Variables that mean something else to the programs that are measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """Settings of the measurement."""
-
-    lanes: tuple[int, ...] = (32, 16, 8)
-    bytes: Annotated[int, SUM_BYTES] = 25 << 20
-    """Bytes of the sum that is predicted and measured if no program is profiled."""
-    switches: tuple[str, ...] = ()
-    """Switches that are there, or could be."""
-    program: tuple[str, ...] = ()
-    """A command line whose training steps are profiled."""
-    measures: bool = True
-    names: tuple[str, ...] = ()
-    """Names of the ranks' hosts, if the launcher knows them."""
-
-    def __post_init__(self) -> None:
-        for lanes in self.lanes:
-            Options(lanes=lanes)
-        if self.switches:
-            Options(switch=",".join(self.switches))
-        if self.bytes not in SUM_BYTES:
-            raise ConfigurationError(f"--bytes {self.bytes}: must be {SUM_BYTES}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,7 +47,7 @@ GROUPS = {
     "bench": "Measure against other backends.",
     "p4": "P4 programs: run one, trace a packet, read a device's slots, test one.",
 }
-MADE = ("controller", "demo", "emulate", "plan", "switch")
+MADE = ("advise", "controller", "demo", "emulate", "plan", "switch")
 """Commands whose module has a function `made` that makes theirs, since options come from fields of a record."""
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=STATUS)

@@ -12,18 +12,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
 from fanin.cli.extras import require
+from fanin.cli.fields import described
+from fanin.cli.output import JsonObject
 from fanin.errors import ConfigurationError, FaninError
 from fanin.files import mute
 from fanin.modules import running
-
-if TYPE_CHECKING:
-    from fanin.advice.advising import Plan
+from fanin.settings import fields_of
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MASTER_PORT = 29_500
@@ -40,10 +40,16 @@ LAUNCHED = b"fanin advise --hosts\n"
 """The first line that a rank of --hosts reads, unless its runner keeps standard input from it."""
 
 
+def made() -> Callable[..., None]:
+    """The command's function, with help, bounds and defaults of its Plan."""
+    from fanin.advice.advice_plan import Plan
+
+    return described(Plan, "program", "switches", "lanes", "bytes", "measures")(advise)
+
+
 def advise(
-    program: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND...]", help="Training whose steps are profiled.")
-    ] = None,
+    *,
+    program: Annotated[list[str], typer.Argument(metavar="[-- COMMAND...]")],
     hosts: Annotated[
         str, typer.Option(metavar="A,B,...", help="Start a rank on each, instead of under torchrun.")
     ] = "",
@@ -52,13 +58,11 @@ def advise(
         str, typer.Option(metavar="ADDRESS", help="With --hosts: the first one's. Default: its name.")
     ] = "",
     master_port: Annotated[int, typer.Option(min=1, max=65_535, help="With --hosts: a free port of it.")] = MASTER_PORT,
-    switch: Annotated[
-        str, typer.Option(metavar="ADDRESS,...", help="Switches that are there, such as spare hosts'.")
-    ] = "",
-    lanes: Annotated[str, typer.Option(help="Lane widths that training may use.")] = "32,16,8",
-    size: Annotated[int, typer.Option("--bytes", help="Of a sum, where no program is profiled.")] = 25 << 20,
-    measure: Annotated[bool, typer.Option(help="Measure the best two, besides predicting.")] = True,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    switches: Annotated[str, typer.Option("--switch", metavar="ADDRESS,...")],
+    lanes: Annotated[str, typer.Option()],
+    bytes: Annotated[int, typer.Option(metavar="NUMBER")],
+    measures: Annotated[bool, typer.Option("--measure/--no-measure")],
+    json: JsonObject = False,
     launched: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Measure links, predict a step per placement and lane width, measure the best two, and recommend settings.
@@ -80,11 +84,14 @@ def advise(
         threading.Thread(target=_end_with_launcher, name="fanin launcher", daemon=True).start()
     from rich.console import Console
 
+    from fanin.advice.advice_plan import Plan
     from fanin.advice.advising import advise as find
     from fanin.advice.printed import report
 
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
-    plan = _plan(program or [], switch, lanes, size, measure, launched)
+    texts = {"lanes": lanes, "bytes": bytes, "switches": switches, "measures": measures}
+    names = tuple(launched.split(",")) if launched else ()
+    plan = Plan(program=tuple(program), names=names, **fields_of(Plan, texts))
     advice = find(plan, lambda text: errors.print(text))
     if advice is None:
         return
@@ -92,18 +99,6 @@ def advise(
         print(json_module.dumps(dataclasses.asdict(advice), indent=2))
     else:
         report(advice, Console(highlight=False, soft_wrap=True))
-
-
-def _plan(program: list[str], switch: str, lanes: str, size: int, measure: bool, launched: str) -> Plan:
-    from fanin.advice.advising import Plan
-
-    try:
-        widths = tuple(dict.fromkeys(int(each) for each in lanes.split(",")))
-    except ValueError:
-        raise ConfigurationError(f"--lanes {lanes!r}: expected widths with commas, as in 32,8") from None
-    switches = tuple(each.strip() for each in switch.split(",")) if switch else ()
-    names = tuple(launched.split(",")) if launched else ()
-    return Plan(lanes=widths, bytes=size, switches=switches, program=tuple(program), measures=measure, names=names)
 
 
 def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int:

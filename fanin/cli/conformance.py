@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from fanin.bounds import SEED
+from fanin.cli.output import JsonObject
 from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
 
@@ -25,11 +27,11 @@ def conformance(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=MAX_SEEDS, help="Random histories of each kind.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The first of these.")] = 0,
+    seed: Annotated[int, typer.Option(min=SEED.least, max=SEED.most, help="The first of these.")] = 0,
     words: Annotated[
         int | None, typer.Option(min=8, max=8192, help="Most words per packet. Default: as many as it takes.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: JsonObject = False,
 ) -> None:
     """Play histories to a switch and to the readable twin, and compare what they send (docs/conformance.md)."""
     from fanin.emulation.conformance.check import check

@@ -13,8 +13,15 @@ import typer
 from fanin.cli.fields import described
 from fanin.cli.numbers import number_of_64_bits
 from fanin.cli.switch import (
+    BIND,
+    ControllerBind,
+    DataAddress,
     LivenessTimeout,
+    P4Runtime,
+    Parent,
+    Quiet,
     SwitchKeyFile,
+    SwitchMac,
     TlsCa,
     TlsCertificate,
     TlsKey,
@@ -25,8 +32,7 @@ from fanin.cli.switch import (
 )
 from fanin.errors import ConfigurationError
 from fanin.options import SwitchAddress
-from fanin.protocol.control import DEFAULT_PORT
-from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
+from fanin.p4_ports import CPU_PORT
 from fanin.schemes import DEFAULT
 
 if TYPE_CHECKING:
@@ -34,19 +40,18 @@ if TYPE_CHECKING:
 
 
 def made() -> Callable[..., None]:
-    """The command's function, with help and bounds of the service's options."""
+    """The command's function, with help, bounds and defaults of the service's options."""
     from fanin.switch.service.service import ServiceOptions
 
     return described(ServiceOptions, "liveness_timeout_s")(controller)
 
 
 def controller(
-    p4runtime: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the device serves P4Runtime.")],
-    switch_address: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="Where workers send data: the switch's.")],
-    switch_mac: Annotated[str | None, typer.Option(metavar="MAC", help="The switch's, as ARP is told.")] = None,
-    bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where workers reach this controller.")] = (
-        f"0.0.0.0:{DEFAULT_PORT}"
-    ),
+    *,
+    p4runtime: P4Runtime,
+    switch_address: DataAddress,
+    switch_mac: SwitchMac = None,
+    bind: ControllerBind = BIND,
     program: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Loaded unless it runs already; default: what is on the device.")
     ] = None,
@@ -58,11 +63,9 @@ def controller(
         int, typer.Option(parser=number_of_64_bits, metavar="NUMBER", help="The highest is in charge.")
     ] = 1,
     flood: Annotated[str, typer.Option(metavar="PORTS", help="Ports that unknown destinations go to: 1,2,3.")] = "",
-    parent: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Be a leaf of that switch, udp://HOST:PORT.")
-    ] = None,
+    parent: Parent = None,
     parent_port: Annotated[
-        int, typer.Option(min=1, max=509, metavar="PORT", help="The device's port towards the parent.")
+        int, typer.Option(min=1, max=CPU_PORT - 1, metavar="PORT", help="The device's port towards the parent.")
     ] = 1,
     parent_mac: Annotated[
         str | None, typer.Option(metavar="MAC", help="The parent's, or its next hop's. Default: as the emulator's.")
@@ -70,9 +73,9 @@ def controller(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
-    liveness_timeout_s: LivenessTimeout = SWITCH_LIVENESS_TIMEOUT_S,
+    liveness_timeout_s: LivenessTimeout,
     key_file: SwitchKeyFile = None,
-    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Admit jobs to BMv2, the emulator or a Tofino. Workers find it with FANIN_SWITCH=udp://host:port of --bind."""
     opening = load_p4()
@@ -132,6 +135,6 @@ def _ports(text: str) -> tuple[int, ...]:
         ports = tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         ports = (-1,)
-    if any(not 0 < port < 510 for port in ports):
+    if any(not 0 < port < CPU_PORT for port in ports):
         raise ConfigurationError(f"--flood {text!r}: expected port numbers like 1,2,3")
     return ports

@@ -20,19 +20,20 @@ class TaskName(str, enum.Enum):
 
 
 def made() -> Callable[..., None]:
-    """The command's function, with help and bounds of its Plan."""
+    """The command's function, with help, bounds and defaults of its Plan."""
     from fanin.examples.demo import Plan
 
     return described(Plan, "workers", "lanes", "task", "epochs", "seed", "backend")(demo)
 
 
 def demo(
-    workers: Annotated[int, typer.Option()] = 4,
-    lanes: Annotated[int, typer.Option()] = 32,
-    task: Annotated[TaskName, typer.Option()] = TaskName.DIGITS,
-    epochs: Annotated[int | None, typer.Option(show_default=False)] = None,
-    seed: Annotated[int, typer.Option()] = 0,
-    backend: Annotated[str, typer.Option()] = "fanin",
+    *,
+    workers: Annotated[int, typer.Option()],
+    lanes: Annotated[int, typer.Option()],
+    task: Annotated[TaskName, typer.Option()],
+    epochs: Annotated[int | None, typer.Option(show_default=False)],
+    seed: Annotated[int, typer.Option()],
+    backend: Annotated[str, typer.Option()],
     baseline: Annotated[bool, typer.Option(help="Run the same job over gloo as well.")] = True,
     fault: Annotated[
         list[str] | None,

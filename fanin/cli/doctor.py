@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanin.addresses import SwitchList
+from fanin.cli.output import JsonObject
 from fanin.errors import FaninError
 from fanin.options import Options
 
@@ -34,7 +35,7 @@ def doctor(
             "to try."
         ),
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: JsonObject = False,
 ) -> None:
     """Check this machine and the way to a switch; status 1 when something must be cured."""
     from rich.console import Console

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.models import OptionInfo
+from typer.models import ParameterInfo
 
 from fanin.errors import ConfigurationError
 from fanin.settings import Setting, fields_of, settings_of
@@ -58,12 +58,10 @@ def parameters(kind: type, *, absent: bool = False) -> list[inspect.Parameter]:
 
 
 def _parameter(setting: Setting, text: str, absent: bool) -> inspect.Parameter:
-    kind, default = setting.kind, setting.default
-    facts: dict[str, Any] = {"help": text}
+    kind, default = setting.kind, _default(setting)
+    facts: dict[str, Any] = {"help": text, **_shown(default)}
     if setting.text is not None:
-        kind, default = str, setting.written(default) if setting.has_default else default
-        if isinstance(default, str) and "," in default:
-            facts["show_default"] = default.replace(",", ", ")  # lines of help break at spaces alone
+        kind = str
     elif setting.bounds is not None:
         facts |= _range(setting)
     if absent:
@@ -72,9 +70,21 @@ def _parameter(setting: Setting, text: str, absent: bool) -> inspect.Parameter:
     return inspect.Parameter(
         setting.field,
         inspect.Parameter.KEYWORD_ONLY,
-        default=default if absent or setting.has_default else inspect.Parameter.empty,
+        default=default,
         annotation=Annotated[kind, typer.Option(f"--{setting.option}", **facts)],
     )
+
+
+def _default(setting: Setting) -> Any:
+    """The field's default as a command line gives it; `Parameter.empty` without one."""
+    if not setting.has_default:
+        return inspect.Parameter.empty
+    return setting.default if setting.text is None else setting.written(setting.default)
+
+
+def _shown(default: Any) -> dict[str, Any]:
+    """Facts of an option by which its default is shown with spaces in a list: lines of help break at spaces alone."""
+    return {"show_default": default.replace(",", ", ")} if isinstance(default, str) and "," in default else {}
 
 
 def _range(setting: Setting) -> dict[str, Any]:
@@ -96,9 +106,11 @@ def _range(setting: Setting) -> dict[str, Any]:
 
 
 def described(kind: type, *fields: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator of a function for typer: its options of these fields' names take help and bounds from the record.
+    """Decorator of a function for typer: its parameters of these fields' names take help, bounds and default from the
+    record.
 
-    Help that the function gives such an option is added to the field's, as a command's own default is.
+    A default that the function gives such a parameter stays, and help is added to the field's. A field with a `Text` is
+    given as its text, which `fields_of` reads.
     """
     texts = docstrings(kind)
     settings = {setting.field: setting for setting in settings_of(kind) if setting.field in fields}
@@ -107,15 +119,16 @@ def described(kind: type, *fields: str) -> Callable[[Callable[..., None]], Calla
         if (setting := settings.get(option.name)) is None:
             return option
         facts = [copy.copy(each) for each in option.annotation.__metadata__]
-        own = next(each for each in facts if isinstance(each, OptionInfo))
+        own = next(each for each in facts if isinstance(each, ParameterInfo))
         further = own.help
-        for name, fact in _range(setting).items() if setting.bounds is not None else ():
+        default = _default(setting) if option.default is inspect.Parameter.empty else option.default
+        for name, fact in {**_shown(default), **(_range(setting) if setting.bounds is not None else {})}.items():
             setattr(own, name, fact)
         if own.metavar is not None and setting.bounds is not None:  # its column is too narrow for the bounds as well
             own.min = own.max = None
             further = " ".join(text for text in (f"{setting.bounds}.".capitalize(), further) if text)
         own.help = " ".join(text for text in (texts[option.name], further) if text)
-        return option.replace(annotation=Annotated[(option.annotation.__origin__, *facts)])
+        return option.replace(default=default, annotation=Annotated[(option.annotation.__origin__, *facts)])
 
     def decorated(call: Callable[..., None]) -> Callable[..., None]:
         shown = inspect.signature(call, eval_str=True)

@@ -14,6 +14,7 @@ import typer
 from fanin.errors import ConfigurationError
 
 JsonFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures there, as JSON.")]
+JsonObject = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 RecordFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the run's record there, of which `fanin report` makes pages.")
 ]

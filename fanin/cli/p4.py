@@ -13,9 +13,11 @@ import typer
 from fanin.cli import later, p4_deploy
 from fanin.cli.epilogs import epilog
 from fanin.cli.numbers import number_of_64_bits
+from fanin.cli.output import JsonObject
 from fanin.cli.p4_serving import until_a_signal
-from fanin.cli.switch import TlsCa, TlsCertificate, TlsKey, load_p4, tls_files, where
+from fanin.cli.switch import P4Runtime, Quiet, TlsCa, TlsCertificate, TlsKey, load_p4, tls_files, where
 from fanin.errors import ConfigurationError, FaninError
+from fanin.p4_ports import CPU_PORT, DROP_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,11 +42,12 @@ CommandFile = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Carried out behind --entries: commands of BMv2's simple_switch_CLI."),
 ]
-CpuPort = Annotated[int, typer.Option(min=0, max=510, help="The port behind which the control plane is.")]
+CpuPort = Annotated[int, typer.Option(min=0, max=DROP_PORT - 1, help="The port behind which the control plane is.")]
 DeviceId = Annotated[
     int, typer.Option(parser=number_of_64_bits, metavar="NUMBER", help="The device's number in P4Runtime.")
 ]
-At = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the device serves P4Runtime.")]
+SERVED_AT = "127.0.0.1:9559"
+"""The port that IANA gives P4Runtime."""
 
 
 def run(
@@ -58,9 +61,9 @@ def run(
     ] = None,
     p4runtime: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Where to serve P4Runtime; port 0: any free one.")
-    ] = "127.0.0.1:9559",
+    ] = SERVED_AT,
     device_id: DeviceId = 0,
-    cpu_port: CpuPort = 510,
+    cpu_port: CpuPort = CPU_PORT,
     entries: Entries = None,
     commands: CommandFile = None,
     names: Annotated[
@@ -82,7 +85,7 @@ def run(
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
-    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a compiled v1model program as a switch, with P4Runtime, as one would with BMv2's simple_switch_grpc."""
     opening = load_p4()
@@ -128,8 +131,8 @@ def trace(
         typer.Option(metavar="HOST:PORT", help="A device: its program, entries and registers are read, not changed."),
     ] = None,
     device_id: DeviceId = 0,
-    port: Annotated[int, typer.Option(min=0, max=510, help="The port at which the packet comes in.")] = 1,
-    cpu_port: CpuPort = 510,
+    port: Annotated[int, typer.Option(min=0, max=DROP_PORT - 1, help="The port at which the packet comes in.")] = 1,
+    cpu_port: CpuPort = CPU_PORT,
     tls_ca: TlsCa = None,
 ) -> None:
     """Show a packet's way through a program: parser states, tables with their keys and entries, changes, copies."""
@@ -155,12 +158,12 @@ def trace(
 
 
 def slots(
-    p4runtime: At = "127.0.0.1:9559",
+    p4runtime: P4Runtime = SERVED_AT,
     device_id: DeviceId = 0,
     job: Annotated[int | None, typer.Option(min=0, max=65_535, help="The job's number. Default: all jobs.")] = None,
     slot: Annotated[int | None, typer.Option(min=0, max=65_535, help="One slot. Default: those in use.")] = None,
     words: Annotated[bool, typer.Option("--words", help="Also the sums that the open rounds hold.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: JsonObject = False,
     tls_ca: TlsCa = None,
 ) -> None:
     """Show what the slots of a device's jobs hold, out of its registers: rounds, floors, who has contributed what."""

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanin.cli.fields import described
-from fanin.cli.switch import LivenessTimeout, SwitchKeyFile, load_p4, operator_key, where
+from fanin.cli.switch import (
+    BIND,
+    ControllerBind,
+    DataAddress,
+    LivenessTimeout,
+    SwitchKeyFile,
+    SwitchMac,
+    load_p4,
+    operator_key,
+    where,
+)
 from fanin.errors import ConfigurationError
-from fanin.protocol.control import DEFAULT_PORT
-from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.schemes import DEFAULT
 
 if TYPE_CHECKING:
@@ -24,17 +32,18 @@ BFRT_PORT = 50052
 
 
 def made() -> Callable[..., None]:
-    """The command's function, with help and bounds of the service's options."""
+    """The command's function, with help, bounds and defaults of the service's options."""
     from fanin.switch.service.service import ServiceOptions
 
     return described(ServiceOptions, "liveness_timeout_s")(deploy)
 
 
 def deploy(
+    *,
     conf: Annotated[Path, typer.Argument(help="The .conf that the compiler wrote beside the program.")],
     p4info: Annotated[Path, typer.Option("--p4info", metavar="FILE", help="The program's P4Info, in text form.")],
-    switch_address: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="Where workers send data: the switch's.")],
-    switch_mac: Annotated[str | None, typer.Option(metavar="MAC", help="The switch's, as ARP is told.")] = None,
+    switch_address: DataAddress,
+    switch_mac: SwitchMac = None,
     ports: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Ports to bring up, JSON. Default: they are left as they are.")
     ] = None,
@@ -50,12 +59,10 @@ def deploy(
     cpu_interface: Annotated[
         str, typer.Option(metavar="NAME", help="The interface at which the switch's processor sees its packets.")
     ] = "bf_pci0",
-    bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where workers reach this controller.")] = (
-        f"0.0.0.0:{DEFAULT_PORT}"
-    ),
+    bind: ControllerBind = BIND,
     load: Annotated[bool, typer.Option("--load/--no-load", help="Load the program, or leave what runs.")] = True,
     go: Annotated[bool, typer.Option("--go", help="Do it. Without this, say what would be done.")] = False,
-    liveness_timeout_s: LivenessTimeout = SWITCH_LIVENESS_TIMEOUT_S,
+    liveness_timeout_s: LivenessTimeout,
     key_file: SwitchKeyFile = None,
 ) -> None:
     """Load a compiled program on a Tofino, bring up its ports, and admit jobs to it; a dry run without --go."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fanin.cli.fields import parameter, with_options
+from fanin.cli.output import JsonObject
 from fanin.files import name, read
 
 if TYPE_CHECKING:
@@ -29,9 +30,8 @@ def made() -> Callable[..., None]:
     from fanin.layouts.workload import Workload
 
     file = Annotated[Path, typer.Argument(metavar="FILE", help="Output of `fanin advise --json`.")]
-    flag = Annotated[bool, typer.Option("--json", help="One JSON object.")]
     return with_options(
-        Workload, plan, TEXT, [parameter("file", file, inspect.Parameter.empty), parameter("json", flag, False)]
+        Workload, plan, TEXT, [parameter("file", file, inspect.Parameter.empty), parameter("json", JsonObject, False)]
     )
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fanin.errors import ConfigurationError
+from fanin.p4_ports import CPU_PORT, DROP_PORT
 
 if TYPE_CHECKING:
     from fanin.switch.p4runtime.standalone import RunOptions
 
 PROGRAM = "simple_switch_grpc"
 DEFAULT_ADDRESS = "0.0.0.0:9559"
-DROP_PORT = 511
 TRACED_LEVELS = ("trace", "debug")
 VALUED = (
     "--thrift-port", "--nanolog", "--log-file", "--log-file-max-size", "--log-file-max-files", "--notifications-addr",
@@ -90,7 +90,7 @@ def _server_parser() -> argparse.ArgumentParser:
     for name in ("cacert", "cert", "key"):
         parser.add_argument(f"--grpc-server-{name}", type=Path)
     parser.add_argument("--grpc-server-with-client-auth", action="store_true")
-    parser.add_argument("--cpu-port", type=int, default=510)
+    parser.add_argument("--cpu-port", type=int, default=CPU_PORT)
     parser.add_argument("--drop-port", type=int, default=DROP_PORT)
     for name in (*SERVER_VALUED, *SERVER_REFUSED):
         parser.add_argument(name)

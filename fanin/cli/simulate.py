@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fanin.bounds import SEED
 from fanin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ CANARY_SEEDS_APART = 1_000_000
 
 def simulate(
     seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="Of the run, and of the scenario where none is given.")
+        int, typer.Option(min=SEED.least, max=SEED.most, help="Of the run, and of the scenario where none is given.")
     ] = 0,
     scenario: Annotated[str, typer.Option(help="A scenario's file (TOML), or the name of a shipped one.")] = "",
     events: Annotated[bool, typer.Option("--events", help="Print every packet and event.")] = False,

@@ -22,7 +22,6 @@ from fanin.errors import ConfigurationError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.options import Options
 from fanin.protocol.control import DEFAULT_PORT, Scheme
-from fanin.protocol.job import SWITCH_LIVENESS_TIMEOUT_S
 from fanin.schemes import DEFAULT, SCHEMES, either, find_scheme, tree_scheme
 from fanin.switch_size import DEFAULT_SOURCE_SHARE, flows_like, flows_of, memory_of, slot_bytes
 
@@ -50,13 +49,21 @@ SwitchKeyFile = Annotated[
     ),
 ]
 LivenessTimeout = Annotated[float, typer.Option("--liveness-timeout", metavar="SECONDS")]
+Quiet = Annotated[bool, typer.Option(help="Print nothing but errors.")]
+Parent = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Be a leaf of that switch, udp://HOST:PORT.")]
+P4Runtime = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the device serves P4Runtime.")]
+DataAddress = Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="Where workers send data: the switch's.")]
+SwitchMac = Annotated[str | None, typer.Option(metavar="MAC", help="The switch's, as ARP is told.")]
+ControllerBind = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where workers reach this controller.")]
+BIND = f"0.0.0.0:{DEFAULT_PORT}"
+"""Default of --bind: every interface."""
 TlsCertificate = Annotated[Path | None, typer.Option(metavar="FILE", help="P4Runtime over TLS: our certificate (PEM).")]
 TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")]
 TlsCa = Annotated[Path | None, typer.Option(metavar="FILE", help="Authority that the other side's must be signed by.")]
 
 
 def made() -> Callable[..., None]:
-    """The command's function, with help and bounds of the service's options."""
+    """The command's function, with help, bounds and defaults of the service's options."""
     from fanin.switch.service.service import ServiceOptions
 
     shared = ("flows", "native", "source_share", "liveness_timeout_s", "shared_memory")
@@ -64,9 +71,8 @@ def made() -> Callable[..., None]:
 
 
 def switch(
-    bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any free one.")] = (
-        f"0.0.0.0:{DEFAULT_PORT}"
-    ),
+    *,
+    bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any free one.")] = BIND,
     memory: Annotated[
         int | None,
         typer.Option(
@@ -78,7 +84,7 @@ def switch(
     flows: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="Default: one per four cores; a leaf's parent's.")
     ] = None,
-    native: Annotated[bool | None, typer.Option("--native/--twin")] = None,
+    native: Annotated[bool | None, typer.Option("--native/--twin")],
     data: Annotated[
         str, typer.Option(help=f"What carries data: {' or '.join(SCHEMES)}, or several with commas.")
     ] = DEFAULT,
@@ -91,12 +97,9 @@ def switch(
     ] = None,
     key_file: SwitchKeyFile = None,
     source_share: Annotated[float, typer.Option(metavar="FRACTION")] = DEFAULT_SOURCE_SHARE,
-    liveness_timeout_s: LivenessTimeout = SWITCH_LIVENESS_TIMEOUT_S,
-    shared_memory: Annotated[bool, typer.Option()] = True,
-    parent: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Be a leaf of that switch, udp://HOST:PORT."),
-    ] = None,
+    liveness_timeout_s: LivenessTimeout,
+    shared_memory: Annotated[bool, typer.Option()],
+    parent: Parent = None,
     target: Annotated[
         str,
         typer.Option(
@@ -126,7 +129,7 @@ def switch(
         str | None,
         typer.Option(metavar="[HOST]:PORT", help="Serve metrics for Prometheus there; without HOST on loopback only."),
     ] = None,
-    quiet: Annotated[bool, typer.Option(help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run a switch. Workers find it with FANIN_SWITCH=udp://host:port or zmq://host:port."""
     from fanin.switch.service.service import ServiceOptions, SwitchService

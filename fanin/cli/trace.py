@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin.bounds import SEED
 from fanin.cli import output
 from fanin.errors import ConfigurationError
 
@@ -23,7 +24,7 @@ def trace(
     scenario: Annotated[
         str, typer.Option(help="Instead: a simulated run, by a scenario's file (TOML) or the name of a shipped one.")
     ] = "",
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the simulated run.")] = 0,
+    seed: Annotated[int, typer.Option(min=SEED.least, max=SEED.most, help="Seed of the simulated run.")] = 0,
     step: Annotated[
         int | None, typer.Option(min=0, help="Of the simulated run this step alone, with its packets.")
     ] = None,

@@ -12,6 +12,7 @@ import typer
 
 from fanin.cli.asking import ASK_TIMEOUT_S, KeyFile
 from fanin.cli.fields import described
+from fanin.cli.output import JsonObject
 from fanin.errors import ConfigurationError, FaninError
 from fanin.key_file import VARIABLE, operator_credentials
 from fanin.options import Options, Rounds, SwitchAddress
@@ -27,7 +28,7 @@ def tune(
     index: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Which one, where jobs of several owners have that name.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json: JsonObject = False,
     key_file: KeyFile = None,
 ) -> None:
     """Change the quorum or the staleness bound of a running job; with neither, show them. Wants the switch's key."""

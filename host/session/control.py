@@ -10,8 +10,8 @@ from types import TracebackType
 
 import zmq
 
-from fanin.curve import client_keys
-from fanin.errors import AdmissionError, ConfigurationError, SwitchUnreachableError
+from fanin.curve import encrypt_client
+from fanin.errors import AdmissionError, SwitchUnreachableError
 from fanin.host.session.path import reach, start_hint
 from fanin.host.session.shared_context import CONTROL
 from fanin.options import Options, SwitchAddress
@@ -153,15 +153,8 @@ class ControlClient:
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, control.MAX_REPLY_BYTES)
         self._socket.setsockopt(zmq.IPV6, 1)
-        if curve_server_key is None:
-            return
-        own = client_keys()
-        try:
-            self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve_server_key.encode())
-        except (zmq.ZMQError, UnicodeError) as error:
-            raise ConfigurationError(f"curve_server_key is not a Z85 key: {error}") from error
-        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
+        if curve_server_key is not None:
+            encrypt_client(self._socket, curve_server_key)
 
 
 def job_state(address: SwitchAddress, job_name: str, options: Options, credentials: Credentials = OPEN) -> str | None:

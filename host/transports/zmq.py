@@ -16,8 +16,8 @@ from time import monotonic
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from fanin.curve import client_keys
-from fanin.errors import ConfigurationError, SwitchUnreachableError
+from fanin.curve import encrypt_client
+from fanin.errors import SwitchUnreachableError
 from fanin.host.transports.forking import OwnConnection
 from fanin.protocol.wire import MAX_DATAGRAM_BYTES
 from fanin.schemes import WorkerEnd
@@ -119,13 +119,7 @@ class ZmqTransport:
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_DATAGRAM_BYTES)
         self._socket.setsockopt(zmq.IPV6, 1)
         if curve_server_key is not None:
-            own = client_keys()
-            try:
-                self._socket.setsockopt(zmq.CURVE_SERVERKEY, curve_server_key.encode())
-            except (zmq.ZMQError, UnicodeError) as error:
-                raise ConfigurationError(f"curve_server_key is not a key in Z85: {error}") from error
-            self._socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public.encode())
-            self._socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret.encode())
+            encrypt_client(self._socket, curve_server_key)
 
     def _connect(self, url: str, timeout_s: float, encrypted: bool) -> None:
         """Connect and wait for the handshake, which the socket's monitor reports."""

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from fanin.errors import ConfigurationError
+from fanin.p4_ports import DROP_PORT
 from fanin.switch.p4.meters import MeterRates
 from fanin.switch.p4.replication import Replica
 from fanin.switch.p4.tables import KeyField, Match, MatchKind
-from fanin.switch.p4.v1model import DROP_PORT
 
 Thing = TypeVar("Thing")
 MAC = re.compile(r"[0-9a-fA-F]{1,2}(:[0-9a-fA-F]{1,2}){5}")

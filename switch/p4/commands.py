@@ -17,6 +17,7 @@ import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from fanin.p4_ports import DROP_PORT
 from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.actions import Group, Member, TableError
 from fanin.switch.p4.command_words import (
@@ -33,7 +34,7 @@ from fanin.switch.p4.command_words import (
 )
 from fanin.switch.p4.replication import MAX_GROUP, MAX_SESSION, MirrorSession, Replica
 from fanin.switch.p4.tables import Match, Table
-from fanin.switch.p4.v1model import DROP_PORT, V1Switch
+from fanin.switch.p4.v1model import V1Switch
 
 MAX_PRIORITY = 1 << 24
 """A priority here is this minus BMv2's: the highest wins in P4Runtime."""

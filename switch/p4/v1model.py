@@ -38,14 +38,13 @@ from typing import Any
 
 from fanin.errors import PacketError, UnsupportedError
 from fanin.extension import native_extension
+from fanin.p4_ports import DROP_PORT
 from fanin.switch.p4.native import NativeMachine
 from fanin.switch.p4.native_code import NotNative
 from fanin.switch.p4.packet_state import NO_CUT, PacketState, ParserStop
 from fanin.switch.p4.program import Program, load
 from fanin.switch.p4.replication import MAX_GROUP, MAX_SESSION, MirrorSession, Replica, Watched
 
-DROP_PORT = 511
-"""simple_switch's default: the highest number that a 9-bit port can have."""
 MAX_PASSES = 1024
 """Passes through a pipeline that one packet may cause, copies included: a program that goes in circles ends here."""
 MAX_PARSE_STATES = 4096

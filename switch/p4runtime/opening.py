@@ -14,6 +14,7 @@ from p4.v1 import p4runtime_pb2
 from fanin import files
 from fanin.errors import ConfigurationError, FaninError
 from fanin.formats.frames import Endpoint, mac_of
+from fanin.p4_ports import CPU_PORT, DROP_PORT
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.job_shape import SwitchBuffers
@@ -31,8 +32,6 @@ from fanin.switch.p4runtime.server.server import GrpcServer, Service, TlsFiles
 from fanin.switch.p4runtime.server.status import StatusError
 from fanin.switch.p4runtime.server.udp_port import UdpPort
 
-CPU_PORT = 510
-"""Port to which the programs send packets for the controller (p4/shared/sizes.p4)."""
 DEVICE_ID = 0
 """Device id of the emulator, and BMv2's default."""
 WINDOW = 64
@@ -63,7 +62,6 @@ class Artefacts:
         from google.protobuf import text_format
 
         from fanin.switch.p4.program import load
-        from fanin.switch.p4.v1model import DROP_PORT
         from fanin.switch.p4runtime.server.derived_info import derive
 
         text = read_program(program)

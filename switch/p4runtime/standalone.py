@@ -16,6 +16,7 @@ from p4.v1 import p4runtime_pb2
 
 from fanin import files
 from fanin.errors import ConfigurationError
+from fanin.p4_ports import CPU_PORT
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.commands import Commands
 from fanin.switch.p4.tracing import Report, TracedSwitch
@@ -41,7 +42,7 @@ class RunOptions:
     p4runtime: tuple[str, int]
     """Host and port to serve at; port 0: any."""
     device_id: int = 0
-    cpu_port: int = 510
+    cpu_port: int = CPU_PORT
     """The number behind which the control plane is: what a packet-in leaves through."""
     native: bool | None = None
     """Choice of the interpreter, as in V1Switch."""

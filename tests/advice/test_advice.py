@@ -21,7 +21,8 @@ pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
 from torch._C import _distributed_c10d as c10d
 
 from fanin.advice import advising as advice
-from fanin.advice.advising import Plan, give_gloo_an_interface, profile_of
+from fanin.advice.advice_plan import Plan
+from fanin.advice.advising import give_gloo_an_interface, profile_of
 from fanin.advice.forecasts import (
     GLOO,
     Choice,
@@ -46,6 +47,7 @@ from fanin.emulation.network.scenario import Scenario, uplink
 from fanin.emulation.processes import free_port
 from fanin.errors import ConfigurationError, FaninError
 from fanin.layouts.cluster import read_measured
+from fanin.settings import fields_of
 from tests.support.processes import DEADLINE_S, files_left, has_ended, noticed, until
 
 SIZE = 25 << 20
@@ -262,11 +264,9 @@ def test_the_launcher_keeps_to_itself_what_it_alone_is_told() -> None:
 )
 def test_what_cannot_be_meant_is_one_clear_line(arguments: list[str], said: str) -> None:
     if arguments and arguments[0] != "--hosts":  # read in this process, which is quicker
-        from fanin.cli.advise import _plan
-
-        given = {"--lanes": "32", "--switch": "", "--bytes": "1048576"} | {arguments[0]: arguments[1]}
+        field = {"--lanes": "lanes", "--switch": "switches", "--bytes": "bytes"}[arguments[0]]
         with pytest.raises(ConfigurationError) as caught:
-            _plan([], given["--switch"], given["--lanes"], int(given["--bytes"]), True, "")
+            Plan(**fields_of(Plan, {field: int(arguments[1]) if field == "bytes" else arguments[1]}))
         assert said in str(caught.value)
         return
     ended = subprocess.run(

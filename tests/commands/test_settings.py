@@ -14,10 +14,11 @@ import typer
 import typer.main
 from typer.testing import CliRunner
 
+from fanin.advice import advice_plan
 from fanin.benchmarks.rivals import Rival, check_rivals
 from fanin.cli import app, run
 from fanin.cli.bench import BENCHMARKS
-from fanin.cli.fields import docstrings, with_options
+from fanin.cli.fields import described, docstrings, with_options
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.units import Rate, Rates, rate_bit_s, rate_text
 from fanin.errors import ConfigurationError
@@ -80,6 +81,7 @@ def test_an_illegal_field_is_named_with_its_value_and_bounds(wrong: dict[str, An
 @pytest.mark.parametrize(
     ("command", "kind", "field"),
     [
+        ("advise --bytes", advice_plan.Plan, "bytes"),
         ("demo --workers", demo.Plan, "workers"),
         ("demo --epochs", demo.Plan, "epochs"),
         ("demo --seed", demo.Plan, "seed"),
@@ -112,6 +114,7 @@ def test_a_command_refuses_what_its_record_refuses_with_the_same_numbers(
 @pytest.mark.parametrize(
     ("command", "kind", "options"),
     [
+        ("advise", advice_plan.Plan, "--switch --lanes --bytes --measure"),
         ("demo", demo.Plan, "--workers --lanes --task --epochs --seed --backend"),
         ("tune", Rounds, "--quorum --staleness"),
         ("switch", ServiceOptions, "--flows --native --source-share --liveness-timeout --shared-memory"),
@@ -125,7 +128,7 @@ def test_help_and_bounds_of_a_command_are_those_of_its_record(command: str, kind
         found = found.commands[word]
     by_option = {each.opts[0]: each for each in found.params}
     for setting in settings_of(kind):
-        option = f"--{setting.field.removesuffix('_s').replace('_', '-')}"
+        option = f"--{setting.option.removesuffix('-s')}"
         if option not in options.split():
             continue
         shown = by_option[option]
@@ -133,6 +136,37 @@ def test_help_and_bounds_of_a_command_are_those_of_its_record(command: str, kind
         if setting.bounds is not None:
             in_words = str(setting.bounds) in shown.help.lower()
             assert in_words or (shown.min, shown.max) == (setting.bounds.least, setting.bounds.most)
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "options"),
+    [
+        ("advise", advice_plan.Plan, "--switch --lanes --bytes --measure"),
+        ("demo", demo.Plan, "--workers --lanes --task --epochs --seed --backend"),
+        ("switch", ServiceOptions, "--native --liveness-timeout --shared-memory"),
+        ("controller", ServiceOptions, "--liveness-timeout"),
+        ("p4 deploy", ServiceOptions, "--liveness-timeout"),
+    ],
+)
+def test_defaults_of_a_command_are_those_of_its_record(command: str, kind: type, options: str) -> None:
+    found: Any = typer.main.get_command(app)
+    for word in command.split():
+        found = found.commands[word]
+    by_option = {each.opts[0]: each for each in found.params}
+    fields = {f"--{setting.option.removesuffix('-s')}": setting for setting in settings_of(kind)}
+    for option in options.split():
+        setting = fields[option]
+        written = setting.default if setting.text is None else setting.written(setting.default)
+        assert by_option[option].default == written
+
+
+def test_a_default_of_a_command_itself_goes_before_the_records() -> None:
+    def call(*, workers: Annotated[int, typer.Option()] = 8, lanes: Annotated[str, typer.Option()]) -> None:
+        print(workers, fields_of(Plan, {"lanes": lanes}))
+
+    alone = typer.Typer()
+    alone.command()(described(Plan, "workers", "lanes")(call))
+    assert CliRunner().invoke(alone, []).output == "8 {'lanes': (32, '4/8')}\n"
 
 
 def test_a_record_passes_through_a_command_line() -> None:
@@ -164,14 +198,14 @@ def test_docstrings_of_fields_are_the_help() -> None:
 RECORDS = [importlib.import_module(f"fanin.benchmarks.{name}").Plan for name in BENCHMARKS]
 
 
-@pytest.mark.parametrize("kind", [Options, Rounds, ServiceOptions, demo.Plan, Scenario, *RECORDS])
+@pytest.mark.parametrize("kind", [Options, Rounds, ServiceOptions, advice_plan.Plan, demo.Plan, Scenario, *RECORDS])
 def test_bounds_stand_in_the_metadata_of_a_field_and_not_in_its_text(kind: type) -> None:
     texts = docstrings(kind)
     bounded = [setting.field for setting in settings_of(kind) if setting.bounds is not None]
     assert [field for field in bounded if re.search(r"\d\.\.[\d.]", texts.get(field, ""))] == []
 
 
-@pytest.mark.parametrize("name", [*BENCHMARKS, "emulate"])
+@pytest.mark.parametrize("name", [*BENCHMARKS, "advise", "emulate"])
 def test_help_is_whole_at_80_columns(name: str) -> None:
     command = ["bench", name, "--help"] if name in BENCHMARKS else [name, "--help"]
     done = CliRunner().invoke(app, command, env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})

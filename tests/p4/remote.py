@@ -26,12 +26,13 @@ import pytest
 
 from fanin.emulation.bmv2_process import DEVICE_ID, MTU, launched, linked
 from fanin.formats.frames import HEAD_BYTES, Endpoint, Frame, mac_of, read_frame
+from fanin.p4_ports import CPU_PORT
 from fanin.protocol.wire import Kind, Packet
 from fanin.switch.p4runtime.controller.job_control import JobControl, Placement
 from fanin.switch.p4runtime.controller.leaf_uplink import ParentPort
 from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink, Link
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
-from fanin.switch.p4runtime.opening import CPU_PORT, Artefacts, endpoint
+from fanin.switch.p4runtime.opening import Artefacts, endpoint
 from fanin.switch.p4runtime.server.p4info import read_p4info
 from tests.p4.emulated import SWITCH, ControlledMachine, endpoint_of, port_of
 from tests.p4_programs.subjects import BUILD

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from fanin.cli.p4 import app
 from fanin.errors import ConfigurationError, ProgramError
+from fanin.p4_ports import DROP_PORT
 from fanin.switch.p4.program import load
 from fanin.switch.p4.program_file import read_program
-from fanin.switch.p4.v1model import DROP_PORT
 from fanin.switch.p4runtime.opening import BUILD, Artefacts
 from fanin.switch.p4runtime.server.derived_info import derive, hashed
 from fanin.switch.p4runtime.server.device import Actions, Device

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import json
 import logging
 import time
@@ -40,6 +39,7 @@ from fanin.host.stale.scale import ScaleEpochs
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.host.torch.training.accounts import count_newcomer
+from fanin.host.torch.training.packed_state import packed, unpacked
 from fanin.host.torch.training.stale import (
     Elements,
     StaleJob,
@@ -98,7 +98,7 @@ class Welcome:
             "contributors": list(account.contributors),
             "accepted_chunks": torch.from_numpy(account.accepted_chunks),
         }
-        return _packed(standing), _packed({"version": rounds.base, "state": self._training.state()})
+        return packed(standing), packed({"version": rounds.base, "state": self._training.state()})
 
 
 _SCALE_STATE = ("power", "largest", "changes", "began", "power_before")
@@ -266,7 +266,7 @@ class _Peers:
                         raise ConnectionError("it gives nothing")
                     source = Source(GiverAddress.parse(self._store.get(key)), base, self._silence_s, self._key)
                     opened.callback(source.close)
-                    standing = _unpacked(source.read(self._patience_s))
+                    standing = unpacked(source.read(self._patience_s))
                 except (OSError, EOFError) as error:
                     self._note(error)
                     continue
@@ -282,7 +282,7 @@ class _Peers:
         while True:
             try:
                 with contextlib.closing(source):
-                    whole = _unpacked(source.read(self._patience_s))
+                    whole = unpacked(source.read(self._patience_s))
                 return whole["version"], whole["state"]
             except (OSError, EOFError) as error:
                 self._note(error)
@@ -300,14 +300,3 @@ def facts_key(job_name: str) -> str:
 
 def _giver_key(job_name: str, rank: int) -> str:
     return f"fanin/giver/{job_name}/{rank}"
-
-
-def _packed(thing: dict[str, Any]) -> bytes:
-    file = io.BytesIO()
-    torch.save(thing, file)
-    return file.getvalue()
-
-
-def _unpacked(data: bytes) -> dict[str, Any]:
-    thing: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    return thing

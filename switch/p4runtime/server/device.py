@@ -12,10 +12,10 @@ from typing import Any
 from p4.v1 import p4runtime_pb2
 
 from fanin.errors import ConfigurationError, PacketError, ProgramError, UnsupportedError
+from fanin.p4_ports import DROP_PORT
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.meters import Meter
 from fanin.switch.p4.replication import MAX_GROUP, MAX_SESSION, MirrorSession, Replica
-from fanin.switch.p4.v1model import DROP_PORT
 from fanin.switch.p4runtime.server.digest_entries import DigestEntries
 from fanin.switch.p4runtime.server.meter_entries import fill_config, read_rates
 from fanin.switch.p4runtime.server.p4info import Described

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from fanin.errors import ConfigurationError
 from fanin.formats.capture import pcap_header, pcap_record
+from fanin.p4_ports import DROP_PORT
 from fanin.switch.p4runtime.server.link_states import LinkStates
 from fanin.switch.p4runtime.server.native_ports import NativePorts, Receive, ReceiveNatively, native_ports
 from fanin.switch.p4runtime.server.raw_port import RawPort
@@ -223,9 +224,10 @@ def read_ports(texts: Sequence[str], cpu_port: int) -> dict[int, str]:
         number = number.strip()
         if not equals or not where or not number.isascii() or not number.isdigit() or len(number) > 3:
             raise ConfigurationError(f"--port {part!r}: expected NUMBER=INTERFACE or NUMBER=udp:HOST:PORT")
-        if not 0 <= int(number) < 511 or int(number) == cpu_port or int(number) in ports:
+        if not 0 <= int(number) < DROP_PORT or int(number) == cpu_port or int(number) in ports:
             raise ConfigurationError(
-                f"--port {part!r}: the number must be in 0..510, given once, and not --cpu-port's {cpu_port}"
+                f"--port {part!r}: the number must be in 0..{DROP_PORT - 1}, given once, and not --cpu-port's "
+                f"{cpu_port}"
             )
         ports[int(number)] = where
     if len(ports) > MAX_PORTS:

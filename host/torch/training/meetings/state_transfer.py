@@ -12,20 +12,19 @@ Rules
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import HandoverError
 from fanin.host.session.handover import PURPOSE, Giver, GiverAddress, Source
 from fanin.host.session.threads import started
 from fanin.host.torch.meeting.reachable import reachable_host
+from fanin.host.torch.training.packed_state import packed, unpacked
 from fanin.protocol.seal import derived
 
 ASK_AGAIN_S = 0.5
@@ -87,7 +86,7 @@ class Offer:
             self._closing.wait(timeout_s)
             return None
         version, state = found
-        return _packed({"version": version}), _packed(state)
+        return packed({"version": version}), packed(state)
 
     def _serve_store(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone: whoever needs it says so
@@ -99,7 +98,7 @@ class Offer:
     def _put(self, rank: int, base: int) -> None:
         found = self._snapshot(base)
         assert found is not None, "a holder is as far as its epoch's beginning"
-        data = _packed({"version": found[0], "state": found[1]})
+        data = packed({"version": found[0], "state": found[1]})
         count = -(-len(data) // CHUNK_BYTES)
         self._store.set(f"chunks/{rank}", str(count))
         for number in range(count):
@@ -180,8 +179,8 @@ class Fetch:
 
     def _ask(self, address: GiverAddress) -> tuple[int, State]:
         with contextlib.closing(Source(address, self._base, SILENCE_S, self._key)) as source:
-            version = int(_unpacked(source.read(self._within_s))["version"])
-            return version, _unpacked(source.read(self._within_s))
+            version = int(unpacked(source.read(self._within_s))["version"])
+            return version, unpacked(source.read(self._within_s))
 
     def _through_store(self, deadline: float) -> tuple[int, State] | None:
         """None where it does not come in time, or is given up."""
@@ -198,7 +197,7 @@ class Fetch:
                 data += self._store.get(key)
                 self._store.delete_key(key)
                 number += 1
-        whole = _unpacked(bytes(data))
+        whole = unpacked(bytes(data))
         return int(whole["version"]), whole["state"]
 
 
@@ -208,14 +207,3 @@ def _key(rank: int) -> str:
 
 def _chunk(rank: int, number: int) -> str:
     return f"chunk/{rank}/{number}"
-
-
-def _packed(thing: State) -> bytes:
-    file = io.BytesIO()
-    torch.save(thing, file)
-    return file.getvalue()
-
-
-def _unpacked(data: bytes) -> State:
-    thing: State = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    return thing
