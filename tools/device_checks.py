@@ -55,6 +55,7 @@ CHECKS = (
     Check("cuda_checks", 2, 60, "every collective, streams, training (tests/torch/cuda_checks.py)"),
     Check("hsdp", 4, 30, "FSDP2 over hosts and inside them, fanin between, gloo inside"),
     Check("codecs", 2, 30, "codec_hook on the device has the host's bits; what residual and rotation take"),
+    Check("wide", 2, 30, "wide sums and rounding at random on the device have the host's bits, and their times"),
     Check("spoiled", 2, 30, "on_nonfinite='raise' names the rank with infinities, on the device that quantizes"),
     Check("times", 2, 30, "25 MiB on two ranks", ("25",)),
     Check("kernels", 1, 60, "kernels against numpy on the device, bit by bit, and their times"),

@@ -27,6 +27,10 @@ rank's alone is not zero."""
 WIDE_SUMS = {96 + 15: (8, 8), 96 + 11: (4, 8), 96 + 10: (4, 4), 96 + 7: (2, 8), 96 + 6: (2, 4)}
 """In the place of a lane width: bits up and bits down, of lanes that the switch adds up one by one
 (fanin/numerics/wide_sums.py). Integers and float64 then take 32 bits."""
+PACKED_LANES = {widths: number - 16 for number, widths in WIDE_SUMS.items()}
+"""The same, by widths, of contributions that were packed elsewhere, as on a GPU (host/codecs/words/packed_lanes.py)."""
+QUANTIZED_LANES = (*LANES, *WIDE_SUMS)
+"""Every number under which floats are quantized, in lanes that are packed or added up one by one."""
 
 
 def lanes_number(lanes: int | str) -> int:

@@ -135,6 +135,8 @@ class DevicePlan:
     """Whether a bucket is rotated and clipped before, and rotated back after the sum (rotation.py)."""
     clip: float = float("inf")
     """In root mean squares of a row of the rotation."""
+    stochastic: bool = False
+    """Whether steps are rounded up or down at random, by one scale for the whole bucket (lanes_codec.py)."""
 
 
 class Encoder(ABC):

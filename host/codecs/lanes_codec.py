@@ -65,8 +65,8 @@ class Lanes(Codec):
         return not self.stochastic
 
     def device_plan(self, size: int) -> DevicePlan | None:
-        """A sum with a residual; of stochastic rounding none."""
-        return None if self.stochastic else DevicePlan(self.bits, self.feedback, rotated=False)
+        """A sum with a residual."""
+        return DevicePlan(self.bits, self.feedback, rotated=False, stochastic=self.stochastic)
 
     def encoder(self, place: Place) -> Encoder:
         """One residual per element."""

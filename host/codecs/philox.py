@@ -65,6 +65,16 @@ class Randomness:
         return signs_of(self.sign_words(count), count)
 
 
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Numbers by which one contribution is rounded at random: those of `Randomness.uniform` for Purpose.ROUNDING."""
+
+    seed: int
+    bucket: int
+    step: int
+    rank: int
+
+
 def signs_of(drawn: Uint32s, count: int) -> npt.NDArray[np.float32]:
     """-1 where bit i mod 32 of word i / 32 is set, and 1 elsewhere."""
     bits = np.unpackbits(drawn.astype("<u4").view(np.uint8), bitorder="little")[:count]

@@ -23,7 +23,7 @@ std::int32_t largest(std::uint32_t bits) { return (1 << (bits - 1)) - 1; }
 class WideSumsCodec final : public BlockCodec {
  public:
   WideSumsCodec(const Reduction& asked, const JobSpec& spec, std::uint32_t place) : fixed_(asked.element, 8, 1) {
-    lanes = static_cast<std::uint8_t>(asked.lanes - 96);
+    lanes = static_cast<std::uint8_t>(asked.lanes - WIDE_SUMS);
     up_ = lane_bits_up(lanes), down_ = lane_bits_down(lanes);
     const std::string widths = std::to_string(up_) + "/" + std::to_string(down_);
     if (!spec.accumulators)

@@ -20,7 +20,10 @@ enum class Operator : std::uint8_t { sum, min, max, product, band, bor, bxor };
 inline constexpr std::uint32_t EXACT = 0;    // in the place of a lane width
 inline constexpr std::uint32_t COPIED = 65;  // the same: bytes, each of which has an owner
 
-// In the place of a lane width: 96 plus Header.lanes of wide sums, fanin.numerics.reduction.WIDE_SUMS.
+// In the place of a lane width: these plus Header.lanes of wide sums, fanin.numerics.reduction.WIDE_SUMS, and of lanes
+// that were packed elsewhere, PACKED_LANES there.
+inline constexpr std::uint32_t WIDE_SUMS = 96;
+inline constexpr std::uint32_t PACKED_LANES = 80;
 inline bool is_wide_sum(std::uint32_t lanes) {
   return lanes == 96 + 15 || lanes == 96 + 11 || lanes == 96 + 10 || lanes == 96 + 7 || lanes == 96 + 6;
 }

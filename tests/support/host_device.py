@@ -85,20 +85,22 @@ class TensorArithmetic:
         """Write the scale codes of x * factor + residual (Arithmetic.codes)."""
         self._by_numpy.codes(plan, _array(x), _array(residual), _array(codes))
 
-    def quantize(self, plan: Plan, x: Any, residual: Any, codes: Any, words: Any, *, adds: bool = False) -> None:
+    def quantize(self, plan: Plan, x: Any, residual: Any, codes: Any, words: Any, **how: Any) -> None:
         """Write the words under the agreed codes, and the loss (Arithmetic.quantize)."""
-        self._by_numpy.quantize(plan, _array(x), _array(residual), _array(codes), _array(words), adds=adds)
+        self._by_numpy.quantize(plan, _array(x), _array(residual), _array(codes), _array(words), **how)
+
+    def level(self, codes: Any) -> None:
+        """Make every code the largest of them (Arithmetic.level)."""
+        self._by_numpy.level(_array(codes))
 
     def mark(self, codes: Any, marks: Any, rank: int) -> None:
         """Write this rank's marks (Arithmetic.mark)."""
         self._by_numpy.mark(_array(codes), _array(marks), rank)
 
-    def dequantize(
-        self, plan: Plan, words: Any, codes: Any, out: Any, *, skip: int = 0, shifts: Any = None, failed: Any = None
-    ) -> None:
+    def dequantize(self, plan: Plan, words: Any, codes: Any, out: Any, *, skip: int = 0, failed: Any = None) -> None:
         """Write the values that summed words stand for (Arithmetic.dequantize)."""
         arrays = _array(words), _array(codes), _array(out)
-        self._by_numpy.dequantize(plan, *arrays, skip=skip, shifts=_array(shifts), failed=_array(failed))
+        self._by_numpy.dequantize(plan, *arrays, skip=skip, failed=_array(failed))
 
     def rotate(self, rotation: Rotation, x: Any, signs: Any, owed: Any, sent: Any, cut: Any, squares: Any) -> None:
         """Rotate and clip x, and write what was cut (Arithmetic.rotate)."""

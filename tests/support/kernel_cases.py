@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.philox import Draws, Randomness
 from fanin.host.codecs.rotated import clip_for
 from fanin.host.codecs.rotation import block_for
 from fanin.host.codecs.shifted_weights import ShiftedWeights
@@ -74,6 +74,8 @@ class LaneCase:
     feedback: bool = True
     adds: bool = False
     skip: int = 0
+    at_random: bool = False
+    """Rounded up or down at random, under one code."""
     watched: bool = False
     """Also decode under a flag that is not set, and under one that is."""
 
@@ -85,6 +87,7 @@ class LaneCase:
         return Plan(
             element=self.element, up=self.up, down=self.down or self.up, bound=bound, block_elements=self.block,
             packet_blocks=2, offset=offset, divisor=float(self.workers), factor=self.factor,
+            packet_words=2 * self.block * self.down // 32 + 4 if self.down else 0,
         )  # fmt: skip
 
 
@@ -113,12 +116,22 @@ def lane_cases(count: int) -> Iterator[LaneCase]:
         yield LaneCase("normal", 5 * SHORT, 32, workers=4, element=element, block=SHORT)  # ties of 16 bits (_lanes)
     for up, down in ((8, 8), (4, 8), (4, 4), (2, 8), (2, 4)):
         yield LaneCase(MIXED, min(count, 8 * SHORT + 5), up, down, block=SHORT)
+    yield from random_cases(count)
     for up, block in ((32, 352), (16, 704), (8, 1408), (4, 2816)):  # an Ethernet packet's words: three tiles
         yield LaneCase("student", count + block // 3, up, block=block)
     yield LaneCase("bits", count - 3, 4, block=4088, factor=0.37)
     yield LaneCase(MIXED, count, 8, block=SHORT, adds=True)
     yield LaneCase("normal", count, 8, skip=37)
     yield LaneCase("normal", 1, 8)
+
+
+def random_cases(count: int) -> Iterator[LaneCase]:
+    """Steps rounded at random, packed and wide, of every kind of block."""
+    for kind in ("ties", "not finite", "zero"):
+        yield LaneCase(kind, min(count, SHORT + 5), 4, 8, block=SHORT, at_random=True)
+    yield LaneCase("huge", min(count, 3 * SHORT + 5), 8, block=SHORT, element=Element.BFLOAT16, at_random=True)
+    yield LaneCase("tiny", min(count, 2 * SHORT), 2, 4, block=SHORT, feedback=False, at_random=True)
+    yield LaneCase("student", count, 16, block=SHORT, at_random=True)
 
 
 def rotation_cases(count: int) -> Iterator[RotationCase]:
@@ -209,19 +222,24 @@ def _lanes(compare: _Compare, case: LaneCase) -> None:
     codes = np.zeros(plan.blocks(count), np.int16)
     compare.call("codes", plan, x, None if case.adds else owed, codes, writes={"codes": codes})
     agreed = _larger(rng, codes, plan)
+    draws = None
+    if case.at_random:
+        compare.call("level", agreed, writes={"codes": agreed})
+        draws = Draws(2**32 - 5, 7, 2**33 + 3, 1)
     words = np.zeros(plan.words(count), np.int32)
     written = {"words": words} | ({} if owed is None else {"residual": owed})
-    compare.call("quantize", plan, x, owed, agreed, words, adds=case.adds, writes=written)
-    sums = rng.integers(-(2**31), 2**31, plan.result_words(count), dtype=np.int64).astype(np.int32)
+    compare.call("quantize", plan, x, owed, agreed, words, adds=case.adds, draws=draws, writes=written)
+    sums = rng.integers(-(2**31), 2**31, plan.words(count), dtype=np.int64).astype(np.int32)
+    if plan.packet_words:
+        packets = len(sums) // plan.packet_words
+        sums[plan.shift_at :: plan.packet_words] = rng.integers(0, 9, packets)
     if plan.down == 32:
         sums >>= np.int32(3)
         sums[::3] >>= np.int32(20)  # nine bits: odd ones are ties of bfloat16 under a divisor of 2^n
         sums[1::3] >>= np.int32(17)  # twelve bits: the same for float16
     out = np.zeros(count - case.skip, x.dtype)
-    packets = -(-plan.blocks(count) // plan.packet_blocks)
-    shifts = rng.integers(0, 9, packets).astype(np.uint8) if case.down else None
     arguments = (plan, sums, agreed, out)
-    compare.call("dequantize", *arguments, skip=case.skip, shifts=shifts, writes={"values": out})
+    compare.call("dequantize", *arguments, skip=case.skip, writes={"values": out})
     if case.watched:
         for label, failed in (("watched", 0), ("failed", 1)):
             flag = np.full(1, failed, np.int32)

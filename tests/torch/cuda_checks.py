@@ -317,6 +317,8 @@ def check_ddp_through_codecs_and_lanes(rank: int, size: int) -> None:
     hooks: list[tuple[object, Any]] = [
         (CodecState("lanes:16"), codec_hook),
         (CodecState("rotated:8/8"), codec_hook),
+        (CodecState("lanes:8/8"), codec_hook),
+        (CodecState("lanes:16:stochastic=True"), codec_hook),
         (LanesState(lanes=8, error_feedback=True), lanes_hook),
     ]
     for state, hook in hooks:

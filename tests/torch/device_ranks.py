@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -224,6 +224,7 @@ def spoiled(report: Report, rank: int, size: int, arguments: list[str]) -> None:
 
     sums: dict[str, tuple[Callable[[torch.Tensor], object], torch.dtype]] = {
         "8 bits": (lambda x: group.all_reduce_lanes(x, lanes=8).wait(), torch.float32),
+        "4/8": (lambda x: group.all_reduce_lanes(x, lanes="4/8").wait(), torch.float32),
         "32 bits of bfloat16": (lambda x: group.all_reduce_lanes(x, lanes=32).wait(), torch.bfloat16),
         "float64": (lambda x: group.all_reduce_lanes(x).wait(), torch.float64),
         "codec_hook": (hooked, torch.float32),
@@ -421,22 +422,7 @@ def _farthest(model: torch.nn.Module, expected: list[torch.Tensor], mesh: Device
 def codecs(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     """Averages, residuals and states of codec_hook on the device and on the host; then what a bucket takes."""
     group = world()
-    different = []
-    for text in ("lanes:8", "rotated:8", "rotated:4"):
-        for dtype, count in ((torch.float32, LARGE), (torch.bfloat16, 20_001)):
-            there, here = (CodecState(text, group=group) for _ in range(2))
-            parameters = [torch.nn.Parameter(torch.zeros(count)) for _ in range(2)]
-            for step in range(3):
-                x = torch.randn(count, generator=torch.Generator().manual_seed(10 * rank + step)).to(dtype)
-                averaged = codec_hook(there, _bucket(parameters[0], x.to(DEVICE, copy=True))).wait()
-                with on_the_host(group):
-                    expected = codec_hook(here, _bucket(parameters[1], x)).wait()
-                if not _same(averaged, expected):
-                    different.append(f"{text} {dtype} step {step}")
-            states = [each.state_dict()["buckets"][0]["state"] for each in (there, here)]
-            if not all(_same(states[0][name], states[1][name]) for name in states[1]):
-                different.append(f"{text} {dtype} state")
-            report("compared", f"{text} of {count} {dtype}")
+    different = _codecs_that_differ(report, rank, group, ("lanes:8", "rotated:8", "rotated:4"), LARGE)
     report("differ", different)
     count = 25 * MIB // 4 if DEVICE.type == "cuda" else 50_000
     parameter, gradients = torch.nn.Parameter(torch.zeros(count)), torch.randn(count, device=DEVICE)
@@ -451,12 +437,68 @@ def codecs(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     dist.destroy_process_group()
 
 
+def _codecs_that_differ(
+    report: Report, rank: int, group: FaninProcessGroup, texts: Sequence[str], large: int
+) -> list[str]:
+    """Codecs whose averages or states on the device are not the host's, over three steps, of two sizes."""
+    different = []
+    for text in texts:
+        for dtype, count in ((torch.float32, large), (torch.bfloat16, 20_001)):
+            there, here = (CodecState(text, group=group) for _ in range(2))
+            parameters = [torch.nn.Parameter(torch.zeros(count)) for _ in range(2)]
+            for step in range(3):
+                x = torch.randn(count, generator=torch.Generator().manual_seed(10 * rank + step)).to(dtype)
+                averaged = codec_hook(there, _bucket(parameters[0], x.to(DEVICE, copy=True))).wait()
+                with on_the_host(group):
+                    expected = codec_hook(here, _bucket(parameters[1], x)).wait()
+                if not _same(averaged, expected):
+                    different.append(f"{text} {dtype} step {step}")
+            states = [each.state_dict()["buckets"][0]["state"] for each in (there, here)]
+            if not all(_same(states[0][name], states[1][name]) for name in states[1]):
+                different.append(f"{text} {dtype} state")
+            report("compared", f"{text} of {count} {dtype}")
+    return different
+
+
 def _hooked(state: CodecState, parameter: torch.Tensor, gradients: torch.Tensor) -> None:
     codec_hook(state, _bucket(parameter, gradients)).wait()
 
 
 def _bucket(parameter: torch.Tensor, gradients: torch.Tensor) -> Any:
     return Bucket(parameter, gradients)
+
+
+def wide(report: Report, rank: int, size: int, arguments: list[str]) -> None:
+    """Wide sums, and rounding at random, on the device against the host's path; then what wide sums of 25 MiB take."""
+    group = world()
+    different = []
+    counts = (700_001, 6_000_000) if DEVICE.type == "cuda" else (7_000, 20_001)
+    for number, widths in enumerate(("8/8", "4/8", "4/4", "2/8", "2/4")):
+        dtype, count = (torch.float32, torch.bfloat16, torch.float16)[number % 3], counts[number % 2]
+        x = torch.randn(count, generator=torch.Generator().manual_seed(rank)).to(dtype)
+        owed = torch.randn(count, generator=torch.Generator().manual_seed(rank + size)) * 0.01
+        mine, my_owed = x.to(DEVICE, copy=True), owed.to(DEVICE, copy=True)
+        group.all_reduce_lanes(x, lanes=widths, average=True, residual=owed).wait()
+        group.all_reduce_lanes(mine, lanes=widths, average=True, residual=my_owed).wait()
+        if not (_same(mine, x) and _same(my_owed, owed)):
+            different.append(f"{widths} of {count} {dtype}")
+    texts = "lanes:4/8", "rotated:4/8", "lanes:8:stochastic=True", "lanes:4/8:stochastic=True"
+    different += _codecs_that_differ(report, rank, group, texts, counts[1])
+    report("differ", different)
+    if DEVICE.type == "cuda":
+        gloo = dist.new_group(backend="gloo")
+        tensor = torch.randn(25 * MIB // 4, device=DEVICE)
+        for name in ("8/8", "4/8", "2/8"):
+            wall_s, processor_s, _ = _timed(partial(_in_lanes, group, tensor, name), 5, gloo)
+            report(f"25 MiB in {name} bits, ms", wall_s * 1e3)
+            report(f"25 MiB in {name} bits: processor, ms", processor_s * 1e3)
+    report("way", group.describe())
+    expect(not different, f"differ: {different}")
+    dist.destroy_process_group()
+
+
+def _in_lanes(group: FaninProcessGroup, tensor: torch.Tensor, lanes: str) -> None:
+    group.all_reduce_lanes(tensor, lanes=lanes).wait()
 
 
 @contextlib.contextmanager
@@ -505,7 +547,7 @@ def times(report: Report, rank: int, size: int, arguments: list[str]) -> None:
         "8 bits with residual": lambda: group.all_reduce_lanes(tensor, lanes=8, residual=owed).wait(),
         "32 bits": lambda: group.all_reduce_lanes(tensor, lanes=32).wait(),
         "4 bits": lambda: group.all_reduce_lanes(tensor, lanes=4).wait(),
-        "4/8 on the host": lambda: group.all_reduce_lanes(tensor, lanes="4/8").wait(),
+        "4/8": lambda: group.all_reduce_lanes(tensor, lanes="4/8").wait(),
     }
     for name, action in rivals.items():
         try:

@@ -23,7 +23,7 @@ from fanin.host.torch.device.arithmetic import CODE_BIAS, ELEMENTS, Plan
 from fanin.numerics import wide_sums
 from fanin.numerics.fixed_point import DTYPES, Array, Codec
 from fanin.numerics.reduction import Element
-from tests.support.kernel_cases import Case, differences, lane_cases, rotation_cases, weight_differences
+from tests.support.kernel_cases import Case, differences, lane_cases, random_cases, rotation_cases, weight_differences
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 COUNT = 1700
@@ -52,7 +52,7 @@ def interpreted() -> dict[str, list[str]]:
     from fanin.host.torch.device import triton_arithmetic as module
 
     arithmetic = module.TritonArithmetic()
-    found = _by_case(rotation_cases(COUNT))
+    found = _by_case([*rotation_cases(COUNT), *random_cases(400)])
     with np.errstate(all="ignore"):
         probed = {"the probe of a device": module.differences(arithmetic, torch.device("cpu"))}
         probed["marks of ranks"] = module.mark_differences(arithmetic, torch.device("cpu"))
@@ -87,7 +87,10 @@ def _golden(arithmetic: Any) -> dict[str, list[str]]:
         if element is not ELEMENTS[(up + down) // 2 % len(ELEMENTS)]:
             continue
         bound, offset = wide_sums.largest(up), wide_sums.largest(down)
-        plan = Plan(element, up, down, bound, case["block_elements"], 9, offset, divisor=4.0)
+        packet_words = 9 * case["block_elements"] * down // 32 + 4
+        plan = Plan(
+            element, up, down, bound, case["block_elements"], 9, offset, divisor=4.0, packet_words=packet_words
+        )  # fmt: skip
         found[f"golden {element.name} in {up}/{down} bits"] = _golden_case(arithmetic, plan, case)
     return found
 
@@ -105,13 +108,16 @@ def _golden_case(arithmetic: Any, plan: Plan, case: dict[str, Any]) -> list[str]
         differing += ["codes"] if own.tobytes().hex() != case["own_codes"][0] else []
     words = torch.zeros(plan.words(case["count"]), dtype=torch.int32)
     arithmetic.quantize(plan, x, residual, agreed, words)
-    differing += ["words"] if words.numpy().astype(">i4").tobytes().hex() != case["words"][0] else []
+    contributed = words.numpy()[: -(-case["count"] * plan.up // 32)]
+    differing += ["words"] if contributed.astype(">i4").tobytes().hex() != case["words"][0] else []
     if residual is not None and residual.numpy().tobytes().hex() != case["residuals_after"][0]:
         differing.append("residual")
     summed = _tensor(_array(case.get("sum") or case["narrowed"], ">i4").astype(np.int32))
     out = torch.zeros_like(x)
-    shifts = torch.tensor([case["shift"]], dtype=torch.uint8) if "shift" in case else None
-    arithmetic.dequantize(plan, summed, agreed, out, shifts=shifts)
+    if plan.packet_words:
+        words[: len(summed)], words[plan.shift_at] = summed, case["shift"]
+        summed = words
+    arithmetic.dequantize(plan, summed, agreed, out)
     values = out.view(torch.int16 if out.element_size() == 2 else torch.int32).numpy().tobytes().hex()
     return differing + (["values"] if values != (case.get("result") or case["mean"]) else [])
 
@@ -135,7 +141,7 @@ def compiled() -> dict[str, dict[str, Any]]:
     floats, codes, words = "*fp32", "*i16", "*i32"
     prepared = {"x_ptr": floats, "residual_ptr": floats, "codes_ptr": codes, "count": "i32", "factor": "fp32"}
     decoded = {
-        "words_ptr": words, "codes_ptr": codes, "shifts_ptr": "*u8", "failed_ptr": words, "count": "i32",
+        "words_ptr": words, "codes_ptr": codes, "failed_ptr": words, "count": "i32",
         "skip": "i32", "divisor": "fp32", "offset": "i32",
     }  # fmt: skip
     rows = {"signs_ptr": words, "owed_ptr": floats, "cut_ptr": floats, "squares_ptr": floats, "x_ptr": floats}
@@ -152,17 +158,23 @@ def compiled() -> dict[str, dict[str, Any]]:
         }
         architectures = ARCHITECTURES if (bits, element) == (8, "*fp32") else (90,)
         given = {**prepared, "x_ptr": element, "words_ptr": words}
-        constants = {**common, **scale, "ADDS": bits == 8, "BITS": bits}
+        packets: dict[str, Any] = {"PACKET": 2, "PACKET_WORDS": 708 if bits == 4 else 0}
+        constants = {**common, **scale, **packets, "ADDS": bits == 8, "BITS": bits}
         wanted.append((f"quantize {bits} {element}", kernels.quantize, given, constants, architectures))
         sixteen = element[1:] if element != "*fp32" else ""
         given = {**decoded, "out_ptr": "*i16" if sixteen else "*fp32"}
-        constants = {**scale, "UP": bits, "DOWN": bits, "PACKET": 2, "SHIFTED": bits == 4, "WATCHED": True}
+        constants = {**scale, **packets, "UP": bits, "DOWN": bits, "WATCHED": True}
         constants["SIXTEEN"] = sixteen
         wanted.append((f"dequantize {bits} {element}", kernels.dequantize, given, constants, architectures))
     constants = {**common, "POWERS": False, "BLOCK": 1408, "TILE": 512}
     wanted.append(("codes", kernels.scale_codes, prepared, constants, ARCHITECTURES))
     given = {"codes_ptr": codes, "marks_ptr": codes, "count": "i32", "marks": "i32", "rank": "i32"}
     wanted.append(("mark", kernels.mark, given, {"TILE": 1024}, ARCHITECTURES))
+    wanted.append(("level", kernels.level, {"codes_ptr": codes, "count": "i32"}, {"TILE": 1024}, (90,)))
+    given = {**prepared, "words_ptr": words, "key": "i64", "bucket": "i32", "step_low": "i32", "step_high": "i32"}
+    del given["factor"]
+    constants = {"HAS_RESIDUAL": True, "BITS": 4, "BOUND": 7, "BLOCK": 704, "PACKET": 2, "PACKET_WORDS": 356}
+    wanted.append(("round", kernels.quantize_at_random, given, {**constants, "TILE": 128}, ARCHITECTURES))
     given = {**rows, "sent_ptr": floats, "clip": "fp32"}
     wanted.append(("rotate", rotation_kernels.rotate, given, {**square, "CLIPS": True}, ARCHITECTURES))
     given = {**rows, "mean_ptr": floats}

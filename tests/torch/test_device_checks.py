@@ -16,7 +16,7 @@ from tools.device_checks import CHECKS, Check
 PAGE = (ROOT / "docs/gpu.md").read_text()
 BY_HAND = {"about", "probe", "kernels", "sweep", "weights", "nccl", "two_levels", "doctor"}
 """Programs that need a device, or NCCL: host memory cannot stand in for it."""
-REHEARSED = "spoiled", "times:1", "codecs"
+REHEARSED = "spoiled", "times:1", "codecs", "wide"
 
 
 def test_every_check_has_a_program_and_fits_into_the_time() -> None:

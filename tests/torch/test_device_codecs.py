@@ -88,6 +88,10 @@ CASES = [
     ("rotated:8", COUNT, torch.float32), ("rotated:4", PIECE + COUNT, torch.float32),
     ("rotated:8", COUNT, torch.bfloat16), ("rotated:8:feedback=False", COUNT, torch.float32),
     ("rotated:8", SMALL, torch.float32), ("rotated:32", COUNT, torch.float32),
+    ("lanes:4/8", PIECE + COUNT, torch.float32), ("lanes:8/8", COUNT, torch.bfloat16),
+    ("rotated:4/8", PIECE + COUNT, torch.float32), ("rotated:2/4", COUNT, torch.float16),
+    ("lanes:8:stochastic=True", PIECE + COUNT, torch.float32), ("lanes:4/8:stochastic=True", COUNT, torch.bfloat16),
+    ("lanes:8:stochastic=True:feedback=False", COUNT, torch.float32), ("lanes:8:stochastic=True", SMALL, torch.float32),
 ]  # fmt: skip
 
 
@@ -111,9 +115,11 @@ def test_averages_residuals_and_states_have_the_bits_of_the_hosts_encoders(
     for mine, theirs in zip(on_device, on_host, strict=True):
         assert mine[-2] == theirs[-2]
         assert all(np.array_equal(a, b) for a, b in zip(mine[:-2], theirs[:-2], strict=True))
-        assert mine[-1].payload_bytes == theirs[-1].payload_bytes
+        # The host agrees on the bucket's scale by an exact sum of one float32; a device by scale codes, as ever.
+        agreement = 4 * SIZE if "stochastic" in codec and count > SMALL else 0
+        assert mine[-1].payload_bytes == theirs[-1].payload_bytes - agreement
         assert mine[-1].residual_norm == pytest.approx(theirs[-1].residual_norm, rel=1e-5)
-        if codec != "lanes:8:feedback=False":
+        if not (codec.startswith("lanes") and "feedback=False" in codec):
             assert mine[-1].nmse == pytest.approx(theirs[-1].nmse, rel=1e-4 if "rotated" in codec else 0.5, abs=1e-12)
 
 
@@ -151,7 +157,13 @@ def test_blocks_of_parts_are_decoded_once_each_behind_their_last_word(seed: int)
     parts = drawn.randint(1, 5)
     calls = [Call("all_reduce", torch.zeros(drawn.randint(1, 900))) for _ in range(parts)]
     lanes = [drawn.choice((32, 16, 8, 4)) for _ in range(parts)]
-    plans = [Plan(Element.FLOAT32, each, each, 1, drawn.choice((32, 48, 80)), 1, 0) for each in lanes]
+    wide = drawn.random() < 0.5  # two blocks of 32 elements, 8 bits each, and four words behind them
+    plans = [
+        Plan(Element.FLOAT32, 4, 8, 1, 32, 2, 0, packet_words=20)
+        if wide
+        else Plan(Element.FLOAT32, each, each, 1, drawn.choice((32, 48, 80)), 1, 0)
+        for each in lanes
+    ]
     every = Together(calls, plans)
     owners: list[list[int]] = [[] for _ in range(every.words)]
     for number, part in enumerate(every.parts):
@@ -160,7 +172,8 @@ def test_blocks_of_parts_are_decoded_once_each_behind_their_last_word(seed: int)
             owners[word].append(number)
     assert all(len(each) <= 1 for each in owners)
     assert every.has_gaps == (not all(owners) or every.codes > sum(p.plan.blocks(p.count) for p in every.parts))
-    slot, decoded = drawn.randint(1, 200), [0] * parts
+    slot, decoded = every.words_within(drawn.randint(20, 200) if wide else drawn.randint(1, 200)), [0] * parts
+    assert slot % 20 == 0 or not wide
     for first in range(0, every.words, slot):
         last = min(first + slot, every.words)
         for each in every.decodings(first, last):

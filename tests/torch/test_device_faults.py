@@ -27,6 +27,7 @@ from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import Failures
 from fanin.numerics.reduction import Element
 from fanin.options import Options
+from tests.support.cluster import job
 from tests.support.host_device import HostDevice, TensorArithmetic
 from tests.torch.device_groups import reducers_of
 from tests.torch.groups import SIZE, on_every_rank
@@ -215,7 +216,9 @@ def test_where_a_ranks_triton_fails_all_quantize_on_their_hosts_and_say_so(
     device_agreement.tell(store, "job", 1, device_agreement.NUMBERS, faulty != 1)
     failures = Failures("group", 0, 2, [0, 1])
     parts = DeviceParts(store, "job", 0, 2, timedelta(seconds=5), Options(lanes="8/8"), failures, Completion())
-    switch: Any = SimpleNamespace(session=SimpleNamespace(size=2, rank=0, wait=None, submit=None), divisor=2.0)
+    spec = job(workers=2, accumulators=True)
+    session = SimpleNamespace(size=2, rank=0, wait=None, submit=None, spec=spec)
+    switch: Any = SimpleNamespace(session=session, divisor=2.0)
     made = parts.make(switch, torch.device("cuda", 0), cast(Any, None), cast(Any, None))
     assert made is not None
     assert made.arithmetic is None

@@ -19,7 +19,7 @@ from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.host.torch.device.sight import Blocks, Sight
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.meeting.side_store import SideStore
-from fanin.numerics.reduction import EXACT, LANES, Element, Operator
+from fanin.numerics.reduction import EXACT, LANES, WIDE_SUMS, Element, Operator, lanes_number
 from fanin.options import Options
 from tests.support.host_device import HostDevice
 from tests.torch.device_groups import reducers_of
@@ -61,6 +61,8 @@ def test_values_and_residuals_have_the_bits_of_the_hosts_path() -> None:
         def act(rank: int) -> None:
             for lanes, dtype in itertools.product(LANES, (torch.float32, torch.bfloat16, torch.float16)):
                 compare(rank, lanes, dtype)
+            for number, lanes in enumerate(WIDE_SUMS):
+                compare(rank, lanes, (torch.float32, torch.bfloat16, torch.float16)[number % 3])
 
         def compare(rank: int, lanes: int, dtype: torch.dtype) -> None:
             generator = torch.Generator().manual_seed(rank)
@@ -77,15 +79,17 @@ def test_values_and_residuals_have_the_bits_of_the_hosts_path() -> None:
         on_every_rank(act)
 
 
-def test_a_scattered_part_has_the_bits_of_the_hosts_path() -> None:
+@pytest.mark.parametrize("lanes", [8, lanes_number("4/8")])
+def test_a_scattered_part_has_the_bits_of_the_hosts_path(lanes: int) -> None:
     part = 60_007
     with reducers_of() as (groups, reducers):
 
         def act(rank: int) -> None:
             x = torch.randn(SIZE * part, generator=torch.Generator().manual_seed(rank))
             mine, theirs = torch.empty(part), torch.empty(part)
-            groups[rank].reduce_scatter_lanes(theirs, x, lanes=8).wait()
-            asked = request(x, collective="reduce_scatter", kept=mine, keep_first=rank * part, lanes=8, outputs=[mine])
+            groups[rank].reduce_scatter_lanes(theirs, x, lanes=lanes).wait()
+            fields: dict[str, Any] = {"kept": mine, "keep_first": rank * part, "lanes": lanes, "outputs": [mine]}
+            asked = request(x, collective="reduce_scatter", **fields)
             reducers[rank].submit(asked).wait()
             assert np.array_equal(bits(mine), bits(theirs))
 

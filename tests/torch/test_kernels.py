@@ -15,11 +15,12 @@ import torch
 
 from fanin.errors import UnsupportedError
 from fanin.host.codecs.words import codec_for
+from fanin.host.codecs.words.packed_lanes import SHIFT_WORDS, zeros_word
 from fanin.host.torch.device.arithmetic import CODE_BIAS, ELEMENTS, Plan, plan_of
 from fanin.host.torch.device.launcher import DRIVER_MODULE, Launch, Launcher
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
 from fanin.host.torch.device.triton_arithmetic import lane_differences
-from fanin.numerics.reduction import EXACT, LANES, WIDE_SUMS, Element
+from fanin.numerics.reduction import EXACT, QUANTIZED_LANES, WIDE_SUMS, Element
 from fanin.protocol.job import JobSpec
 from tests.support.host_device import TensorArithmetic
 from tests.torch.kernel_runs import MOST_REGISTERS
@@ -71,12 +72,19 @@ def test_a_plan_cuts_and_encodes_as_the_engines_codec_does(lanes: int) -> None:
     codes, words = np.zeros(plan.blocks(COUNT), np.int16), np.zeros(plan.words(COUNT), np.int32)
     arithmetic.codes(plan, x, left, codes)
     arithmetic.quantize(plan, x, left, codes, words)
+    contributed = -(-COUNT * plan.up // 32)
+    if plan.packet_words:  # a packet's contribution lies where its sum comes to lie
+        rows = words.reshape(-1, plan.packet_words)
+        assert not rows[:, plan.unit_elements * plan.up // 32 :].any()
+        words = rows[:, : plan.unit_elements * plan.up // 32].reshape(-1)
+        zeros = words[contributed:].view(np.uint32)
+        assert (zeros == zeros_word(plan.up)).all()
     packets = [slice(first, first + count) for first, count in map(codec.span, range(codec.packets))]
     wanted = [codec.codes(x[here], 0.3, owed[here]) for here in packets]
     encoded = [codec.encode(n, x[here], wanted[n], 0.3, owed[here]) for n, here in enumerate(packets)]
     after = [codec.residual_after(x[here], wanted[n], 0.3, owed[here]) for n, here in enumerate(packets)]
     assert np.array_equal(codes.astype(np.int32) + CODE_BIAS, np.concatenate(wanted))
-    assert np.array_equal(words.view(np.uint32), np.concatenate(encoded))
+    assert np.array_equal(words[:contributed].view(np.uint32), np.concatenate(encoded))
     assert np.array_equal(left, np.concatenate(after))
     shifts = np.arange(codec.packets).astype(np.uint8) if lanes in WIDE_SUMS else None
     sums = rng.integers(0, 2**32, (codec.packets, codec.result_word_count(0)), dtype=np.uint32)
@@ -84,8 +92,12 @@ def test_a_plan_cuts_and_encodes_as_the_engines_codec_does(lanes: int) -> None:
         codec.decode_narrowed(sums[n], count, wanted[n], 1, 3.0, 0 if shifts is None else int(shifts[n]))
         for n, (_, count) in enumerate(map(codec.span, range(codec.packets)))
     ]
+    if shifts is not None:
+        behind = np.zeros((codec.packets, SHIFT_WORDS), np.uint32)
+        behind[:, 0] = shifts
+        sums = np.concatenate([sums, behind], axis=1)
     out = np.zeros(COUNT, np.float32)
-    arithmetic.dequantize(plan, sums.reshape(-1).view(np.int32), codes, out, shifts=shifts)
+    arithmetic.dequantize(plan, sums.reshape(-1).view(np.int32), codes, out)
     assert np.array_equal(out, np.concatenate(values))
 
 
@@ -169,7 +181,7 @@ def test_an_error_of_the_driver_is_not_taken_for_one_of_the_compiler() -> None:
 
 
 @pytest.mark.parametrize("element", ELEMENTS)
-@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("lanes", QUANTIZED_LANES)
 def test_the_probe_of_a_plan_says_which_buffers_differ(element: Element, lanes: int) -> None:
     plan = plan_of(element, lanes, COUNT, SPEC, contributors=3, divisor=3.0)
     assert plan is not None

@@ -20,7 +20,7 @@ from fanin.host.torch.device import device_agreement
 from fanin.host.torch.handles.failures import WATCH
 from fanin.host.torch.meeting.ballot import StoreBallot
 from fanin.host.torch.meeting.side_store import SideStore, asked_at, bare, side_of
-from fanin.numerics.reduction import LANES
+from fanin.numerics.reduction import QUANTIZED_LANES
 from fanin.options import Options
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class DeviceParts:
         """The plans of large averages in the group's lanes."""
         from fanin.host.torch.device.arithmetic import ELEMENTS, plan_of
 
-        if self._options.lanes_number in LANES:
+        if self._options.lanes_number in QUANTIZED_LANES:
             for element in ELEMENTS:
                 plan = plan_of(
                     element, self._options.lanes_number, LARGE, switch.session.spec, contributors=self._size,

@@ -15,7 +15,7 @@ from fanin.host.torch.collectives.routing import AVG, ELEMENTS, QUANTIZED, SUM
 from fanin.host.torch.device.encoder import DeviceEncoder
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.host_tensor import copy_back, lies_flat
-from fanin.numerics.reduction import LANES
+from fanin.numerics.reduction import QUANTIZED_LANES
 
 if TYPE_CHECKING:
     from fanin.host.torch.collectives.group_resources import GroupResources
@@ -61,7 +61,7 @@ class GroupCodec:
         self._smallest = resources.options.largest_exact(resources.size) + 1
         self._encoders: dict[int, Encoder] = {}
         plan = codec.device_plan(resources.size)
-        self._plan = plan if plan is not None and plan.lanes in LANES else None
+        self._plan = plan if plan is not None and plan.lanes in QUANTIZED_LANES else None
         """Plan of the arithmetic on a device; None: devices have no part in it."""
         self._device_encoders: dict[tuple[torch.device, int], DeviceEncoder] = {}
         self._resources = resources

@@ -238,7 +238,7 @@ class FaninProcessGroup(TorchCalls):
         """Average what DeviceEncoders have made of a bucket's pieces, unawaited: a handle for each of them."""
         calls = [
             self._call("all_reduce", each.values, [each.output], _AVG).but(
-                lanes=each.lanes, residual=each.residual, adds=each.adds, finish=each.finish
+                lanes=each.lanes, residual=each.residual, adds=each.adds, draws=each.draws, finish=each.finish
             )
             for each in asked
         ]

@@ -32,7 +32,7 @@ from fanin.host.torch.handles.call import Call, Tensors, tag_of
 from fanin.host.torch.handles.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.handles.work import FaninWork, LocalWork
 from fanin.numerics.lanes import WORD_BITS
-from fanin.numerics.reduction import EXACT, LANES, Element, Operator, sum_in_place
+from fanin.numerics.reduction import EXACT, QUANTIZED_LANES, Element, Operator, sum_in_place
 
 SPARSE_DTYPES = {
     dtype: dtype
@@ -139,7 +139,7 @@ class ReduceCollectives:
         """Device on which a residual of sums of that tensor must lie: the tensor's, if its words are made there."""
         number = self._lanes if lanes is None else lanes
         beside = (
-            tensor.dtype in QUANTIZED and number in LANES and tensor.numel() > self._exact
+            tensor.dtype in QUANTIZED and number in QUANTIZED_LANES and tensor.numel() > self._exact
             and self._resources.arithmetic_on(tensor.device) is not None
         )  # fmt: skip
         return tensor.device if beside else torch.device("cpu")

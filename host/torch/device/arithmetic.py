@@ -1,8 +1,9 @@
 """The arithmetic of a reduction where the tensor lies: scale codes, words of one contribution, values of a sum.
 
     codes     own scale codes of x' = x * factor + residual            one per block; their maximum is agreed upon
+    level     the largest of them for every block                      where rounding is at random
     quantize  words of x' under the agreed codes                       the residual becomes what that lost
-    (words are added up elsewhere, as int32)
+    (words are added up elsewhere, as int32 or lane by lane)
     dequantize  values of the summed words
 
 A rotated codec has two more steps (host/codecs/rotated.py):
@@ -19,7 +20,7 @@ Rules
 * Buffers are flat and contiguous. Any of them may be a slice that begins at a block: how a tensor is cut into pieces
   does not change a bit.
 * Words are int32 in host order, as an integer reduction of any engine takes them: the first element of a word is the
-  most significant.
+  most significant. Those of wide sums lie packet by packet, as host/codecs/words/packed_lanes.py wants them.
 * Codes are int16: the scale code less 2^15, so that a maximum of signed integers is one of codes.
 """
 
@@ -28,13 +29,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from fanin.host.codecs.philox import Draws
 from fanin.host.codecs.words import codec_for
 from fanin.host.codecs.words.lane_words import Lanes
+from fanin.host.codecs.words.packed_lanes import SHIFT_WORDS
 from fanin.host.codecs.words.wide_sums import WideSums
 from fanin.numerics import wide_sums
 from fanin.numerics.fixed_point import CODE_NOT_FINITE
 from fanin.numerics.lanes import WORD_BITS
-from fanin.numerics.reduction import Element
+from fanin.numerics.reduction import PACKED_LANES, Element
 from fanin.protocol.job import JobSpec
 
 CODE_BIAS = 1 << 15
@@ -73,6 +76,9 @@ class Plan:
     """The result is divided by it."""
     factor: float = 1.0
     """x is multiplied by it before it is quantized."""
+    packet_words: int = 0
+    """Words from one packet of wide sums to the next: those of its sum, the shift, and what aligns the next one. A
+    packet's contribution lies at its begin. 0: packed lanes, whose words follow each other."""
 
     @property
     def exponent(self) -> int:
@@ -84,12 +90,30 @@ class Plan:
         return -(-count // self.block_elements)
 
     def words(self, count: int) -> int:
-        """Words of one contribution of `count` elements."""
+        """Words of one contribution of `count` elements, and of their sum; of wide sums whole packets."""
+        if self.packet_words:
+            return -(-count // self.unit_elements) * self.packet_words
         return -(-count * self.up // WORD_BITS)
 
-    def result_words(self, count: int) -> int:
-        """Words of the sum of `count` elements."""
-        return -(-count * self.down // WORD_BITS)
+    @property
+    def unit_blocks(self) -> int:
+        """Blocks whose sums are decoded together: those of a packet, which have one shift, or one."""
+        return self.packet_blocks if self.packet_words else 1
+
+    @property
+    def unit_elements(self) -> int:
+        """Elements of these blocks."""
+        return self.unit_blocks * self.block_elements
+
+    @property
+    def shift_at(self) -> int:
+        """Place of the shift in a packet of wide sums: behind the words of the sum."""
+        return self.unit_elements * self.down // WORD_BITS
+
+    @property
+    def travels_as(self) -> int:
+        """Word codec (`Reduction.lanes`) that the words travel by."""
+        return PACKED_LANES[self.up, self.down] if self.packet_words else WORD_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +155,27 @@ class Arithmetic(Protocol[Buffer]):
         The rank's are the number of the first code that is NOT_FINITE, by 15 bits; UNSPOILED without one.
         """
 
+    def level(self, codes: Buffer) -> None:
+        """Make every code the largest of them."""
+
     def quantize(
-        self, plan: Plan, x: Buffer, residual: Buffer | None, codes: Buffer, words: Buffer, *, adds: bool = False
+        self,
+        plan: Plan,
+        x: Buffer,
+        residual: Buffer | None,
+        codes: Buffer,
+        words: Buffer,
+        *,
+        adds: bool = False,
+        draws: Draws | None = None,
     ) -> None:
         """Write the words under the agreed codes to `words`, shape (plan.words(count),), and the loss to `residual`.
 
-        A block that is not finite keeps its residual. `adds`: the residual is not part of the input, and the loss is
-        added to it: x is what a rotated codec sends, and the residual what it has cut.
+        A block that is not finite keeps its residual. Lanes behind the last element stand for 0, to the end of a word,
+        and of wide sums to that of the packet. `adds`: the residual is not part of the input, and the loss is added to
+        it: x is what a rotated codec sends, and the residual what it has cut. `draws`: steps are rounded up or down at
+        random (host/codecs/lanes_codec.py), under codes that are all the same, without a factor; a block of zeros
+        keeps its residual then, too.
         """
 
     def dequantize(
@@ -148,14 +186,12 @@ class Arithmetic(Protocol[Buffer]):
         out: Buffer,
         *,
         skip: int = 0,
-        shifts: Buffer | None = None,
         failed: Buffer | None = None,
     ) -> None:
         """Write the values that summed words stand for to `out`; its first one is element `skip` of the first block.
 
-        words and codes begin at the same block, and reach at least to the last element of `out`. `shifts`: (packets,)
-        uint8, of wide sums, whose first packet begins at that block. `failed`: (1,) int32: where it is not 0 when the
-        values are written, they are all NaN.
+        words and codes begin at the same block, of wide sums at the same packet, and reach at least to the last
+        element of `out`. `failed`: (1,) int32: where it is not 0 when the values are written, they are all NaN.
         """
 
     def rotate(
@@ -211,10 +247,12 @@ def plan_of(
     if isinstance(codec, WideSums):
         up, down = codec.lanes.up, codec.lanes.down
         bound, offset = wide_sums.largest(up), wide_sums.largest(down)
+        packet_words = spec.words_per_packet + SHIFT_WORDS
     elif isinstance(codec, Lanes):
         up = down = codec.fixed.lanes
         bound = codec.fixed.bound
         offset = 0 if up == WORD_BITS else contributors * bound
+        packet_words = 0
     else:
         return None
     return Plan(
@@ -227,4 +265,5 @@ def plan_of(
         offset=offset,
         divisor=divisor,
         factor=factor,
+        packet_words=packet_words,
     )

@@ -8,7 +8,8 @@ Rules
 * The residual, or what clipping and rounding have cut, stays on the device. A state is the host's encoder's: what one
   has saved the other loads.
 * Steps follow each other: `begin` lets the caller's stream wait for the step before.
-* Buckets so small that their sum is exact keep `lanes`' residual on the host, whose engine adds it.
+* Buckets so small that their sum is exact keep `lanes`' residual on the host, whose engine adds it; with stochastic
+  rounding they are the host's altogether, since what it rounds to is summed (training/device_codecs.py).
 * What only people read (energy, loss) is read from the device when it is asked for. That of `lanes` is of a sample, one
   block in SAMPLED_OF, since a pass over all of it would cost as much as its words do.
 """
@@ -24,7 +25,7 @@ import torch
 
 from fanin.errors import ConfigurationError, NonFiniteError
 from fanin.host.codecs.codec import DevicePlan, Part, Place, State
-from fanin.host.codecs.philox import Randomness
+from fanin.host.codecs.philox import Draws, Randomness
 from fanin.host.codecs.rotation import block_for
 from fanin.host.torch.device.arithmetic import Arithmetic, Rotation
 from fanin.host.torch.handles.host_tensor import writing_to
@@ -48,6 +49,8 @@ class Contribution:
     """Tensor that holds the result in the end."""
     finish: Callable[[], None] | None
     """Launched behind the sum."""
+    draws: Draws | None = None
+    """Numbers for stochastic rounding."""
 
 
 class DeviceEncoder:
@@ -66,6 +69,7 @@ class DeviceEncoder:
     ) -> None:
         """`largest_exact`: elements up to which the group's sums are exact. `accounts`: somebody asks for the loss."""
         self._accounts = accounts
+        self._place, self._seed = place, seed
         self._plan, self._device, self._arithmetic = plan, device, arithmetic
         self._work: FaninWork | None = None
         self._sample: tuple[torch.Tensor, torch.Tensor | None] | None = None
@@ -108,7 +112,10 @@ class DeviceEncoder:
         if owed is not None and self._accounts:
             energy = (_sampled(x, step).to(torch.float32) + _sampled(owed, step)).square().sum(dtype=torch.float64)
             self._sample = energy, _sampled(owed, step)
-        return Contribution(x, self._plan.lanes, owed, False, x, None)
+        place, draws = self._place, None
+        if self._plan.stochastic:
+            draws = Draws(self._seed, place.bucket, step, place.rank)
+        return Contribution(x, self._plan.lanes, owed, False, x, None, draws)
 
     def _rotate(self, x: torch.Tensor) -> Contribution:
         rotation, arithmetic, signs, owed = self._rotation, self._arithmetic, self._signs, self._owed

@@ -9,6 +9,8 @@ Rules
 * A program has one block of elements that share a scale code. Its words come in tiles of shape (TILE, elements of a
   word), whose second dimension lies within a thread: lanes are put together without leaving it.
 * Names in capitals are compiled in. BLOCK is among them so that loads of whole vectors can be proven to be aligned.
+* PACKET_WORDS: of wide sums, whose packets of PACKET blocks have their words, and a shift, in a place of their own
+  (arithmetic.py); 0 where words follow each other.
 
 Kernels alone import triton; triton_arithmetic.py and weights.py import them when a GPU asks for it.
 """
@@ -28,12 +30,25 @@ QUIET_NAN_BITS = tl.constexpr(0x7FC00000)
 ROUNDER = tl.constexpr(12582912.0)
 """1.5 * 2^23: adding and subtracting it rounds |v| < 2^22 to nearest, ties to even."""
 ROUNDED_BELOW = tl.constexpr(4194304.0)
+UNIT = tl.constexpr(2.0**-24)
 
 
 @triton.jit
 def power_of_two(exponent):
     """2^exponent in float32, for -126..127."""
     return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def uniform(index, key, bucket, step_low, step_high):
+    """Number `index` of Randomness.uniform, in [0, 1)."""
+    zero = index * 0
+    counter = (index >> 2).to(tl.uint32)
+    given = ((zero + bucket).to(tl.uint32), (zero + step_low).to(tl.uint32), (zero + step_high).to(tl.uint32))
+    a, b, c, d = tl.philox(key, counter, given[0], given[1], given[2])
+    place = index & 3
+    word = tl.where(place == 0, a, tl.where(place == 1, b, tl.where(place == 2, c, d)))
+    return (word >> 8).to(tl.float32) * UNIT
 
 
 @triton.jit
@@ -95,6 +110,20 @@ def mark(codes_ptr, marks_ptr, count, marks, rank, TILE: tl.constexpr):
         half = tl.where(at % 2 == 0, lowest & 0x7FFF, lowest >> 15)
         own = (at // 2 == rank) & (lowest != NO_CODE)
         tl.store(marks_ptr + at, tl.where(own, half, -CODE_BIAS).to(tl.int16), mask=at < marks)
+
+
+@triton.jit
+def level(codes_ptr, count, TILE: tl.constexpr):
+    """Every one of `count` codes becomes the largest; by one program."""
+    most = tl.full((TILE,), -CODE_BIAS, tl.int32)
+    for start in range(0, count, TILE):
+        at = start + tl.arange(0, TILE)
+        most = tl.maximum(most, tl.load(codes_ptr + at, mask=at < count, other=-CODE_BIAS).to(tl.int32))
+    largest = tl.max(most, axis=0)
+    tl.debug_barrier()  # every thread has read what others write now
+    for start in range(0, count, TILE):
+        at = start + tl.arange(0, TILE)
+        tl.store(codes_ptr + at, (largest + 0 * at).to(tl.int16), mask=at < count)
 
 
 @triton.jit
@@ -162,12 +191,43 @@ def lane_shifts(BITS: tl.constexpr, PER_WORD: tl.constexpr):
 
 
 @triton.jit
-def store_words(words_ptr, first, count, word, lane, BITS: tl.constexpr, BLOCK: tl.constexpr):
-    """Words of a tile of lanes; those of elements beyond `count` are part of the last word."""
+def first_word(block, BITS: tl.constexpr, BLOCK: tl.constexpr, PACKET: tl.constexpr, PACKET_WORDS: tl.constexpr):
+    """Place of a block's words, of lanes of BITS."""
+    per_word: tl.constexpr = 32 // BITS
+    if PACKET_WORDS:
+        place = block // PACKET * PACKET_WORDS + block % PACKET * (BLOCK // per_word)
+    else:
+        place = block * BLOCK // per_word
+    return place
+
+
+@triton.jit
+def store_words(
+    words_ptr,
+    block,
+    count,
+    word,
+    lane,
+    BITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PACKET: tl.constexpr,
+    PACKET_WORDS: tl.constexpr,
+):
+    """Words of a tile of lanes; those of elements beyond `count` are part of the last word, or of wide sums' packet."""
     per_word: tl.constexpr = 32 // BITS
     words = tl.sum(lane << lane_shifts(BITS, per_word), axis=1)  # disjoint bits
-    there = (word * per_word < BLOCK) & (first + word * per_word < count)
-    tl.store(words_ptr + first // per_word + word, words.to(tl.int32), mask=there)
+    there = word * per_word < BLOCK
+    if not PACKET_WORDS:
+        there = there & (block * BLOCK + word * per_word < count)
+    place = first_word(block, BITS, BLOCK, PACKET, PACKET_WORDS)
+    tl.store(words_ptr + place + word, words.to(tl.int32), mask=there)
+
+
+@triton.jit
+def code_of(codes_ptr, block, count, BLOCK: tl.constexpr):
+    """The code of a block; that of zeros for one beyond the last element, which a packet is filled up with."""
+    there = block * BLOCK < count
+    return tl.load(codes_ptr + block, mask=there, other=-CODE_BIAS).to(tl.int32) + CODE_BIAS
 
 
 @triton.jit
@@ -185,12 +245,14 @@ def quantize(
     BOUND: tl.constexpr,
     EXPONENT: tl.constexpr,
     BLOCK: tl.constexpr,
+    PACKET: tl.constexpr,
+    PACKET_WORDS: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """The words of one contribution. ADDS: the residual is not part of the input, and gets the loss added."""
     block = tl.program_id(0).to(tl.int64)
     first = block * BLOCK
-    code = tl.load(codes_ptr + block).to(tl.int32) + CODE_BIAS
+    code = code_of(codes_ptr, block, count, BLOCK)
     one, two, three, four, limit = scale_of(code, BITS, BOUND, EXPONENT)
     per_word: tl.constexpr = 32 // BITS
     for start in range(0, BLOCK // per_word, TILE):
@@ -202,12 +264,57 @@ def quantize(
         lane = q.to(tl.int32)
         if BITS != 32:
             lane = tl.where(inside, lane, 0) + BOUND
-        store_words(words_ptr, first, count, word, lane, BITS, BLOCK)
+        store_words(words_ptr, block, count, word, lane, BITS, BLOCK, PACKET, PACKET_WORDS)
         if HAS_RESIDUAL:
             left = v - q * three * four
             if ADDS:
                 left = tl.load(residual_ptr + first + within, mask=inside, other=0.0) + left
             tl.store(residual_ptr + first + within, left, mask=inside & (code != CODE_NOT_FINITE))
+
+
+@triton.jit(do_not_specialize=("key", "bucket", "step_low", "step_high"))
+def quantize_at_random(
+    x_ptr,
+    residual_ptr,
+    codes_ptr,
+    words_ptr,
+    count,
+    key,
+    bucket,
+    step_low,
+    step_high,
+    HAS_RESIDUAL: tl.constexpr,
+    BITS: tl.constexpr,
+    BOUND: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PACKET: tl.constexpr,
+    PACKET_WORDS: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The words of one contribution, rounded up or down at random, in float64: floor((x + residual) steps + u)."""
+    block = tl.program_id(0).to(tl.int64)
+    first = block * BLOCK
+    code = code_of(codes_ptr, block, count, BLOCK)
+    empty = (code == CODE_ZERO) | (code == CODE_NOT_FINITE)
+    bound = tl.where(empty, 32 << 5, code).to(tl.int64) << 47
+    bound = bound.to(tl.float64, bitcast=True)
+    most = bound * 0.0 + BOUND
+    per_unit = most / bound  # of float64, which is rounded to nearest
+    unit = bound / most
+    per_word: tl.constexpr = 32 // BITS
+    for start in range(0, BLOCK // per_word, TILE):
+        word = start + tl.arange(0, TILE)
+        within = elements_of(word, per_word)
+        inside = (within < BLOCK) & (first + within < count)
+        v = prepared(x_ptr, residual_ptr, 1.0, first + within, inside, False, HAS_RESIDUAL)
+        u = uniform(first + within, key, bucket, step_low, step_high)
+        s = tl.floor(v.to(tl.float64) * per_unit + u.to(tl.float64))
+        s = tl.where(s < most, s, most)
+        s = tl.where(s > -most, s, -most)
+        q = tl.where(inside & (not empty), s, 0.0)
+        store_words(words_ptr, block, count, word, q.to(tl.int32) + BOUND, BITS, BLOCK, PACKET, PACKET_WORDS)
+        if HAS_RESIDUAL:
+            tl.store(residual_ptr + first + within, v - (q * unit).to(tl.float32), mask=inside & (not empty))
 
 
 @triton.jit
@@ -238,14 +345,12 @@ def store_values(out_ptr, at, inside, y, SIXTEEN: tl.constexpr):
 def dequantize(
     words_ptr,
     codes_ptr,
-    shifts_ptr,
     failed_ptr,
     out_ptr,
     count,
     skip,
     divisor,
     offset,
-    SHIFTED: tl.constexpr,
     WATCHED: tl.constexpr,
     SIXTEEN: tl.constexpr,
     UP: tl.constexpr,
@@ -254,23 +359,25 @@ def dequantize(
     EXPONENT: tl.constexpr,
     BLOCK: tl.constexpr,
     PACKET: tl.constexpr,
+    PACKET_WORDS: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The values of elements skip..count. SHIFTED: a packet of PACKET blocks has a shift. WATCHED: NaN where failed."""
+    """The values of elements skip..count. WATCHED: NaN where failed."""
     block = tl.program_id(0).to(tl.int64)
     first = block * BLOCK
     code = tl.load(codes_ptr + block).to(tl.int32) + CODE_BIAS
     if WATCHED:
         code = tl.where(tl.load(failed_ptr) != 0, CODE_NOT_FINITE, code)
     _, _, three, four, _ = scale_of(code, UP, BOUND, EXPONENT)
-    shift = 0 * code
-    if SHIFTED:
-        shift = tl.load(shifts_ptr + block // PACKET).to(tl.int32)
     per_word: tl.constexpr = 32 // DOWN
+    shift = 0 * code
+    if PACKET_WORDS:
+        shift = tl.load(words_ptr + block // PACKET * PACKET_WORDS + PACKET * BLOCK // per_word)
+    words_ptr += first_word(block, DOWN, BLOCK, PACKET, PACKET_WORDS)
     for start in range(0, BLOCK // per_word, TILE):
         word = start + tl.arange(0, TILE)
         there = (word * per_word < BLOCK) & (first + word * per_word < count)
-        words = tl.load(words_ptr + first // per_word + word, mask=there, other=0)
+        words = tl.load(words_ptr + word, mask=there, other=0)
         if DOWN == 32:
             lane = words[:, None]
         else:

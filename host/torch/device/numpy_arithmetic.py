@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fanin.host.codecs import rotation as rotations
+from fanin.host.codecs.philox import Draws, Purpose, Randomness
 from fanin.host.torch.device.arithmetic import CODE_BIAS, MARKS, NOT_FINITE, UNSPOILED, Plan, Rotation
 from fanin.numerics import fixed_point
 from fanin.numerics import lanes as lane_words
@@ -22,14 +23,21 @@ class NumpyArithmetic:
         """Write the scale codes of x * factor + residual (`Arithmetic.codes`)."""
         codes[:] = _biased(_codec(plan).codes(x, plan.block_elements, plan.factor, residual))
 
+    def level(self, codes: Array) -> None:
+        """Make every code the largest of them (`Arithmetic.level`)."""
+        codes[:] = codes.max(initial=UNSPOILED)
+
     def quantize(
-        self, plan: Plan, x: Array, residual: Array | None, codes: Array, words: Array, *, adds: bool = False
-    ) -> None:
+        self, plan: Plan, x: Array, residual: Array | None, codes: Array, words: Array, *, adds: bool = False,
+        draws: Draws | None = None,
+    ) -> None:  # fmt: skip
         """Write the words under the agreed codes, and the loss (`Arithmetic.quantize`)."""
         codec, agreed, block = _codec(plan), _unbiased(codes), plan.block_elements
+        if draws is not None:
+            _write_steps(plan, _steps_at_random(plan, x, residual, agreed, draws), words)
+            return
         added = None if adds else residual
-        steps = codec.steps(x, agreed, block, plan.factor, added)
-        words[:] = lane_words.pack(steps, plan.up, plan.bound).view(np.int32)
+        _write_steps(plan, codec.steps(x, agreed, block, plan.factor, added), words)
         if residual is not None and adds:
             residual += codec.residual_after(x, agreed, block, plan.factor, np.zeros(len(x), np.float32))
         elif residual is not None:
@@ -43,7 +51,6 @@ class NumpyArithmetic:
         out: Array,
         *,
         skip: int = 0,
-        shifts: Array | None = None,
         failed: Array | None = None,
     ) -> None:
         """Write the values that summed words stand for (`Arithmetic.dequantize`)."""
@@ -51,13 +58,14 @@ class NumpyArithmetic:
             out[:] = fixed_point.to_bfloat16(np.full(1, np.nan, np.float32)) if out.dtype == np.uint16 else np.nan
             return
         count = skip + len(out)
-        steps = lane_words.unpack(words.view(np.uint32), plan.down, count, plan.offset, 1).astype(np.float32)
         codec, agreed = _codec(plan), _unbiased(codes)
-        packet = count if shifts is None else plan.packet_blocks * plan.block_elements
-        for first in range(0, count, packet or 1):
+        packet = plan.unit_elements if plan.packet_words else count
+        for number, first in enumerate(range(0, count, packet or 1)):
             last, block = min(first + packet, count), first // plan.block_elements
-            unit = 1.0 if shifts is None else 2.0 ** int(shifts[first // packet])
-            values = codec.values(steps[first:last], agreed[block:], plan.block_elements, plan.divisor, unit)
+            own = words[number * plan.packet_words :].view(np.uint32)
+            steps = lane_words.unpack(own, plan.down, last - first, plan.offset, 1).astype(np.float32)
+            unit = 2.0 ** int(own[plan.shift_at]) if plan.packet_words else 1.0
+            values = codec.values(steps, agreed[block:], plan.block_elements, plan.divisor, unit)
             if last > skip:
                 out[max(first - skip, 0) : last - skip] = values[max(skip - first, 0) :]
 
@@ -100,6 +108,32 @@ class NumpyArithmetic:
         if cut is not None and squares is not None:
             bad = ~np.isfinite(squares)
             cut.reshape(-1, rotation.block)[bad] = 0.0 if owed is None else owed.reshape(-1, rotation.block)[bad]
+
+
+def _write_steps(plan: Plan, steps: Array, words: Array) -> None:
+    """Pack steps q, shape (count,): word behind word, or packet by packet."""
+    if not plan.packet_words:
+        words[:] = lane_words.pack(steps, plan.up, plan.bound).view(np.int32)
+        return
+    whole = np.pad(steps, (0, -len(steps) % plan.unit_elements))
+    contributed = plan.unit_elements * plan.up // WORD_BITS
+    packed = lane_words.pack(whole, plan.up, plan.bound).view(np.int32).reshape(-1, contributed)
+    words.reshape(-1, plan.packet_words)[:, :contributed] = packed
+
+
+def _steps_at_random(plan: Plan, x: Array, residual: Array | None, codes: Codes, draws: Draws) -> Array:
+    """q = floor((x + e) steps + u), as host/codecs/lanes_codec.py; the residual becomes the loss."""
+    code = int(codes[0]) if len(codes) else fixed_point.CODE_ZERO
+    if code in (fixed_point.CODE_ZERO, fixed_point.CODE_NOT_FINITE):
+        return np.zeros(len(x), np.int32)
+    whole = _float32(x) if residual is None else _float32(x) + residual
+    bound, most = fixed_point.bound_of(code), plan.bound
+    random = Randomness(draws.seed, draws.bucket)
+    u = random.uniform(Purpose.ROUNDING, len(x), draws.step, draws.rank)
+    q = np.clip(np.floor(whole.astype(np.float64) * (most / bound) + u), -most, most)
+    if residual is not None:
+        residual[:] = whole - (q * (bound / most)).astype(np.float32)
+    return q.astype(np.int32)
 
 
 def _codec(plan: Plan) -> Codec:

@@ -1,6 +1,6 @@
 """Carries out a group's requests on CUDA memory: which way each goes, and what becomes of a failure.
 
-    lanes of 32, 16, 8 or 4 bits of float32, bfloat16 and float16: codes and words made on the device, two stages
+    lanes of float32, bfloat16 and float16, wide sums too: codes and words made on the device, two stages
     several such averages (Call.together): the same, with one agreement on codes (together.py)
     everything else (exact sums, integers, float64, codecs of the host, moves of bytes): as it is, in pieces
 
@@ -34,7 +34,7 @@ from fanin.host.torch.device.together import Decoding, Together, aligned, each_o
 from fanin.host.torch.device.work import BehindPieces, DeviceWork, Job, land_behind
 from fanin.host.torch.handles.host_tensor import as_bytes, writing_to
 from fanin.host.torch.handles.work import FaninWork, LocalWork
-from fanin.numerics.reduction import LANES, Element, Reduction
+from fanin.numerics.reduction import QUANTIZED_LANES, Element, Reduction
 from fanin.protocol.wire import CODE_BYTES
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class DeviceReducer:
         if plan is None and call.residual is not None and not call.residual.is_cpu:
             raise UnsupportedError(
                 f"{call.collective}: a residual on {call.residual.device} with lanes that are made on the host. "
-                "Remedy: a residual on the host, or lanes of 32, 16, 8 or 4 bits with Triton on every rank"
+                "Remedy: a residual on the host, or a large sum in lanes, with Triton on every rank"
             )
         with self._lock:
             line = self._line(call.device, coded=plan is not None)
@@ -163,7 +163,7 @@ class DeviceReducer:
         means = self._means
         averages_by_count = call.average and not means.divisor
         if (
-            means.arithmetic is None or means.codes is None or call.lanes not in LANES or averages_by_count
+            means.arithmetic is None or means.codes is None or call.lanes not in QUANTIZED_LANES or averages_by_count
             or call.scale_code or (call.residual is not None and call.residual.device != call.source.device)
         ):  # fmt: skip
             return None
@@ -234,11 +234,15 @@ class DeviceReducer:
             for part, source, residual in flat:
                 arithmetic.codes(part.plan, source, None if part.call.adds else residual, part.codes(codes))
             self._mark_codes(marked, codes)
+            for part, _, _ in flat:
+                if part.call.draws is not None:
+                    arithmetic.level(part.codes(codes))
 
         def encode() -> None:
             for part, source, residual in flat:
-                own, adds = part.words(words), part.call.adds
-                arithmetic.quantize(part.plan, source, residual, part.codes(codes), own, adds=adds)
+                own, call = part.words(words), part.call
+                own_codes = part.codes(codes)
+                arithmetic.quantize(part.plan, source, residual, own_codes, own, adds=call.adds, draws=call.draws)
 
         if len(calls) > 1:
             pieces = self._several_pieces(every, line, codes, words, tag)
@@ -255,33 +259,34 @@ class DeviceReducer:
     def _word_pieces(
         self, call: Call, plan: Plan, line: lines.Line, codes: torch.Tensor, words: torch.Tensor, tag: int
     ) -> Iterator[Piece]:
-        count = call.source.numel()
-        block_words = plan.words(plan.block_elements)
-        piece_blocks = lines.SLOT_BYTES // (block_words * lines.WORD_BYTES)
+        count, unit = call.source.numel(), plan.unit_elements
+        unit_words = plan.words(unit)
+        piece_units = lines.SLOT_BYTES // (unit_words * lines.WORD_BYTES)
         kept = None if call.kept is None else call.kept.detach().reshape(-1)
-        back_block = call.keep_first // plan.block_elements
+        back_unit = call.keep_first // unit
         last = plan.words(min(call.keep_first + call.kept_count, count))
-        room = line.device.allocate(line.arriving, max(last - back_block * block_words, 0) * lines.WORD_BYTES)
-        for first_block in range(0, plan.blocks(count), piece_blocks):
-            first_word, start = first_block * block_words, first_block * plan.block_elements
-            part = words[first_word : first_word + piece_blocks * block_words]
-            elements = min(piece_blocks * plan.block_elements, count - start)
+        room = line.device.allocate(line.arriving, max(last - back_unit * unit_words, 0) * lines.WORD_BYTES)
+        for start in range(0, count, piece_units * unit):
+            first_unit = start // unit
+            first_word = first_unit * unit_words
+            part = words[first_word : first_word + piece_units * unit_words]
+            elements = min(piece_units * unit, count - start)
             at, keep = overlap(start, elements, call.keep_first, call.kept_count)
             summed = Reduction(
-                source=NOWHERE, destination=NOWHERE, count=len(part), element=Element.INT32, tag=tag, keep_count=0
+                source=NOWHERE, destination=NOWHERE, count=len(part), element=Element.INT32, lanes=plan.travels_as,
+                tag=tag, keep_count=0,
             )  # fmt: skip
             back, decode, back_first = None, None, 0
             if kept is not None and keep:
-                block = at // plan.block_elements
-                back_first = block * block_words
+                back_first = at // unit * unit_words
                 last_word = min(plan.words(at + keep), len(part))
                 summed = replace(summed, keep_first=back_first, keep_count=last_word - back_first)
-                place = (first_word + back_first - back_block * block_words) * lines.WORD_BYTES
+                place = (first_word + back_first - back_unit * unit_words) * lines.WORD_BYTES
                 back = room[place : place + (last_word - back_first) * lines.WORD_BYTES]
                 begin = start + at - call.keep_first
+                first_code = (first_unit + at // unit) * plan.unit_blocks
                 decode = self._decoder(
-                    plan, line, back, codes[first_block + block :], kept[begin : begin + keep],
-                    at - block * plan.block_elements,
+                    plan, line, back, codes[first_code:], kept[begin : begin + keep], at % unit
                 )  # fmt: skip
             yield Piece(
                 out=as_bytes(part), back=back, back_first=back_first * lines.WORD_BYTES, decode=decode,
@@ -304,11 +309,14 @@ class DeviceReducer:
         self, every: Together, line: lines.Line, codes: torch.Tensor, words: torch.Tensor, tag: int
     ) -> Iterator[Piece]:
         sums = line.device.allocate(line.arriving, every.words * lines.WORD_BYTES)
-        per_piece = lines.SLOT_BYTES // lines.WORD_BYTES
+        per_piece = every.words_within(lines.SLOT_BYTES // lines.WORD_BYTES)
         for first in range(0, every.words, per_piece):
             part = words[first : first + per_piece]
             last = first + len(part)
-            summed = Reduction(source=NOWHERE, destination=NOWHERE, count=len(part), element=Element.INT32, tag=tag)
+            summed = Reduction(
+                source=NOWHERE, destination=NOWHERE, count=len(part), element=Element.INT32, lanes=every.travels_as,
+                tag=tag,
+            )  # fmt: skip
             decoders = [self._decoder_of(each, line, sums, codes) for each in every.decodings(first, last)]
             yield Piece(
                 out=as_bytes(part), back=sums[first * lines.WORD_BYTES : last * lines.WORD_BYTES],

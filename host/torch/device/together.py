@@ -12,6 +12,7 @@ Rules
 * Parts begin at ALIGNED bytes in both buffers, as tensors do: kernels are compiled for that.
 * The buffer of sums is as long as that of words, and slots come back in order. So a block is decoded behind the slot
   with its last word.
+* Of wide sums, every part begins with a packet and every slot has whole ones, since a packet has one shift.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Part:
         own = word - self.first_word
         if own >= self.plan.words(self.count):
             return self.plan.blocks(self.count)
-        return max(own, 0) // self.plan.words(self.plan.block_elements)
+        return max(own, 0) // self.plan.words(self.plan.unit_elements) * self.plan.unit_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,10 @@ class Together:
     """The layout of several averages; the same on every rank."""
 
     def __init__(self, calls: Sequence[Call], plans: Sequence[Plan]) -> None:
-        """`plans`: of each of the calls."""
+        """`plans`: of each of the calls, whose words travel alike."""
+        (self.travels_as,) = {plan.travels_as for plan in plans}
+        """Word codec of all (`Plan.travels_as`)."""
+        (self._packet_words,) = {plan.packet_words for plan in plans}
         self.parts: list[Part] = []
         code = word = 0
         for call, plan in zip(calls, plans, strict=True):
@@ -99,6 +103,10 @@ class Together:
             code, word = code + plan.blocks(part.count), word + plan.words(part.count)
         self.codes, self.words = code, word
         """Lengths of the buffers."""
+
+    def words_within(self, most: int) -> int:
+        """Words of a slot that has room for `most`."""
+        return most - most % (self._packet_words or 1)
 
     @property
     def has_gaps(self) -> bool:
@@ -138,6 +146,8 @@ def tag_of_all(calls: Sequence[Call], plans: Sequence[Plan]) -> int:
     said = 0
     for call, plan in zip(calls, plans, strict=True):
         text = f"{plan.element} {plan.up} {plan.down} {plan.block_elements} {call.source.numel()}"
+        if call.draws is not None:
+            text += " at random"
         said = zlib.crc32(text.encode(), said)
     return ((said & 0x3FFFFF | CODED) << 8 | calls[0].reduction(1.0).tag & 0xFF) & 0xFFFFFFFF
 

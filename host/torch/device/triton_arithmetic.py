@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fanin.errors import UnsupportedError
+from fanin.host.codecs.philox import Draws, Purpose
 from fanin.host.torch.device.arithmetic import MARKS, NOT_FINITE, Arithmetic, Plan, Rotation
 from fanin.host.torch.device.launcher import Launch, Launcher
 from fanin.host.torch.device.numpy_arithmetic import NumpyArithmetic
@@ -32,6 +33,7 @@ SIXTEEN = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: ""}
 
 CODES = Launch(512, 4)
 MARK = Launch(1024, 4)
+LEVEL = Launch(1024, 4)
 QUANTIZE = Launch(128, 4)
 DEQUANTIZE = Launch(128, 4)
 ROTATE = Launch(1, 4)
@@ -58,6 +60,7 @@ class TritonArithmetic:
         rotations: Any = importlib.import_module("fanin.host.torch.device.rotation_kernels")
         self._scale_codes, self._quantize = Launcher(kernels.scale_codes), Launcher(kernels.quantize)
         self._dequantize, self._mark = Launcher(kernels.dequantize), Launcher(kernels.mark)
+        self._level, self._quantize_at_random = Launcher(kernels.level), Launcher(kernels.quantize_at_random)
         self._rotate, self._rotate_back = Launcher(rotations.rotate), Launcher(rotations.rotate_back)
         self.launches = {
             "codes": codes,
@@ -96,14 +99,38 @@ class TritonArithmetic:
         words: torch.Tensor,
         *,
         adds: bool = False,
+        draws: Draws | None = None,
     ) -> None:
         """Write the words under the agreed codes, and the loss (`Arithmetic.quantize`)."""
         if not len(x):
             return
-        launch = self.launches["quantize"]
+        launch, blocks = self.launches["quantize"], plan.blocks(len(x))
+        grid = (-(-blocks // plan.unit_blocks) * plan.unit_blocks,)
+        if draws is not None:
+            self._quantize_at_random(
+                launch,
+                grid,
+                x,
+                x if residual is None else residual,
+                codes,
+                words,
+                len(x),
+                draws.seed | (Purpose.ROUNDING << 24 | draws.rank + 1) << 32,
+                draws.bucket,
+                draws.step & 0xFFFFFFFF,
+                draws.step >> 32,
+                HAS_RESIDUAL=residual is not None,
+                BITS=plan.up,
+                BOUND=plan.bound,
+                BLOCK=plan.block_elements,
+                PACKET=plan.packet_blocks,
+                PACKET_WORDS=plan.packet_words,
+                TILE=launch.tile,
+            )
+            return
         self._quantize(
             launch,
-            (plan.blocks(len(x)),),
+            grid,
             x,
             x if residual is None else residual,
             codes,
@@ -117,6 +144,8 @@ class TritonArithmetic:
             BOUND=plan.bound,
             EXPONENT=plan.exponent,
             BLOCK=plan.block_elements,
+            PACKET=plan.packet_blocks,
+            PACKET_WORDS=plan.packet_words,
             TILE=launch.tile,
         )
 
@@ -128,7 +157,6 @@ class TritonArithmetic:
         out: torch.Tensor,
         *,
         skip: int = 0,
-        shifts: torch.Tensor | None = None,
         failed: torch.Tensor | None = None,
     ) -> None:
         """Write the values that summed words stand for (`Arithmetic.dequantize`)."""
@@ -141,14 +169,12 @@ class TritonArithmetic:
             (plan.blocks(count),),
             words,
             codes,
-            codes if shifts is None else shifts,
             words if failed is None else failed,
             as_bits(out),
             count,
             skip,
             _float32(plan.divisor),
             plan.offset,
-            SHIFTED=shifts is not None,
             WATCHED=failed is not None,
             SIXTEEN=SIXTEEN[out.dtype],
             UP=plan.up,
@@ -157,8 +183,13 @@ class TritonArithmetic:
             EXPONENT=plan.exponent,
             BLOCK=plan.block_elements,
             PACKET=plan.packet_blocks,
+            PACKET_WORDS=plan.packet_words,
             TILE=launch.tile,
         )
+
+    def level(self, codes: torch.Tensor) -> None:
+        """Make every code the largest of them (`Arithmetic.level`)."""
+        self._level(LEVEL, (1,), codes, len(codes), TILE=LEVEL.tile)
 
     def mark(self, codes: torch.Tensor, marks: torch.Tensor, rank: int) -> None:
         """Write this rank's marks (`Arithmetic.mark`)."""
@@ -319,13 +350,15 @@ def lane_differences(arithmetic: Arithmetic[torch.Tensor], device: torch.device,
     for kind in ("", " with residual"):
         host |= {
             f"codes{kind}": np.zeros(plan.blocks(count), np.int16),
-            f"words{kind}": np.zeros(max(plan.words(count), plan.result_words(count)), np.int32),
+            f"words{kind}": np.zeros(plan.words(count), np.int32),
         }
+    if plan.packet_words:
+        host["words"][plan.shift_at :: plan.packet_words] = 3
 
     def steps(own: Arithmetic[Any], b: Buffers) -> None:
         for kind, residual in (("", None), (" with residual", b["residual"])):
             own.codes(plan, b["x"], residual, b[f"codes{kind}"])
-            own.quantize(plan, b["x"], residual, b[f"codes{kind}"], b[f"words{kind}"][: plan.words(count)])
+            own.quantize(plan, b["x"], residual, b[f"codes{kind}"], b[f"words{kind}"])
         own.dequantize(plan, b["words"], b["codes"], b["values"], failed=b["failed"])
 
     return _differing(arithmetic, device, host, steps)

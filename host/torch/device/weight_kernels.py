@@ -12,22 +12,16 @@ Rules
 import triton
 import triton.language as tl
 
-from fanin.host.torch.device.kernels import INFINITY_BITS, MAGNITUDE_BITS, QUIET_NAN_BITS, ROUNDER, store_values
+from fanin.host.torch.device.kernels import (
+    INFINITY_BITS,
+    MAGNITUDE_BITS,
+    QUIET_NAN_BITS,
+    ROUNDER,
+    store_values,
+    uniform,
+)
 
 HEADER_BYTES = tl.constexpr(8)
-UNIT = tl.constexpr(2.0**-24)
-
-
-@triton.jit
-def uniform(index, key, bucket, step_low, step_high):
-    """Number `index` of Randomness.uniform, in [0, 1)."""
-    zero = index * 0
-    counter = (index >> 2).to(tl.uint32)
-    given = ((zero + bucket).to(tl.uint32), (zero + step_low).to(tl.uint32), (zero + step_high).to(tl.uint32))
-    a, b, c, d = tl.philox(key, counter, given[0], given[1], given[2])
-    place = index & 3
-    word = tl.where(place == 0, a, tl.where(place == 1, b, tl.where(place == 2, c, d)))
-    return (word >> 8).to(tl.float32) * UNIT
 
 
 @triton.jit

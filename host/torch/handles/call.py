@@ -8,13 +8,16 @@ route is looked up once, and the route's decisions are added to it. A switch's p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element, Operator, Reduction, lanes_number
+
+if TYPE_CHECKING:
+    from fanin.host.codecs.philox import Draws
 
 Tensors = Sequence[torch.Tensor]
 SUM = dist.ReduceOp(dist.ReduceOp.SUM)
@@ -88,6 +91,8 @@ class Call:
     """Scale code of the sum, as `Reduction.scale_code`."""
     adds: Final[bool] = False
     """On a device: the residual is no part of the contribution, and gets its loss added (Arithmetic.quantize)."""
+    draws: Final[Draws | None] = None
+    """On a device: numbers by which the contribution is rounded at random."""
     finish: Final[Callable[[], None] | None] = None
     """Action on the result once it has come."""
     kept: Final[torch.Tensor | None] = None

@@ -1,7 +1,7 @@
 """Gradients through `lanes` and `rotated`, and weights through a shifted grid, on the GPU that has them.
 
 Every other codec goes by the host (codec_flight.py), and so do these where a rank has no GPU or no Triton that works,
-with weighted means, stochastic rounding and wide sums.
+with weighted means, and with stochastic rounding of a bucket so small that its sum is exact.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fanin.host.torch.device.weights import DeviceWeights
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.training.codec_buckets import Bucket
 from fanin.host.torch.training.codec_sums import contributed_bytes
-from fanin.numerics.reduction import LANES
+from fanin.numerics.reduction import QUANTIZED_LANES
 
 
 def encoder_on_device(
@@ -28,10 +28,11 @@ def encoder_on_device(
 ) -> Callable[[Place], DeviceEncoder] | None:
     """Maker of encoders of buckets like `gradients`; None: the host encodes. Every rank asks at the same point."""
     plan = codec.device_plan(group.size())
-    arithmetic = None if plan is None or plan.lanes not in LANES else group.arithmetic_on(gradients.device)
-    if plan is None or arithmetic is None:
-        return None
+    known = plan is not None and plan.lanes in QUANTIZED_LANES
+    arithmetic = group.arithmetic_on(gradients.device) if known else None
     device, exact = gradients.device, group.options.largest_exact(group.size())
+    if plan is None or arithmetic is None or (plan.stochastic and gradients.numel() <= exact):
+        return None
     return lambda place: DeviceEncoder(plan, place, codec.seed, device, arithmetic, exact)
 
 

@@ -1,0 +1,88 @@
+"""Lanes that were packed elsewhere, as on a GPU, and their sums as they come from the switch.
+
+    elements of a packet, int32     in: | words of the contribution | read by nobody |
+                                    out: | words of the sum | shift | 0 | 0 | 0 |
+
+Words and shift are the ones that `WideSums` has for the same packet, so what is quantized and decoded elsewhere has its
+bits. Scale codes travel apart (host/torch/device). A packet's contribution lies where its sum comes
+to lie, since a reduction has as many elements there as back; U bits up take U / D of the room.
+
+The shift has SHIFT_WORDS, so that the words of every packet are aligned as the first ones are. A last packet of n
+elements has n - SHIFT_WORDS words of the sum. native/codecs/codec_packed_lanes.cpp is the twin.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fanin.errors import ConfigurationError
+from fanin.host.codecs.words.codec import Blocks
+from fanin.numerics.fixed_point import Array, Codes, Residual
+from fanin.numerics.lanes import Words, pack
+from fanin.numerics.reduction import PACKED_LANES, Element, Operator
+from fanin.numerics.wide_sums import MAX_CONTRIBUTIONS, largest
+from fanin.protocol.job import JobSpec
+from fanin.protocol.wire import LaneField
+
+SHIFT_WORDS = 4
+"""Elements of a packet behind the words of its sum: its shift and zeros."""
+_WIDTHS = {number: widths for widths, number in PACKED_LANES.items()}
+
+
+def zeros_word(bits: int) -> int:
+    """A word of lanes of so many bits, wide, that all stand for 0."""
+    return int(pack(np.zeros(1, np.int32), bits, largest(bits))[0])
+
+
+class PackedLanes(Blocks):
+    """Words of wide sums, whose elements somebody else quantizes and decodes."""
+
+    name = "packed_lanes"
+    numbers = tuple(PACKED_LANES.values())
+    elements = frozenset({Element.INT32})
+    lanes: LaneField
+
+    def __init__(self, element: Element, lanes: int, count: int, spec: JobSpec, operator: Operator, place: int) -> None:
+        """ConfigurationError where the switch adds whole words, or lanes hold the sum of fewer contributions."""
+        up, down = _WIDTHS[lanes]
+        if not spec.accumulators:
+            raise ConfigurationError(f"lanes = {up}/{down}: this job's switch keeps no accumulators for lanes")
+        if spec.contributions > MAX_CONTRIBUTIONS:
+            raise ConfigurationError(
+                f"{up}/{down}-bit lanes cannot hold the sum of {spec.contributions} contributions, but of "
+                f"{MAX_CONTRIBUTIONS}: take lanes = 32"
+            )
+        self.number = lanes
+        self.lanes = LaneField(up, down)
+        self._lay_out(count, spec.words_per_packet + SHIFT_WORDS, 1)
+
+    def word_count(self, packet: int) -> int:
+        """Words of the packet's contribution, at least one."""
+        return max(1, -(-_words_of(self.span(packet)[1]) * self.lanes.up // self.lanes.down))
+
+    def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
+        """The words, as they are."""
+        return x[: self.word_count(packet)].view(np.uint32).copy()
+
+    def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
+        """Take a sum that needed no narrowing."""
+        return self.decode_narrowed(words, count, codes, contributors, divisor, 0)
+
+    def decode_narrowed(
+        self, words: Words, count: int, codes: Codes, contributors: int, divisor: float, shift: int
+    ) -> Array:
+        """The words and the shift; never divided. Lanes of 0 where nobody contributed."""
+        summed = _words_of(count)
+        result = np.zeros(count, np.uint32)
+        result[:summed] = words[:summed] if contributors else zeros_word(self.lanes.down)
+        result[summed] = shift
+        return result.view(np.int32)
+
+    def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
+        """Words take no residual."""
+        raise NotImplementedError("error feedback is for float32, float16 and bfloat16")
+
+
+def _words_of(count: int) -> int:
+    """Words of the sum among so many elements of a packet."""
+    return max(0, count - SHIFT_WORDS)
