@@ -15,11 +15,15 @@ from fanin.emulation.network.placed_job import placed_job
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Topology
 from tests.support.repository import ROOT
+from tests.support.forks import fork_jobs
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
 
-def test_gloo_is_where_the_others_reach_it_on_hosts_whose_names_are_loopback_addresses() -> None:
+def test_gloo_is_where_the_others_reach_it_on_hosts_whose_names_are_loopback_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fork_jobs(monkeypatch)
     with (
         Fabric(Topology(workers=2, switch_at=SwitchPlace.parse("hosts"))) as fabric,
         placed_job(fabric, "tests.network.debian_rank", [], {"PYTHONPATH": str(ROOT)}) as job,
