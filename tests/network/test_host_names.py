@@ -14,8 +14,8 @@ from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.placed_job import placed_job
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Topology
-from tests.support.repository import ROOT
 from tests.support.forks import fork_jobs
+from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
@@ -48,6 +48,9 @@ def place(hosts, links):
             subprocess.run(["ip", "address", "add", address, "dev", name, "nodad"], check=True)
         subprocess.run(["ip", "link", "set", f"peer{number}", "up"], check=True)
         subprocess.run(["ip", "link", "set", name, "up"], check=True)
+        for _ in range(1000):  # the kernel says a little later that a link is connected
+            if "state UP" in subprocess.run(["ip", "link", "show", name], capture_output=True, text=True, check=True).stdout:
+                break
 for line in sys.stdin:
     environment, hosts, links = json.loads(line)
     child = os.fork()

@@ -10,8 +10,8 @@ from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.placed_job import placed_job
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.topology import Topology
-from tests.support.repository import ROOT
 from tests.support.forks import fork_jobs
+from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("namespaces")]
 
