@@ -49,7 +49,7 @@ def place(hosts, links):
         subprocess.run(["ip", "link", "set", f"peer{number}", "up"], check=True)
         subprocess.run(["ip", "link", "set", name, "up"], check=True)
         for _ in range(1000):  # the kernel says a little later that a link is connected
-            if "state UP" in subprocess.run(["ip", "link", "show", name], capture_output=True, text=True, check=True).stdout:
+            if "state UP" in subprocess.check_output(["ip", "link", "show", name], text=True):
                 break
 for line in sys.stdin:
     environment, hosts, links = json.loads(line)
