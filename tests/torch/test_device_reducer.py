@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -115,6 +116,27 @@ def test_what_has_no_lanes_goes_as_it_is_in_several_pieces() -> None:
             assert torch.equal(whole, torch.arange(count, dtype=torch.int32) * SIZE + SIZE * (SIZE - 1) // 2)
             assert torch.allclose(double, expected, rtol=1e-9)
             assert torch.equal(largest, torch.arange(1000, dtype=torch.int64) * SIZE)
+
+        on_every_rank(act)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_pieces_of_what_goes_as_it_is_have_the_bits_of_the_hosts_path(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = 100_000  # more than a packet of the loopback interface, and no multiple of it
+    monkeypatch.setattr(lines, "SLOT_BYTES", slot)
+    count = slot
+    with reducers_of() as (groups, reducers):
+
+        def act(rank: int) -> None:
+            reducers[rank]._means = replace(reducers[rank]._means, arithmetic=None)  # as without Triton
+            x = torch.randn(count, generator=torch.Generator().manual_seed(rank)).to(dtype)
+            for lanes in (32,) if dtype == torch.float64 else (32, 8):
+                mine, theirs = x.clone(), x.clone()
+                groups[rank].all_reduce_lanes(theirs, lanes=lanes).wait()
+                reducers[rank].submit(request(mine, lanes=lanes)).wait()
+                assert bool((bits(mine) == bits(theirs)).all()), lanes
 
         on_every_rank(act)
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fanin.host.codecs.words import codec_for
+from fanin.host.codecs.words.codec import Blocks
 from fanin.host.torch.device import lines
+from fanin.host.torch.device.arithmetic import ELEMENTS
 from fanin.host.torch.device.pipeline import Piece
 from fanin.host.torch.handles.host_tensor import as_bytes
 from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from fanin.host.torch.device.sight import Sight
     from fanin.host.torch.handles.call import Call
 
+SCALED = {*ELEMENTS, Element.FLOAT64}
+"""Element types whose sums have scale codes."""
 NOWHERE = 1
 """In the place of addresses, until a piece has its slot: 0 is refused, as a tensor without memory."""
 
@@ -42,7 +47,7 @@ def raw_pieces(call: Call, session: AnySession, divisor: float, sight: Sight | N
     kept = None if call.kept is None else as_bytes(call.kept.detach())
     owned = whole.own_count >= 0
     own_first, own_count = (whole.own_first, whole.own_count) if owned else (0, whole.count)
-    per_piece = lines.SLOT_BYTES // size
+    per_piece = _whole_packets(whole, session, lines.SLOT_BYTES // size)
     for start in range(0, whole.count, per_piece):
         count = min(per_piece, whole.count - start)
         own_at, own = overlap(start, count, own_first, own_count)
@@ -64,6 +69,16 @@ def raw_pieces(call: Call, session: AnySession, divisor: float, sight: Sight | N
             place=placer(session, piece, own_at * size, kept_at * size),
             look=None if sight is None else partial(sight.ask, session, start),
         )  # fmt: skip
+
+
+def _whole_packets(whole: Reduction, session: AnySession, most: int) -> int:
+    """Elements of a piece, at most `most`: packets as the reduction has them in one piece, so that blocks with a scale
+    are the same and every result has the bits of a tensor in host memory."""
+    if whole.element not in SCALED or whole.lanes == EXACT:
+        return most
+    codec = codec_for(whole.element, whole.lanes, whole.count, session.spec, operator=whole.operator)
+    packet = codec.packet_elements if isinstance(codec, Blocks) else 1
+    return most // packet * packet or most  # a slot holds many packets of any network
 
 
 def code_pieces(
