@@ -158,12 +158,18 @@ $(VENV)/docs.stamp: $(VENV)/tools.stamp pyproject.toml requirements/constraints.
 	@$(PIP) --requirement $(VENV)/docs.txt
 	@touch $@
 
+# Compiling takes all cores for minutes, and pip one for a minute: they go on beside each other. pip's own build then finds
+# the objects in build/, and says what was wrong where compiling has failed.
+INSTALL = $(WITH_HEADERS) { $(PY) setup.py --quiet build_ext --inplace > $(VENV)/compiled.txt 2>&1 & } && \
+	{ $(PY) tools/requirements_of.py $(1) > $(VENV)/$(1).txt && $(PIP) --requirement $(VENV)/$(1).txt; \
+	installed=$$?; wait; [ $$installed -eq 0 ]; } && $(PIP) --no-build-isolation --editable '.[$(1)]'
+
 $(VENV)/demo.stamp: $(VENV)/tools.stamp $(INPUTS)
 	@echo "installing fanin and what the demo needs (PyTorch is the large one), compiling native/"
-	@$(WITH_HEADERS) $(PIP) --no-build-isolation --editable '.[demo]'
+	@$(call INSTALL,demo)
 	@touch $@
 
 $(VENV)/dev.stamp: $(VENV)/tools.stamp $(INPUTS)
 	@echo "installing fanin and what its tests need, compiling native/"
-	@$(WITH_HEADERS) FANIN_BUILD_WARNINGS=error $(PIP) --no-build-isolation --editable '.[dev]'
+	@export FANIN_BUILD_WARNINGS=error; $(call INSTALL,dev)
 	@touch $@ $(VENV)/demo.stamp

@@ -1,15 +1,19 @@
 """The packages that building fanin and running it with some extras needs, one a line: `requirements_of.py demo plot`.
 
 What pyproject.toml says, and nothing else: the container image installs these in a layer that changes to the sources do
-not touch, and `make wheels` fetches them for a build without a package index.
+not touch, `make wheels` fetches them for a build without a package index, and `make` installs them while it compiles.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-import tomllib
 from pathlib import Path
+
+if sys.version_info >= (3, 11):  # noqa: UP036 - `make demo` is for 3.10, too
+    import tomllib
+else:
+    from pip._vendor import tomli as tomllib
 
 OWN_EXTRAS = re.compile(r"^fanin\[([^\]]+)\]$")
 
