@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from fanin.errors import ConfigurationError
 from fanin.host.codecs.codec import (
@@ -104,12 +105,9 @@ class _Encoder(Encoder):
             x[:] = 0.0
             return
         code = int(fixed_point.Codec(Element.FLOAT32, 16).codes(largest.values, 1)[0])
-        bound = fixed_point.bound_of(code)
         most = levels(self._codec.bits, self.place.size)
         u = self.random.uniform(Purpose.ROUNDING, len(x), step, self.place.rank)
-        # In float64, where a quotient and u add up without another rounding that would favour a side.
-        q = np.clip(np.floor(whole.astype(np.float64) * (most / bound) + u), -most, most)
-        sent = (q * (bound / most)).astype(np.float32)
+        _, sent = steps_at_random(whole, fixed_point.bound_of(code), most, u)
         lost = whole - sent
         self.lost = energy_of(lost)
         if self._codec.feedback:
@@ -128,3 +126,13 @@ class _Encoder(Encoder):
     @property
     def residual_norm(self) -> float:
         return float(np.sqrt(energy_of(self._owed)))
+
+
+def steps_at_random(whole: Floats, bound: float, most: int, u: Floats) -> tuple[npt.NDArray[np.float64], Floats]:
+    """Steps of values, rounded up or down as u in [0, 1) says, and the values that they stand for, all of one shape.
+
+    `bound`: value of `most` steps, the largest that is sent.
+    """
+    # In float64, where a quotient and u add up without another rounding that would favour a side.
+    q = np.clip(np.floor(whole.astype(np.float64) * (most / bound) + u), -most, most)
+    return q, (q * (bound / most)).astype(np.float32)

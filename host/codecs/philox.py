@@ -49,8 +49,11 @@ class Randomness:
 
     def words(self, purpose: Purpose, count: int, step: int = 0, rank: int | None = None) -> Uint32s:
         """`count` words, uniform; `rank`: of this worker alone."""
-        stream = purpose << 24 | (0 if rank is None else rank + 1)
-        return words((self.seed, stream), (0, self.bucket, step & 0xFFFFFFFF, step >> 32), count)
+        return words((self.seed, _stream(purpose, rank)), (0, self.bucket, step & 0xFFFFFFFF, step >> 32), count)
+
+    def of_kernels(self, purpose: Purpose, step: int, rank: int) -> tuple[int, int, int, int]:
+        """Key, bucket, and the low and the high word of the step, as kernels take them that draw `words` on a GPU."""
+        return self.seed | _stream(purpose, rank) << 32, self.bucket, step & 0xFFFFFFFF, step >> 32
 
     def uniform(self, purpose: Purpose, count: int, step: int = 0, rank: int | None = None) -> npt.NDArray[np.float32]:
         """`count` numbers in [0, 1), multiples of 2^-24."""
@@ -69,10 +72,13 @@ class Randomness:
 class Draws:
     """Numbers by which one contribution is rounded at random: those of `Randomness.uniform` for Purpose.ROUNDING."""
 
-    seed: int
-    bucket: int
+    random: Randomness
     step: int
     rank: int
+
+
+def _stream(purpose: Purpose, rank: int | None) -> int:
+    return purpose << 24 | (0 if rank is None else rank + 1)
 
 
 def signs_of(drawn: Uint32s, count: int) -> npt.NDArray[np.float32]:

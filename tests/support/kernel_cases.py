@@ -225,7 +225,7 @@ def _lanes(compare: _Compare, case: LaneCase) -> None:
     draws = None
     if case.at_random:
         compare.call("level", agreed, writes={"codes": agreed})
-        draws = Draws(2**32 - 5, 7, 2**33 + 3, 1)
+        draws = Draws(Randomness(2**32 - 5, 7), 2**33 + 3, 1)
     words = np.zeros(plan.words(count), np.int32)
     written = {"words": words} | ({} if owed is None else {"residual": owed})
     compare.call("quantize", plan, x, owed, agreed, words, adds=case.adds, draws=draws, writes=written)

@@ -69,7 +69,7 @@ class DeviceEncoder:
     ) -> None:
         """`largest_exact`: elements up to which the group's sums are exact. `accounts`: somebody asks for the loss."""
         self._accounts = accounts
-        self._place, self._seed = place, seed
+        self._rank, self._random = place.rank, Randomness(seed, place.bucket)
         self._plan, self._device, self._arithmetic = plan, device, arithmetic
         self._work: FaninWork | None = None
         self._sample: tuple[torch.Tensor, torch.Tensor | None] | None = None
@@ -83,7 +83,7 @@ class DeviceEncoder:
         """Loss of `rotated` in the last step, without feedback; with it, a buffer for the next step's."""
         if plan.rotated:
             self._exact = self._rotation.padded <= largest_exact
-            drawn = Randomness(seed, place.bucket).sign_words(place.count)
+            drawn = self._random.sign_words(place.count)
             self._signs = torch.frombuffer(bytearray(drawn.tobytes() or bytes(4)), dtype=torch.int32).to(device)
         if plan.feedback:
             self._owed = self._zeros(self._rotation.padded if plan.rotated else place.count)
@@ -112,9 +112,7 @@ class DeviceEncoder:
         if owed is not None and self._accounts:
             energy = (_sampled(x, step).to(torch.float32) + _sampled(owed, step)).square().sum(dtype=torch.float64)
             self._sample = energy, _sampled(owed, step)
-        place, draws = self._place, None
-        if self._plan.stochastic:
-            draws = Draws(self._seed, place.bucket, step, place.rank)
+        draws = Draws(self._random, step, self._rank) if self._plan.stochastic else None
         return Contribution(x, self._plan.lanes, owed, False, x, None, draws)
 
     def _rotate(self, x: torch.Tensor) -> Contribution:

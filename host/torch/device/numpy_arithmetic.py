@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fanin.host.codecs import rotation as rotations
-from fanin.host.codecs.philox import Draws, Purpose, Randomness
+from fanin.host.codecs.lanes_codec import steps_at_random
+from fanin.host.codecs.philox import Draws, Purpose
 from fanin.host.torch.device.arithmetic import CODE_BIAS, MARKS, NOT_FINITE, UNSPOILED, Plan, Rotation
 from fanin.numerics import fixed_point
 from fanin.numerics import lanes as lane_words
@@ -122,17 +123,15 @@ def _write_steps(plan: Plan, steps: Array, words: Array) -> None:
 
 
 def _steps_at_random(plan: Plan, x: Array, residual: Array | None, codes: Codes, draws: Draws) -> Array:
-    """q = floor((x + e) steps + u), as host/codecs/lanes_codec.py; the residual becomes the loss."""
+    """Steps of x plus the residual, which becomes the loss."""
     code = int(codes[0]) if len(codes) else fixed_point.CODE_ZERO
     if code in (fixed_point.CODE_ZERO, fixed_point.CODE_NOT_FINITE):
         return np.zeros(len(x), np.int32)
     whole = _float32(x) if residual is None else _float32(x) + residual
-    bound, most = fixed_point.bound_of(code), plan.bound
-    random = Randomness(draws.seed, draws.bucket)
-    u = random.uniform(Purpose.ROUNDING, len(x), draws.step, draws.rank)
-    q = np.clip(np.floor(whole.astype(np.float64) * (most / bound) + u), -most, most)
+    u = draws.random.uniform(Purpose.ROUNDING, len(x), draws.step, draws.rank)
+    q, sent = steps_at_random(whole, fixed_point.bound_of(code), plan.bound, u)
     if residual is not None:
-        residual[:] = whole - (q * (bound / most)).astype(np.float32)
+        residual[:] = whole - sent
     return q.astype(np.int32)
 
 

@@ -106,47 +106,30 @@ class TritonArithmetic:
             return
         launch, blocks = self.launches["quantize"], plan.blocks(len(x))
         grid = (-(-blocks // plan.unit_blocks) * plan.unit_blocks,)
+        tensors = x, x if residual is None else residual, codes, words
+        layout: dict[str, Any] = {
+            "HAS_RESIDUAL": residual is not None,
+            "BITS": plan.up,
+            "BOUND": plan.bound,
+            "BLOCK": plan.block_elements,
+            "PACKET": plan.packet_blocks,
+            "PACKET_WORDS": plan.packet_words,
+            "TILE": launch.tile,
+        }
         if draws is not None:
-            self._quantize_at_random(
-                launch,
-                grid,
-                x,
-                x if residual is None else residual,
-                codes,
-                words,
-                len(x),
-                draws.seed | (Purpose.ROUNDING << 24 | draws.rank + 1) << 32,
-                draws.bucket,
-                draws.step & 0xFFFFFFFF,
-                draws.step >> 32,
-                HAS_RESIDUAL=residual is not None,
-                BITS=plan.up,
-                BOUND=plan.bound,
-                BLOCK=plan.block_elements,
-                PACKET=plan.packet_blocks,
-                PACKET_WORDS=plan.packet_words,
-                TILE=launch.tile,
-            )
+            drawn = draws.random.of_kernels(Purpose.ROUNDING, draws.step, draws.rank)
+            self._quantize_at_random(launch, grid, *tensors, len(x), *drawn, **layout)
             return
         self._quantize(
             launch,
             grid,
-            x,
-            x if residual is None else residual,
-            codes,
-            words,
+            *tensors,
             len(x),
             _float32(plan.factor),
             HAS_FACTOR=plan.factor != 1.0,
-            HAS_RESIDUAL=residual is not None,
             ADDS=adds,
-            BITS=plan.up,
-            BOUND=plan.bound,
             EXPONENT=plan.exponent,
-            BLOCK=plan.block_elements,
-            PACKET=plan.packet_blocks,
-            PACKET_WORDS=plan.packet_words,
-            TILE=launch.tile,
+            **layout,
         )
 
     def dequantize(

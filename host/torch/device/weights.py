@@ -48,7 +48,7 @@ class DeviceWeights:
         first: int,
     ) -> None:  # fmt: skip
         buckets = len(losses)
-        launch, stream = self.launches["encode"], Purpose.SHIFTS << 24 | rank + 1
+        launch = self.launches["encode"]
         group, group_bytes = GROUPS[self._plan.bits]
         self._encode(
             launch,
@@ -59,10 +59,7 @@ class DeviceWeights:
             len(x),
             buckets,
             first // self._plan.bucket,
-            random.seed | stream << 32,
-            random.bucket,
-            step & 0xFFFFFFFF,
-            step >> 32,
+            *random.of_kernels(Purpose.SHIFTS, step, rank),
             BITS=self._plan.bits,
             GROUP=group,
             GROUP_BYTES=group_bytes,
