@@ -47,6 +47,17 @@ def largest(bits: int) -> int:
     return (1 << bits - 1) - 1
 
 
+def lanes_for(widths: tuple[int, int], contributions: int) -> LaneField:
+    """Lanes of (U, D) bits. ConfigurationError for more contributions than a result's shift covers."""
+    up, down = widths
+    if contributions > MAX_CONTRIBUTIONS:
+        raise ConfigurationError(
+            f"{up}/{down}-bit lanes cannot hold the sum of {contributions} contributions, but of "
+            f"{MAX_CONTRIBUTIONS}: take lanes = 32"
+        )
+    return LaneField(up, down)
+
+
 def accumulated(words: Words, lanes: LaneField, accumulator_bytes: int) -> Sums:
     """The numbers that one contribution adds to the accumulators, shape (32 / up * words,)."""
     count = len(words) * WORD_BITS // lanes.up
@@ -77,14 +88,8 @@ class WideCodec:
 
     def __init__(self, element: Element, number: int, contributions: int) -> None:
         """`number` is one of WIDE_SUMS. ConfigurationError for more contributions than a result's shift covers."""
-        up, down = WIDE_SUMS[number]
-        if contributions > MAX_CONTRIBUTIONS:
-            raise ConfigurationError(
-                f"{up}/{down}-bit lanes cannot hold the sum of {contributions} contributions, but of "
-                f"{MAX_CONTRIBUTIONS}: take lanes = 32"
-            )
-        self.lanes = LaneField(up, down)
-        self.fixed = Codec(element, 8, levels=largest(up))
+        self.lanes = lanes_for(WIDE_SUMS[number], contributions)
+        self.fixed = Codec(element, 8, levels=largest(self.lanes.up))
         """With B_U levels; its lanes are not used."""
 
     def quantize(self, x: Array, codes: Codes, block: int, factor: float, residual: Residual | None) -> Words:

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <stdexcept>
-#include <string>
 
 #include "kernels/kernels.hpp"
 #include "wire/packet.hpp"
@@ -14,7 +12,6 @@ namespace fanin {
 
 namespace {
 
-constexpr std::uint32_t MAX_PACKED_CONTRIBUTIONS = 1u << 14;
 constexpr std::size_t SHIFT_WORDS = 4;
 
 class PackedLanesCodec final : public BlockCodec {
@@ -22,12 +19,7 @@ class PackedLanesCodec final : public BlockCodec {
   PackedLanesCodec(const Reduction& asked, const JobSpec& spec) : whole_words_(Element::int32, 32, 1) {
     lanes = static_cast<std::uint8_t>(asked.lanes - PACKED_LANES);
     up_ = lane_bits_up(lanes), down_ = lane_bits_down(lanes);
-    const std::string widths = std::to_string(up_) + "/" + std::to_string(down_);
-    if (!spec.accumulators)
-      throw std::invalid_argument("lanes = " + widths + ": this job's switch keeps no accumulators for lanes");
-    if (spec.contributions() > MAX_PACKED_CONTRIBUTIONS)
-      throw std::invalid_argument(widths + "-bit lanes cannot hold the sum of " + std::to_string(spec.contributions()) +
-                                  " contributions; choose wider lanes");
+    require_wide_sums(spec, up_, down_);
     number = static_cast<std::uint8_t>(asked.lanes);
     lay_out(asked.count, std::uint64_t{spec.words_per_packet} + SHIFT_WORDS, 1);
   }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
-#include <stdexcept>
-#include <string>
 
 #include "kernels/kernels.hpp"
 #include "wire/packet.hpp"
@@ -15,7 +13,6 @@ namespace fanin {
 
 namespace {
 
-constexpr std::uint32_t MAX_WIDE_CONTRIBUTIONS = 1u << 14;
 constexpr std::size_t PIECE_ELEMENTS = 1024;
 
 std::int32_t largest(std::uint32_t bits) { return (1 << (bits - 1)) - 1; }
@@ -25,15 +22,7 @@ class WideSumsCodec final : public BlockCodec {
   WideSumsCodec(const Reduction& asked, const JobSpec& spec, std::uint32_t place) : fixed_(asked.element, 8, 1) {
     lanes = static_cast<std::uint8_t>(asked.lanes - WIDE_SUMS);
     up_ = lane_bits_up(lanes), down_ = lane_bits_down(lanes);
-    const std::string widths = std::to_string(up_) + "/" + std::to_string(down_);
-    if (!spec.accumulators)
-      throw std::invalid_argument("lanes = " + widths +
-                                  ": this job's switch adds whole words and keeps no accumulators "
-                                  "for lanes; take packed lanes (lanes = 32, 16, 8 or 4), or a software switch of this "
-                                  "version");
-    if (spec.contributions() > MAX_WIDE_CONTRIBUTIONS)
-      throw std::invalid_argument(widths + "-bit lanes cannot hold the sum of " + std::to_string(spec.contributions()) +
-                                  " contributions; choose wider lanes");
+    require_wide_sums(spec, up_, down_);
     fixed_.lanes = up_ == 2 ? 8 : up_;
     fixed_.bound = largest(up_);
     number = static_cast<std::uint8_t>(asked.lanes);

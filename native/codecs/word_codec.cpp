@@ -13,6 +13,8 @@ std::vector<const CodecEntry*>& entries() {
   return table;
 }
 
+constexpr std::uint32_t MAX_WIDE_CONTRIBUTIONS = 1u << 14;  // fanin.numerics.wide_sums.MAX_CONTRIBUTIONS
+
 // Element types that travel in words of 32 bits, whatever lanes are asked for.
 bool takes_words_of_32_bits(Element element) {
   return element == Element::float64 || (!is_floating(element) && element != Element::int64);
@@ -41,6 +43,17 @@ CodecEntry::CodecEntry(const char* name_, Takes takes_, Make make_) : name(name_
 }
 
 const std::vector<const CodecEntry*>& codec_table() { return entries(); }
+
+void require_wide_sums(const JobSpec& spec, std::uint32_t up, std::uint32_t down) {
+  const std::string widths = std::to_string(up) + "/" + std::to_string(down);
+  if (!spec.accumulators)
+    throw std::invalid_argument("lanes = " + widths +
+                                ": this job's switch adds whole words and keeps no accumulators for lanes; take packed "
+                                "lanes (lanes = 32, 16, 8 or 4), or a software switch of this version");
+  if (spec.contributions() > MAX_WIDE_CONTRIBUTIONS)
+    throw std::invalid_argument(widths + "-bit lanes cannot hold the sum of " + std::to_string(spec.contributions()) +
+                                " contributions; choose wider lanes");
+}
 
 std::shared_ptr<WordCodec> codec_for(const Reduction& asked, const JobSpec& spec, std::uint32_t place) {
   if (is_wide_sum(asked.lanes) && takes_words_of_32_bits(asked.element)) {

@@ -112,6 +112,9 @@ class CodecEntry {
 // Every codec by name, in no particular order: a reduction is taken by one at most.
 const std::vector<const CodecEntry*>& codec_table();
 
+// std::invalid_argument where the job's switch does not add lanes one by one, or cannot hold the sum of so many.
+void require_wide_sums(const JobSpec& spec, std::uint32_t up, std::uint32_t down);
+
 // The codec of a reduction; std::invalid_argument for what no codec carries. `place`: this worker's in the whole job.
 std::shared_ptr<WordCodec> codec_for(const Reduction& asked, const JobSpec& spec, std::uint32_t place);
 

@@ -25,7 +25,8 @@ inline constexpr std::uint32_t COPIED = 65;  // the same: bytes, each of which h
 inline constexpr std::uint32_t WIDE_SUMS = 96;
 inline constexpr std::uint32_t PACKED_LANES = 80;
 inline bool is_wide_sum(std::uint32_t lanes) {
-  return lanes == 96 + 15 || lanes == 96 + 11 || lanes == 96 + 10 || lanes == 96 + 7 || lanes == 96 + 6;
+  const std::uint32_t field = lanes - WIDE_SUMS;
+  return field == 15 || field == 11 || field == 10 || field == 7 || field == 6;
 }
 
 struct Reduction {

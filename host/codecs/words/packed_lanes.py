@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fanin.errors import ConfigurationError
 from fanin.host.codecs.words.codec import Blocks
+from fanin.host.codecs.words.wide_sums import require_accumulators
 from fanin.numerics.fixed_point import Array, Codes, Residual
 from fanin.numerics.lanes import Words, pack
 from fanin.numerics.reduction import PACKED_LANES, Element, Operator
-from fanin.numerics.wide_sums import MAX_CONTRIBUTIONS, largest
+from fanin.numerics.wide_sums import lanes_for, largest
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import LaneField
 
@@ -44,16 +44,9 @@ class PackedLanes(Blocks):
 
     def __init__(self, element: Element, lanes: int, count: int, spec: JobSpec, operator: Operator, place: int) -> None:
         """ConfigurationError where the switch adds whole words, or lanes hold the sum of fewer contributions."""
-        up, down = _WIDTHS[lanes]
-        if not spec.accumulators:
-            raise ConfigurationError(f"lanes = {up}/{down}: this job's switch keeps no accumulators for lanes")
-        if spec.contributions > MAX_CONTRIBUTIONS:
-            raise ConfigurationError(
-                f"{up}/{down}-bit lanes cannot hold the sum of {spec.contributions} contributions, but of "
-                f"{MAX_CONTRIBUTIONS}: take lanes = 32"
-            )
+        require_accumulators(spec, _WIDTHS[lanes])
         self.number = lanes
-        self.lanes = LaneField(up, down)
+        self.lanes = lanes_for(_WIDTHS[lanes], spec.contributions)
         self._lay_out(count, spec.words_per_packet + SHIFT_WORDS, 1)
 
     def word_count(self, packet: int) -> int:

@@ -33,16 +33,11 @@ class WideSums(Blocks):
 
     def __init__(self, element: Element, lanes: int, count: int, spec: JobSpec, operator: Operator, place: int) -> None:
         """ConfigurationError where the switch adds whole words."""
-        up, down = WIDE_SUMS[lanes]
-        if not spec.accumulators:
-            raise ConfigurationError(
-                f"lanes = {up}/{down}: this job's switch adds whole words and keeps no accumulators for lanes; "
-                "take packed lanes (lanes = 32, 16, 8 or 4), or a software switch of this version"
-            )
+        require_accumulators(spec, WIDE_SUMS[lanes])
         self.number = lanes
         self.wide = WideCodec(element, lanes, spec.contributions)
         self.lanes = self.wide.lanes
-        block = spec.words_per_packet // spec.codes_per_packet * (WORD_BITS // down)
+        block = spec.words_per_packet // spec.codes_per_packet * (WORD_BITS // self.lanes.down)
         self._lay_out(count, block, spec.codes_per_packet)
         self.marks = Marks(self.wide.fixed, self.block_elements, place, spec.total_workers, self.lanes)
 
@@ -72,3 +67,13 @@ class WideSums(Blocks):
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
         """Loss by rounding; a block that is not finite keeps its residual."""
         return self.wide.fixed.residual_after(x, codes, self.block_elements, factor, residual)
+
+
+def require_accumulators(spec: JobSpec, widths: tuple[int, int]) -> None:
+    """ConfigurationError where the job's switch adds whole words, not lanes of so many bits up and down."""
+    if not spec.accumulators:
+        up, down = widths
+        raise ConfigurationError(
+            f"lanes = {up}/{down}: this job's switch adds whole words and keeps no accumulators for lanes; "
+            "take packed lanes (lanes = 32, 16, 8 or 4), or a software switch of this version"
+        )
