@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fanin.host.codecs.words import codec_for
-from fanin.host.codecs.words.codec import Blocks
+from fanin.host.codecs.words import codec_class, codec_for
 from fanin.host.torch.device import lines
-from fanin.host.torch.device.arithmetic import ELEMENTS
 from fanin.host.torch.device.pipeline import Piece
 from fanin.host.torch.handles.host_tensor import as_bytes
 from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from fanin.host.torch.device.sight import Sight
     from fanin.host.torch.handles.call import Call
 
-SCALED = {*ELEMENTS, Element.FLOAT64}
-"""Element types whose sums have scale codes."""
 NOWHERE = 1
 """In the place of addresses, until a piece has its slot: 0 is refused, as a tensor without memory."""
 
@@ -74,10 +70,9 @@ def raw_pieces(call: Call, session: AnySession, divisor: float, sight: Sight | N
 def _whole_packets(whole: Reduction, session: AnySession, most: int) -> int:
     """Elements of a piece, at most `most`: packets as the reduction has them in one piece, so that blocks with a scale
     are the same and every result has the bits of a tensor in host memory."""
-    if whole.element not in SCALED or whole.lanes == EXACT:
+    if not codec_class(whole.element, whole.lanes).scaled:
         return most
-    codec = codec_for(whole.element, whole.lanes, whole.count, session.spec, operator=whole.operator)
-    packet = codec.packet_elements if isinstance(codec, Blocks) else 1
+    packet = codec_for(whole.element, whole.lanes, whole.count, session.spec, operator=whole.operator).packet_elements
     return most // packet * packet or most  # a slot holds many packets of any network
 
 
