@@ -152,16 +152,18 @@ $(VENV)/tools.stamp: requirements/constraints.txt
 	@$(PIP) 'setuptools>=77' pybind11
 	@touch $@
 
+# What an extra needs, without fanin itself.
+REQUIREMENTS = $(PY) tools/requirements_of.py $(1) > $(VENV)/$(1).txt && $(PIP) --requirement $(VENV)/$(1).txt
+
 $(VENV)/docs.stamp: $(VENV)/tools.stamp pyproject.toml requirements/constraints.txt
 	@echo "installing what builds the documentation"
-	@$(PY) tools/requirements_of.py docs > $(VENV)/docs.txt
-	@$(PIP) --requirement $(VENV)/docs.txt
+	@$(call REQUIREMENTS,docs)
 	@touch $@
 
 # Compiling takes all cores for minutes, and pip one for a minute: they go on beside each other. pip's own build then finds
 # the objects in build/, and says what was wrong where compiling has failed.
 INSTALL = $(WITH_HEADERS) { $(PY) setup.py --quiet build_ext --inplace > $(VENV)/compiled.txt 2>&1 & } && \
-	{ $(PY) tools/requirements_of.py $(1) > $(VENV)/$(1).txt && $(PIP) --requirement $(VENV)/$(1).txt; \
+	{ $(call REQUIREMENTS,$(1)); \
 	installed=$$?; wait; [ $$installed -eq 0 ]; } && $(PIP) --no-build-isolation --editable '.[$(1)]'
 
 $(VENV)/demo.stamp: $(VENV)/tools.stamp $(INPUTS)
