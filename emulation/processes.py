@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fanin.emulation.process_output import Ended, follow, object_in
@@ -27,6 +29,9 @@ STOP_GRACE_S = 3.0
 MAX_CAUSE_LINES = 8
 MAX_LOG_BYTES = 1 << 20
 """Bytes that are kept of a worker's standard error, from its end, which holds the reason of a failure."""
+EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FIRST_FREE_PORT = 20_000
+FREE_PORT_TRIES = 20
 EXCEPTION_LINE = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b", re.MULTILINE)
 RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 """The prefix that torch writes before every line of a traceback."""
@@ -156,7 +161,24 @@ class LocalJob:
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port (TCP by default) of 127.0.0.1 that was free a moment ago."""
-    with socket.socket(socket.AF_INET, kind) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port (TCP by default) of 127.0.0.1 that was free a moment ago.
+
+    It lies below the system's ephemeral ports where there is room: any connection or socket of another process may be
+    given one of those before the caller's program has opened it.
+    """
+    ports = range(FIRST_FREE_PORT, _first_ephemeral_port())
+    drawn = secrets.SystemRandom()  # not the global generator, which programs that seed it share
+    tried = [drawn.choice(ports) for _ in range(FREE_PORT_TRIES)] if ports else []
+    for port in [*tried, 0]:  # 0: any port
+        with socket.socket(socket.AF_INET, kind) as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise FaninError("no port of 127.0.0.1 is free; end programs that hold ports")
+
+
+def _first_ephemeral_port() -> int:
+    """The first port of those that Linux gives to sockets without one; 0 where that is not known."""
+    try:
+        return int(EPHEMERAL_PORTS.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0

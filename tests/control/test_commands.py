@@ -17,8 +17,10 @@ import pytest
 
 from fanin import __version__
 from fanin.cli import run
+from fanin.emulation.processes import free_port
 from fanin.protocol.wire import HEADER_BYTES
 from tests.support.processes import DEADLINE_S, SwitchProcess, a_switch, join_all, options, reduce_together
+from tests.support.services import refusing_port
 
 pytestmark = pytest.mark.processes
 
@@ -127,8 +129,7 @@ def test_a_port_that_cannot_be_had_comes_with_the_remedy_for_its_reason(
 
 
 def test_a_leaf_whose_parent_is_itself_or_another_leaf_ends_and_says_so(switch: SwitchProcess) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
+    port = free_port()
     one_line_error(
         fanin("switch", "--quiet", "--bind", f"127.0.0.1:{port}", "--parent", f"udp://127.0.0.1:{port}"),
         "is its own parent",
@@ -187,10 +188,10 @@ def test_tune_says_what_a_job_has_for_people_and_for_programs(switch: SwitchProc
 
 
 def test_stats_of_several_switches_show_those_that_answer_and_name_those_that_do_not(switch: SwitchProcess) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        dead = f"udp://127.0.0.1:{holder.getsockname()[1]}"
     for form in ((), ("--json",)):
-        status, output, errors = fanin("stats", f"{dead},{switch.address}", *form)
+        with refusing_port() as port:
+            dead = f"udp://127.0.0.1:{port}"
+            status, output, errors = fanin("stats", f"{dead},{switch.address}", *form)
         assert status == 1
         assert errors.startswith("fanin: ")
         assert f"{dead.removeprefix('udp://')}" in errors
@@ -200,18 +201,16 @@ def test_stats_of_several_switches_show_those_that_answer_and_name_those_that_do
 
 
 def test_stats_and_doctor_of_a_switch_that_is_not_there_say_so() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-    one_line_error(fanin("stats", f"udp://127.0.0.1:{port}"), "connection refused")
-    status, output, _ = fanin("doctor", f"udp://127.0.0.1:{port}")
+    with refusing_port() as port:
+        one_line_error(fanin("stats", f"udp://127.0.0.1:{port}"), "connection refused")
+        status, output, _ = fanin("doctor", f"udp://127.0.0.1:{port}")
     assert status == 1
     assert "remedy: start `fanin switch` there" in output
 
 
 def test_doctor_looks_at_every_switch_that_is_named(switch: SwitchProcess) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-    status, output, _ = fanin("doctor", FANIN_SWITCH=f"{switch.address},udp://127.0.0.1:{port}=2")
+    with refusing_port() as port:
+        status, output, _ = fanin("doctor", FANIN_SWITCH=f"{switch.address},udp://127.0.0.1:{port}=2")
     assert status == 1
     assert f"switch: {switch.address}, of 2" in output
     assert f"answers packets of {HEADER_BYTES} and of" in output

@@ -27,7 +27,7 @@ from fanin.switch.controller.leaf import LeafController
 from fanin.transports.path_mtu import LARGEST_MTU
 from tests.support.controllers import World, join
 from tests.support.processes import DEADLINE_S, in_thread, until
-from tests.support.services import a_service, address_of
+from tests.support.services import a_service, address_of, refusing_port
 
 
 def by_name(checks: Iterator[Check]) -> dict[str, Check]:
@@ -144,9 +144,8 @@ def test_a_leaf_names_its_parent_and_a_parent_that_is_not_there_is_a_failure(mon
 
 
 def test_a_port_where_nothing_listens_ends_the_examination() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as holder:
-        port = holder.getsockname()[1]
-    found = list(examine_switch(SwitchAddress("udp", "127.0.0.1", port), Options()))
+    with refusing_port() as port:
+        found = list(examine_switch(SwitchAddress("udp", "127.0.0.1", port), Options()))
     assert [(check.name, check.state) for check in found] == [("name", "ok"), ("tcp", "failure")]
     assert f"TCP port {port}" in found[-1].remedy
     assert "fanin doctor" not in found[-1].result, "it is the command that was run"

@@ -8,13 +8,13 @@ import random
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 
 import pytest
 import zmq
 
 from fanin.curve import CurveKeys
+from fanin.emulation.processes import free_port
 from fanin.errors import (
     AdmissionError,
     ConfigurationError,
@@ -31,7 +31,7 @@ from fanin.switch.controller.gate import Entered, Gate
 from fanin.switch.service.service import SwitchService
 from tests.support.controllers import join as a_join
 from tests.support.processes import DEADLINE_S, in_thread, join_all, reduce_together, until
-from tests.support.services import OPERATOR, a_service, address_of
+from tests.support.services import OPERATOR, a_service, address_of, refusing_port
 
 QUICK = Options(connect_timeout_s=0.5)
 """Options for a place where nobody answers."""
@@ -49,17 +49,12 @@ def join(address: SwitchAddress, rank: int = 0, size: int = 2, job: str = "j", o
     return Session.join(options=options, switch=address, job_name=job, rank=rank, size=size)
 
 
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("scheme", ["udp", "zmq"])
 def test_no_switch_is_an_error_that_names_address_and_remedy(scheme: str) -> None:
-    address = SwitchAddress.parse(f"{scheme}://127.0.0.1:{free_port()}")
-    with pytest.raises(SwitchUnreachableError) as caught:
-        join(address, options=QUICK)
+    with refusing_port() as port:
+        address = SwitchAddress.parse(f"{scheme}://127.0.0.1:{port}")
+        with pytest.raises(SwitchUnreachableError) as caught:
+            join(address, options=QUICK)
     assert caught.value.address == str(address)
     for words in (str(address), "connection refused", "fanin switch --bind", f"fanin doctor {address}"):
         assert words in str(caught.value)

@@ -6,13 +6,16 @@ import contextlib
 import io
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from fanin.emulation.processes import LocalJob, WorkerFailedError, cause_in
+from fanin.emulation import processes
+from fanin.emulation.processes import LocalJob, WorkerFailedError, cause_in, free_port
 from tests.support.processes import has_ended
 from tests.support.repository import ROOT
 
@@ -114,3 +117,32 @@ def test_reports_of_ranks_that_share_an_output_stay_on_lines_of_their_own() -> N
         train.report(a=1)
         ranks.report({"a": 2})
     assert pieces == ['{"a": 1}\n', '{"a": 2}\n']
+
+
+def ephemeral_from(monkeypatch: pytest.MonkeyPatch, folder: Path, first: int) -> None:
+    path = folder / "range"
+    path.write_text(f"{first}\t60999\n")
+    monkeypatch.setattr(processes, "EPHEMERAL_PORTS", path)
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_a_free_port_is_none_that_the_system_gives_to_anybody_else(
+    kind: socket.SocketKind, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ephemeral_from(monkeypatch, tmp_path, processes.FIRST_FREE_PORT + 1)
+    with socket.socket(socket.AF_INET, kind) as holder:
+        try:
+            holder.bind(("127.0.0.1", processes.FIRST_FREE_PORT))
+        except OSError:
+            pytest.skip(f"another program has port {processes.FIRST_FREE_PORT}")
+        assert free_port(kind) > processes.FIRST_FREE_PORT, "the only port below is taken: any other, then"
+    assert free_port(kind) == processes.FIRST_FREE_PORT
+
+
+def test_a_machine_without_ports_below_the_ephemeral_ones_gives_any(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ephemeral_from(monkeypatch, tmp_path, 1024)
+    assert free_port() >= 1024
+    monkeypatch.setattr(processes, "EPHEMERAL_PORTS", tmp_path / "no such file")
+    assert free_port() >= 1024

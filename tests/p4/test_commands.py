@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -19,6 +18,7 @@ from typer.testing import CliRunner
 
 from fanin.cli.p4 import app
 from fanin.cli.simple_switch import PROGRAM, read
+from fanin.emulation.processes import free_port
 from fanin.errors import ConfigurationError
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.command_words import CommandError
@@ -301,8 +301,7 @@ def test_a_switch_by_that_name_serves_until_it_is_ended(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["bmv2", str(tmp_path / "bin")])
     script = tmp_path / "bin" / PROGRAM
     assert done.output.strip() == str(script)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     command = [
         str(script),
         str(tmp_path / "router.json"),

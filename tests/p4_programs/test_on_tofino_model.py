@@ -17,6 +17,7 @@ from random import Random
 import pytest
 
 from fanin.emulation import tofino_model
+from fanin.emulation.processes import free_port
 from fanin.emulation.tofino_model import (
     BFRT_PORT,
     CPU_PORT,
@@ -136,12 +137,6 @@ def test_the_model_is_told_of_the_program_the_ports_and_the_chip(tmp_path: Path)
 
 
 @pytest.fixture
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-@pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for executables in the place of the model's and the driver's, first on PATH."""
     folder = tmp_path / "bin"
@@ -160,12 +155,13 @@ def options_for(folder: Path, port: int, **more: float) -> ModelOptions:
     return ModelOptions(conf=folder / "c.conf", install=folder, bfrt_port=port, **more)  # type: ignore[arg-type]
 
 
-def test_model_and_driver_run_until_the_end_and_not_longer(install: Path, tmp_path: Path, free_port: int) -> None:
+def test_model_and_driver_run_until_the_end_and_not_longer(install: Path, tmp_path: Path) -> None:
     pids = tmp_path / "pid"
     executable(install, "tofino-model", f"import os; open({str(pids)!r}, 'w').write(str(os.getpid()))\n{SILENT}")
-    executable(install, "bf_switchd", SERVING.format(port=free_port))
-    with launched(options_for(tmp_path, free_port), tmp_path):
-        with socket.create_connection(("127.0.0.1", free_port), timeout=5):
+    port = free_port()
+    executable(install, "bf_switchd", SERVING.format(port=port))
+    with launched(options_for(tmp_path, port), tmp_path):
+        with socket.create_connection(("127.0.0.1", port), timeout=5):
             pass
         assert "PortToVeth" in (tmp_path / "ports.json").read_text()
     assert "server started" in (tmp_path / "driver.log").read_text()
@@ -174,19 +170,19 @@ def test_model_and_driver_run_until_the_end_and_not_longer(install: Path, tmp_pa
 
 
 @pytest.mark.parametrize("ends", ["model", "driver"])
-def test_one_that_ends_is_named_with_what_it_said(ends: str, install: Path, tmp_path: Path, free_port: int) -> None:
+def test_one_that_ends_is_named_with_what_it_said(ends: str, install: Path, tmp_path: Path) -> None:
     names = {"model": "tofino-model", "driver": "bf_switchd"}
     for each, binary in names.items():
         executable(install, binary, "print('no huge pages'); raise SystemExit(3)" if each == ends else SILENT)
     said = rf"the {ends} ended \(3\); it says: no huge pages"
-    with pytest.raises(UnsupportedError, match=said), launched(options_for(tmp_path, free_port), tmp_path):
+    with pytest.raises(UnsupportedError, match=said), launched(options_for(tmp_path, free_port()), tmp_path):
         raise AssertionError("entered")
 
 
-def test_a_driver_that_never_serves_is_given_up(install: Path, tmp_path: Path, free_port: int) -> None:
+def test_a_driver_that_never_serves_is_given_up(install: Path, tmp_path: Path) -> None:
     for binary in ("tofino-model", "bf_switchd"):
         executable(install, binary, SILENT)
-    options = options_for(tmp_path, free_port, start_timeout_s=0.0)
+    options = options_for(tmp_path, free_port(), start_timeout_s=0.0)
     said = r"not served at 127.0.0.1:\d+ after 0 s; it says nothing"
     with pytest.raises(UnsupportedError, match=said), launched(options, tmp_path):
         raise AssertionError("entered")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Iterator
 
@@ -29,6 +30,16 @@ def a_service(**given: object) -> Iterator[SwitchService]:
         finally:
             service.stop()
             running.join()
+
+
+@contextlib.contextmanager
+def refusing_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> Iterator[int]:
+    """A port of loopback at which nothing listens and that nobody else can open meanwhile: whoever asks is refused."""
+    with socket.socket(socket.AF_INET, kind) as holder:
+        holder.bind(("127.0.0.1", 0))
+        if kind == socket.SOCK_DGRAM:
+            holder.connect(("127.0.0.1", 9))  # a connected socket takes datagrams from there alone (`discard`, RFC 863)
+        yield int(holder.getsockname()[1])
 
 
 def address_of(service: SwitchService, scheme: str = "udp") -> SwitchAddress:

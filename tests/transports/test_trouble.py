@@ -21,6 +21,7 @@ from fanin.transports.marks import Sender
 from fanin.transports.transport import SWITCH
 from tests.support.engines import DEADLINE_S, make_spec
 from tests.support.processes import many_files
+from tests.support.services import refusing_port
 from tests.transports.rigs import opened, receive_exactly
 
 BRIEF_S = 0.2
@@ -127,9 +128,10 @@ def test_a_name_that_does_not_resolve_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_zmq_where_nobody_listens_gives_up_in_time() -> None:
-    port = free_port(socket.SOCK_STREAM)
-    with pytest.raises(SwitchUnreachableError, match=rf"zmq://127.0.0.1:{port}: nothing listens there.*0.2 s"):
-        ZmqTransport("127.0.0.1", port, curve_server_key=None, connect_timeout_s=BRIEF_S)
+    with refusing_port() as port:
+        unheard = rf"zmq://127.0.0.1:{port}: nothing listens there.*0.2 s"
+        with pytest.raises(SwitchUnreachableError, match=unheard):
+            ZmqTransport("127.0.0.1", port, curve_server_key=None, connect_timeout_s=BRIEF_S)
 
 
 def test_zmq_to_something_that_never_answers_gives_up_in_time() -> None:

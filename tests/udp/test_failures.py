@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fanin.emulation.processes import free_port
 from fanin.errors import AdmissionError
 from fanin.protocol.events import (
     Departed,
@@ -31,6 +30,7 @@ from fanin.protocol.wire import SWITCH_WORKER, Kind, Packet, Reason, parse
 from tests.support.builders import reduction
 from tests.support.engines import DEADLINE_S
 from tests.support.native_engines import PLENTY, cluster, gradients, impatient, joined, native, serving, spec_of
+from tests.support.services import refusing_port
 
 
 def next_of(source: Any, kind: type) -> Any:
@@ -48,13 +48,13 @@ def alone(spec: JobSpec, ports: tuple[int, ...], token: int, timeout_s: float = 
 
 
 def test_a_switch_that_is_not_there_is_said_not_to_be() -> None:
-    port = free_port(socket.SOCK_DGRAM)
-    engine = alone(spec_of(1), (port,), 500, timeout_s=0.3)
-    assert isinstance(engine.next_event(DEADLINE_S), SwitchSilent)
-    assert engine.failed
-    assert f"127.0.0.1:{port}" in engine.trouble
-    assert "nobody listens" in engine.trouble
-    engine.close()
+    with refusing_port(socket.SOCK_DGRAM) as port:
+        engine = alone(spec_of(1), (port,), 500, timeout_s=0.3)
+        assert isinstance(engine.next_event(DEADLINE_S), SwitchSilent)
+        assert engine.failed
+        assert f"127.0.0.1:{port}" in engine.trouble
+        assert "nobody listens" in engine.trouble
+        engine.close()
 
 
 @pytest.mark.parametrize("flows", [1, 2])
