@@ -3,6 +3,8 @@ packet state that does its part and returns the next node, or None at the end of
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fanin.errors import UnsupportedError
@@ -17,6 +19,8 @@ from fanin.switch.p4.primitives import Compiler, Objects
 from fanin.switch.p4.tables import KeyField, Match, MatchKind, Table
 
 HIT, MISS = "__HIT__", "__MISS__"
+ConstantEntry = tuple[tuple[Match, ...], int, str, tuple[int, ...]]
+"""Matches, rank, action, data."""
 
 
 @dataclass(slots=True)
@@ -32,15 +36,20 @@ class Action:
 
 @dataclass(slots=True)
 class TableSource:
-    """A table while it is being compiled."""
+    """A table as the program declares it: `make` gives it, without its actions and entries."""
 
-    table: Table
+    make: Callable[[], Table]
     symbol: str
-    node: Node
+    place: Node
+    """Where it stands in the document, without what stands there."""
     nexts: dict[str, str]
     """Names of the functions that come next, by action or HIT and MISS; by "" without a default action."""
     actions: dict[str, int]
     """Numbers of the actions by name."""
+    default: tuple[str, tuple[int, ...], bool]
+    """The default action, its data, and whether it is constant; "" where the program has none."""
+    entries: list[ConstantEntry] | None
+    """The constant entries; None: the control plane writes them."""
 
 
 @dataclass(slots=True)
@@ -52,9 +61,10 @@ class ControlFlow:
     lines: list[str] = field(default_factory=list)
     actions: dict[int, Action] = field(default_factory=dict)
     tables: dict[str, TableSource] = field(default_factory=dict)
-    profiles: dict[str, ActionProfile] = field(default_factory=dict)
+    profiles: dict[str, Callable[[], ActionProfile]] = field(default_factory=dict)
+    """What makes each, by name."""
     selectors: dict[str, Node] = field(default_factory=dict)
-    """Hash and input of the profiles that have groups."""
+    """Hash and input of the profiles that have groups, by the name of the function that hashes."""
     nodes: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Nodes by name, as in Program.nodes."""
 
@@ -128,27 +138,36 @@ class ControlFlow:
                 raise node["key"].fail(f"a key of more than {MAX_KEY_BITS:,} bits")
         self.objects.budget.spend(terms)
         counts = node.flag("with_counters")
-        table = Table(name, tuple(reversed(key)), node["max_size"].integer, counts=counts)
-        table.ages = node.flag("support_timeout")
         profile = None if node["type"].text == "simple" else self._profile_of(node)
-        table.profile = None if profile is None else profile.name
         meters = self._meters_of(node, name)
-        table.meters = None if meters is None else meters.name
-        actions = self._actions_of(node)
-        self.tables[name] = TableSource(table, symbol, node, nexts, actions)
+        make = functools.partial(
+            Table,
+            name,
+            tuple(reversed(key)),
+            node["max_size"].integer,
+            counts=counts,
+            profile=None if profile is None else profile.name,
+            meters=None if meters is None else meters.name,
+            ages=node.flag("support_timeout"),
+        )
+        is_exact, actions = make().is_exact, self._actions_of(node)
+        entries = None if node.get("entries") is None else self._entries_of(node, tuple(reversed(key)))
+        self.tables[name] = TableSource(
+            make, symbol, Node(None, node.path), nexts, actions, self._default_of(node), entries
+        )
         handle = f"T_{symbol}"
         self.lines.append(f"def {symbol}(f, k):")
         if not key:
             self.lines.append(f" e = {handle}.miss")
         else:
             self.lines.append(f" x = {' | '.join(reversed(terms))}")
-            if table.is_exact:
+            if is_exact:
                 self.lines.append(f" e = {handle}_exact(x) or {handle}.miss")
             else:
                 self.lines.append(f" e = {handle}_remembered(x) or {handle}.find(x)")
         if counts:
             self.lines.append(f" if e is not {handle}.miss: e.counts[0] += 1; e.counts[1] += k.arrived")
-        if table.ages:
+        if node.flag("support_timeout"):
             self.lines.append(" e.used_us = k.now_us; e.told = False")
         if meters is not None:
             place, coloured = self._meter_target(node, meters)
@@ -172,15 +191,15 @@ class ControlFlow:
             raise node.fail(f"action profile {name!r} is declared twice")
         selector = node.get("selector")
         symbol = None if selector is None else f"K_P{at}"
-        self.profiles[name] = ActionProfile(name, f"P_{at}", node["max_size"].integer, symbol)
-        if selector is not None:
-            self.selectors[name] = selector
+        self.profiles[name] = functools.partial(ActionProfile, name, f"P_{at}", node["max_size"].integer, symbol)
+        if symbol is not None and selector is not None:
+            self.selectors[symbol] = selector
 
     def _profile_of(self, node: Node) -> ActionProfile:
         name = node["action_profile"]
         if name.text not in self.profiles:
             raise name.fail(f"there is no action profile {name.text!r}")
-        return self.profiles[name.text]
+        return self.profiles[name.text]()
 
     def _meters_of(self, node: Node, table: str) -> MeterArray | None:
         name = node.get("direct_meters")
@@ -225,8 +244,7 @@ class ControlFlow:
                 raise each.fail(f"there is no action {each.text!r}")
         return {each.text: by_name[each.text] for each in node["actions"]}
 
-    def default_of(self, node: Node) -> tuple[str, tuple[int, ...], bool]:
-        """A table's default action, its data, and whether it is constant; "" where the program has none."""
+    def _default_of(self, node: Node) -> tuple[str, tuple[int, ...], bool]:
         default = node.get("default_entry")
         if default is None:
             return "", (), False
@@ -234,10 +252,7 @@ class ControlFlow:
         fixed = default.flag("action_const") and default.flag("action_entry_const")
         return self._action(default["action_id"]).name, data, fixed
 
-    def entries_of(
-        self, node: Node, key: tuple[KeyField, ...]
-    ) -> list[tuple[tuple[Match, ...], int, str, tuple[int, ...]]]:
-        """A table's constant entries: matches, rank, action, data."""
+    def _entries_of(self, node: Node, key: tuple[KeyField, ...]) -> list[ConstantEntry]:
         entries = []
         for each in node.each("entries"):
             action = each["action_entry"]

@@ -1,10 +1,14 @@
-"""State of a program between packets: registers and counters."""
+"""State of a program between packets: registers and counters.
+
+Reading a program gives declarations, without memory; `made` gives an array with memory, for each program that is loaded
+of the same document.
+"""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import MutableSequence, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, overload
 
 from fanin.switch.p4.bounds import MAX_CELLS, MAX_EXTERN_BYTES, MAX_FIELD_BITS
@@ -58,20 +62,21 @@ class ExternBudget:
 
 @dataclass(slots=True)
 class Register:
-    """An array of cells of equal width, all zero at first."""
+    """An array of cells of equal width."""
 
     name: str
     symbol: str
     """Name of `cells` in compiled code."""
     bits: int
     size: int
-    cells: WideCells | MutableSequence[int] = field(init=False)
+    cells: WideCells | MutableSequence[int] = field(default_factory=lambda: array("I"))
+    """Of a declaration empty."""
 
-    def __post_init__(self) -> None:
+    def made(self) -> Register:
+        """The array that this declares, all zero."""
         if self.bits > 64:
-            self.cells = WideCells(self.bits, self.size)
-        else:
-            self.cells = array("I" if self.bits <= 32 else "Q", [0]) * self.size
+            return replace(self, cells=WideCells(self.bits, self.size))
+        return replace(self, cells=array("I" if self.bits <= 32 else "Q", [0]) * self.size)
 
     def reset(self) -> None:
         """All cells are zero again."""
@@ -86,13 +91,15 @@ class Counter:
     name: str
     symbol: str
     size: int
-    packets: MutableSequence[int] = field(init=False)
-    bytes: MutableSequence[int] = field(init=False)
     table: str | None = None
     """The table whose entries a direct counter counts; None: an indirect counter."""
+    packets: MutableSequence[int] = field(default_factory=lambda: array("q"))
+    """Of a declaration empty, as `bytes`."""
+    bytes: MutableSequence[int] = field(default_factory=lambda: array("q"))
 
-    def __post_init__(self) -> None:
-        self.packets, self.bytes = array("q", [0]) * self.size, array("q", [0]) * self.size
+    def made(self) -> Counter:
+        """The array that this declares, all zero."""
+        return replace(self, packets=array("q", [0]) * self.size, bytes=array("q", [0]) * self.size)
 
 
 def read_registers(root: Node, budget: ExternBudget) -> dict[str, Register]:

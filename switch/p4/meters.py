@@ -11,7 +11,7 @@ Rules
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fanin.errors import UnsupportedError
 from fanin.switch.p4.bounds import MAX_CELLS
@@ -102,11 +102,12 @@ class MeterArray:
     """The table whose entries have these meters; None: an indirect array."""
     target: tuple[str, str] | None = None
     """The field that a direct meter's colour goes to."""
-    cells: array[int] = field(init=False)
-    """The memory of all of them."""
+    cells: array[int] = field(default_factory=lambda: array("q"))
+    """The memory of all of them; of a declaration empty."""
 
-    def __post_init__(self) -> None:
-        self.cells = array("q", [0]) * (CELLS * self.size)
+    def made(self) -> MeterArray:
+        """The array that this declares, without rates."""
+        return replace(self, cells=array("q", [0]) * (CELLS * self.size))
 
     def __getitem__(self, index: int) -> Meter:
         """A meter of an indirect array, which is there."""

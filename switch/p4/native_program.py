@@ -35,7 +35,7 @@ from fanin.switch.p4.native_code import (
 )
 from fanin.switch.p4.native_liveness import Extent, Liveness, TableWays, mask_of, what_matters
 from fanin.switch.p4.native_values import Values
-from fanin.switch.p4.program import PROGRAMS_KEPT, Program
+from fanin.switch.p4.program import MAX_KEPT_BYTES, PROGRAMS_KEPT, Program
 from fanin.switch.p4.tables import Entry, Table
 
 HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {
@@ -93,9 +93,10 @@ def translate(program: Program, operations: Mapping[str, int], read: Collection[
         raise NotNative("expressions that are nested so deeply") from None
     except struct.error:
         raise NotNative("fields of 65,536 bits or more") from None
-    if len(_TRANSLATED) >= PROGRAMS_KEPT:
-        _TRANSLATED.pop(next(iter(_TRANSLATED)), None)
-    _TRANSLATED[of] = made
+    if len(program.document) <= MAX_KEPT_BYTES:
+        if len(_TRANSLATED) >= PROGRAMS_KEPT:
+            _TRANSLATED.pop(next(iter(_TRANSLATED)), None)
+        _TRANSLATED[of] = made
     return made
 
 

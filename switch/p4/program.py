@@ -9,7 +9,7 @@ document.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -19,7 +19,7 @@ from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.actions import ActionFacts, TableError
 from fanin.switch.p4.bounds import MAX_FIELD_BITS, SourceBudget
 from fanin.switch.p4.calculations import algorithm, calculation_source
-from fanin.switch.p4.control_flow import HIT, MISS, ControlFlow, TableSource
+from fanin.switch.p4.control_flow import HIT, MISS, Action, ControlFlow, TableSource
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.externs import Counter, ExternBudget, Register, read_counters, read_registers
 from fanin.switch.p4.header_codec import word_format
@@ -33,8 +33,10 @@ from fanin.switch.p4.tables import Table
 MAJOR_VERSION = 2
 """Version of the JSON format; the meaning of other versions is unknown."""
 PIPELINES = ("ingress", "egress")
-PROGRAMS_KEPT = 4
-"""Programs whose code is kept, since a third of loading one again would be spent on that."""
+PROGRAMS_KEPT = 16
+"""Programs that are kept as they were read, since making another of the same document takes a twentieth of the time."""
+MAX_KEPT_BYTES = 1 << 22
+"""Longest document that is kept: what is made of one has several times its length."""
 OTHER_ARCHITECTURES = {"PSA": {"ingress_parser", "egress_parser"}, "PNA": {"main_parser"}}
 """Names of parsers in what p4c-bm2-psa and p4c-pna make."""
 REFUSED = {"extern_instances": "extern instances of the program's own"}
@@ -86,20 +88,95 @@ class Program:
     deparse: Callable[[list[int], Any], bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A document that was read: everything of its programs but their state, which `program` makes."""
+
+    layout: Layout
+    errors: Mapping[str, int]
+    actions: Mapping[int, Action]
+    tables: Mapping[str, TableSource]
+    profiles: Mapping[str, Callable[[], ActionProfile]]
+    nodes: Mapping[str, tuple[str, str]]
+    """As in Program."""
+    registers: Mapping[str, Register]
+    counters: Mapping[str, Counter]
+    meters: Mapping[str, MeterArray]
+    value_sets: Mapping[str, tuple[str, int]]
+    """Symbol and bits by name."""
+    learn_lists: Mapping[int, LearnList]
+    field_lists: Mapping[int, tuple[int, ...]]
+    constants: Mapping[str, Any]
+    """Values of the names in `source` that hold no state."""
+    document: str | bytes
+    source: str
+    code: CodeType
+
+    def program(self) -> Program:
+        """A program whose registers are zero and whose tables have the entries of the document."""
+        registers = {name: each.made() for name, each in self.registers.items()}
+        counters = {name: each.made() for name, each in self.counters.items()}
+        meters = {name: each.made() for name, each in self.meters.items()}
+        profiles = {name: make() for name, make in self.profiles.items()}
+        tables = {name: source.make() for name, source in self.tables.items()}
+        names = dict(self.constants)
+        names |= {register.symbol: register.cells for register in registers.values()}
+        names |= {counter.symbol: counter for counter in counters.values()}
+        names |= {meter.symbol: meter for meter in meters.values()}
+        names |= {profile.symbol: profile for profile in profiles.values()}
+        value_sets = {}
+        for name, (symbol, bits) in self.value_sets.items():
+            value_sets[name] = names[symbol] = ValueSet(name, bits)
+        for name, source in self.tables.items():
+            names[f"T_{source.symbol}"] = table = tables[name]
+            names[f"T_{source.symbol}_exact"] = table.exact.get
+            names[f"T_{source.symbol}_remembered"] = table.remembered.get
+        exec(self.code, names)
+        for name, source in self.tables.items():
+            _furnish(tables[name], source, self.actions, profiles, names)
+        for profile in profiles.values():
+            profile.hashed = None if profile.selector is None else names[profile.selector]
+        return Program(
+            layout=self.layout,
+            errors=self.errors,
+            tables=tables,
+            registers=registers,
+            counters=counters,
+            value_sets=value_sets,
+            meters=meters,
+            profiles=profiles,
+            learn_lists=self.learn_lists,
+            python_only=_python_only(self.layout, tables.values()),
+            field_lists=self.field_lists,
+            actions={action.name: action.parameters for action in self.actions.values()},
+            document=self.document,
+            source=self.source,
+            names=names,
+            nodes=self.nodes,
+            parser_start=names["parser_start"],
+            ingress_start=names.get("ingress_start"),
+            egress_start=names.get("egress_start"),
+            verify=names["verify"],
+            update=names["update"],
+            deparse=names["deparse"],
+        )
+
+
 def load(text: str | bytes, *, drop_port: int) -> Program:
-    """Compile a program.
+    """Compile a program. Programs of one document share all but their state.
 
     `drop_port` is what mark_to_drop writes. ProgramError for a document that is malformed, UnsupportedError for a
     construct that is not implemented; both name the place. Widths and counts beyond switch/p4/bounds.py are refused
     before there is memory for them.
     """
     try:
-        return _loaded(text, drop_port)
+        read = _kept_reading if len(text) <= MAX_KEPT_BYTES else _read
+        return read(text, drop_port).program()
     except RecursionError:
         raise UnsupportedError("the program's expressions are nested too deeply") from None
 
 
-def _loaded(text: str | bytes, drop_port: int) -> Program:
+def _read(text: str | bytes, drop_port: int) -> Reading:
     root = Node.read(text)
     _check_version(root)
     _check_architecture(root)
@@ -123,30 +200,24 @@ def _loaded(text: str | bytes, drop_port: int) -> Program:
         frozenset(learn_lists),
         budget,
     )
-    names: dict[str, Any] = dict(RUNTIME)
-    names |= {register.symbol: register.cells for register in registers.values()}
-    names |= {counter.symbol: counter for counter in counters.values()}
-    names |= {meter.symbol: meter for meter in meters.values()}
-
+    constants: dict[str, Any] = dict(RUNTIME)
     structs: dict[str, str] = {}
     for at, kind in enumerate(layout.types.values()):
         if (form := word_format(kind)) is not None:
             structs[kind.name] = f"W_{at}"
-            names[f"W_{at}"] = form
+            constants[f"W_{at}"] = form
     lines: list[str] = []
     for node in root.each("calculations"):
         symbol = calculations[node["name"].text]
-        names[f"H_{symbol}"] = algorithm(node["algo"])
+        constants[f"H_{symbol}"] = algorithm(node["algo"])
         lines += calculation_source(symbol, node, layout, budget)
 
-    value_sets, set_names = {}, {}
-    for at, node in enumerate(root.each("parse_vsets")):
-        bits = node["compressed_bitwidth"].at_most(MAX_FIELD_BITS, "bits of a parse value set")
-        value_set = ValueSet(node["name"].text, bits)
-        value_sets[value_set.name], set_names[value_set.name] = value_set, f"V_{at}"
-        names[f"V_{at}"] = value_set
+    value_sets = {
+        node["name"].text: (f"V_{at}", node["compressed_bitwidth"].at_most(MAX_FIELD_BITS, "bits of a parse value set"))
+        for at, node in enumerate(root.each("parse_vsets"))
+    }
     plain = Compiler(objects, ())
-    parser = ParserCompiler(plain, errors, structs, set_names)
+    parser = ParserCompiler(plain, errors, structs, {name: symbol for name, (symbol, _) in value_sets.items()})
     lines += parser.states(_only(root, "parsers"))
     flow = ControlFlow(objects, counters)
     flow.read_actions(root)
@@ -155,57 +226,38 @@ def _loaded(text: str | bytes, drop_port: int) -> Program:
             raise UnsupportedError(f"{pipeline.path}: v1model has no pipeline {pipeline['name'].text!r}")
         flow.read_pipeline(pipeline)
     lines += flow.lines
-    for profile in flow.profiles.values():
-        names[profile.symbol] = profile
-        if profile.selector is not None:
-            names[f"H_{profile.selector}"] = algorithm(flow.selectors[profile.name]["algo"])
-            lines += calculation_source(profile.selector, flow.selectors[profile.name], layout, budget)
+    for symbol, selector in flow.selectors.items():
+        constants[f"H_{symbol}"] = algorithm(selector["algo"])
+        lines += calculation_source(symbol, selector, layout, budget)
     lines += _checksum_lines(root, plain, calculations)
     lines += deparser_lines(_only(root, "deparsers"), plain, structs)
 
-    for source in flow.tables.values():
-        names[f"T_{source.symbol}"] = source.table
-        names[f"T_{source.symbol}_exact"] = source.table.exact.get
-        names[f"T_{source.symbol}_remembered"] = source.table.remembered.get
-    text_source = "\n".join(lines) + "\n"
+    source = "\n".join(lines) + "\n"
     try:
-        exec(_compiled(text_source), names)
+        code = compile(source, "<compiled P4 program>", "exec")
     except (SyntaxError, RecursionError, MemoryError) as error:  # too many levels of parentheses
         raise UnsupportedError(f"an expression of the program is nested too deeply: {error}") from None
-    for source in flow.tables.values():
-        _furnish(source, flow, names)
-    for profile in flow.profiles.values():
-        profile.hashed = None if profile.selector is None else names[profile.selector]
-    return Program(
+    return Reading(
         layout=layout,
         errors=errors,
-        tables={name: source.table for name, source in flow.tables.items()},
+        actions=flow.actions,
+        tables=flow.tables,
+        profiles=flow.profiles,
+        nodes=flow.nodes | {symbol: ("state", name) for name, symbol in parser.symbols.items()},
         registers=registers,
         counters=counters,
-        value_sets=value_sets,
         meters=meters,
-        profiles=flow.profiles,
+        value_sets=value_sets,
         learn_lists=learn_lists,
-        python_only=_python_only(layout, flow),
         field_lists=field_lists,
-        actions={action.name: action.parameters for action in flow.actions.values()},
+        constants=constants,
         document=text,
-        source=text_source,
-        names=names,
-        nodes=flow.nodes | {symbol: ("state", name) for name, symbol in parser.symbols.items()},
-        parser_start=names["parser_start"],
-        ingress_start=names.get("ingress_start"),
-        egress_start=names.get("egress_start"),
-        verify=names["verify"],
-        update=names["update"],
-        deparse=names["deparse"],
+        source=source,
+        code=code,
     )
 
 
-@functools.lru_cache(maxsize=PROGRAMS_KEPT)
-def _compiled(source: str) -> CodeType:
-    """The module's code, which holds no state: what the functions work on are the names that it is executed with."""
-    return compile(source, "<compiled P4 program>", "exec")
+_kept_reading = functools.lru_cache(maxsize=PROGRAMS_KEPT)(_read)
 
 
 def _check_version(root: Node) -> None:
@@ -258,10 +310,10 @@ def _learn_lists(root: Node, layout: Layout) -> dict[int, LearnList]:
     return lists
 
 
-def _python_only(layout: Layout, flow: ControlFlow) -> tuple[str, ...]:
+def _python_only(layout: Layout, tables: Iterable[Table]) -> tuple[str, ...]:
     there = {
         "stacks of header unions": bool(layout.union_stacks),
-        "entries that age": any(source.table.ages for source in flow.tables.values()),
+        "entries that age": any(table.ages for table in tables),
     }
     return tuple(what for what, is_there in there.items() if is_there)
 
@@ -284,15 +336,20 @@ def _checksum_lines(root: Node, compiler: Compiler, calculations: dict[str, str]
     return [*verify, " return False", *update, " return None"]
 
 
-def _furnish(source: TableSource, flow: ControlFlow, names: Mapping[str, Any]) -> None:
+def _furnish(
+    table: Table,
+    source: TableSource,
+    actions: Mapping[int, Action],
+    profiles: Mapping[str, ActionProfile],
+    names: Mapping[str, Any],
+) -> None:
     """Give a table its compiled actions, what comes after it, its default and its constant entries."""
-    table = source.table
     table.actions = {
-        name: ActionFacts(name, flow.actions[number].widths, names[flow.actions[number].symbol])
+        name: ActionFacts(name, actions[number].widths, names[actions[number].symbol])
         for name, number in source.actions.items()
     }
     if table.profile is not None:
-        profile = flow.profiles[table.profile]
+        profile = profiles[table.profile]
         profile.actions |= table.actions
         profile.tables.append(table.name)
     nexts = {key: None if symbol == "None" else names[symbol] for key, symbol in source.nexts.items()}
@@ -303,9 +360,9 @@ def _furnish(source: TableSource, flow: ControlFlow, names: Mapping[str, Any]) -
 
     table.after = after
     try:
-        action, data, fixed = flow.default_of(source.node)
+        action, data, fixed = source.default
         table.initialize(action, data, fixed=fixed)
-        if source.node.get("entries") is not None:
-            table.initialize_entries(flow.entries_of(source.node, table.key))
+        if source.entries is not None:
+            table.initialize_entries(source.entries)
     except TableError as error:
-        raise source.node.fail(str(error)) from None
+        raise source.place.fail(str(error)) from None

@@ -191,6 +191,35 @@ def test_cells_and_value_sets(switch: V1Switch) -> None:
     assert objects.value_sets["in.v"].values == {81}
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_switches_of_one_program_share_no_state(native: bool) -> None:
+    text = json.dumps(document())
+    kept, changed = (V1Switch.from_json(text, native=native) for _ in range(2))
+    run(
+        changed,
+        "table_add lpm send 10.0.1.0/24 => 3",
+        "table_set_default range send 4",
+        "act_prof_create_member ap send 2",
+        "act_prof_create_group ap",
+        "table_indirect_add shared 0x50 => 0",
+        "register_write r 2 0x7f",
+        "counter_write c 1 5 600",
+        "meter_array_set_rates m 0.001:3 0.01:5",
+        "pvs_add v 80",
+    )
+    for switch in (kept, V1Switch.from_json(text, native=native)):
+        objects = switch.program
+        assert [len(each) for each in objects.tables.values()] == [0] * 5
+        assert [objects.tables[name].miss.action for name in ("in.lpm", "in.range")] == ["count", "count"]
+        assert (objects.profiles["in.ap"].members, objects.profiles["in.ap"].groups) == ({}, {})
+        assert not any(objects.registers["in.r"].cells)
+        assert not any(objects.counters["in.c"].packets)
+        assert objects.meters["in.m"][0].rates is None
+        assert objects.value_sets["in.v"].values == set()
+        assert switch.process(1, bytes(12), 0.0) == [(0, bytes(12))], "to port 0, not to the other switch's default"
+    assert changed.process(1, bytes(12), 0.0)[0][0] == 4
+
+
 def test_commands_of_queues_and_those_that_show_are_passed_over_by_name(switch: V1Switch) -> None:
     commands = run(switch, "set_queue_rate 100 1", "show_tables", "set_queue_rate 200 2")
     assert commands.passed_over == ["set_queue_rate", "show_tables"]

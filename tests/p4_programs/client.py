@@ -13,12 +13,11 @@ from pathlib import Path
 from types import TracebackType
 
 import grpc
-from google.protobuf import text_format
 from google.rpc import status_pb2
-from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from fanin.switch.p4.program_file import read_program
+from fanin.switch.p4runtime.server.p4info import read_p4info
 
 DEVICE = 1
 ELECTION = p4runtime_pb2.Uint128(low=1)
@@ -29,7 +28,7 @@ class Client:
     """The primary controller of one switch, for as long as the context lasts."""
 
     def __init__(self, address: str, info: Path) -> None:
-        self.info = text_format.Parse(info.read_text(encoding="utf-8"), p4info_pb2.P4Info())
+        self.info = read_p4info(info.read_text(encoding="utf-8"))
         self._channel = grpc.insecure_channel(address)
         self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
         self._requests: queue.Queue[p4runtime_pb2.StreamMessageRequest | None] = queue.Queue()

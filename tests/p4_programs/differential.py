@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
 from fanin.errors import PacketError
 from fanin.switch.p4.program_file import read_program
 from fanin.switch.p4runtime.server.device import Actions, Device
+from fanin.switch.p4runtime.server.p4info import read_p4info
 from fanin.switch.p4runtime.server.status import StatusError
 from tests.p4_programs.random_entries import PORTS, updates
 from tests.p4_programs.random_frames import FrameMaker
@@ -50,7 +50,7 @@ class Sample:
 
     def info(self) -> Any:
         """Parse the P4Info's file."""
-        return text_format.Parse(self.p4info.read_text(encoding="utf-8"), p4info_pb2.P4Info())
+        return read_p4info(self.p4info.read_text(encoding="utf-8"))
 
 
 OURS = [

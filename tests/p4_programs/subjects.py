@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-
 from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.wire import SWITCH_WORKER
 from fanin.switch.p4 import V1Switch
 from fanin.switch.p4.program_file import read_program
 from fanin.switch.p4.replication import Replica
 from fanin.switch.p4.tables import Match
+from fanin.switch.p4runtime.server.p4info import read_p4info
 from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place
 
 BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
@@ -67,7 +65,7 @@ class Emulated:
     def __init__(self, configuration: str, native: bool | None = None, machine: type[V1Switch] = V1Switch) -> None:
         self.switch = machine.from_json(read_program(BUILD / f"{configuration}.json.gz"), native=native)
         text = (BUILD / f"{configuration}.p4info.txtpb").read_text(encoding="utf-8")
-        self._info = text_format.Parse(text, p4info_pb2.P4Info())
+        self._info = read_p4info(text)
 
     def entry(self, table: str, key: Sequence[int], action: str, data: Sequence[int], *, modify: bool = False) -> None:
         facts = self.switch.program.tables[table]
