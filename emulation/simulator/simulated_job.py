@@ -22,6 +22,7 @@ from fanin.emulation.simulator.worker import RESTART_S, Phase, Process, StepWatc
 from fanin.host.stale.account import Account, UnbalancedError, check_balance
 from fanin.numerics.reduction import Element, lanes_number
 from fanin.protocol import control
+from fanin.protocol.job import JobSpec
 
 LAUNCHER_POLL_S = 0.5
 """How often a launcher looks whether the peers of a worker that is done are still on their way."""
@@ -72,6 +73,7 @@ class SimulatedJob:
         self._gone_wrong: set[int] = set()
         self.rule = Rule(plan)
         self.inputs = functools.lru_cache(maxsize=None)(self._inputs)
+        self._sum_of = functools.lru_cache(maxsize=None)(self._summed)
 
     @property
     def name(self) -> str:
@@ -142,9 +144,12 @@ class SimulatedJob:
 
     def _expected(self, process: Process, step: int) -> Array:
         assert process.spec is not None
+        return self._sum_of(process.spec, step)
+
+    def _summed(self, spec: JobSpec, step: int) -> Array:
+        """The result of a step, which is asked for once for each worker."""
         inputs = [self.inputs(rank, step) for rank in range(self.plan.workers)]
-        lanes = lanes_number(self.plan.lanes or 32)
-        return oracle.expected(process.spec, inputs, Element[self.plan.element.upper()], lanes)
+        return oracle.expected(spec, inputs, Element[self.plan.element.upper()], lanes_number(self.plan.lanes or 32))
 
     def finished(self, process: Process) -> None:
         """A worker has done all its steps: it leaves."""

@@ -126,6 +126,10 @@ class Kind(enum.IntEnum):
     """Switch to one worker: which of its transmissions have arrived. Only to contributions that carry an order."""
 
 
+_KINDS = (Kind.CONTRIBUTION, *Kind)
+"""Kinds by their number, 1 to 10; number 0 is none."""
+
+
 class Flag(enum.IntFlag):
     """Bits of the flags field."""
 
@@ -145,6 +149,13 @@ class Flag(enum.IntFlag):
     (`Packet.run`). On a WELCOME: the switch takes such passes.
     """
 
+    # Twins look at flags several times per packet, and IntFlag's own `&` takes twenty times as long, to make a Flag.
+    __and__ = int.__and__  # type: ignore[assignment]
+    __rand__ = int.__rand__  # type: ignore[assignment]
+
+
+_FLAGS = tuple(Flag(bits) for bits in range(2 * max(Flag)))
+"""Flags by their bits."""
 
 RECEIPT_REPEATED, RECEIPT_MARKED = 1, 2
 """Bits of a RECEIPT's `contributors`: the contribution that it answers was here already; since the last receipt one has
@@ -196,7 +207,7 @@ class WireError(ValueError):
 
 WITH_LANES = (Kind.CONTRIBUTION, Kind.RESULT, Kind.ANSWER)
 """Kinds whose `lanes` field may say something; in all others, in passes, bare results and answers it is 0."""
-_KNOWN_FLAGS = sum(flag.value for flag in Flag)  # an int: ~ of an IntFlag would forget the unknown bits
+_KNOWN_FLAGS = len(_FLAGS) - 1  # an int: ~ of an IntFlag would forget the unknown bits
 
 
 class LaneField(NamedTuple):
@@ -315,7 +326,7 @@ class Packet:
         ordered = self.kind is Kind.CONTRIBUTION and self.bitmap
         return replace(
             self,
-            flags=self.flags & ~Flag.RUN,
+            flags=_FLAGS[self.flags & ~Flag.RUN],
             slot=at % slots,
             base=self.base + at // slots & ORDER_MASK,
             bitmap=self.bitmap + index & ORDER_MASK if ordered else self.bitmap,
@@ -348,7 +359,7 @@ class Packet:
             kind=kind,
             job=self.job,
             worker=self.worker,
-            flags=self.flags & Flag.CHECKSUM,
+            flags=_FLAGS[self.flags & Flag.CHECKSUM],
             generation=self.generation,
             slot=self.slot,
             base=self.base,
@@ -371,7 +382,7 @@ def parse(data: bytes | bytearray | memoryview) -> Packet:
         raise WireError(Reason.BAD_MAGIC, f"magic {magic:#06x}; fanin's is {MAGIC:#06x}")
     if version != VERSION:
         raise WireError(Reason.VERSION, f"protocol version {version}; this side speaks {VERSION}")
-    if kind not in Kind._value2member_map_:
+    if not 0 < kind < len(_KINDS):
         raise WireError(Reason.KIND, f"kind {kind} is unknown")
     words_at = HEADER_BYTES + codes_bytes(code_count)
     if len(data) > MAX_DATAGRAM_BYTES or code_count > MAX_CODES or len(data) < words_at or (len(data) - words_at) % 4:
@@ -391,10 +402,10 @@ def parse(data: bytes | bytearray | memoryview) -> Packet:
         if zlib.crc32(zeroed) != checksum:
             raise WireError(Reason.CHECKSUM, f"checksum {checksum:#010x} does not match the packet")
     return Packet(
-        kind=Kind(kind),
+        kind=_KINDS[kind],
         job=job,
         worker=worker,
-        flags=Flag(flags),
+        flags=_FLAGS[flags],
         generation=generation,
         slot=slot,
         base=base,

@@ -62,7 +62,7 @@ def bare_results(bench: Bench, slots: range, *, base: int = 0) -> list[Packet]:
     for slot in slots:
         for worker in range(3):
             packet = give_bare(bench, worker, slot, base=base, codes=(slot,))
-            packet = packet if worker else replace(packet, flags=packet.flags & ~Flag.BARE)
+            packet = packet if worker else replace(packet, flags=Flag(packet.flags & ~Flag.BARE))
             bench.machine.receive_datagram(bench.bytes_of(packet), address(worker), bench.now)
     return [packet for packet, to in bench.sent() if to == address(2)]
 

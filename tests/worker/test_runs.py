@@ -64,7 +64,7 @@ class Voice:
         """The result of a pass's round, each byte of which is `fill`."""
         words = np.full(WORDS, fill * 0x01010101, np.uint32)
         whole = replace(to, kind=Kind.RESULT, worker=SWITCH_WORKER, bitmap=0b11, contributors=1, words=words)
-        return replace(whole, flags=to.flags & Flag.CHECKSUM)
+        return replace(whole, flags=Flag(to.flags & Flag.CHECKSUM))
 
 
 def apart(packets: list[Packet], slots: int) -> list[Packet]:
