@@ -41,7 +41,7 @@ class TableSource:
     make: Callable[[], Table]
     symbol: str
     place: Node
-    """Where it stands in the document, without what stands there."""
+    """Its path in the document; the node has no value, since a value would keep the whole document."""
     nexts: dict[str, str]
     """Names of the functions that come next, by action or HIT and MISS; by "" without a default action."""
     actions: dict[str, int]
@@ -62,7 +62,7 @@ class ControlFlow:
     actions: dict[int, Action] = field(default_factory=dict)
     tables: dict[str, TableSource] = field(default_factory=dict)
     profiles: dict[str, Callable[[], ActionProfile]] = field(default_factory=dict)
-    """What makes each, by name."""
+    """Functions that make them, by name."""
     selectors: dict[str, Node] = field(default_factory=dict)
     """Hash and input of the profiles that have groups, by the name of the function that hashes."""
     nodes: dict[str, tuple[str, str]] = field(default_factory=dict)

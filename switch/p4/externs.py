@@ -70,7 +70,7 @@ class Register:
     bits: int
     size: int
     cells: WideCells | MutableSequence[int] = field(default_factory=lambda: array("I"))
-    """Of a declaration empty."""
+    """A declaration has none."""
 
     def made(self) -> Register:
         """The array that this declares, all zero."""
@@ -94,7 +94,7 @@ class Counter:
     table: str | None = None
     """The table whose entries a direct counter counts; None: an indirect counter."""
     packets: MutableSequence[int] = field(default_factory=lambda: array("q"))
-    """Of a declaration empty, as `bytes`."""
+    """Packets of each counter, as `bytes` has their bytes; a declaration has none."""
     bytes: MutableSequence[int] = field(default_factory=lambda: array("q"))
 
     def made(self) -> Counter:

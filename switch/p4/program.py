@@ -98,7 +98,7 @@ class Reading:
     tables: Mapping[str, TableSource]
     profiles: Mapping[str, Callable[[], ActionProfile]]
     nodes: Mapping[str, tuple[str, str]]
-    """As in Program."""
+    """By name of a function in `source`: see Program."""
     registers: Mapping[str, Register]
     counters: Mapping[str, Counter]
     meters: Mapping[str, MeterArray]
