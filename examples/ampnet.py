@@ -20,7 +20,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from fanin.examples import digits
 from fanin.examples.train import report
@@ -125,6 +124,8 @@ def train_stage(rank: int, replicas: int, group: dist.ProcessGroup, count: int, 
 
 def rate_of_1f1b(rank: int, replicas: int, group: dist.ProcessGroup, count: int) -> float:
     """Microbatches per second of torch's synchronous pipeline, gradients averaged over the replicas in each step."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B  # it takes as long to import as torch
+
     index, replica = rank % STAGES, rank // STAGES
     module = make_stages(random.Random(rank))[index]
     pipelines = [dist.new_group([STAGES * each, STAGES * each + 1]) for each in range(replicas)]

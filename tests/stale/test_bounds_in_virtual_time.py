@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'fanin[demo]'")
 pytest.importorskip("torch", reason="torch is not installed")
 
 from fanin.benchmarks.staleness_virtual import (
@@ -21,6 +20,9 @@ from fanin.benchmarks.staleness_virtual import (
     seconds_to_target,
 )
 from fanin.host.stale.bound import DynamicBound
+from tests.support.packages import require_package
+
+require_package("sklearn", "scikit-learn is not installed: pip install 'fanin[demo]'")
 
 
 @pytest.fixture(scope="module")

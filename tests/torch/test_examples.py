@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.packages import require_package
 from tests.torch.job import Outcomes, checks_of, run_checks
 
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'fanin[demo]'")
+require_package("sklearn", "scikit-learn is not installed: pip install 'fanin[demo]'")
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 CHECKS = "tests.torch.example_checks"
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.packages import require_package
 from tests.torch.job import Outcomes, checks_of, run_checks
 
-pytest.importorskip("scipy", reason="scipy is not installed: pip install 'fanin[demo]'")
+require_package("scipy", "scipy is not installed: pip install 'fanin[demo]'")
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.thorough]
 CHECKS = "tests.torch.gallery_checks"
 

@@ -7,8 +7,9 @@ import pytest
 from fanin.examples.parallel import gallery
 from fanin.examples.parallel.catalogue import CATALOGUE
 from tests.support.forks import fork_jobs
+from tests.support.packages import require_package
 
-pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'fanin[demo]'")
+require_package("sklearn", "scikit-learn is not installed: pip install 'fanin[demo]'")
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.thorough]
 
 
