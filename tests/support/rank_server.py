@@ -35,8 +35,10 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).absolute().parents[2]
 """Links are not followed: in a tree of links with another extension (tools/linked_tree.py), ranks and the switches that
 they start are to load that one."""
-PRELOADED = ("torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "fanin.host.torch.backend")
-"""Modules that nearly every rank imports, sooner or later."""
+PRELOADED = (
+    "torch._dynamo", "torch.distributed.fsdp", "torch.nn.parallel", "fanin.host.torch.backend", "sklearn.datasets",
+)  # fmt: skip
+"""Modules that nearly every rank imports, sooner or later; the last one, all that learn digits."""
 COMPILING = ("torch._dynamo.backends.debugging", "torch._dynamo.repro.after_dynamo", "torch._functorch.aot_autograd")
 """Modules that torch.compile imports when it is first called, with 400 others that these import."""
 LIBRARIES = ("pytest", "torch")
