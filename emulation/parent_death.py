@@ -21,16 +21,20 @@ GLOO_THREAD = "pt_gloo_runloop"
 
 def main() -> None:
     """Arrange to be killed when the parent ends, then become the module."""
-    parent = int(os.environ.pop("FANIN_PARENT"))
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before prctl
-        sys.exit(1)
+    die_with_parent(int(os.environ.pop("FANIN_PARENT")))
     del sys.argv[0]
     if sys.argv[0] == "--":
         os.execvp(sys.argv[1], sys.argv[1:])  # what prctl has arranged stays
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     if GLOO_THREAD in names_of_threads():
         end_without_interpreter()
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent, that process, ends."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before prctl
+        sys.exit(1)
 
 
 def names_of_threads() -> set[str]:

@@ -14,12 +14,11 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 MAX_LINE_BYTES = 1 << 20
 """A longer line loses its beginning."""
@@ -43,7 +42,27 @@ class Ended(NamedTuple):
     status: int
 
 
-def follow(processes: Mapping[int, subprocess.Popen[bytes]], tick_s: float | None) -> Iterator[Printed | Ended | None]:
+class Process(Protocol):
+    """A process whose output is followed: subprocess.Popen's, or a fork (fork_server.py)."""
+
+    pid: int
+    returncode: int | None
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """The pipe of its standard output."""
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, once it has ended; TimeoutExpired."""
+
+    def terminate(self) -> None:
+        """Ask it to end, with SIGTERM."""
+
+
+def follow(processes: Mapping[int, Process], tick_s: float | None) -> Iterator[Printed | Ended | None]:
     """Yield the lines of the processes and their ends, by rank, in order; and None at least every `tick_s`, if given.
 
     Ends after the last process's end. Standard output of each must be a pipe, which nobody else reads; it becomes
@@ -82,7 +101,7 @@ def follow(processes: Mapping[int, subprocess.Popen[bytes]], tick_s: float | Non
 class _Output:
     """One process's standard output."""
 
-    def __init__(self, rank: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, rank: int, process: Process) -> None:
         assert process.stdout is not None
         self.descriptor = process.stdout.fileno()
         self.closed = False

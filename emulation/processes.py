@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from fanin.emulation.process_output import Ended, follow, object_in
+from fanin.emulation.fork_server import ForkServer
+from fanin.emulation.process_output import Ended, Process, follow, object_in
 from fanin.errors import FaninError
 from fanin.modules import running
 
@@ -74,19 +75,19 @@ class LocalJob:
         workers: int,
         environment: Mapping[str, str],
         place: Callable[[int, list[str]], list[str]] = lambda rank, command: command,
+        server: ForkServer | None = None,
     ) -> None:
-        """`place` turns a rank's command line into one that runs it elsewhere, as the same process (a namespace).
-        What `environment` says of MASTER_ADDR and so on wins."""
+        """`place` turns a rank's command line into one that runs it elsewhere, as the same process (a namespace); with
+        `server`, ranks are its forks, and stay here. What `environment` says of MASTER_ADDR and so on wins."""
         self.workers = workers
-        self._place = place
-        self._command = running("fanin.emulation.parent_death", module, *arguments)
+        self._place, self._server = place, server
+        self._words = [module, *arguments]
         self._environment = {**os.environ, **environment}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
         self._logs: list[IO[bytes]] = []
 
     def __enter__(self) -> LocalJob:
         shared = {
-            "FANIN_PARENT": str(os.getpid()),
             "LOCAL_WORLD_SIZE": str(self.workers),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_port()),
@@ -97,16 +98,8 @@ class LocalJob:
             for rank in range(self.workers):
                 log = tempfile.TemporaryFile()
                 self._logs.append(log)
-                self._processes.append(
-                    subprocess.Popen(
-                        self._place(rank, self._command),
-                        env={**shared, "LOCAL_RANK": str(rank), **self._environment, "RANK": str(rank)},
-                        stdin=subprocess.DEVNULL,
-                        stdout=subprocess.PIPE,
-                        stderr=log,
-                        start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
-                    )
-                )
+                given = {**shared, "LOCAL_RANK": str(rank), **self._environment, "RANK": str(rank)}
+                self._processes.append(self._start(rank, given, log))
         except BaseException:
             self.stop()
             raise
@@ -114,6 +107,17 @@ class LocalJob:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _start(self, rank: int, environment: dict[str, str], errors: IO[bytes]) -> Process:
+        fork = None if self._server is None else self._server.start(self._words, environment, errors)
+        return fork or subprocess.Popen(
+            self._place(rank, running("fanin.emulation.parent_death", *self._words)),
+            env={**environment, "FANIN_PARENT": str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
+        )
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -151,7 +155,7 @@ class LocalJob:
         failures = [(os.fstat(log.fileno()).st_mtime_ns, other) for other, log in enumerate(self._logs)]
         # The first to end need not be the first to fail: one that raises says so, then tells its peers that it leaves.
         said = [other for _, other in sorted(failures) if EXCEPTION_LINE.search(self._log(other))]
-        culprit = rank if self._processes[rank].returncode < 0 or not said else said[0]
+        culprit = rank if self._processes[rank].wait() < 0 or not said else said[0]
         return WorkerFailedError(culprit, self._processes[culprit].poll(), self._log(culprit))
 
     def _log(self, rank: int) -> str:

@@ -21,6 +21,7 @@ from rich.text import Text
 from fanin import files
 from fanin.bounds import SEED
 from fanin.emulation.figures import FigureTable
+from fanin.emulation.fork_server import ForkServer
 from fanin.emulation.network import timelines
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.progress import progress_of
@@ -32,6 +33,8 @@ from fanin.records.recording import Beginning, finished
 from fanin.settings import Bounds, check_bounds
 
 BASELINE = "gloo"
+IMPORTS = ("fanin.examples.train", "fanin.host.torch.backend", "torch._dynamo", "sklearn.datasets")
+"""The ranks' module, and what it imports late: for the backend, the optimizer and the digits."""
 MAX_EPOCHS = 10_000
 
 
@@ -118,9 +121,10 @@ def demonstrate(
     FaninError where replicas differ: that would be a defect of ours, and must not look like a success.
     """
     beginning = Beginning()
-    runs = [run_training(plan, console)]
-    if baseline:
-        runs.append(run_training(dataclasses.replace(plan, backend=BASELINE, faults=""), console))
+    with ForkServer(*IMPORTS) as server:
+        runs = [run_training(plan, console, server)]
+        if baseline:
+            runs.append(run_training(dataclasses.replace(plan, backend=BASELINE, faults=""), console, server))
     console.print()
     console.print(comparison(runs))
     if json_file:
@@ -135,7 +139,7 @@ def demonstrate(
     return runs
 
 
-def run_training(plan: Plan, console: Console) -> Run:
+def run_training(plan: Plan, console: Console, server: ForkServer | None) -> Run:
     """One run to its end, a bar while it lasts and a line on the console for each epoch."""
     arguments = ["--task", plan.task, "--backend", plan.backend, "--seed", str(plan.seed), "--progress"]
     if plan.epochs is not None:
@@ -151,7 +155,7 @@ def run_training(plan: Plan, console: Console) -> Run:
         environment = {"FANIN_LANES": str(plan.lanes), "FANIN_FAULTS": plan.faults, "FANIN_TIMELINE": str(timeline)}
         task = bar.add_task("starting workers", total=None)
         origin_s: float | None = None  # training begins; starting processes takes longer than a short run
-        with LocalJob("fanin.examples.train", arguments, plan.workers, environment) as job:
+        with LocalJob(IMPORTS[0], arguments, plan.workers, environment, server=server) as job:
             for rank, said in job.reports():
                 origin_s = time.monotonic() if origin_s is None else origin_s
                 take(run, rank, said, time.monotonic() - origin_s)

@@ -15,12 +15,18 @@ from rich.text import Text
 
 from fanin import files
 from fanin.emulation.figures import FigureTable
+from fanin.emulation.fork_server import ForkServer
 from fanin.emulation.processes import LocalJob, WorkerFailedError
 from fanin.errors import FaninError
 from fanin.examples.parallel.catalogue import CATALOGUE, Example
 
 PATHS = ("switch", "shards", "gloo")
 OK, SKIPPED = "ok", "skipped"
+IMPORTS = (
+    "fanin.host.torch.backend", "torch._dynamo", "torch.distributed.pipelining", "torch.distributed.tensor.parallel",
+    "scipy.optimize", "sklearn.datasets",
+)  # fmt: skip
+"""Modules that several examples import and that take long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +75,10 @@ def run(plan: Plan, console: Console, json_file: Path | None) -> list[Outcome]:
     """
     outcomes: list[Outcome] = []
     try:
-        for example in plan.examples:
-            with console.status(f"{example.name} on {plan.workers or example.workers[0]} workers"):
-                outcomes.append(outcome_of(example, plan))
+        with ForkServer(*IMPORTS) as server:
+            for example in plan.examples:
+                with console.status(f"{example.name} on {plan.workers or example.workers[0]} workers"):
+                    outcomes.append(outcome_of(example, plan, server))
     finally:  # an interruption keeps the examples that have ended
         if outcomes:
             console.print(table_of(outcomes))
@@ -83,13 +90,13 @@ def run(plan: Plan, console: Console, json_file: Path | None) -> list[Outcome]:
     return outcomes
 
 
-def outcome_of(example: Example, plan: Plan) -> Outcome:
-    """Run one example to its end."""
+def outcome_of(example: Example, plan: Plan, server: ForkServer | None = None) -> Outcome:
+    """Run one example to its end, its ranks as forks of a server if there is one."""
     workers = plan.workers or example.workers[0]
     found, started_s = Outcome(example.name, workers), time.monotonic()
     arguments = ["--check", "--hosts", str(plan.hosts), *(["--quick"] if plan.quick else [])]
     try:
-        with LocalJob(example.module, arguments, workers, {}) as job:
+        with LocalJob(example.module, arguments, workers, {}, server=server) as job:
             for rank, said in job.reports():
                 if said["event"] == "failed" and found.verdict == OK:
                     found.verdict = said["text"]

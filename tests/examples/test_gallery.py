@@ -85,7 +85,7 @@ def test_one_example_runs_and_counts_bytes_by_path(tmp_path: Path, monkeypatch: 
 def test_an_interruption_keeps_the_examples_that_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
 
-    def outcome(example: Example, plan: gallery.Plan) -> gallery.Outcome:
+    def outcome(example: Example, plan: gallery.Plan, server: object) -> gallery.Outcome:
         if example.name == "mixture":
             raise KeyboardInterrupt
         return gallery.Outcome(example.name, 2)

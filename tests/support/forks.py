@@ -19,7 +19,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn
@@ -126,6 +126,15 @@ def fork_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
         return Forked(words[at:], environment={**env, **more}, errors=stderr, namespace=namespace, session=True)
 
     monkeypatch.setattr("fanin.emulation.processes.subprocess", _with(start))
+    for module in ("fanin.examples.demo", "fanin.examples.parallel.gallery"):
+        monkeypatch.setattr(f"{module}.ForkServer", NoServer)
+
+
+class NoServer(nullcontext[None]):
+    """In the place of a job's own server of forks: the ranks are those of the tests' server."""
+
+    def __init__(self, *_: str) -> None:
+        super().__init__(None)
 
 
 def fork_switches(monkeypatch: pytest.MonkeyPatch) -> None:

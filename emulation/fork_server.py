@@ -1,0 +1,178 @@
+"""Ranks as forks of one process that has imported what they import.
+
+An interpreter that imports torch, its optimizers and scikit-learn takes six seconds of a core, and a fork next to none.
+
+Rules of this file
+------------------
+* The server is a process of its own, since what forks may have one thread alone. Where its imports have started threads
+  it says so, and the ranks are interpreters.
+* A request is a JSON object and two descriptors, a rank's standard output and error (unix(7), SCM_RIGHTS). It is
+  answered by a process id; `{"wait": PID}`, of a rank that has ended, by its exit status.
+* A fork is what `python -m MODULE ARGUMENT...` is, in a session of its own, with the environment that it is given, but
+  for Python's path. It is killed when the server ends, and the server when its starter ends (parent_death.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from fanin.emulation.parent_death import die_with_parent
+from fanin.errors import FaninError
+from fanin.modules import running
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""OpenBLAS starts its threads when numpy is imported."""
+MAX_REQUEST_BYTES = 1 << 20
+THREADS = "threads"
+"""Answer of a server that cannot fork."""
+
+
+class ForkServer:
+    """Imports modules once, and starts ranks as its forks. A context manager: ranks run within it."""
+
+    def __init__(self, *modules: str) -> None:
+        """`modules` are imported before the first fork; those that are not installed are left to the ranks."""
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST_BYTES)
+        with theirs:
+            self._process = subprocess.Popen(
+                running("fanin.emulation.parent_death", "fanin.emulation.fork_server", str(theirs.fileno()), *modules),
+                env={**os.environ, **ONE_THREAD, "FANIN_PARENT": str(os.getpid())},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C reaches the starter alone, which ends the ranks in order
+            )
+
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._channel.close()
+        self._process.kill()  # it may still import, and has nothing to put in order
+        self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]) -> Fork | None:
+        """Run `python -m COMMAND...`; None where the server cannot fork. FaninError when it has ended."""
+        read, write = os.pipe()
+        with os.fdopen(write, "wb") as output:
+            request = {"run": list(command), "environment": dict(environment)}
+            answer = self.ask(request, [output.fileno(), errors.fileno()])
+        if answer == THREADS:
+            os.close(read)
+            return None
+        return Fork(self, int(answer), os.fdopen(read, "rb", 0))
+
+    def ask(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> str:
+        """One question, one answer."""
+        with contextlib.suppress(ConnectionError):
+            socket.send_fds(self._channel, [json.dumps(request).encode()], list(descriptors))
+            if answer := self._channel.recv(MAX_REQUEST_BYTES):
+                return answer.decode()
+        raise FaninError(f"the process that starts ranks has ended, with status {self._process.wait()}")
+
+
+class Fork:
+    """A rank, with as much of subprocess.Popen's interface as jobs use."""
+
+    def __init__(self, server: ForkServer, pid: int, stdout: IO[bytes]) -> None:
+        self.pid, self.stdout = pid, stdout
+        self.returncode: int | None = None
+        self._server = server
+        self._end = os.pidfd_open(pid)  # the server has not waited for it: the number is still its own
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, once it has ended, negative for a signal; TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._end], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0.0)
+            os.close(self._end)
+            self.returncode = int(self._server.ask({"wait": self.pid}))
+        return self.returncode
+
+    def terminate(self) -> None:
+        """Ask it to end, with SIGTERM."""
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._end, signal.SIGTERM)
+
+
+# --- the server ---
+
+
+def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Answer until nobody asks any more (None), or, in a fork, return its request and its descriptors."""
+    can_fork = len(os.listdir("/proc/self/task")) == 1
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 2)
+        if not data:
+            return None
+        request = json.loads(data)
+        if "wait" in request:
+            answer = str(os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1]))
+        elif not can_fork:
+            answer = THREADS
+        else:
+            server = os.getpid()
+            pid = os.fork()
+            if pid == 0:
+                die_with_parent(server)
+                return request, descriptors
+            answer = str(pid)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with contextlib.suppress(ConnectionError):  # the starter has gone: the next request says so
+            channel.send(answer.encode())
+
+
+def become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
+    """Be the rank: its session, streams, environment and arguments, then its module."""
+    os.setsid()
+    for own, given in zip((1, 2), descriptors, strict=True):
+        os.dup2(given, own)
+        os.close(given)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = list(request["run"])
+    sys.modules.pop(sys.argv[0], None)  # runpy warns of a module that it runs and that is imported already
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+def main() -> None:
+    """Import, then serve; in a fork, be the rank, and end as parent_death.py has it."""
+    number, *modules = sys.argv[1:]
+    gc.disable()  # a collection would look at all that was imported, here and, copying it, in each fork
+    for name in modules:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.freeze()
+    gc.enable()
+    with socket.socket(fileno=int(number)) as channel:
+        found = serve(channel)
+    if found is not None:
+        become(*found)
+
+
+if __name__ == "__main__":
+    main()
