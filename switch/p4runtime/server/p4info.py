@@ -23,7 +23,7 @@ from p4.config.v1 import p4info_pb2
 from fanin.errors import ProgramError
 from fanin.switch.p4.action_profiles import ActionProfile
 from fanin.switch.p4.meters import MeterArray
-from fanin.switch.p4.program import PROGRAMS_KEPT, Program
+from fanin.switch.p4.program import MAX_KEPT_BYTES, PROGRAMS_KEPT, Program
 from fanin.switch.p4.tables import MatchKind, Table
 from fanin.switch.p4runtime.server.status import Code, StatusError
 from fanin.switch.p4runtime.server.translated import Configured, Names, Values
@@ -44,17 +44,19 @@ NO_ACTION = "NoAction"
 def read_p4info(text: str) -> Any:
     """A P4Info message from its text form; ProgramError for anything else."""
     info = p4info_pb2.P4Info()
-    info.CopyFrom(_parsed(text))
+    info.CopyFrom(_kept(text) if len(text) <= MAX_KEPT_BYTES else _parsed(text))
     return info
 
 
-@functools.lru_cache(maxsize=PROGRAMS_KEPT)
 def _parsed(text: str) -> Any:
-    """The message itself, which nobody changes: parsing its text takes five times as long as a copy."""
     try:
         return text_format.Parse(text, p4info_pb2.P4Info())
     except text_format.ParseError as error:
         raise ProgramError(f"the P4Info is malformed: {error}") from None
+
+
+_kept = functools.lru_cache(maxsize=PROGRAMS_KEPT)(_parsed)
+"""The messages themselves, which nobody changes: parsing a text takes ten times as long as a copy."""
 
 
 @dataclass(slots=True)
