@@ -25,6 +25,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
@@ -34,7 +35,7 @@ from fanin.modules import running
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """OpenBLAS starts its threads when numpy is imported."""
-MAX_REQUEST_BYTES = 1 << 20
+MAX_REQUEST_BYTES = 1 << 17
 THREADS = "threads"
 """Answer of a server that cannot fork."""
 
@@ -43,14 +44,16 @@ class ForkServer:
     """Imports modules once, and starts ranks as its forks. A context manager: ranks run within it."""
 
     def __init__(self, *modules: str) -> None:
-        """`modules` are imported before the first fork; those that are not installed are left to the ranks."""
+        """`modules` are imported before the first fork; those that cannot be are left to the ranks, which say why."""
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MAX_REQUEST_BYTES)
+        self._inherited = {**os.environ, **ONE_THREAD}
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
         with theirs:
             self._process = subprocess.Popen(
                 running("fanin.emulation.parent_death", "fanin.emulation.fork_server", str(theirs.fileno()), *modules),
-                env={**os.environ, **ONE_THREAD, "FANIN_PARENT": str(os.getpid())},
+                env={**self._inherited, "FANIN_PARENT": str(os.getpid())},
                 stdin=subprocess.DEVNULL,
+                stderr=self._log,  # warnings of imports: an interpreter's would be in its rank's log
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,  # Ctrl-C reaches the starter alone, which ends the ranks in order
             )
@@ -62,17 +65,20 @@ class ForkServer:
         self._channel.close()
         self._process.kill()  # it may still import, and has nothing to put in order
         self._process.wait()
+        self._log.close()
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The server's process id."""
         return self._process.pid
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]) -> Fork | None:
         """Run `python -m COMMAND...`; None where the server cannot fork. FaninError when it has ended."""
         read, write = os.pipe()
         with os.fdopen(write, "wb") as output:
-            request = {"run": list(command), "environment": dict(environment)}
+            changed = environment.items() - self._inherited.items()  # the whole may be longer than a request
+            unset = self._inherited.keys() - environment.keys()
+            request = {"run": list(command), "set": dict(changed), "unset": list(unset)}
             answer = self.ask(request, [output.fileno(), errors.fileno()])
         if answer == THREADS:
             os.close(read)
@@ -85,7 +91,12 @@ class ForkServer:
             socket.send_fds(self._channel, [json.dumps(request).encode()], list(descriptors))
             if answer := self._channel.recv(MAX_REQUEST_BYTES):
                 return answer.decode()
-        raise FaninError(f"the process that starts ranks has ended, with status {self._process.wait()}")
+        status, size = self._process.wait(), self._log.seek(0, os.SEEK_END)
+        said = os.pread(self._log.fileno(), MAX_REQUEST_BYTES, max(0, size - MAX_REQUEST_BYTES)).decode(
+            errors="replace"
+        )
+        last = said.strip().rpartition("\n")[2] or "it wrote no message"
+        raise FaninError(f"the process that starts ranks has ended, with status {status}: {last}")
 
 
 class Fork:
@@ -152,8 +163,9 @@ def become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     for own, given in zip((1, 2), descriptors, strict=True):
         os.dup2(given, own)
         os.close(given)
-    os.environ.clear()
-    os.environ.update(request["environment"])
+    for name in request["unset"]:
+        os.environ.pop(name, None)
+    os.environ.update(request["set"])
     sys.argv = list(request["run"])
     sys.modules.pop(sys.argv[0], None)  # runpy warns of a module that it runs and that is imported already
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
@@ -164,7 +176,7 @@ def main() -> None:
     number, *modules = sys.argv[1:]
     gc.disable()  # a collection would look at all that was imported, here and, copying it, in each fork
     for name in modules:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):
             importlib.import_module(name)
     gc.freeze()
     gc.enable()

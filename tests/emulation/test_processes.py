@@ -135,7 +135,7 @@ def test_a_server_that_has_threads_leaves_ranks_to_interpreters(modules_of_tests
 def test_a_server_that_has_ended_is_an_error_in_one_line() -> None:
     with ForkServer(STUB) as server:
         os.kill(server.pid, signal.SIGKILL)
-        with pytest.raises(FaninError, match="the process that starts ranks has ended, with status -9"):
+        with pytest.raises(FaninError, match="starts ranks has ended, with status -9: it wrote no message"):
             LocalJob(STUB, ["end"], 2, {}, server=server).__enter__()
 
 
