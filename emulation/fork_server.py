@@ -45,27 +45,31 @@ class ForkServer:
 
     def __init__(self, *modules: str) -> None:
         """`modules` are imported before the first fork; those that cannot be are left to the ranks, which say why."""
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._inherited = {**os.environ, **ONE_THREAD}
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
-        with theirs:
-            self._process = subprocess.Popen(
-                running("fanin.emulation.parent_death", "fanin.emulation.fork_server", str(theirs.fileno()), *modules),
-                env={**self._inherited, "FANIN_PARENT": str(os.getpid())},
-                stdin=subprocess.DEVNULL,
-                stderr=self._log,  # warnings of imports: an interpreter's would be in its rank's log
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # Ctrl-C reaches the starter alone, which ends the ranks in order
-            )
+        self._modules = modules
 
     def __enter__(self) -> ForkServer:
+        self._inherited = {**os.environ, **ONE_THREAD}
+        with contextlib.ExitStack() as opened:
+            self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            opened.enter_context(self._channel)
+            self._log = opened.enter_context(tempfile.TemporaryFile())
+            words = ["fanin.emulation.fork_server", str(theirs.fileno()), *self._modules]
+            with theirs:
+                self._process = subprocess.Popen(
+                    running("fanin.emulation.parent_death", *words),
+                    env={**self._inherited, "FANIN_PARENT": str(os.getpid())},
+                    stdin=subprocess.DEVNULL,
+                    stderr=self._log,  # warnings of imports: an interpreter's would be in its rank's log
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C reaches the starter alone, which ends the ranks in order
+                )
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
         self._process.kill()  # it may still import, and has nothing to put in order
         self._process.wait()
-        self._log.close()
+        self._opened.close()
 
     @property
     def pid(self) -> int:
