@@ -20,6 +20,7 @@ from typing import Any
 
 from fanin.switch.p4 import calculations
 from fanin.switch.p4.header_codec import CODES
+from fanin.switch.p4.keeping import MAX_KEPT_BYTES, PROGRAMS_KEPT
 from fanin.switch.p4.meters import MeterArray
 from fanin.switch.p4.native_code import (
     CLONE_ASKED,
@@ -35,7 +36,7 @@ from fanin.switch.p4.native_code import (
 )
 from fanin.switch.p4.native_liveness import Extent, Liveness, TableWays, mask_of, what_matters
 from fanin.switch.p4.native_values import Values
-from fanin.switch.p4.program import MAX_KEPT_BYTES, PROGRAMS_KEPT, Program
+from fanin.switch.p4.program import Program
 from fanin.switch.p4.tables import Entry, Table
 
 HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {

@@ -8,7 +8,6 @@ document.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import CodeType
@@ -23,6 +22,7 @@ from fanin.switch.p4.control_flow import HIT, MISS, Action, ControlFlow, TableSo
 from fanin.switch.p4.document import Node
 from fanin.switch.p4.externs import Counter, ExternBudget, Register, read_counters, read_registers
 from fanin.switch.p4.header_codec import word_format
+from fanin.switch.p4.keeping import kept
 from fanin.switch.p4.layout import Layout
 from fanin.switch.p4.meters import MeterArray, read_meters
 from fanin.switch.p4.packet_state import RUNTIME
@@ -33,10 +33,6 @@ from fanin.switch.p4.tables import Table
 MAJOR_VERSION = 2
 """Version of the JSON format; the meaning of other versions is unknown."""
 PIPELINES = ("ingress", "egress")
-PROGRAMS_KEPT = 16
-"""Programs that are kept as they were read, since making another of the same document takes a twentieth of the time."""
-MAX_KEPT_BYTES = 1 << 22
-"""Longest document that is kept: what is made of one has several times its length."""
 OTHER_ARCHITECTURES = {"PSA": {"ingress_parser", "egress_parser"}, "PNA": {"main_parser"}}
 """Names of parsers in what p4c-bm2-psa and p4c-pna make."""
 REFUSED = {"extern_instances": "extern instances of the program's own"}
@@ -170,12 +166,12 @@ def load(text: str | bytes, *, drop_port: int) -> Program:
     before there is memory for them.
     """
     try:
-        read = _kept_reading if len(text) <= MAX_KEPT_BYTES else _read
-        return read(text, drop_port).program()
+        return _read(text, drop_port).program()
     except RecursionError:
         raise UnsupportedError("the program's expressions are nested too deeply") from None
 
 
+@kept
 def _read(text: str | bytes, drop_port: int) -> Reading:
     root = Node.read(text)
     _check_version(root)
@@ -255,9 +251,6 @@ def _read(text: str | bytes, drop_port: int) -> Reading:
         source=source,
         code=code,
     )
-
-
-_kept_reading = functools.lru_cache(maxsize=PROGRAMS_KEPT)(_read)
 
 
 def _check_version(root: Node) -> None:
