@@ -26,10 +26,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
 from fanin.emulation.parent_death import die_with_parent
+from fanin.emulation.process_log import cause_in, end_of
 from fanin.errors import FaninError
 from fanin.modules import running
 
@@ -53,11 +54,13 @@ class ForkServer:
             self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             opened.enter_context(self._channel)
             self._log = opened.enter_context(tempfile.TemporaryFile())
+            # Importing torch._dynamo makes this folder, for good; a job compiles nothing that another could use.
+            scratch = opened.enter_context(tempfile.TemporaryDirectory(prefix="fanin-"))
             words = ["fanin.emulation.fork_server", str(theirs.fileno()), *self._modules]
             with theirs:
                 self._process = subprocess.Popen(
                     running("fanin.emulation.parent_death", *words),
-                    env={**self._inherited, "FANIN_PARENT": str(os.getpid())},
+                    env={"TORCHINDUCTOR_CACHE_DIR": scratch, **self._inherited, "FANIN_PARENT": str(os.getpid())},
                     stdin=subprocess.DEVNULL,
                     stderr=self._log,  # warnings of imports: an interpreter's would be in its rank's log
                     pass_fds=[theirs.fileno()],
@@ -76,18 +79,20 @@ class ForkServer:
         """The server's process id."""
         return self._process.pid
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]) -> Fork | None:
+    def start(self, command: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]) -> Rank | None:
         """Run `python -m COMMAND...`; None where the server cannot fork. FaninError when it has ended."""
+        changed = environment.items() - self._inherited.items()  # the whole may be longer than a request
+        unset = self._inherited.keys() - environment.keys()
+        request = {"run": list(command), "set": dict(changed), "unset": list(unset)}
         read, write = os.pipe()
-        with os.fdopen(write, "wb") as output:
-            changed = environment.items() - self._inherited.items()  # the whole may be longer than a request
-            unset = self._inherited.keys() - environment.keys()
-            request = {"run": list(command), "set": dict(changed), "unset": list(unset)}
-            answer = self.ask(request, [output.fileno(), errors.fileno()])
-        if answer == THREADS:
-            os.close(read)
-            return None
-        return Fork(self, int(answer), os.fdopen(read, "rb", 0))
+        with contextlib.ExitStack() as opened:
+            stdout = opened.enter_context(os.fdopen(read, "rb", 0))
+            with os.fdopen(write, "wb") as output:
+                answer = self.ask(request, [output.fileno(), errors.fileno()])
+            if answer == THREADS:
+                return None
+            opened.pop_all()
+        return Rank(int(answer), stdout, lambda pid: int(self.ask({"wait": pid})))
 
     def ask(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> str:
         """One question, one answer."""
@@ -95,22 +100,21 @@ class ForkServer:
             socket.send_fds(self._channel, [json.dumps(request).encode()], list(descriptors))
             if answer := self._channel.recv(MAX_REQUEST_BYTES):
                 return answer.decode()
-        status, size = self._process.wait(), self._log.seek(0, os.SEEK_END)
-        said = os.pread(self._log.fileno(), MAX_REQUEST_BYTES, max(0, size - MAX_REQUEST_BYTES)).decode(
-            errors="replace"
+        status = self._process.wait()
+        raise FaninError(
+            f"the process that starts ranks has ended, with status {status}: {cause_in(end_of(self._log))}"
         )
-        last = said.strip().rpartition("\n")[2] or "it wrote no message"
-        raise FaninError(f"the process that starts ranks has ended, with status {status}: {last}")
 
 
 class Fork:
-    """A rank, with as much of subprocess.Popen's interface as jobs use."""
+    """A process that another one has forked, with as much of subprocess.Popen's interface as jobs use."""
 
-    def __init__(self, server: ForkServer, pid: int, stdout: IO[bytes]) -> None:
-        self.pid, self.stdout = pid, stdout
+    def __init__(self, pid: int, status_of: Callable[[int], int]) -> None:
+        """`status_of` asks who forked it for its exit status, once it has ended."""
+        self.pid = pid
         self.returncode: int | None = None
-        self._server = server
-        self._end = os.pidfd_open(pid)  # the server has not waited for it: the number is still its own
+        self._status_of = status_of
+        self._end = os.pidfd_open(pid)  # nobody has waited for it: the number is still its own
 
     def poll(self) -> int | None:
         """Its exit status, if it has ended."""
@@ -124,13 +128,25 @@ class Fork:
             if not select.select([self._end], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0.0)
             os.close(self._end)
-            self.returncode = int(self._server.ask({"wait": self.pid}))
+            self.returncode = self._status_of(self.pid)
         return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Unless it has ended."""
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._end, number)
 
     def terminate(self) -> None:
         """Ask it to end, with SIGTERM."""
-        if self.poll() is None:
-            signal.pidfd_send_signal(self._end, signal.SIGTERM)
+        self.send_signal(signal.SIGTERM)
+
+
+class Rank(Fork):
+    """A fork whose standard output is a pipe."""
+
+    def __init__(self, pid: int, stdout: IO[bytes], status_of: Callable[[int], int]) -> None:
+        super().__init__(pid, status_of)
+        self.stdout = stdout
 
 
 # --- the server ---

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import secrets
 import signal
 import socket
@@ -21,21 +20,16 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from fanin.emulation.fork_server import ForkServer
+from fanin.emulation.process_log import EXCEPTION_LINE, cause_in, end_of
 from fanin.emulation.process_output import Ended, Process, follow, object_in
 from fanin.errors import FaninError
 from fanin.modules import running
 
 STOP_GRACE_S = 3.0
 """Between SIGTERM, which lets a worker say goodbye to its switch, and SIGKILL."""
-MAX_CAUSE_LINES = 8
-MAX_LOG_BYTES = 1 << 20
-"""Bytes that are kept of a worker's standard error, from its end, which holds the reason of a failure."""
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_FREE_PORT = 20_000
 FREE_PORT_TRIES = 20
-EXCEPTION_LINE = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b", re.MULTILINE)
-RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
-"""The prefix that torch writes before every line of a traceback."""
 
 
 class Report(NamedTuple):
@@ -53,16 +47,6 @@ class WorkerFailedError(FaninError):
         super().__init__(f"worker {rank} {how}: {cause_in(log)}")
         self.rank = rank
         self.log = log
-
-
-def cause_in(log: str) -> str:
-    """The end of a Python log: the text of the last exception, or else the last line."""
-    lines = [RANK_PREFIX.sub("", line) for line in log.splitlines()]
-    lines = [line for line in lines if line.strip()]
-    for start in range(len(lines) - 1, -1, -1):
-        if EXCEPTION_LINE.match(lines[start]):
-            return "\n".join(lines[start : start + MAX_CAUSE_LINES])
-    return lines[-1] if lines else "it wrote no message"
 
 
 class LocalJob:
@@ -159,9 +143,7 @@ class LocalJob:
         return WorkerFailedError(culprit, self._processes[culprit].poll(), self._log(culprit))
 
     def _log(self, rank: int) -> str:
-        # pread, since the worker writes at the file's one position; the end, where an exception is
-        log = self._logs[rank].fileno()
-        return os.pread(log, MAX_LOG_BYTES, max(0, os.fstat(log).st_size - MAX_LOG_BYTES)).decode(errors="replace")
+        return end_of(self._logs[rank])
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:

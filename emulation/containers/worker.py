@@ -25,8 +25,9 @@ from fanin.emulation.containers.channel import DEFAULT_PORT, Channel
 from fanin.emulation.containers.recording import settings_of
 from fanin.emulation.containers.roster import BEAT_S
 from fanin.emulation.network.timelines import read_lines
+from fanin.emulation.process_log import MAX_LOG_BYTES, cause_in
 from fanin.emulation.process_output import MAX_LINE_BYTES, MAX_REST_BYTES, object_in
-from fanin.emulation.processes import MAX_LOG_BYTES, STOP_GRACE_S, cause_in
+from fanin.emulation.processes import STOP_GRACE_S
 from fanin.errors import AdmissionError, ConfigurationError, FaninError
 
 CONNECT_TIMEOUT_S = 60.0

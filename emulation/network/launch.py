@@ -23,8 +23,8 @@ from typing import Any
 from fanin import files
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
+from fanin.emulation.process_log import cause_in, end_of
 from fanin.emulation.process_output import Ended, Printed, follow, object_in
-from fanin.emulation.processes import MAX_LOG_BYTES, cause_in
 from fanin.errors import ConfigurationError
 from fanin.modules import running
 
@@ -219,8 +219,7 @@ class Workers:
     def _cause(self, rank: int, status: int) -> str:
         try:
             with self.log(rank).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_LOG_BYTES))
-                log = file.read().decode(errors="replace")
+                log = end_of(file)
         except OSError as error:
             log = f"its log cannot be read: {error.strerror}"
         # torchrun's own report of a failed program comes last, and has the program's status; what the program said

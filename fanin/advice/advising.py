@@ -45,7 +45,7 @@ from fanin.advice.meeting_point import meet
 from fanin.benchmarks.allreduce import checked_error
 from fanin.benchmarks.harness import slowest
 from fanin.benchmarks.rivals import Rival
-from fanin.emulation.processes import cause_in
+from fanin.emulation.process_log import cause_in
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.diagnosis import gpu_driver_is_there
 from fanin.host.torch.gloo.gloo_devices import unlike_gloos_choice

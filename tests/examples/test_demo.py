@@ -98,4 +98,4 @@ def test_an_interruption_leaves_no_process_and_no_file(number: signal.Signals, t
         assert demo.stderr.read() in ("", "fanin: interrupted\n")
         assert len(pidfds) == 2
         assert all(has_ended(pidfd) for pidfd in pidfds)
-        assert not [path for path in tmp_path.iterdir() if not path.name.startswith("torchinductor_")], "torch's cache"
+        assert not list(tmp_path.iterdir())

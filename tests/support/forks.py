@@ -26,8 +26,9 @@ from typing import IO, Any, NoReturn
 
 import pytest
 
+from fanin.emulation.fork_server import Fork
 from fanin.modules import WITHOUT_FOLDER
-from tests.support.rank_server import ROOT, Rank, RankServer, become, import_before_forking, leave, serve
+from tests.support.rank_server import ROOT, RankServer, become, import_before_forking, leave, serve
 
 OWN = "tests.support.forks"
 PRELOADED = (
@@ -46,7 +47,7 @@ class LightServer(RankServer):
     _one = None
 
 
-class Forked(Rank):
+class Forked(Fork):
     """`python -m MODULE ARGUMENT...` in a fork of that server. Its output is a pipe, unless a file is given."""
 
     def __init__(
@@ -63,8 +64,7 @@ class Forked(Rank):
     ) -> None:
         """`asked`: whether its input is a pipe, too; `errors`: a file, its number or subprocess.STDOUT; `namespace`: a
         network's name; `session`: whether it begins one."""
-        self._server = server.get()
-        self.returncode: int | None = None
+        forking = server.get()
         with ExitStack() as theirs:
             read, write = zip(*(os.pipe() for _ in range(3)), strict=True)
             for end in (write[0], read[1], read[2], write[2]):
@@ -78,7 +78,7 @@ class Forked(Rank):
                 "namespace": namespace,
                 "session": session,
             }
-            self.pid = self._server.fork(
+            pid = forking.fork(
                 command,
                 os.environ if environment is None else environment,
                 Path.cwd(),
@@ -86,8 +86,8 @@ class Forked(Rank):
                 torn_down=False,
                 through=[OWN, json.dumps(facts)],
             )
-            self._descriptor = os.pidfd_open(self.pid)
-            select.select([read[2], self._descriptor], [], [])  # until it has them: then they are closed here
+            super().__init__(pid, forking.status_of)
+            select.select([read[2], self._end], [], [])  # until it has them: then they are closed here
         self.stdout = os.fdopen(read[0], "rb", 0)
         self.stdin = os.fdopen(write[1], "wb", 0)
         if not asked:
@@ -95,9 +95,9 @@ class Forked(Rank):
         if output is not None:
             self.stdout.close()
 
-    def terminate(self) -> None:
-        """Ask it to end, with SIGTERM."""
-        self.send_signal(signal.SIGTERM)
+    def kill(self) -> None:
+        """Kill it with SIGKILL."""
+        self.send_signal(signal.SIGKILL)
 
     def communicate(self, timeout: float | None = None) -> tuple[bytes, None]:
         """Everything that it prints until it ends."""

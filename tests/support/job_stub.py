@@ -12,7 +12,7 @@ import sys
 import threading
 
 from fanin.emulation.parent_death import GLOO_THREAD
-from fanin.emulation.processes import MAX_LOG_BYTES
+from fanin.emulation.process_log import MAX_LOG_BYTES
 
 LEAVING = ("leave", "chatter")
 PR_SET_NAME = 15  # linux/prctl.h

@@ -22,7 +22,6 @@ import importlib
 import json
 import os
 import runpy
-import select
 import signal
 import subprocess
 import sys
@@ -31,6 +30,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from fanin.emulation.fork_server import Fork
 
 ROOT = Path(__file__).absolute().parents[2]
 """Links are not followed: in a tree of links with another extension (tools/linked_tree.py), ranks and the switches that
@@ -107,6 +108,10 @@ class RankServer:
         assert answer, "the server of ranks has ended: see its standard error"
         return int(answer)
 
+    def status_of(self, pid: int) -> int:
+        """Exit status of a rank that has ended."""
+        return self.ask(wait=pid)
+
     def close(self) -> None:
         """End it. Its ranks are ended by whoever started them."""
         for pipe in (self._process.stdin, self._process.stdout):
@@ -115,37 +120,15 @@ class RankServer:
         self._process.wait()
 
 
-class Rank:
-    """A rank, with as much of subprocess.Popen's interface as jobs use."""
+class Rank(Fork):
+    """A rank that writes into a file."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path, torn_down: bool = True
     ) -> None:
-        self._server = RankServer.get()
-        self.pid = self._server.fork(command, environment, folder, str(output), torn_down=torn_down)
+        server = RankServer.get()
+        super().__init__(server.fork(command, environment, folder, str(output), torn_down=torn_down), server.status_of)
         self._output = output
-        self._descriptor = os.pidfd_open(self.pid)  # the server has not waited for it: the id is still its own
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """Its exit code, if it has ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self.wait(0.0)
-        return None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit code, once it has ended; TimeoutExpired."""
-        if self.returncode is None:
-            if not select.select([self._descriptor], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0.0)
-            os.close(self._descriptor)
-            self.returncode = self._server.ask(wait=self.pid)
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Unless it has ended."""
-        if self.poll() is None:
-            signal.pidfd_send_signal(self._descriptor, number)
 
     def say_where(self) -> None:
         """Have it print what each of its threads is doing; returns when that is there, or has not come for 5 s."""
