@@ -47,7 +47,7 @@ lint: $(VENV)/dev.stamp ## ruff (lint and format), shellcheck, clang-format, wor
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/shellcheck .ci/run $(wildcard tools/*.sh examples/launchers/*.sh)
 	$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES)
-	$(PY) -m tools.words > /dev/null
+	$(PY) -m tools.words
 
 format: $(VENV)/dev.stamp ## Rewrite files as ruff wants them
 	$(VENV)/bin/ruff check --fix .

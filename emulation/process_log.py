@@ -1,4 +1,4 @@
-"""What a process wrote on its standard error: the end of it, and the reason of a failure in that."""
+"""Read the end of a process's log, and the line of it that says why the process failed."""
 
 from __future__ import annotations
 

@@ -190,16 +190,22 @@ def findings(path: Path) -> list[Finding]:
     return [Finding(name, line, rule, text) for line, rule, text in sorted(set(found))]
 
 
-def tracked() -> list[Path]:
-    """Every file of a kind that is checked, as git knows them."""
+def checked_files() -> list[Path]:
+    """Return every file of a kind that is checked: what git tracks, and what it would add."""
     kinds = ["*.py", "*.pyi", "*.cpp", "*.hpp", "*.p4", "*.md"]
-    listed = subprocess.run(["git", "ls-files", *kinds], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *kinds],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     return [ROOT / line for line in listed.splitlines() if (ROOT / line).is_file()]
 
 
 def main(arguments: list[str]) -> int:
     """Print the findings in the files given (default: all), and end with 1 if there are any."""
-    files = [Path(each).resolve() for each in arguments] or tracked()
+    files = [Path(each).resolve() for each in arguments] or checked_files()
     found = [each for path in files for each in findings(path)]
     for each in found:
         print(each)

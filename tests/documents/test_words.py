@@ -77,5 +77,5 @@ def test_a_symbol_has_one_meaning(folder: Path, text: str, form: str) -> None:
 
 
 def test_no_file_has_findings() -> None:
-    found = [str(each) for path in words.tracked() for each in words.findings(path)]
+    found = [str(each) for path in words.checked_files() for each in words.findings(path)]
     assert not found, "\n".join(found[-40:])
