@@ -1,4 +1,4 @@
-"""Keep what a process has read of its P4 documents, so that making another program of the same document takes less time."""
+"""Keep what a process has read of its P4 documents, so that making a program of the same document takes less time."""
 
 from __future__ import annotations
 
