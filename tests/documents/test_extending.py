@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-import select
-import socket
 import subprocess
 import sys
 import types
@@ -15,21 +12,16 @@ import numpy as np
 import pytest
 
 from fanin import schemes
-from fanin.emulation.simulator import scenario, simulation
+from fanin.emulation.simulator import scenario
 from fanin.host.codecs import words
-from fanin.host.codecs.words import codec
 from fanin.host.session import path
-from fanin.host.stale import policies, rounds
-from fanin.host.stale.account import Account
-from fanin.host.stale.policies import policy
-from fanin.host.stale.scale import ScaleEpochs
-from fanin.options import Options, Rounds, SwitchAddress
+from fanin.host.stale import policies
+from fanin.numerics.reduction import Element
+from fanin.options import Options, Rounds
 from fanin.protocol import control, job
 from fanin.switch.controller import job_shape
-from fanin.transports import transport
-from fanin.transports.peer_numbers import AddressBook
-from fanin.transports.waker import Waker
-from tests.support import cluster, engines
+from tests.codecs import test_words
+from tests.support import cluster
 from tests.support.repository import ROOT
 
 PAGE = (ROOT / "docs/extending.md").read_text()
@@ -42,37 +34,43 @@ def blocks(section: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
 
 
+def run(section: str, name: str = "worked") -> dict[str, Any]:
+    """Run the Python of a section, block after block, as a file that holds it would; return its names."""
+    module = types.ModuleType(name)
+    sys.modules[name] = module
+    try:
+        for text in blocks(section, "python"):
+            exec(text, module.__dict__)
+    finally:
+        del sys.modules[name]
+    return module.__dict__
+
+
 def test_a_policy(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, use, run = blocks("A policy", "python")
     known = dict(policies.POLICIES)
     monkeypatch.setattr(policies, "POLICIES", known)
-    names: dict[str, Any] = vars(policy) | vars(policies) | vars(rounds) | vars(scenario) | vars(simulation)
-    names |= {"ScaleEpochs": ScaleEpochs, "Account": Account}
-    for text in (code, use, run):
-        exec(text, names)
+    run("A policy")
     assert [*known][-1] == "strict"
 
 
 def test_a_target() -> None:
-    (code,) = blocks("A target", "python")
-    names: dict[str, Any] = {"__name__": "worked_target"}
-    exec(code, names)
-    assert names["report"].contributions > 0
+    assert run("A target")["report"].contributions > 0
 
 
 def test_a_codec(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, use = blocks("A codec", "python")
-    names: dict[str, Any] = vars(codec) | {"np": np}
-    exec(code, names)
-    exec(use, names)
+    made = run("A codec")["FixedStep"]
     known = dict(words.table())
-    monkeypatch.setattr(words, "table", lambda: known | {"fixed_step": names["FixedStep"]})
+    monkeypatch.setattr(words, "table", lambda: known | {"fixed_step": made})
     words.codec_class.cache_clear()
-    try:  # in the engines
-        there = cluster.Cluster.joined("twin", spec=cluster.job(workers=3))
-        inputs = [np.linspace(-1, 1, 300, dtype=np.float32) * rank for rank in range(1, 4)]
-        for result in there.all_reduce(inputs, lanes=100):
-            assert np.abs(result - sum(inputs)).max() <= 3 * 2**-17 + 1e-6
+    try:
+        test_words.test_what_a_codec_calls_divisible_shards_sum_to_the_same_bits(Element.FLOAT32, 100)
+        spec = cluster.job(workers=3)
+        for size in (1.0, 1e5):  # the second is clipped
+            inputs = [np.linspace(-size, size, 300, dtype=np.float32) * rank for rank in range(1, 4)]
+            expected = test_words.by_hand(spec, Element.FLOAT32, 100, inputs)
+            for result in cluster.Cluster.joined("twin", spec=spec).all_reduce(inputs, lanes=100):
+                assert np.array_equal(result, expected)
+                assert size > 1 or np.abs(result - sum(inputs)).max() <= 3 * 2**-17 + 1e-6
     finally:
         words.codec_class.cache_clear()
 
@@ -95,17 +93,16 @@ class Loader(importlib.machinery.SourceFileLoader):
         return compile(agreed + begun + sys.argv[1] + fields, self.path, "exec")
 
 sys.meta_path.insert(0, Finder())
-from fanin.emulation.simulator import scenario, simulation
-from fanin.host.session import joining
+from fanin.host.session.joining import spec_of
 from fanin.protocol.control import Refused
 from fanin.shared_options import SHARED
-from fanin.switch.machine import switch_machine
 from tests.support.controllers import World, join
 
 world = World()
 admitted = world.run(*(join(rank, priority=3) for rank in range(2)))
 assert world.controller.stats(0.0).jobs[0].priority == 3
-exec(sys.argv[2], vars(scenario) | vars(simulation) | vars(joining) | vars(switch_machine) | {"admitted": admitted})
+assert spec_of(admitted).priority == 3
+exec(sys.argv[2], {"__name__": "worked"})
 world = World()
 world.say("one", join(0, priority=3))
 told = world.say("another", join(1))
@@ -141,15 +138,12 @@ def test_native_code_reads_every_fact_of_its_record_and_each_is_one_of_ours() ->
 
 def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
-    from fanin.host.torch.collectives import reduce_collectives
     from fanin.host.torch.handles import call
     from tests.support.services import a_service, address_of
     from tests.torch.groups import SIZE, groups_of, on_every_rank
 
-    (code,) = blocks("A collective", "python")
     monkeypatch.setattr(call, "NUMBERS", dict(call.NUMBERS))
-    names: dict[str, Any] = vars(call) | vars(reduce_collectives)
-    exec(code, names)
+    names = run("A collective")
     with a_service(schemes=("udp",), memory_bytes=64 << 20) as service:
         options = Options(switch=str(address_of(service)))
         with groups_of(options) as groups:
@@ -170,11 +164,7 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_carrier(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, use = blocks("A carrier", "python")
-    module = types.ModuleType("worked_carrier")
-    module.__dict__.update(vars(transport) | vars(schemes) | {"AddressBook": AddressBook, "Waker": Waker})
-    module.__dict__.update({"socket": socket, "select": select, "contextlib": contextlib, "__name__": module.__name__})
-    monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(schemes.SCHEMES, "unix", schemes.SCHEMES["udp"])  # removed in the end
-    exec(code, module.__dict__)
-    exec(use, vars(engines) | vars(path) | {"np": np, "SwitchAddress": SwitchAddress})
+    address = run("A carrier")["address"]
+    facts = path.discover(address.scheme, path.Reached("127.0.0.1", path.LARGEST_MTU), address.port)
+    assert not path.exposed(facts, address.scheme, curve=False)
