@@ -119,3 +119,8 @@ def __getattr__(name: str) -> Any:
             raise
         raise ConfigurationError(f"{name} needs torchft. Remedy: pip install 'fanin[torchft]'") from error
     return getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """Return the names of the module with those that are not imported yet, for completion in a prompt."""
+    return sorted({*globals(), *__all__})

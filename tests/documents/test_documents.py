@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
+import importlib
 import re
 from pathlib import Path
 from typing import Any
@@ -76,6 +79,41 @@ def test_options_of_torchrun_named_in_code_exist(document: Path) -> None:
     for line in TORCHRUN.findall(code_in(document)):
         own = re.split(r"(?<!\S)(?:-m|fanin|--no-python|\S+\.py)(?!\S)", line)[0]
         assert set(re.findall(r"(?<!\S)--[a-z0-9-]+", own)) <= known, line
+
+
+def python_in(document: Path) -> list[ast.Module]:
+    """Parse the blocks of Python of a document, but for those that are indented: parts of a class or a function."""
+    found = re.findall(r"^```python\n(?! )(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
+    return [ast.parse(block) for block in found]
+
+
+READERS_OWN = {"model", "replica", "optimizer", "batches", "dataset", "batch", "loss_of", "loss", "steps", "hosts"}
+READERS_OWN |= {"local_rank", "train_one_step"}
+"""Names in examples that stand for what the reader's program has."""
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_python_in_documents_imports_what_it_uses(document: Path) -> None:
+    """Names come from the block or an earlier one of the page, or are the reader's own."""
+    known = {*dir(builtins), "__name__", *READERS_OWN}
+    for block in python_in(document):
+        nodes = list(ast.walk(block))
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom):
+                assert node.module
+                if node.module.partition(".")[0] in ("fanin", "torch"):
+                    there = dir(importlib.import_module(node.module))
+                    assert {each.name for each in node.names} <= set(there), node.module
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                known |= {(each.asname or each.name).partition(".")[0] for each in node.names}
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                known.add(node.name)
+            if isinstance(node, ast.arg):
+                known.add(node.arg)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                known.add(node.id)
+        used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        assert used - known == set()
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
