@@ -37,6 +37,8 @@ COPY emulation emulation
 COPY benchmarks benchmarks
 COPY examples examples
 COPY p4/build p4/build
+# 1: native code is compiled in half of the time, and slow: for checks of the image itself.
+ARG FANIN_BUILD_QUICK=
 RUN pip install --quiet --no-build-isolation --no-deps --no-index .
 
 FROM ${BASE}

@@ -24,13 +24,19 @@ COMPILING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "
 FLAGS = ["-O3", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-g1", "-MMD"]
 if os.environ.get("FANIN_BUILD_WARNINGS") == "error":  # a developer's compiler, not a user's, which may warn of more
     FLAGS.append("-Werror")
+QUICK = os.environ.get("FANIN_BUILD_QUICK", "") not in ("", "0")
+"""Whether to optimize nothing, which compiles in half of the time: for checks that ask whether it works, not how fast.
+"""
 LINK = ["-pthread"]
-UNITS = {"io": 1, "machine": 1, "p4": 1, "bind": 2}
+UNITS = {"codecs": 1, "io": 1, "machine": 1, "p4": 1, "bind": 2}
 """Folders of native/ whose files are compiled together, in so many translation units. Most of the time goes to headers
 and templates that the files of a folder have in common, pybind11's above all."""
 GLUE = "bind"
 """The unit that only converts arguments: it is compiled with -O1, which takes two thirds of the time, and linked last,
 so that inline functions which it shares with others are theirs, with -O3."""
+LOOPS = ["--param", "vect-epilogues-nomask=0"]
+"""Flags of kernels with long vectors: the compiler vectorizes their loops once. It would do so again with shorter
+vectors for what is left at a loop's end, which takes half of the time of compiling and nothing off that of a sum."""
 if SANITIZER:
     # Without optimization ASan's and UBSan's builds take half of the time, and their tests no longer.
     level = "-O1" if SANITIZER == "thread" else "-O0"
@@ -56,6 +62,20 @@ def in_units(sources: list[str], folder: Path) -> list[str]:
                 unit.write_text(text)
             made.append(str(unit))
     return kept + made
+
+
+def level_of(source: Path) -> list[str]:
+    """Flags that say how much a source is optimized, behind those of all sources."""
+    is_glue = source.name.startswith(f"{GLUE}_")
+    if QUICK:
+        return ["-O0"]
+    if SANITIZER == "thread":  # whose instructions cost most: threads meet in io and machine alone
+        return [] if source.stem.partition("_")[0] in ("io", "machine") else ["-O0"]
+    if SANITIZER:
+        return ["-fno-sanitize=undefined"] if is_glue else []
+    if is_glue:
+        return ["-O1"]
+    return LOOPS if source.stem in ("kernels_avx2", "kernels_avx512") else []
 
 
 def needs_recompile(object_file: str, source: str) -> bool:
@@ -132,8 +152,7 @@ class BuildExtension(build_ext):
         def compile_as_it_needs(
             obj: str, source: str, ext: str, given: list[str], extra: list[str], macros: list[str]
         ) -> None:
-            quick = [] if SANITIZER or not Path(source).name.startswith(f"{GLUE}_") else ["-O1"]
-            compile_one(obj, source, ext, given, [*extra, *quick], macros)
+            compile_one(obj, source, ext, given, [*extra, *level_of(Path(source))], macros)
 
         self.compiler._compile = compile_as_it_needs
         for extension in self.extensions:
@@ -152,7 +171,7 @@ setup(
         Pybind11Extension(
             "fanin._native",
             sorted(str(path) for path in Path("native").glob("*/*.cpp") if path.parent.name != "fuzz"),
-            depends=sorted(str(path) for path in Path("native").glob("*/*.hpp")),  # or a change of these builds nothing
+            depends=["setup.py", *sorted(map(str, Path("native").glob("*/*.hpp")))],  # a change of these is one
             include_dirs=["native"],
             cxx_std=20,
             extra_compile_args=[*FLAGS, "-pthread", "-isystem", pybind11.get_include()],  # its warnings are not ours

@@ -18,11 +18,11 @@ fi
 
 flags=(-std=c++20 -Inative -O1 -g -pthread "-fsanitize=address,undefined" -fno-sanitize-recover=all -fno-omit-frame-pointer
   -fno-math-errno -ffp-contract=off -DFANIN_SANITIZED=1)
-objects=build/fuzz
+objects=build/fuzz-units
 mkdir -p "$objects"
 
-stale() { # OBJECT SOURCE: whether the source or any header is newer
-  [ ! "$1" -nt "$2" ] || [ -n "$(find native -name '*.hpp' -newer "$1" -print -quit)" ]
+stale() { # OBJECT SOURCE: whether the source, any header, or a file that a unit includes is newer
+  [ ! "$1" -nt "$2" ] || [ -n "$(find native -name '*.[ch]pp' -newer "$1" -print -quit)" ]
 }
 
 compile() { # SOURCE
@@ -51,10 +51,14 @@ $(declare -f stale compile fuzz)
 $function {}"
 }
 
-sources=()
-for source in native/*/*.cpp; do
-  case $source in native/bind/* | native/fuzz/*) continue ;; esac # what uses Python, and the targets themselves
-  sources+=("$source")
+# The folders that the targets reach, as in a build: files of one are compiled together (setup.py, UNITS), but for kernels,
+# each of which chooses its instructions.
+sources=(native/kernels/*.cpp)
+for folder in codecs machine; do
+  unit=$objects/$folder.cpp
+  printf '#include "%s"\n' native/$folder/*.cpp | sed 's|"native/|"|' > "$unit.new"
+  cmp --silent "$unit.new" "$unit" || cp "$unit.new" "$unit"
+  sources+=("$unit")
 done
 each compile "${sources[@]}"
 each fuzz native/fuzz/*.cpp

@@ -64,17 +64,18 @@ class LanesCodec final : public BlockCodec {
 
 bool is_width(std::uint32_t lanes) { return lanes == 32 || lanes == 16 || lanes == 8 || lanes == 4; }
 
-std::shared_ptr<WordCodec> make(const Reduction& asked, const JobSpec& spec, std::uint32_t place) {
+std::shared_ptr<WordCodec> make_lanes(const Reduction& asked, const JobSpec& spec, std::uint32_t place) {
   return std::make_shared<LanesCodec>(asked, spec, place);
 }
 
-const CodecEntry lanes{"lanes",
-                       [](Element element, std::uint32_t width) {
-                         return is_width(width) && is_floating(element) && element != Element::float64;
-                       },
-                       make};
-const CodecEntry wide{
-    "wide", [](Element element, std::uint32_t width) { return is_width(width) && element == Element::float64; }, make};
+const CodecEntry lanes_entry{"lanes",
+                             [](Element element, std::uint32_t width) {
+                               return is_width(width) && is_floating(element) && element != Element::float64;
+                             },
+                             make_lanes};
+const CodecEntry wide_entry{
+    "wide", [](Element element, std::uint32_t width) { return is_width(width) && element == Element::float64; },
+    make_lanes};
 
 }  // namespace
 

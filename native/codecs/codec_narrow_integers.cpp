@@ -77,7 +77,7 @@ bool takes(Element element, std::uint32_t lanes) {
   return is_signed && (lanes == NARROW + 16 || lanes == NARROW + 8 || lanes == NARROW + 4);
 }
 
-std::shared_ptr<WordCodec> make(const Reduction& asked, const JobSpec& spec, std::uint32_t) {
+std::shared_ptr<WordCodec> make_narrow(const Reduction& asked, const JobSpec& spec, std::uint32_t) {
   switch (asked.element) {
     case Element::int8:
       return std::make_shared<NarrowIntegersCodec<std::int8_t>>(asked, spec);
@@ -88,7 +88,7 @@ std::shared_ptr<WordCodec> make(const Reduction& asked, const JobSpec& spec, std
   }
 }
 
-const CodecEntry narrow_integers{"narrow_integers", takes, make};
+const CodecEntry narrow_integers{"narrow_integers", takes, make_narrow};
 
 }  // namespace
 

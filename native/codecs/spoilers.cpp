@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::uint32_t WORD_BITS = 32;
 
-std::uint32_t largest(std::uint32_t bits) { return (1u << (bits - 1)) - 1; }
+std::uint32_t largest_mark(std::uint32_t bits) { return (1u << (bits - 1)) - 1; }
 
 void add_to_word(std::uint8_t* words_be, std::size_t word, std::uint32_t mark) {
   std::uint8_t* const at = words_be + word * WORD_BYTES;
@@ -53,7 +53,7 @@ void Marks::mark(const EncoderInput& own, const std::uint16_t* agreed, std::uint
     if (up_ != 0) {
       const std::uint32_t per_word = WORD_BITS / up_;
       if (place_ < end - begin)
-        add_to_word(of_block, place_ / per_word, largest(up_) << (WORD_BITS - up_ * (place_ % per_word + 1)));
+        add_to_word(of_block, place_ / per_word, largest_mark(up_) << (WORD_BITS - up_ * (place_ % per_word + 1)));
     } else if (n >= workers_) {
       add_to_word(of_block, place_, 1 + static_cast<std::uint32_t>(bad - codes.begin()));
     } else if (place_ / WORD_BITS < n) {
@@ -75,7 +75,7 @@ std::vector<Spoiler> Marks::read(const PacketSpan& at, const std::uint16_t* agre
 void Marks::read_block(std::uint64_t first, std::size_t count, const std::uint8_t* words_be, std::uint32_t contributors,
                        std::vector<Spoiler>& found) const {
   if (down_ != 0) {
-    const std::uint32_t per_word = WORD_BITS / down_, offset = largest(down_);
+    const std::uint32_t per_word = WORD_BITS / down_, offset = largest_mark(down_);
     for (std::uint32_t place = 0; place < std::min<std::size_t>(count, workers_); ++place) {
       const std::uint32_t word = load_be32(words_be + place / per_word * WORD_BYTES);
       if ((word >> (WORD_BITS - down_ * (place % per_word + 1)) & ((1u << down_) - 1)) != offset)

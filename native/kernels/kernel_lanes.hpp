@@ -58,33 +58,27 @@ struct LaneLoops {
     return most;
   }
 
-  template <class Sum, std::uint32_t U, std::uint32_t P, std::size_t COUNT, bool First>
-  static Sum add_plane(Sum* sums, const std::uint8_t* const* in, Size bytes, std::uint32_t shift) {
-    return shift == 0 ? add_plane<Sum, U, P, COUNT, First, false>(sums, in, bytes, shift)
-                      : add_plane<Sum, U, P, COUNT, First, true>(sums, in, bytes, shift);
-  }
-
-  template <class Sum, std::uint32_t U, std::size_t COUNT, bool First>
+  template <class Sum, std::uint32_t U, std::size_t COUNT, bool First, bool Shifts>
   static std::uint32_t add_planes(Sum* sums, const std::uint8_t* const* in, Size bytes, std::uint32_t shift) {
-    Sum most = add_plane<Sum, U, 0, COUNT, First>(sums, in, bytes, shift);
-    if constexpr (U <= 4) most = larger(most, add_plane<Sum, U, 1, COUNT, First>(sums, in, bytes, shift));
+    Sum most = add_plane<Sum, U, 0, COUNT, First, Shifts>(sums, in, bytes, shift);
+    if constexpr (U <= 4) most = larger(most, add_plane<Sum, U, 1, COUNT, First, Shifts>(sums, in, bytes, shift));
     if constexpr (U == 2) {
-      most = larger(most, add_plane<Sum, U, 2, COUNT, First>(sums, in, bytes, shift));
-      most = larger(most, add_plane<Sum, U, 3, COUNT, First>(sums, in, bytes, shift));
+      most = larger(most, add_plane<Sum, U, 2, COUNT, First, Shifts>(sums, in, bytes, shift));
+      most = larger(most, add_plane<Sum, U, 3, COUNT, First, Shifts>(sums, in, bytes, shift));
     }
     return most;
   }
 
-  template <class Sum, std::size_t COUNT, bool First>
+  template <class Sum, std::size_t COUNT, bool First, bool Shifts>
   static std::uint32_t add(Sum* sums, std::uint8_t lanes, const std::uint8_t* const* in, Size bytes) {
     const std::uint32_t shift = lane_shift(lanes);
     switch (lane_bits_up(lanes)) {
       case 8:
-        return add_planes<Sum, 8, COUNT, First>(sums, in, bytes, shift);
+        return add_planes<Sum, 8, COUNT, First, Shifts>(sums, in, bytes, shift);
       case 4:
-        return add_planes<Sum, 4, COUNT, First>(sums, in, bytes, shift);
+        return add_planes<Sum, 4, COUNT, First, Shifts>(sums, in, bytes, shift);
       default:
-        return add_planes<Sum, 2, COUNT, First>(sums, in, bytes, shift);
+        return add_planes<Sum, 2, COUNT, First, Shifts>(sums, in, bytes, shift);
     }
   }
 
@@ -92,19 +86,32 @@ struct LaneLoops {
   static std::uint32_t add_some(Sum* sums, std::uint8_t lanes, const std::uint8_t* const* in, Size count, Size bytes) {
     switch (count) {
       case 1:
-        return add<Sum, 1, First>(sums, lanes, in, bytes);
+        return add<Sum, 1, First, false>(sums, lanes, in, bytes);
       case 2:
-        return add<Sum, 2, First>(sums, lanes, in, bytes);
+        return add<Sum, 2, First, false>(sums, lanes, in, bytes);
       case 3:
-        return add<Sum, 3, First>(sums, lanes, in, bytes);
+        return add<Sum, 3, First, false>(sums, lanes, in, bytes);
       default:
-        return add<Sum, 4, First>(sums, lanes, in, bytes);
+        return add<Sum, 4, First, false>(sums, lanes, in, bytes);
     }
+  }
+
+  // Only what leaves have narrowed is shifted, and a root has few leaves: one input after the other, since loops for
+  // each number of them take half as long to compile as all other kernels together.
+  template <class Sum>
+  static std::uint32_t add_shifted(Sum* sums, std::uint8_t lanes, const std::uint8_t* const* in, Size count, Size bytes,
+                                   bool first) {
+    std::uint32_t most = 0;
+    for (Size i = 0; i < count; ++i)
+      most = first && i == 0 ? add<Sum, 1, true, true>(sums, lanes, in + i, bytes)
+                             : add<Sum, 1, false, true>(sums, lanes, in + i, bytes);
+    return most;
   }
 
   template <class Sum>
   static std::uint32_t add_up(Sum* sums, std::uint8_t lanes, const std::uint8_t* const* in, Size count, Size bytes,
                               bool first) {
+    if (lane_shift(lanes) != 0) return add_shifted(sums, lanes, in, count, bytes, first);
     return first ? add_some<Sum, true>(sums, lanes, in, count, bytes)
                  : add_some<Sum, false>(sums, lanes, in, count, bytes);
   }
