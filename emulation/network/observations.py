@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import fanin
 from fanin.emulation.network import timelines
+from fanin.emulation.network.fault_runner import END_OF
 from fanin.emulation.network.launch import End, Line
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.traffic import link_record
@@ -136,9 +137,29 @@ class Observations:
             else:
                 done = sum(line["kind"] == "step" for line in lines)
                 self.never_fired(each.text, f"worker {each.index} took {done} optimizer step{'s' * (done != 1)}")
+        self._note_faults_that_met_nothing()
         for place in {folder, logs}:
             if _is_full(place):
                 self.note(f"the disk of {place} is full: logs and time lines may end early")
+
+    def _note_faults_that_met_nothing(self) -> None:
+        """Name each fault of a link that was over before the first sum, or began behind the last one."""
+        lines = [line for each in self._timelines.values() for line in each if line["kind"] == "reduction"]
+        if not lines:
+            return  # no program of fanin's, or one that came to no sum: its end says so
+        first_s = min(line["submitted"] for line in lines) - self._origin_s
+        last_s = max(line["done"] for line in lines) - self._origin_s
+        ended = {event.text: event.time_s for event in self._events if event.kind == "fault"}
+        for each in self._scenario.schedule.scheduled:
+            if each.target != "link" or each.text not in ended:
+                continue
+            if ended.get(END_OF + each.text, last_s) < first_s:
+                why = "it was over before the first sum; @step:40 counts from the training's beginning"
+            elif ended[each.text] > last_s:
+                why = "it began after the last sum"
+            else:
+                continue
+            self.note(f"fault that met nothing: {each.text} ({why})")
 
     def never_fired(self, fault: str, why: str = "the run was over first") -> None:
         """A fault was asked for, and there was none."""

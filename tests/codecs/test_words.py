@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fanin import _native
-from fanin.emulation.simulator.oracle import summed
 from fanin.errors import ConfigurationError
-from fanin.host.codecs.words import codec_class, codec_for, table
-from fanin.host.session.shards import deal, elements_per_packet
+from fanin.host.codecs.words import codec_for, table
 from fanin.numerics.fixed_point import Array
-from fanin.numerics.reduction import EXACT, Element, Operator, Reduction
-from fanin.protocol.job import JobSpec
-from fanin.protocol.spread import Spread
+from fanin.numerics.reduction import EXACT, Element, Operator
+from tests.codecs.word_sums import by_hand, expect_shards_to_be_the_whole
 from tests.numerics.codecs import assert_same_bits, random_array
 from tests.support.cluster import Cluster, job, reduction
 from tests.support.network import Link
@@ -51,25 +47,6 @@ def arrays(element: Element, count: int, workers: int, style: str = "uniform") -
     """Each worker's elements; signed integers small, so that narrow lanes hold them."""
     made = [random_array(element, count, style, 31 * worker + count) for worker in range(workers)]
     return made if element.floating else [(each % 3).astype(each.dtype) for each in made]
-
-
-def by_hand(spec: JobSpec, element: Element, number: int, inputs: list[Array], divisor: float = 1.0) -> Array:
-    """The result of every worker, from the codec alone: codes agreed, words added, no packet sent."""
-    codecs = [codec_for(element, number, len(inputs[0]), spec, place=place) for place in range(len(inputs))]
-    result = np.zeros_like(inputs[0])
-    for packet in range(codecs[0].packets):
-        start, count = codecs[0].span(packet)
-        parts = [x[start : start + count] for x in inputs]
-        codes = np.max([codecs[0].codes(part, 1.0, None) for part in parts], axis=0)
-        words = [each.encode(packet, part, codes, 1.0, None) for each, part in zip(codecs, parts, strict=True)]
-        assert all(len(each) == codecs[0].word_count(packet) for each in words)
-        total, shift = summed(words, codecs[0].lanes, spec.accumulator_bytes)
-        assert len(total) == codecs[0].result_word_count(packet)
-        collected = codecs[0].collect(packet, total)
-        if collected is not None:
-            decoded = codecs[0].decode_narrowed(collected, count, codes, len(inputs), divisor, shift)
-            result[start : start + count] = decoded
-    return result
 
 
 def test_both_engines_have_the_same_codecs() -> None:
@@ -127,17 +104,7 @@ def test_the_residual_is_what_the_codec_says_was_lost(element: Element, number: 
 
 @pytest.mark.parametrize(("element", "number"), CASES)
 def test_what_a_codec_calls_divisible_shards_sum_to_the_same_bits(element: Element, number: int) -> None:
-    spec = job(workers=2, words_per_packet=16, accumulators=True)
-    per_packet = elements_per_packet(spec, element, number)
-    assert (per_packet > 0) is codec_class(element, number).divisible
-    inputs = arrays(element, 700, 2)
-    whole = by_hand(spec, element, number, inputs)
-    asked = Reduction(source=4096, destination=8192, count=700, element=element, lanes=number)
-    ends = [0]
-    for _, part in deal(asked, per_packet, Spread.evenly(3), 1):
-        ends.append(ends[-1] + part.count)
-    parts = [by_hand(spec, element, number, [x[a:b] for x in inputs]) for a, b in pairwise(ends)]
-    assert_same_bits(np.concatenate(parts), whole)
+    expect_shards_to_be_the_whole(element, number, arrays(element, 700, 2))
 
 
 @pytest.mark.parametrize("kind", ["twin", "native"])

@@ -20,7 +20,7 @@ from fanin.numerics.reduction import Element
 from fanin.options import Options, Rounds
 from fanin.protocol import control, job
 from fanin.switch.controller import job_shape
-from tests.codecs import test_words
+from tests.codecs.word_sums import by_hand, expect_shards_to_be_the_whole
 from tests.support import cluster
 from tests.support.repository import ROOT
 
@@ -63,11 +63,12 @@ def test_a_codec(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(words, "table", lambda: known | {"fixed_step": made})
     words.codec_class.cache_clear()
     try:
-        test_words.test_what_a_codec_calls_divisible_shards_sum_to_the_same_bits(Element.FLOAT32, 100)
+        pair = [np.linspace(-1, 1, 700, dtype=np.float32) * rank for rank in (1, 2)]
+        expect_shards_to_be_the_whole(Element.FLOAT32, 100, pair)
         spec = cluster.job(workers=3)
         for size in (1.0, 1e5):  # the second is clipped
             inputs = [np.linspace(-size, size, 300, dtype=np.float32) * rank for rank in range(1, 4)]
-            expected = test_words.by_hand(spec, Element.FLOAT32, 100, inputs)
+            expected = by_hand(spec, Element.FLOAT32, 100, inputs)
             for result in cluster.Cluster.joined("twin", spec=spec).all_reduce(inputs, lanes=100):
                 assert np.array_equal(result, expected)
                 assert size > 1 or np.abs(result - sum(inputs)).max() <= 3 * 2**-17 + 1e-6

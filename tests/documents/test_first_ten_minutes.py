@@ -1,0 +1,70 @@
+"""The tasks of docs/first-ten-minutes.md, typed as they are printed, in a folder that has the examples of a clone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fanin.emulation.processes import free_port
+from tests.support.repository import ROOT
+
+PAGE = (ROOT / "docs/first-ten-minutes.md").read_text(encoding="utf-8")
+TASKS = dict(re.findall(r"^## ([^\n]*)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+LIMIT_S = 150.0
+"""Far more than a task takes; only one that hangs waits for it."""
+SAYS = {
+    "Run": [r"rank 0 of 3: the sum is 6\n", r"rank 2 of 3: the sum is 6\n"],
+    "Compare": [r"fanin +8 ", r"gloo +32 "],
+    "See": [r"report: \S+/page\.html", r"packets"],
+    "Break a link": [r"gloo .* identical", r"fanin, 32-bit lanes .* identical"],
+    "Lose a rank": [r'(?s)"replica": "([0-9a-f]{64})".*"replica": "\1"'],
+    "Narrow the lanes": [r'(?s)"replica": "([0-9a-f]{64})".*"replica": "\1"'],
+    "Watch": [r"2 ranks", r"waited for"],
+    "Ask advise": [r"gloo"],
+    "Write a policy": [r"\d+ gradients of three workers"],
+}
+"""Patterns of what a task prints."""
+LONG = pytest.mark.skipif(
+    "FANIN_TEST_LAUNCHERS" not in os.environ, reason="takes half a minute: run by `make launchers`"
+)
+TYPED = [pytest.param(name, marks=LONG) if name in ("Compare", "Watch", "Ask advise") else name for name in SAYS]
+"""Tests of benchmarks, of `fanin top` and of `fanin advise` run the commands of the long ones, in less time."""
+
+
+def commands(text: str) -> list[str]:
+    """Return the blocks of shell commands of a task that need no root: tests/network has those that do."""
+    return [block for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if "sudo" not in block]
+
+
+def test_there_are_the_ten_tasks_of_a_first_visit() -> None:
+    assert len(TASKS) == 10
+    assert [name for name, text in TASKS.items() if name not in SAYS and commands(text)] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", TYPED)
+def test_a_task_goes_as_it_is_printed(name: str, tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    environment = {each: value for each, value in os.environ.items() if not each.startswith("FANIN_")}
+    environment |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "100"}
+    environment["XDG_STATE_HOME"] = str(tmp_path / "state")  # `fanin top` finds this user's switches there: only ours
+    typed = commands(TASKS[name])
+    if name == "Write a policy":
+        (code,) = re.findall(r"^```python\n(.*?)^```", TASKS[name], re.MULTILINE | re.DOTALL)
+        (tmp_path / "newest.py").write_text(code)
+        typed = ["python newest.py"]
+    said = ""
+    for block in typed:
+        script = block.replace("29500", str(free_port()))
+        ran = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+        )
+        assert ran.returncode == 0, ran.stderr[-2000:]
+        said += ran.stdout
+    for pattern in SAYS[name]:
+        assert re.search(pattern, said), said
