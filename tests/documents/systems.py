@@ -454,10 +454,11 @@ STALENESS = (
     System(
         "DiLoCo, Streaming DiLoCo",
         "rare meetings of deltas with an outer optimizer; fragments that meet one by one and travel meanwhile",
-        "in part",
+        "works",
         "Outer Nesterov momentum, fragments, overlap, mixing, deltas in 4 or 8 bits with residual; torchft's DiLoCo "
-        "over the backend comes to the same weights. Missing: a time within 5 % of no "
-        "communication on text, on a machine with a processor for each rank.",
+        "over the backend comes to the same weights. Text over 100 Mbit/s, 4 workers: 12 times as fast as DDP in "
+        "32-bit lanes, 1.1 points below it after 48 steps; with steps of 0.5 s 5 % (4/8) and 7 % (8/8) slower than "
+        "without communication, with steps of 0.17 s, too short to hide a meeting, 31 and 34 %.",
         (
             "tests/torch/test_meetings_rules.py::test_the_outer_step_is_the_oracles",
             "tests/torch/test_meetings.py::test_replicas_have_the_same_bits_after_a_flush",
@@ -471,8 +472,9 @@ STALENESS = (
         "in part",
         "An overlap of a whole period, the gap as a number or measured (a rule of ours, since the paper's could not be "
         "read), clipped outer momentum. On digits it is within 1 point of DDP after 480 steps, and 2.7 points below "
-        "after 160; the measured gap costs accuracy. Missing: the share of an exchange "
-        "that is hidden, from time lines, and the time on text without other load.",
+        "after 160; the measured gap costs accuracy. Text over 100 Mbit/s: 6.1 times as fast as DDP in 32-bit lanes, "
+        "11.6 times in 8/8, and 4 points below it after 48 steps. Missing: the share of an exchange that is hidden, "
+        "from time lines.",
         (
             "tests/torch/test_meetings.py::test_an_overlapped_result_is_applied_one_period_late_and_nothing_is_lost",
             "tests/torch/test_meetings_rules.py::test_the_outer_step_is_the_oracles",
