@@ -13,6 +13,8 @@ from fanin.emulation.network.scenario import Scenario
 from fanin.records.record import LinkSample, RunRecord
 
 COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow"}
+ITSELF = "itself"
+"""The rank that a worker waited for, where that is its own: the switch had everything else first."""
 
 
 def description(scenario: Scenario) -> str:
@@ -48,6 +50,7 @@ def summary(record: RunRecord) -> FigureTable:
     table = FigureTable(title, headings)
     links = {link.name: link.samples[-1].up_bytes for link in record.links if link.samples}
     per_host = record.settings.get("ranks_per_host") or 1
+    for_itself = False
     for worker in record.workers:
         spent: dict[str, float] = defaultdict(float)
         blamed: dict[int, float] = defaultdict(float)
@@ -56,14 +59,16 @@ def summary(record: RunRecord) -> FigureTable:
             for rank in span.waited_for[:1]:
                 blamed[rank] += span.end_s - span.start_s
         most = max(blamed, key=lambda rank: blamed[rank]) if blamed else None
+        for_itself |= most == worker.rank
         table.add(
             str(worker.rank),
             *(f"{spent[activity]:.2f} s" for activity in ("compute", "quantize", "send", "wait")),
-            "" if most is None else f"worker {most}",
+            "" if most is None else ITSELF if most == worker.rank else f"worker {most}",
             decimal(links.get(f"worker {worker.rank}", links.get(f"host {worker.rank // int(per_host)}", 0))),
             f"{worker.counters.get('retransmissions', 0):,.0f}",
         )
     ends = [event.text for event in record.events if event.kind == "end"]
     errors = [record.error] if record.error and not any(record.error in end for end in ends) else []
-    table.caption = "\n".join([*errors, *ends, *record.notes])
+    meaning = [f"{ITSELF}: the worker's own packets came last"] * for_itself
+    table.caption = "\n".join([*meaning, *errors, *ends, *record.notes])
     return table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import re
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from fanin.emulation.announced import announced
 from fanin.emulation.figures import FigureTable, milliseconds
 from fanin.emulation.network import display
 from fanin.examples import demo
-from fanin.records.record import LinkSample, Row
+from fanin.records.record import LinkSample, Row, Span
 from tests.report.records import emulated
 
 
@@ -244,3 +245,14 @@ def test_a_long_measurement_says_how_far_it_is_where_there_is_no_terminal() -> N
 )
 def test_times_are_whole_numbers_however_long(seconds: float, digits: int, shown: str) -> None:
     assert milliseconds(seconds, digits) == shown
+
+
+def test_a_worker_that_was_last_itself_is_not_told_to_have_waited_for_a_peer() -> None:
+    record = emulated(workers=2, steps=3)
+    waits = [Span(activity="wait", start_s=0.0, end_s=1.0, waited_for=(1, 0))]
+    workers = [dataclasses.replace(worker, spans=tuple(waits)) for worker in record.workers]
+    table = display.summary(dataclasses.replace(record, workers=tuple(workers)))
+    text = shown(table, 100)
+    assert re.search(r"^0 .* worker 1 ", text, re.MULTILINE)
+    assert re.search(r"^1 .* itself ", text, re.MULTILINE)
+    assert "itself: the worker's own packets came last" in text
