@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 4 -m fanin.examples.train --backend fanin --task digits
 
-Prints a JSON object per epoch (rank 0) and one at the end (every rank).
+Tells of each epoch (rank 0) and of the end (every rank): a line in a terminal, and elsewhere a JSON object, which
+`fanin demo` and `fanin emulate` read.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import statistics
+import sys
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 
 import torch
@@ -26,6 +29,8 @@ from fanin.examples.traffic import traffic
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
 PROGRESS_INTERVAL_S = 0.25
+HASH_DIGITS = 12
+"""Digits of a hash that people compare."""
 
 
 def train(task_name: str, backend: str, epochs: int | None, seed: int, progress: bool = False) -> None:
@@ -111,8 +116,25 @@ def replica_hash(network: nn.Module) -> str:
 
 
 def report(**record: object) -> None:
-    """One line of JSON for whoever started this process."""
-    print_object(record)
+    """Tell whoever started this process: a person in a terminal a line, a program a JSON object."""
+    if not sys.stdout.isatty():
+        print_object(record)
+    elif record["event"] != "progress":
+        sys.stdout.write(in_words(record) + "\n")  # in one piece, since ranks share torchrun's output
+        sys.stdout.flush()
+
+
+def in_words(record: Mapping[str, object]) -> str:
+    """Write a report for people: four digits of a number, the beginning of a hash."""
+
+    def written(value: object) -> str:
+        if isinstance(value, float):
+            return f"{value:.4g}"
+        return f"{value:,}" if isinstance(value, int) else str(value)[:HASH_DIGITS]
+
+    rank = f"rank {dist.get_rank()}, " if dist.is_initialized() else ""
+    facts = [f"{name.replace('_', ' ')} {written(value)}" for name, value in record.items() if name != "event"]
+    return f"{rank}{record['event']}: {', '.join(facts)}"
 
 
 def main() -> None:

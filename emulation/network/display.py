@@ -29,6 +29,13 @@ def description(scenario: Scenario) -> str:
     return "; ".join([*parts, where, *scenario.faults])
 
 
+def links_now(time_s: float, links: Mapping[str, Sequence[LinkSample]]) -> FigureTable | Text:
+    """The links' rates at this moment; before the first packet there is none, since workers take seconds to import."""
+    if not any(sample.up_bytes for samples in links.values() for sample in samples[-1:]):
+        return Text(f"{time_s:.0f} s: workers start")
+    return links_table(time_s, links)
+
+
 def links_table(time_s: float, links: Mapping[str, Sequence[LinkSample]]) -> FigureTable:
     """A table of the links' rates at this moment."""
     table = FigureTable(f"{time_s:.0f} s", ("link", "up", "down", "sent", "dropped"))

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from fanin.emulation.network.commands import in_namespace
 from fanin.emulation.network.cross_traffic import CrossTraffic
-from fanin.emulation.network.display import description, links_table, summary
+from fanin.emulation.network.display import description, links_now, summary
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.fault_runner import FaultRunner
 from fanin.emulation.network.launch import End, Line, Workers, require_program
@@ -136,7 +136,7 @@ def _run(
                     faults.run_due(seen.now_s())
                     if item is None:
                         seen.sampled(meters.sample(seen.now_s()))
-                        live.update(links_table(seen.now_s(), seen.links), refresh=True)
+                        live.update(links_now(seen.now_s(), seen.links), refresh=True)
             finally:
                 for text in faults.missed():
                     seen.never_fired(text)

@@ -103,9 +103,10 @@ def _run(scenario: Scenario, seed: int, kind: Kind, show: Say | None, pcap: Path
     finally:
         if capture is not None:
             capture.close()
+    starts = f"{report.attempts} start{'s' * (report.attempts != 1)} of jobs"
     say(
-        f"scenario {scenario.name}, seed {seed}, {kind} machines: {report.attempts} generations in "
-        f"{report.virtual_s:.3f} virtual s ({report.recovery_s:.3f} s after the last fault), {report.events:,} events, "
+        f"scenario {scenario.name}, seed {seed}, {kind} machines: {starts} in {report.virtual_s:.3f} "
+        f"virtual s ({report.recovery_s:.3f} s after the last fault), {report.events:,} events, "
         f"{report.packets:,} packets, {report.contributions:,} contributions checked; nothing was violated"
     )
     return facts | dataclasses.asdict(report) | {"recovery_s": report.recovery_s}

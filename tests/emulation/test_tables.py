@@ -256,3 +256,10 @@ def test_a_worker_that_was_last_itself_is_not_told_to_have_waited_for_a_peer() -
     assert re.search(r"^0 .* worker 1 ", text, re.MULTILINE)
     assert re.search(r"^1 .* itself ", text, re.MULTILINE)
     assert "itself: the worker's own packets came last" in text
+
+
+def test_links_are_shown_from_the_first_packet_on() -> None:
+    silent = LinkSample(time_s=1.0, up_bytes=0, down_bytes=0)
+    assert shown(display.links_now(3.0, {"worker 0": [silent]}), 80).strip() == "3 s: workers start"
+    sent = LinkSample(time_s=2.0, up_bytes=1000, down_bytes=0)
+    assert "worker 0" in shown(display.links_now(4.0, {"worker 0": [silent, sent], "worker 1": [silent]}), 80)
