@@ -20,6 +20,7 @@ from fanin.numerics.reduction import Element
 from fanin.options import Options, Rounds
 from fanin.protocol import control, job
 from fanin.switch.controller import job_shape
+from fanin.transports.path_mtu import LARGEST_MTU
 from tests.codecs.word_sums import by_hand, expect_shards_to_be_the_whole
 from tests.support import cluster
 from tests.support.repository import ROOT
@@ -167,5 +168,5 @@ def test_a_collective(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_carrier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(schemes.SCHEMES, "unix", schemes.SCHEMES["udp"])  # removed in the end
     address = run("A carrier")["address"]
-    facts = path.discover(address.scheme, path.Reached("127.0.0.1", path.LARGEST_MTU), address.port)
+    facts = path.discover(address.scheme, path.Reached("127.0.0.1", LARGEST_MTU), address.port)
     assert not path.exposed(facts, address.scheme, curve=False)
