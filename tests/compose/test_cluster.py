@@ -151,7 +151,7 @@ def test_a_killed_worker_is_reported_by_name() -> None:
         read_until(lines, "the job failed")
         assert cluster.job_status() == 1
         for rank in (0, 2):
-            assert any(f"rank {rank} (" in line and "WorkerLostError" in line for line in cluster.lines)
+            assert any(f"rank {rank} (" in line and "WorkerLostError" in line for line in cluster.lines), cluster.lines
             assert "rank 1" in cluster.logs(cluster.members()[rank]).rpartition("WorkerLostError")[2]
 
 
@@ -194,4 +194,4 @@ def test_a_short_cut_is_survived_and_a_long_one_reported_by_name() -> None:
             assert f"rank 1 ({name}, " in read_until(lines, "is lost: silent")
             read_until(lines, "the job failed")
         assert cluster.job_status() == 1
-        assert any("rank 0 (" in line and "WorkerLostError" in line for line in cluster.lines)
+        assert any("rank 0 (" in line and "WorkerLostError" in line for line in cluster.lines), cluster.lines
