@@ -14,7 +14,8 @@ import jupytext
 from nbclient import NotebookClient
 from nbconvert import MarkdownExporter
 
-from tools.site import NOTEBOOKS, ROOT, place
+from tests.support.repository import ROOT
+from tools.site import NOTEBOOKS, place
 
 CELL_TIMEOUT_S = 600
 """A cell starts four processes that import torch, on a machine that may do much else."""

@@ -17,7 +17,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.repository import ROOT, repository_files
+
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 OUTSIDE = (".github/",)
 """Markdown that is no documentation."""
@@ -43,16 +44,10 @@ REPORTS: dict[str, tuple[str, ...]] = {
 """Arguments of `fanin report` by the record that documents link to; its page has the record's name."""
 
 
-def tracked(pattern: str) -> list[str]:
-    """Files that git knows."""
-    listed = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, check=True, capture_output=True, text=True)
-    return listed.stdout.split()
-
-
 def stage(folder: Path) -> None:
     """Make `folder` anew: all documents, the files that they link to, and the pages of the API."""
     shutil.rmtree(folder, ignore_errors=True)
-    for document in tracked("*.md"):
+    for document in (str(each.relative_to(ROOT)) for each in repository_files("*.md")):
         if not document.startswith(OUTSIDE):
             place(document, (ROOT / document).read_text(), folder)
     for notebook in NOTEBOOKS:
@@ -120,7 +115,7 @@ def _copy(source: Path, folder: Path) -> None:
 def _list(source: Path, folder: Path) -> None:
     """A page in place of a folder, which a forge shows: its files, which it leads to."""
     name = source.relative_to(ROOT)
-    files = [ROOT / each for each in tracked(f"{name}/*") if (ROOT / each).parent == source]
+    files = [each for each in repository_files(f"{name}/*") if each.parent == source]
     for each in files:
         _copy(each, folder)
     lines = [f"# {name}", "", *(f"- [{each.name}]({each.name})" for each in files)]

@@ -21,15 +21,16 @@ from __future__ import annotations
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support.repository import ROOT, repository_files
 
+KINDS = ("*.py", "*.pyi", "*.cpp", "*.hpp", "*.p4", "*.md")
+"""Patterns of the files that are checked."""
 FRAGMENT = re.compile(
     r"(What|Whatever|Of|As|Where|Wherever|That|Those|Who|Whoever|Whom|Whose|Which|Whichever)\b(?! if\b)"
 )
@@ -190,22 +191,9 @@ def findings(path: Path) -> list[Finding]:
     return [Finding(name, line, rule, text) for line, rule, text in sorted(set(found))]
 
 
-def checked_files() -> list[Path]:
-    """Return every file of a kind that is checked: what git tracks, and what it would add."""
-    kinds = ["*.py", "*.pyi", "*.cpp", "*.hpp", "*.p4", "*.md"]
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *kinds],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    return [ROOT / line for line in listed.splitlines() if (ROOT / line).is_file()]
-
-
 def main(arguments: list[str]) -> int:
     """Print the findings in the files given (default: all), and end with 1 if there are any."""
-    files = [Path(each).resolve() for each in arguments] or checked_files()
+    files = [Path(each).resolve() for each in arguments] or repository_files(*KINDS)
     found = [each for path in files for each in findings(path)]
     for each in found:
         print(each)

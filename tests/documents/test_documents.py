@@ -16,9 +16,9 @@ from torch.distributed.run import get_args_parser
 from typer.core import TyperGroup
 
 from fanin.cli import app
-from tests.support.repository import ROOT, project, tracked
+from tests.support.repository import ROOT, project, repository_files
 
-DOCUMENTS = tracked("*.md")
+DOCUMENTS = repository_files("*.md")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 MAKE = re.compile(r"\bmake ([a-z][a-z0-9-]*)\b")
 CODE = re.compile(r"```[^\n]*\n(.*?)```|`([^`\n]+)`", re.DOTALL)
@@ -134,7 +134,7 @@ def test_files_named_in_code_exist(document: Path) -> None:
 def test_every_folder_of_the_top_level_is_in_the_tour_of_the_repository() -> None:
     """A folder that somebody's run left behind, and that was committed, is in none."""
     tour = (ROOT / "docs/architecture.md").read_text() + (ROOT / "docs/development.md").read_text()
-    folders = {path.relative_to(ROOT).parts[0] for path in tracked() if path.parent != ROOT}
+    folders = {path.relative_to(ROOT).parts[0] for path in repository_files() if path.parent != ROOT}
     assert [folder for folder in sorted(folders) if f"`{folder}/" not in tour] == []
 
 
@@ -157,7 +157,7 @@ def test_every_dependency_has_a_pinned_version() -> None:
 def test_nothing_is_tied_to_one_machine_or_registry() -> None:
     traces = re.compile(r"/(work|farm|root)/|\bpypi\.org|download\.pytorch\.org|--index-url|--find-links")
     here = Path(__file__)
-    for path in tracked():
+    for path in repository_files():
         if path != here and path.suffix not in {".npz", ".bin", ".png", ".pcap", ".gz"}:
             found = traces.search(path.read_text())
             assert not found, f"{path}: {found[0] if found else ''}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.support.repository import ROOT, project, tracked
+from tests.support.repository import ROOT, project, repository_files
 
 PAGE = (ROOT / "docs/development.md").read_text()
 FOLDERS: dict[str, str] = project()["tool"]["setuptools"]["package-dir"]
@@ -41,20 +41,20 @@ def test_every_folder_of_the_package_has_its_tests_listed_once() -> None:
 
 
 def test_every_folder_of_tests_is_listed() -> None:
-    there = {path.relative_to(ROOT).parent.as_posix() for path in tracked("tests/*/*.py")} - {"tests/support"}
+    there = {path.relative_to(ROOT).parent.as_posix() for path in repository_files("tests/*/*.py")} - {"tests/support"}
     listed = {folder for _, folders in table("| rules in |") for folder in folders}
     assert {folder for folder in there if folder.count("/") == 1} == listed
 
 
 def test_every_module_of_the_scaffolding_is_listed() -> None:
     modules = [module for names, *_ in table("| module of `tests/support` |") for module in names]
-    assert sorted(modules) == sorted(path.stem for path in tracked("tests/support/*.py"))
+    assert sorted(modules) == sorted(path.stem for path in repository_files("tests/support/*.py"))
 
 
 def test_no_test_module_imports_from_another() -> None:
     importing = re.compile(
         r"^\s*from tests\.\w+(?:\.(?:test_|conftest)\w* import| import (?:.*\b)?test_).*", re.MULTILINE
     )
-    for path in tracked("tests/*.py"):
+    for path in repository_files("tests/*.py"):
         if path.relative_to(ROOT).as_posix() not in REUSED:
             assert not importing.findall(path.read_text()), path

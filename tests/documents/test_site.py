@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fanin import __version__
-from tests.support.repository import ROOT, tracked
+from tests.support.repository import ROOT, repository_files
 from tools import site
 
 NAVIGATION = (ROOT / "mkdocs.yml").read_text()
 
 
-@pytest.mark.parametrize("document", tracked("docs/*.md"), ids=lambda path: path.name)
+@pytest.mark.parametrize("document", repository_files("docs/*.md"), ids=lambda path: path.name)
 def test_every_document_is_in_the_navigation(document: Path) -> None:
     assert f"- docs/{document.name}\n" in NAVIGATION
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.repository import repository_files
 from tools import words
 
 SENTENCES = '''"""A module about queues."""
@@ -77,5 +78,5 @@ def test_a_symbol_has_one_meaning(folder: Path, text: str, form: str) -> None:
 
 
 def test_no_file_has_findings() -> None:
-    found = [str(each) for path in words.checked_files() for each in words.findings(path)]
+    found = [str(each) for path in repository_files(*words.KINDS) for each in words.findings(path)]
     assert not found, "\n".join(found[-40:])

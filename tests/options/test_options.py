@@ -13,9 +13,9 @@ from fanin.errors import ConfigurationError
 from fanin.options import Options
 from fanin.protocol.job import Asked
 from fanin.variables import without_effect
-from tests.support.repository import ROOT, tracked
+from tests.support.repository import ROOT, repository_files
 
-READERS = "\n".join(path.read_text() for path in tracked("host/*.py", "host/**/*.py"))
+READERS = "\n".join(path.read_text() for path in repository_files("host/*.py", "host/**/*.py"))
 
 THROUGH = {"exact_elements": "largest_exact", "ports": "port_range"}
 """Options that the host reads through a method or a property of theirs."""
@@ -32,7 +32,7 @@ NAMED = re.compile(r'"(FANIN_[A-Z0-9_]+)"')
 
 
 def test_no_variable_of_ours_is_said_to_have_no_effect() -> None:
-    read = {name for path in tracked(*SOURCES) for name in NAMED.findall(path.read_text(errors="replace"))}
+    read = {name for path in repository_files(*SOURCES) for name in NAMED.findall(path.read_text(errors="replace"))}
     options = {f"FANIN_{each.name.upper()}" for each in dataclasses.fields(Options)}
     assert {"FANIN_KEY_FILE", "FANIN_KERNELS", "FANIN_JOB"} <= read
     assert list(without_effect(dict.fromkeys(read | options, "1"))) == []

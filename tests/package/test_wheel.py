@@ -15,7 +15,7 @@ import pytest
 
 from fanin import _native
 from fanin.build_commit import of_checkout
-from tests.support.repository import ROOT, project, tracked
+from tests.support.repository import ROOT, project, repository_files
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -49,7 +49,7 @@ def test_fanin_is_the_only_top_level_name(wheel: zipfile.ZipFile) -> None:
 def test_every_source_module_is_in_it(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     for package, folder in project()["tool"]["setuptools"]["package-dir"].items():
-        for path in tracked(f"{folder}/*.py"):
+        for path in repository_files(f"{folder}/*.py"):
             if any(path.is_relative_to(each) for each in NOT_INSTALLED):
                 continue
             installed = f"{package.replace('.', '/')}/{path.relative_to(ROOT / folder)}"
@@ -107,4 +107,4 @@ def test_the_source_distribution_has_every_native_file(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "setup.py", *command], cwd=ROOT, check=True, env=quiet())
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
         names = {name.split("/", 1)[-1] for name in archive.getnames()}
-    assert {str(path.relative_to(ROOT)) for path in tracked("native/*.cpp", "native/*.hpp")} <= names
+    assert {str(path.relative_to(ROOT)) for path in repository_files("native/*.cpp", "native/*.hpp")} <= names

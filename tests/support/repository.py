@@ -15,7 +15,8 @@ def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def tracked(*patterns: str) -> list[Path]:
-    """Files that git knows, of those patterns."""
-    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True)
+def repository_files(*patterns: str) -> list[Path]:
+    """Return the files of those patterns that git tracks or would add: a check that runs before a commit sees all."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).is_file()]

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from tests.support.repository import tracked
+from tests.support.repository import repository_files
 from tests.torch.job import Outcomes, checks_of, run_checks
 
 CHECKS = "tests.torch.defaults_checks"
@@ -29,7 +29,7 @@ def test_another_default_device_and_element_type(outcomes: Outcomes, check: str)
 
 def test_every_tensor_of_ours_is_made_at_a_device_that_is_named() -> None:
     unnamed = []
-    for path in tracked("host/torch/*.py"):
+    for path in repository_files("host/torch/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(called := node.func, ast.Attribute):
                 continue
