@@ -21,7 +21,7 @@ NATIVE = os.environ.get("FANIN_BUILD_NATIVE", "1") != "0"  # 0: without the exte
 SANITIZER = os.environ.get("FANIN_SANITIZE", "")  # "address,undefined" or "thread": see docs/development.md
 COMPILING = {"bdist_wheel", "build", "build_ext", "develop", "editable_wheel", "install"}
 """Commands that compile the extension; others, such as those that ask for metadata, need no compiler."""
-FLAGS = ["-O3", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-g1", "-MMD"]
+FLAGS = ["-fno-math-errno", "-ffp-contract=off", "-Wall", "-Wextra", "-Wshadow", "-g1", "-MMD"]
 if os.environ.get("FANIN_BUILD_WARNINGS") == "error":  # a developer's compiler, not a user's, which may warn of more
     FLAGS.append("-Werror")
 QUICK = os.environ.get("FANIN_BUILD_QUICK", "") not in ("", "0")
@@ -38,9 +38,7 @@ LOOPS = ["--param", "vect-epilogues-nomask=0"]
 """Flags of kernels with long vectors: the compiler vectorizes their loops once. It would do so again with shorter
 vectors for what is left at a loop's end, which takes half of the time of compiling and nothing off that of a sum."""
 if SANITIZER:
-    # Without optimization ASan's and UBSan's builds take half of the time, and their tests no longer.
-    level = "-O1" if SANITIZER == "thread" else "-O0"
-    FLAGS += [f"-fsanitize={SANITIZER}", "-fno-omit-frame-pointer", "-DFANIN_SANITIZED=1", level]
+    FLAGS += [f"-fsanitize={SANITIZER}", "-fno-omit-frame-pointer", "-DFANIN_SANITIZED=1"]
     LINK += [f"-fsanitize={SANITIZER}"]
 
 
@@ -65,17 +63,15 @@ def in_units(sources: list[str], folder: Path) -> list[str]:
 
 
 def level_of(source: Path) -> list[str]:
-    """Flags that say how much a source is optimized, behind those of all sources."""
-    is_glue = source.name.startswith(f"{GLUE}_")
-    if QUICK:
-        return ["-O0"]
-    if SANITIZER == "thread":  # whose instructions cost most: threads meet in io and machine alone
-        return [] if source.stem.partition("_")[0] in ("io", "machine") else ["-O0"]
-    if SANITIZER:
-        return ["-fno-sanitize=undefined"] if is_glue else []
-    if is_glue:
+    """Flags that say how much a source is optimized."""
+    unit = source.stem.partition("_")[0]
+    if SANITIZER == "thread" and unit in ("io", "machine"):  # where threads meet, and its tests spend their time
         return ["-O1"]
-    return LOOPS if source.stem in ("kernels_avx2", "kernels_avx512") else []
+    if QUICK or SANITIZER:  # ASan's and UBSan's builds take half of the time so, and their tests no longer
+        return ["-O0"]
+    if unit == GLUE:
+        return ["-O1"]
+    return ["-O3", *(LOOPS if source.stem in ("kernels_avx2", "kernels_avx512") else [])]
 
 
 def needs_recompile(object_file: str, source: str) -> bool:

@@ -56,7 +56,7 @@ $function {}"
 sources=(native/kernels/*.cpp)
 for folder in codecs machine; do
   unit=$objects/$folder.cpp
-  printf '#include "%s"\n' native/$folder/*.cpp | sed 's|"native/|"|' > "$unit.new"
+  (cd native && printf '#include "%s"\n' "$folder"/*.cpp) > "$unit.new"
   cmp --silent "$unit.new" "$unit" || cp "$unit.new" "$unit"
   sources+=("$unit")
 done

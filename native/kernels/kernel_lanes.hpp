@@ -97,7 +97,7 @@ struct LaneLoops {
   }
 
   // Only what leaves have narrowed is shifted, and a root has few leaves: one input after the other, since loops for
-  // each number of them take half as long to compile as all other kernels together.
+  // each number of them would be a sixth of all kernels' code.
   template <class Sum>
   static std::uint32_t add_shifted(Sum* sums, std::uint8_t lanes, const std::uint8_t* const* in, Size count, Size bytes,
                                    bool first) {
