@@ -130,11 +130,11 @@ docs-version: docs-pages ## The documentation of this version as a commit on the
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mike deploy --update-aliases $(ARGS) $(MINOR) latest
 	@$(VENV)/bin/mike set-default $(ARGS) latest
 
-launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun, Ray and torchrun on two hosts start, and docs/first-ten-minutes.md (skipped where one cannot be had)
+launchers: $(VENV)/dev.stamp ## Ranks that Slurm, mpirun, Ray and torchrun on two hosts start (skipped, by name, where one cannot be had)
 	-tools/debian_packages.sh slurm-wlm=sbatch munge=munged openmpi-bin=mpirun
 	@$(PIP) kubernetes-validate
 	-@$(PIP) 'ray[train]>=2.50'
-	@$(WITH_HEADERS) FANIN_TEST_LAUNCHERS=1 $(PY) -m pytest tests/launchers tests/documents/test_first_ten_minutes.py $(ARGS)
+	@$(WITH_HEADERS) FANIN_TEST_LAUNCHERS=1 $(PY) -m pytest tests/launchers $(ARGS)
 
 bench: $(VENV)/demo.stamp ## All-reduce against gloo and, where installed, OpenMPI
 	$(VENV)/bin/fanin bench allreduce --against gloo,mpi $(ARGS)

@@ -29,11 +29,6 @@ SAYS = {
     "Write a policy": [r"\d+ gradients of three workers"],
 }
 """Patterns of what a task prints."""
-LONG = pytest.mark.skipif(
-    "FANIN_TEST_LAUNCHERS" not in os.environ, reason="takes half a minute: run by `make launchers`"
-)
-TYPED = [pytest.param(name, marks=LONG) if name in ("Compare", "Watch", "Ask advise") else name for name in SAYS]
-"""Tests of benchmarks, of `fanin top` and of `fanin advise` run the commands of the long ones, in less time."""
 
 
 def commands(text: str) -> list[str]:
@@ -47,7 +42,7 @@ def test_there_are_the_ten_tasks_of_a_first_visit() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", TYPED)
+@pytest.mark.parametrize("name", SAYS)
 def test_a_task_goes_as_it_is_printed(name: str, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     environment = {each: value for each, value in os.environ.items() if not each.startswith("FANIN_")}
