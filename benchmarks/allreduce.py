@@ -107,7 +107,7 @@ def bench(plan: Plan, output: Output) -> list[Row]:
             environment[mpi.PROGRAM_VARIABLE] = mpi.compile_program(folder)
         words = f"{plan.workers} workers, {plan.bytes:,} bytes"
         found = by(reports(output, words, plan.workers, WORKER, asked, environment=environment), "rival")
-    gloo_s = statistics.median(slowest(found["gloo"])[: plan.samples]) if "gloo" in found else None
+    gloo_s = statistics.median(_seconds(plan, found["gloo"])) if "gloo" in found else None
     rows = [_row(plan, rival, found[rival.label], gloo_s) for rival in rivals]
     output.show(rows, table_of(plan, rows))
     output.publish(
@@ -126,8 +126,13 @@ def checked_error(rival: Rival, found: Sequence[Report], workers: int) -> float:
     return error
 
 
+def _seconds(plan: Plan, found: Sequence[Report]) -> list[float]:
+    """Return as many samples as were asked for; rounds are of one size, so that they have some more in all."""
+    return slowest(found)[: plan.samples]
+
+
 def _row(plan: Plan, rival: Rival, found: Sequence[Report], gloo_s: float | None) -> Row:
-    seconds = slowest(found)[: plan.samples]  # rounds are of one size, so that they have some more in all
+    seconds = _seconds(plan, found)
     median_s = statistics.median(seconds)
     return Row(
         backend=rival.name,

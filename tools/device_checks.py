@@ -12,9 +12,7 @@ import contextlib
 import importlib.machinery
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -106,19 +104,13 @@ def prepare() -> None:
         command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
         subprocess.run(command, cwd=ROOT, env=environment, check=True)
     subprocess.run([sys.executable, "tools/linked_tree.py"], cwd=ROOT, check=True)
-
-
-def free_port() -> int:
-    """A TCP port that nobody uses, below the system's ephemeral ones: a connection may be given one meanwhile."""
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", random.SystemRandom().randrange(max(first - 12_000, 1_024), first)))
-            return int(probe.getsockname()[1])
+    sys.path.append(str(TREE))
 
 
 def run(check: Check, limit_s: float, folder: Path) -> Outcome:
     """Start the ranks, wait, and end what is left of them."""
+    from fanin.emulation.processes import free_port  # which need not be installed: `prepare` lays it out
+
     folder.mkdir(parents=True)
     port, started = str(free_port()), time.monotonic()
     ranks = []

@@ -149,13 +149,13 @@ class Observations:
             return  # no program of fanin's, or one that came to no sum: its end says so
         first_s = min(line["submitted"] for line in lines) - self._origin_s
         last_s = max(line["done"] for line in lines) - self._origin_s
-        ended = {event.text: event.time_s for event in self._events if event.kind == "fault"}
+        times_s = {event.text: event.time_s for event in self._events if event.kind == "fault"}
         for each in self._scenario.schedule.scheduled:
-            if each.target != "link" or each.text not in ended:
+            if each.target != "link" or each.text not in times_s:
                 continue
-            if ended.get(END_OF + each.text, last_s) < first_s:
+            if times_s.get(END_OF + each.text, last_s) < first_s:
                 why = "it was over before the first sum; @step:40 counts from the training's beginning"
-            elif ended[each.text] > last_s:
+            elif times_s[each.text] > last_s:
                 why = "it began after the last sum"
             else:
                 continue

@@ -35,15 +35,14 @@ def blocks(section: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", found[1], re.MULTILINE | re.DOTALL)
 
 
-def run(section: str, name: str = "worked") -> dict[str, Any]:
+def run(section: str) -> dict[str, Any]:
     """Run the Python of a section, block after block, as a file that holds it would; return its names."""
-    module = types.ModuleType(name)
-    sys.modules[name] = module
+    module = sys.modules["worked"] = types.ModuleType("worked")
     try:
         for text in blocks(section, "python"):
             exec(text, module.__dict__)
     finally:
-        del sys.modules[name]
+        del sys.modules["worked"]
     return module.__dict__
 
 
