@@ -27,6 +27,7 @@ from fanin.benchmarks.harness import Output, Report, alike, by, explained_error,
 from fanin.benchmarks.rivals import MAX_BYTES, MAX_SAMPLES, Rival, check_bytes
 from fanin.emulation.figures import FigureTable
 from fanin.settings import Bounds, check_bounds
+from fanin.watching.exporter import require_client
 
 WORKER = "fanin.benchmarks.watching_worker"
 OFF, STEP = "off", "step"
@@ -87,7 +88,11 @@ class Row:
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
-    """Measure, check, print a table; write the rows. FaninError where a result is wrong."""
+    """Measure, check, print a table; write the rows. FaninError where a result is wrong.
+
+    ConfigurationError where prometheus-client is not installed, which `metrics` needs.
+    """
+    require_client()
     asked = Asked(bytes=plan.bytes, samples=plan.samples, calls=plan.calls)
     found = by(reports(output, "being watched", plan.workers, WORKER, asked), "way")
     rows = [_row(plan, way, found[way], found[OFF if way in SUMS else STEP]) for way in (*SUMS, *STEPS)]

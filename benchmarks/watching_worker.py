@@ -30,6 +30,7 @@ from fanin.benchmarks.process_times import spent
 from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT, asked_of, group_of_ranks, progress, report
 from fanin.benchmarks.rivals import FLOAT_BYTES
 from fanin.benchmarks.watching import LANES, STEPS, SUMS, Asked
+from fanin.emulation.conformance.subject import started
 from fanin.emulation.processes import free_port
 from fanin.host.session import joining
 from fanin.host.session.exported import EXPORTED
@@ -121,18 +122,23 @@ class Bench:
         given = [contribution(each, self._count) for each in range(ranks)]
         self._own, self._largest = given[rank], max(float(each.abs().max()) for each in given)
         self._exact = torch.stack(given).double().sum(0)
-        ports: list[Any] = [[free_port(), free_port()] if rank == 0 else None]
-        dist.broadcast_object_list(ports)
-        self._port, self._metrics_port = ports[0]
-        if rank == 0:
-            words = ["--bind", f"127.0.0.1:{self._port}", "--metrics", f"127.0.0.1:{self._metrics_port}", "--quiet"]
-            stack.enter_context(_ended(subprocess.Popen([*running("fanin", "switch"), *words])))
+        at: list[Any] = [self._switch() if rank == 0 else None]
+        dist.broadcast_object_list(at)
+        self._url, self._metrics_url = at[0]
         self._watchers: list[Watcher] = []
+
+    def _switch(self) -> tuple[str, str]:
+        """Start the switch; its address, and that of its metrics."""
+        metrics = f"127.0.0.1:{free_port()}"
+        words = [*running("fanin", "switch"), "--bind", "127.0.0.1:0", "--metrics", metrics]
+        address = self._stack.enter_context(started(words))
+        return str(address), f"http://{metrics}/metrics"
 
     def group(self, **options: object) -> Any:
         """A group of all ranks at the switch."""
-        address = f"udp://127.0.0.1:{self._port}"
-        given = Options.from_environment(os.environ, switch=address, lanes=LANES, connect_timeout_s=READY_S, **options)
+        given = Options.from_environment(
+            os.environ, switch=self._url, lanes=LANES, connect_timeout_s=READY_S, **options
+        )
         return dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=given)
 
     def sums(self, name: str) -> Way:
@@ -156,10 +162,10 @@ class Bench:
         if name == METRICS:
             ports: list[Any] = [None] * self.ranks
             dist.all_gather_object(ports, EXPORTED.port)
-            urls = [f"http://127.0.0.1:{port}/metrics" for port in (*ports, self._metrics_port)]
-            self._watch(way, [sys.executable, "-m", "fanin.benchmarks.scraper", *urls])
+            urls = [f"http://127.0.0.1:{port}/metrics" for port in ports]
+            self._watch(way, [sys.executable, "-m", "fanin.benchmarks.scraper", *urls, self._metrics_url])
         elif name == TOP:
-            self._watch(way, [*running("fanin", "top"), "--json", "--interval", "1", f"udp://127.0.0.1:{self._port}"])
+            self._watch(way, [*running("fanin", "top"), "--json", "--interval", "1", self._url])
         elif name == TIMELINE:
             way.looks = self._timeline(group)
         return way

@@ -243,9 +243,12 @@ def started(command: Sequence[str]) -> Iterator[SwitchAddress]:
     thread.start()
     try:
         if not known.wait(START_TIMEOUT_S) or not printed:
-            raise SwitchUnreachableError(
-                command[0], f"{command[0]} printed no line with udp://HOST:PORT. Remedy: give its address as well"
-            )
+            printed_none = f"{command[0]} printed no line with udp://HOST:PORT"
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(STOP_GRACE_S if known.is_set() else 0)
+                reason = f"{printed_none} and ended with status {status}. Remedy: see what it wrote to stderr"
+                raise SwitchUnreachableError(command[0], reason)
+            raise SwitchUnreachableError(command[0], f"{printed_none}. Remedy: give its address as well")
         yield printed[0]
     finally:
         process.send_signal(signal.SIGTERM)

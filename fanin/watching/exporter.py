@@ -40,15 +40,22 @@ def address_of(text: str, name: str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
+def require_client() -> None:
+    """ConfigurationError where prometheus-client is not installed."""
+    try:
+        import prometheus_client  # noqa: F401
+    except ImportError:
+        raise ConfigurationError("metrics need prometheus_client. Remedy: pip install 'fanin[metrics]'") from None
+
+
 class Exporter:
     """A port that serves what `collect` returns whenever it is asked. A context manager, or `close`."""
 
     def __init__(self, host: str, port: int, collect: Callable[[], Iterable[Sample]]) -> None:
         """ConfigurationError where prometheus-client is not installed, or the port cannot be had."""
-        try:
-            from prometheus_client import CollectorRegistry, start_http_server
-        except ImportError:
-            raise ConfigurationError("metrics need prometheus_client. Remedy: pip install 'fanin[metrics]'") from None
+        require_client()
+        from prometheus_client import CollectorRegistry, start_http_server
+
         registry = CollectorRegistry()
         registry.register(_Collector(collect))
         try:

@@ -220,6 +220,16 @@ def test_a_command_whose_extra_is_missing_names_it(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("arguments", [["bench", "watching"], ["switch", "--metrics", ":0"]], ids=" ".join)
+def test_a_command_that_wants_metrics_names_their_extra_before_it_starts_anything(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delattr(subprocess, "Popen")
+    assert call(arguments) == 2
+    assert capsys.readouterr().err == "fanin: metrics need prometheus_client. Remedy: pip install 'fanin[metrics]'\n"
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(
     "arguments", [["--version"], ["--help"], ["simulate", "--python"], ["simulate"], ["doctor"]], ids=" ".join
