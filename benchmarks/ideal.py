@@ -85,7 +85,7 @@ def _of_host(topology: Topology, rival: Rival, host: int) -> Streams:
     if topology.rack_plan is not None:
         return Streams(*topology.rack_plan.link_streams(host, per_host))
     if topology.switch_at.on_hosts:  # ranks of one host meet there first
-        return Streams(*link_streams(topology.parts, hosts)[host])
+        return Streams(*(each / topology.cards for each in link_streams(topology.parts, hosts)[host]))
     if topology.switch_at.kind == "rank0" and host == 0:
         return Streams(results=topology.workers - per_host)
     return Streams(per_host)

@@ -163,6 +163,7 @@ def bench(plan: Plan, output: Output) -> Sequence[Row | sharing.Shares]:
             "ranks_per_host": plan.ranks_per_host,
             "switch_at": str(topology.switch_at),
             "racks": plan.racks,
+            "cards": plan.cards,
             "rate_bit_s": topology.link.rate_bit_s,
             "uplink_bit_s": topology.uplink.rate_bit_s,
             "mtu": plan.mtu,
@@ -288,6 +289,7 @@ def table_of(plan: Plan, rows: Sequence[Row], notes: Sequence[str] = ()) -> Figu
     limit = "without limit" if rate is None else f"{rate / 1e6:g} Mbit/s"
     hosts = f" on {topology.hosts} hosts" if plan.ranks_per_host > 1 else ""
     racks = f" in {plan.racks} racks" if plan.racks > 1 else ""
+    racks += f" with {plan.cards} network cards each" if plan.cards > 1 else ""
     caption = (
         f"{min(row.samples for row in rows)} samples each, interleaved; ideal: what the busiest link alone needs, "
         "headers and all; processors: how busy this machine's were"

@@ -45,8 +45,8 @@ def main(report: int) -> int:
             return FAILED
         closing.enter_context(signals(services[0], embedded=True))
         ports = tuple(service.port for service in services)
-        host, scheme = services[0].options.host, services[0].options.schemes[0]
-        closing.enter_context(running_switches.announced([SwitchAddress(scheme, host, port) for port in ports]))
+        at = [SwitchAddress(each.options.schemes[0], each.options.host, each.port) for each in services]
+        closing.enter_context(running_switches.announced(at))
         _say(report, SwitchReport(ports=ports, description=services[0].controller.engine))
         try:
             _serve(services)
@@ -69,15 +69,15 @@ def _say(report: int, what: SwitchReport) -> None:
 
 
 def _opened(order: SwitchOrder, closing: contextlib.ExitStack) -> list[SwitchService]:
-    """A service, or one for each parent."""
+    """A service for each host; those with parents are leaves."""
     key = key_from_text(order.key)
     own_flows = flows_of(order.flows)
     services: list[SwitchService] = []
     parents: list[SwitchAddress | None] = [SwitchAddress.parse(each) for each in order.parents]
-    for parent in parents or [None]:
+    for host, parent in zip(order.hosts, parents or [None] * len(order.hosts), strict=True):
         flows = flows_like(parent, own_flows) if order.flows is None else own_flows
         options = ServiceOptions(
-            host=order.host,
+            host=host,
             port=0,
             ports=order.ports,
             memory_bytes=memory_of(None, None, flows),

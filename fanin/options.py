@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from fanin.addresses import MAX_WEIGHT, MIN_WEIGHT, SwitchList
+from fanin.addresses import HOSTS, MAX_WEIGHT, MIN_WEIGHT, SwitchList
 from fanin.addresses import SwitchAddress as SwitchAddress
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultPlan, FaultSchedule
+from fanin.interface_list import InterfaceList
 from fanin.numerics.reduction import lanes_number
 from fanin.protocol.job import Asked, AskedRounds
 from fanin.protocol.tag_algorithm import TAG_ALGORITHMS, TagAlgorithm
@@ -73,6 +74,10 @@ class Options(Asked):
     link: Annotated[float | None, LINK_RATES] = None
     """Rate of this host's link, in a unit that is the same on all hosts; with shards on hosts, those with fast links
     sum more. None: what `hosts=` says, or 1."""
+    interfaces: str | None = None
+    """Network interfaces of this host that carry data between hosts, as in `eth0,eth1`, `^docker0` or
+    `eth0=10,eth1=25` with their rates. The host has a shard at the address of each (docs/torch.md, *Several network
+    cards*). None: the interface on the way to the other hosts."""
     lanes: int | str = 32
     """Bits per lane for floating point tensors: 32, 16, 8 or 4, packed. Narrow lanes move fewer bytes and round more.
     Or bits up / bits down, "8/8", "4/8", "4/4", "2/8" or "2/4": lanes that keep their bits with any number of workers,
@@ -173,6 +178,11 @@ class Options(Asked):
         )
         check_bounds(self)
         _ = self.switch_list
+        check(
+            self.interface_list is None or not self.switches or self.switch_list.word == HOSTS,
+            f"interfaces = {self.interfaces!r} with switch = {self.switch!r}: interfaces are those of switches that "
+            "hosts start. Remedy: leave out interfaces, and give a switch an address on each network",
+        )
         for name, text in (("host", self.host), ("rack", self.rack)):
             legal = text is None or (text.isprintable() and 0 < len(text) <= MAX_HOST_CHARACTERS)
             check(legal, f"{name} = {text!r}: expected text of 1 to {MAX_HOST_CHARACTERS} characters")
@@ -228,6 +238,11 @@ class Options(Asked):
     def largest_exact(self, ranks: int) -> int:
         """The largest count of elements that a group of so many ranks reduces exactly."""
         return max(EXACT_ELEMENTS, EXACT_WORDS // ranks) if self.exact_elements is None else self.exact_elements
+
+    @property
+    def interface_list(self) -> InterfaceList | None:
+        """The value of `interfaces`, parsed."""
+        return None if self.interfaces is None else InterfaceList.parse(self.interfaces)
 
     @property
     def switches(self) -> tuple[SwitchAddress, ...]:

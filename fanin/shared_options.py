@@ -38,6 +38,7 @@ SHARED_IN_PART: dict[str, str] = {
     "where rank 0 does",
     "rack": "given to all ranks or to none, with one value per host",
     "link": "one value per host",
+    "interfaces": "one value per host",
     "secret": "given to all ranks, the same, or to none",
 }
 """Options of which a part is shared, with that part in words; the rest of each is a rank's own."""
@@ -83,6 +84,7 @@ def shared_values(options: Options, key: str) -> dict[str, Shown]:
         "switch": options.switch,
         "rack": options.rack,
         "link": None if options.link is None else str(options.link),
+        "interfaces": options.interfaces,
         "secret": _fingerprint(options.secret, key),
     }
 
@@ -104,7 +106,7 @@ def unlike(told: dict[str, Shown], options: Options, rank: int, key: str, *, one
             f"rank {rank} was given switch={options.switch!r} (rank 0: {told['switch']!r}). Remedy: the same on all "
             f"ranks, or on rank 0 alone, in its options or {ENVIRONMENT_PREFIX}SWITCH"
         )
-    for name in ("rack", "link"):
+    for name in ("rack", "link", "interfaces"):
         partly = name == "rack" and (own[name] is None) != (told[name] is None)
         if partly or (one_host and own[name] != told[name]):
             which = "on all ranks of a host" + ", and on all hosts or none" * (name == "rack")

@@ -18,8 +18,8 @@ MAX_LINE_BYTES = 1 << 20
 class SwitchOrder:
     """How the switch is to be."""
 
-    host: str
-    """Name or address to listen on."""
+    hosts: tuple[str, ...]
+    """Names or addresses to listen on: of one switch, of several in this process, or of the leaf of each parent."""
     ports: tuple[int, int] | None = None
     """The least and the greatest port that it may take; None: any that are free."""
     scheme: str
@@ -31,7 +31,8 @@ class SwitchOrder:
     liveness_timeout_s: float | None = None
     """Liveness timeout of jobs; None: the switch's default."""
     parents: tuple[str, ...] = ()
-    """Addresses of switches: the process has a leaf of each of them. Empty: a switch on its own."""
+    """Addresses of switches: the process has a leaf of each of them, one at each of `hosts`. Empty: switches on their
+    own."""
     key: str = ""
     """Key of the jobs that it serves, in hexadecimal; empty: it serves any job."""
 
@@ -44,7 +45,7 @@ class SwitchOrder:
         """The order that `line` holds."""
         told = json.loads(line)
         ports = told["ports"] and tuple(told["ports"])
-        return cls(**told | {"parents": tuple(told["parents"]), "ports": ports})
+        return cls(**told | {"hosts": tuple(told["hosts"]), "parents": tuple(told["parents"]), "ports": ports})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +53,7 @@ class SwitchReport:
     """Outcome of an order: the switch serves, or `error` says why not."""
 
     ports: tuple[int, ...] = ()
-    """The port of the switch, or of each leaf, in the order of `parents`."""
+    """The port of the switch at each of `hosts`."""
     description: str = ""
     """Engine and transport, in words."""
     error: str = ""

@@ -23,6 +23,7 @@ def description(scenario: Scenario) -> str:
     topology = scenario.topology
     parts += [f"{topology.hosts} hosts of {topology.ranks_per_host} ranks"] if topology.ranks_per_host > 1 else []
     parts += [f"{scenario.racks} racks"] if scenario.racks > 1 else []
+    parts += [f"{scenario.cards} network cards each"] if scenario.cards > 1 else []
     parts += [f"{scenario.tcp_flows} TCP flows"] if scenario.tcp_flows else []
     parts += [f"worker {rank} {factor:g}x slower" for rank, factor in scenario.slowdowns.items()]
     where = f"switch {scenario.target}, {topology.switch_at.in_words}"

@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING
 from fanin.emulation.network import commands, ownership
 from fanin.emulation.network.cleanup_guardian import CleanupGuardian
 from fanin.emulation.network.namespaces import inside, open_tap
-from fanin.emulation.network.topology import NETWORK, PREFIX_BITS, Link, Topology
+from fanin.emulation.network.topology import NETWORK, PREFIX_BITS, Link, Topology, card_device
 from fanin.errors import FaninError
 from fanin.extension import native_extension
 
 if TYPE_CHECKING:
     from fanin._native import Wires
 
-WORKER_DEVICE = "eth0"
+WORKER_DEVICE = card_device(0)
 BRIDGE = "br0"
+CARD_BRIDGE = "cards"
 BRIDGE_FILTERS = tuple(f"net.bridge.bridge-nf-call-{each}" for each in ("iptables", "ip6tables", "arptables"))
 UPLINK_DEVICE = "up0"
 CONTROL_DEVICE = "control"
@@ -81,7 +82,7 @@ class Fabric:
         self.topology = topology
         self._bridged = bridged
         self.cables: list[Cable] = []
-        """Hosts' links in order, then spare hosts', then racks' uplinks."""
+        """Hosts' links in order, then spare hosts', then racks' uplinks, then those of hosts' further cards."""
         self._run: ownership.Run | None = None
         self._guardian: CleanupGuardian | None = None
         self._wires: Wires | None = None
@@ -228,16 +229,28 @@ class Fabric:
                 commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
         if topology.lone_rack:
             self._route(self.switch_namespace(0))
+        for card in range(1, topology.cards):
+            self._card_network(card)
         if self._wires is not None:
             self._wires.start()
 
-    def _attach(self, cable: Cable, address: str) -> None:
+    def _card_network(self, card: int) -> None:
+        """A further bridge, to which every host has a link from a card of its own."""
+        topology, bridge = self.topology, f"{CARD_BRIDGE}{card}"
+        self._bridge(self.switch_namespace(), None, bridge)
+        for host in range(topology.hosts):
+            device = card_device(card)
+            ends = End(self.host_namespace(host), device), End(self.switch_namespace(), f"w{host}-{device}")
+            name = f"{topology.host_name(host)}, {device}"
+            self._attach(Cable(name, topology.link_of(host), *ends), topology.card_address(host, card), bridge)
+
+    def _attach(self, cable: Cable, address: str, bridge: str = BRIDGE) -> None:
         """A host's link, with the host's address at its end."""
         lower, upper = cable.lower, cable.upper
         self._connect(cable)
         commands.ip_batch(lower.namespace, [f"address add {address}/{PREFIX_BITS} dev {lower.device}"])
         if self._bridged:
-            commands.ip_batch(upper.namespace, [f"link set {upper.device} master {BRIDGE}"])
+            commands.ip_batch(upper.namespace, [f"link set {upper.device} master {bridge}"])
         else:
             commands.without_offloads(lower.namespace, lower.device, OFFLOADS)
 
@@ -249,15 +262,13 @@ class Fabric:
         commands.ip_batch(namespace, [pair, *up, f"address add {address}/{PREFIX_BITS} dev {CONTROL_DEVICE}"])
         commands.without_offloads(namespace, CONTROL_DEVICE, OFFLOADS)
 
-    def _bridge(self, namespace: str, address: str) -> None:
-        commands.ip_batch(
-            namespace,
-            [
-                f"link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
-                f"link set {BRIDGE} up mtu {self._largest_mtu()}",
-                f"address add {address}/{PREFIX_BITS} dev {BRIDGE}",
-            ],
-        )
+    def _bridge(self, namespace: str, address: str | None, bridge: str = BRIDGE) -> None:
+        lines = [
+            f"link add {bridge} type bridge stp_state 0 forward_delay 0 mcast_snooping 0",
+            f"link set {bridge} up mtu {self._largest_mtu()}",
+        ]
+        lines += [] if address is None else [f"address add {address}/{PREFIX_BITS} dev {bridge}"]
+        commands.ip_batch(namespace, lines)
         # An Ethernet switch has no iptables. Where the machine has loaded br_netfilter (Docker does), every frame would
         # go through the hooks of an empty one, a tenth of its way; elsewhere there is nothing to turn off.
         off = [f"{each}=0" for each in BRIDGE_FILTERS]

@@ -22,7 +22,7 @@ from fanin.emulation.network import units
 from fanin.emulation.network.cross_traffic import MAX_FLOWS, check_flows
 from fanin.emulation.network.switch_place import SwitchPlace
 from fanin.emulation.network.switches import TARGETS
-from fanin.emulation.network.topology import MAX_MTU, MAX_RACKS, MAX_TOTAL_WORKERS, MIN_MTU, Link, Topology
+from fanin.emulation.network.topology import MAX_CARDS, MAX_MTU, MAX_RACKS, MAX_TOTAL_WORKERS, MIN_MTU, Link, Topology
 from fanin.errors import ConfigurationError
 from fanin.faults import FaultSchedule
 from fanin.options import Options
@@ -74,6 +74,8 @@ class Cluster:
     spare-only:K (these)."""
     racks: Annotated[int, Bounds(1, MAX_RACKS)] = 1
     """Racks of hosts, each behind an uplink, with a switch each if `own`."""
+    cards: Annotated[int, Bounds(1, MAX_CARDS)] = 1
+    """Network cards of every host, each with a link on a network of its own; needs switch_at = hosts."""
     rate: str = "1gbit"
     """Rate of every link, each way: 100mbit, 1gbit, none."""
     delay: str = "0us"
@@ -156,6 +158,7 @@ class Scenario(Cluster):
             "racks": self.racks,
             "ranks_per_host": self.ranks_per_host,
             "switch_at": place,
+            "cards": self.cards,
         }
         try:
             Topology(**shape)

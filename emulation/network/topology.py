@@ -26,9 +26,17 @@ FIRST_WORKER_HOST = 101
 """Last byte of addresses: three digits for every host of workers, so that they sort as text in order of rank."""
 NETWORK = "10.77.0"
 PREFIX_BITS = 24
+CARD_NETWORKS = "10.78"
+"""Network of the n-th further card of every host: the next byte is n."""
 MAX_RACKS = 8
+MAX_CARDS = 4
 MAX_TOTAL_WORKERS = 100
 MIN_MTU, MAX_MTU = 576, 9000
+
+
+def card_device(card: int) -> str:
+    """Name of a host's network card in its namespace."""
+    return f"eth{card}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +99,9 @@ class Topology:
     racks have one each, below a root switch."""
     lone_rack: bool = False
     """With racks = 1: hosts are behind a router and its uplink all the same, and spare ones at its other end."""
+    cards: int = 1
+    """Network cards of every host with workers, 1..4, each with a link and on a network of its own; more than one only
+    where hosts start shards, and without racks."""
     link: Link = Link()
     """Between every host, spare ones included, and its bridge."""
     links: dict[int, Link] = field(default_factory=dict)
@@ -118,6 +129,12 @@ class Topology:
             )
         if self.racks > self.hosts:
             raise ConfigurationError(f"racks = {self.racks}; must be at most the number of hosts, {self.hosts}")
+        if not 1 <= self.cards <= MAX_CARDS:
+            raise ConfigurationError(f"cards = {self.cards}; must be in 1..{MAX_CARDS}")
+        if self.cards > 1 and (place.kind != "hosts" or self.has_uplinks):
+            raise ConfigurationError(
+                f"cards = {self.cards}; several are of use to shards on hosts alone, without racks: switch_at = 'hosts'"
+            )
         for host in self.links:
             self.check_host(host)
 
@@ -187,6 +204,11 @@ class Topology:
         return f"{NETWORK}.{FIRST_WORKER_HOST + host}"
 
     @staticmethod
+    def card_address(host: int, card: int) -> str:
+        """IPv4 address of a host's further card, from 1 on."""
+        return f"{CARD_NETWORKS}.{card}.{FIRST_WORKER_HOST + host}"
+
+    @staticmethod
     def spare_address(spare: int) -> str:
         """IPv4 of a host that only sums."""
         return f"{NETWORK}.{FIRST_SPARE_HOST + spare}"
@@ -223,6 +245,8 @@ class Topology:
         }
         if self.rack_plan is not None:
             environment["FANIN_RACK"] = f"rack {self.rack_of(self.host_of(worker))}"
+        if self.cards > 1:
+            environment["FANIN_INTERFACES"] = ",".join(map(card_device, range(self.cards)))
         if self.switch_at.kind == "rank0":
             # Nobody asks then who is on which host, and memory would be shared past all links.
             environment["FANIN_SHARED_MEMORY"] = "0"

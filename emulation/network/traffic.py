@@ -147,10 +147,10 @@ class LinkWatch:
 
 
 def link_record(topology: Topology, name: str, samples: Sequence[LinkSample]) -> LinkRecord:
-    """The link of that name, `worker 3`, `host 3`, `spare 0` or `rack 1`, with what was read from it."""
+    """The link of that name (`worker 3`, `host 3, eth1`, `spare 0` or `rack 1`), with what was read from it."""
     kind, _, number = name.partition(" ")
     if kind in ("worker", "host"):
-        link = topology.link_of(int(number))
+        link = topology.link_of(int(number.partition(",")[0]))
     else:
         link = topology.uplink if kind == "rack" else topology.link
     return LinkRecord(

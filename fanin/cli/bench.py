@@ -53,7 +53,7 @@ class Benchmark:
 
 SHARED_LINK = Apart(
     "shared_link",
-    ("ranks_per_host", "switch_at", "racks", "lanes", "against", "samples", "steps", "record", "html"),
+    ("ranks_per_host", "switch_at", "racks", "cards", "lanes", "against", "samples", "steps", "record", "html"),
     "which sums int32 at one switch alone",
 )
 BENCHMARKS = {

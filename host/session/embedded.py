@@ -42,9 +42,7 @@ class EmbeddedSwitch:
     """A running switch process. Outlives `close` (and its parent) only while other workers still use it."""
 
     addresses: tuple[SwitchAddress, ...]
-    """Addresses for the ranks: the host given to `start_switch` and the port that the system chose; one for each
-    parent.
-    """
+    """Addresses for the ranks: each host given to `start_switch`, with the port that the system chose."""
 
     def __init__(self, process: subprocess.Popen[bytes], addresses: Sequence[SwitchAddress], description: str) -> None:
         """Take over a started process; `start_switch` calls this."""
@@ -87,7 +85,7 @@ class EmbeddedSwitch:
 
 
 def start_switch(
-    host: str,
+    host: str | Sequence[str],
     options: Options,
     *,
     scheme: str = DEFAULT,
@@ -97,15 +95,17 @@ def start_switch(
 ) -> EmbeddedSwitch:
     """Start a switch beside this process, listening on `host` (a name or address that the other ranks can reach).
 
-    `credentials` are those of the jobs that it serves; None: any job's. With `parents`, the process has a leaf of each
-    of them, in that order: see `addresses`.
+    With several hosts it is a process of several switches, one at each. With `parents` these are leaves, of one parent
+    each, in that order; a single host is that of all of them. `credentials` are those of the jobs that it serves; None:
+    any job's.
 
     `options` decide flows, native and, where `liveness_timeout_s` is None, that. Raises SwitchUnreachableError with the
     child's own words when it does not come up.
     """
-    wanted = SwitchAddress(scheme, host, 0)
+    hosts = (host,) * max(len(parents), 1) if isinstance(host, str) else tuple(host)
+    wanted = SwitchAddress(scheme, hosts[0], 0)
     order = SwitchOrder(
-        host=host,
+        hosts=hosts,
         scheme=wanted.scheme,
         flows=options.flows,
         ports=options.port_range,
@@ -128,7 +128,7 @@ def start_switch(
         child.let_go()
         raise
     os.close(child.report)
-    addresses = [SwitchAddress(wanted.scheme, host, port) for port in report.ports]
+    addresses = [SwitchAddress(wanted.scheme, at, port) for at, port in zip(hosts, report.ports, strict=True)]
     return EmbeddedSwitch(child.process, addresses, report.description)
 
 

@@ -32,7 +32,7 @@ from fanin.variables import without_effect
 
 log = logging.getLogger("fanin")
 
-LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK")
+LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK", "FANIN_INTERFACES")
 """Variables that say where things are, which a launcher knows and a program does not."""
 
 _world_options: Options | None = None
@@ -81,7 +81,8 @@ def _present_world() -> FaninProcessGroup | None:
 def options_for(pg_options: Any, inherited: Options | None) -> Options:
     """The user's options; else those of the world's group; else the environment's.
 
-    FANIN_SWITCH, FANIN_HOST, FANIN_RACK and FANIN_LINK fill in what a launcher knows rather than the program.
+    FANIN_SWITCH, FANIN_HOST, FANIN_RACK, FANIN_LINK and FANIN_INTERFACES fill in what a launcher knows rather than the
+    program.
     Variables that nobody reads are warned of, not again for groups within the world.
     """
     for line in without_effect(os.environ) if inherited is None else ():

@@ -164,7 +164,7 @@ import json, os, sys
 from fanin.embedded_switch import main
 from fanin.switch_order import SwitchOrder
 orders, order = os.pipe()
-os.write(order, SwitchOrder(host="127.0.0.1", scheme="udp", native=True).line())
+os.write(order, SwitchOrder(hosts=("127.0.0.1",), scheme="udp", native=True).line())
 os.close(order)
 os.dup2(orders, 0)
 os.close(orders)

@@ -18,6 +18,7 @@ SAMPLES: dict[str, tuple[Any, Any]] = {
     "host": ("one", "another"),
     "rack": ("left", "right"),
     "link": (1.0, 10.0),
+    "interfaces": ("eth0,eth1", "ib0"),
     "lanes": (8, "8/8"),
     "codec": ("rotated:8", "lanes:16"),
     "exact_elements": (0, 256),
@@ -91,7 +92,10 @@ def test_a_rank_that_alone_has_a_value_or_none_is_refused_unless_it_is_its_own(n
 
 def test_hosts_may_differ_in_rack_and_link_and_leaves_in_address() -> None:
     for one, another in (
-        (Options(rack="left", link=1.0), Options(rack="right", link=10.0)),
+        (
+            Options(rack="left", link=1.0, interfaces="eth0,eth1"),
+            Options(rack="right", link=10.0, interfaces="ib0"),
+        ),
         (Options(switch="udp://10.0.0.1:4919"), Options(switch="udp://10.0.0.2:4919")),
         (Options(switch="hosts=2,udp://10.0.0.1:4919"), Options(switch="hosts,udp://10.0.0.2:4919")),
     ):

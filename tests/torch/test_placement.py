@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -16,12 +17,14 @@ pytest.importorskip("torch", reason="needs torch: pip install 'fanin[torch]'")
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError, JoinTimeoutError, SwitchUnreachableError, WorkerLostError
-from fanin.host.torch.meeting import rendezvous
+from fanin.host.torch.meeting import placement, rendezvous
 from fanin.host.torch.meeting.meeting import Meeting
+from fanin.host.torch.meeting.network_interfaces import NetworkCard
 from fanin.host.torch.meeting.placement import Hosts, hosts_of, where_to_sum
 from fanin.host.torch.meeting.rendezvous import meet
 from fanin.host.torch.meeting.started_switches import STARTED
 from fanin.host.torch.meeting.versions import Versions, own_versions
+from fanin.interface_list import InterfaceList
 from fanin.options import Options, SwitchAddress
 
 SIZE = 4
@@ -33,7 +36,13 @@ A, B, C = (f"udp://10.0.0.{last}:4919" for last in (1, 2, 3))
 def _no_switch_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every start of a switch is a new address."""
     numbers = itertools.count(1)
-    monkeypatch.setattr(STARTED, "start", lambda options, secret: SwitchAddress("udp", "10.9.9.9", next(numbers)))
+    monkeypatch.setattr(
+        STARTED,
+        "start",
+        lambda options, secret, hosts: tuple(
+            SwitchAddress("udp", host, next(numbers)) for host in hosts or ("10.9.9.9",)
+        ),
+    )
     monkeypatch.setattr(STARTED, "release", lambda secret: None)
     monkeypatch.setattr(
         STARTED,
@@ -193,9 +202,116 @@ def test_a_group_within_the_world_keeps_the_spare_switches() -> None:
     across = in_the_world(world, [1, 3])
     assert {each.shards for each in across} == {(*world[0].shards[1:4:2], *world[0].shards[4:])}
     assert {each.weights for each in across} == {(*world[0].weights[1:4:2], *world[0].weights[4:])}
-    assert [each.home for each in across] == [0, 1]
+    assert [each.homes for each in across] == [(0,), (1,)]
     spread = in_the_world(world, [0, 1, 2, 3])
     assert {each.shards for each in spread} == {world[0].shards}
+
+
+CARDS = {
+    "eth0,eth1": (NetworkCard("eth0", "10.0.0.1", None, 10_000), NetworkCard("eth1", "10.1.0.1", None, 25_000)),
+    "eth2,eth3": (NetworkCard("eth2", "10.0.0.2", None, 10_000), NetworkCard("eth3", "10.1.0.2", None, 25_000)),
+    "veth0,veth1": (NetworkCard("veth0", "10.0.0.3"), NetworkCard("veth1", "10.1.0.3")),
+    "eth0=1,eth1=3": (NetworkCard("eth0", "10.0.0.1", 1.0, 10_000), NetworkCard("eth1", "10.1.0.1", 3.0, 25_000)),
+    "one": (NetworkCard("one", "10.0.0.9", None, 10_000),),
+}
+
+
+@pytest.fixture
+def cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text of FANIN_INTERFACES is that of a host with these network cards."""
+
+    def found(chosen: InterfaceList, text: str) -> tuple[NetworkCard, ...]:
+        if text not in CARDS:
+            raise ConfigurationError(f"FANIN_INTERFACES={text}: this machine has no interface {text}")
+        return CARDS[text]
+
+    monkeypatch.setattr(placement, "network_cards", found)
+
+
+def with_cards(*hosts: tuple[str, str | None], **given: object) -> list[Options]:
+    return [Options(host=host, interfaces=interfaces, **given) for host, interfaces in hosts]
+
+
+@pytest.mark.usefixtures("cards")
+def test_a_host_has_a_shard_at_each_of_its_cards_and_they_sum_as_they_are_fast() -> None:
+    meetings = met(with_cards(("left", "eth0,eth1"), ("right", "eth2,eth3")), size=2)
+    for meeting in meetings:
+        assert [shard.host for shard in meeting.shards] == ["10.0.0.1", "10.1.0.1", "10.0.0.2", "10.1.0.2"]
+        assert meeting.leaders == (0, 0, 1, 1)
+        assert [round(meeting.spread.part(shard), 3) for shard in range(4)] == [0.143, 0.357, 0.143, 0.357]
+    assert [meeting.homes for meeting in meetings] == [(0, 1), (2, 3)]
+    assert [sorted(each.host for each in meeting.local) for meeting in meetings] == [
+        ["10.0.0.1", "10.1.0.1"],
+        ["10.0.0.2", "10.1.0.2"],
+    ]
+
+
+@pytest.mark.usefixtures("cards")
+def test_cards_whose_rates_nobody_knows_sum_alike_and_a_host_without_any_counts_as_one() -> None:
+    (one, *_) = met(with_cards(("left", "eth0,eth1"), ("right", "veth0,veth1"), ("other", None)), size=3)
+    assert [shard.host for shard in one.shards] == ["10.0.0.1", "10.1.0.1", "10.0.0.3", "10.1.0.3"]
+    assert len(set(one.spread.weights)) == 1, "the third host's link is busy with its own contributions"
+
+
+@pytest.mark.usefixtures("cards")
+def test_rates_that_are_given_come_before_those_of_the_drivers() -> None:
+    (one, _) = met(with_cards(("left", "eth0=1,eth1=3"), ("right", "eth0=1,eth1=3")), size=2)
+    assert [round(one.spread.part(shard), 3) for shard in range(4)] == [0.125, 0.375, 0.125, 0.375]
+
+
+@pytest.mark.usefixtures("cards")
+def test_ranks_of_a_host_meet_at_its_leaves_of_all_cards() -> None:
+    meetings = met(
+        with_cards(("left", "eth0,eth1"), ("left", "eth0,eth1"), ("right", "eth2,eth3"), ("right", "eth2,eth3"))
+    )
+    assert all(len(meeting.leaves) == len(meeting.shards) == 4 for meeting in meetings)
+    assert meetings[0].leaves == meetings[1].leaves != meetings[2].leaves
+
+
+@pytest.mark.usefixtures("cards")
+def test_a_group_within_one_host_uses_the_shards_of_its_cards() -> None:
+    world = met(
+        with_cards(("left", "eth0,eth1"), ("left", "eth0,eth1"), ("right", "eth2,eth3"), ("right", "eth2,eth3"))
+    )
+    right = in_the_world(world, [2, 3])
+    assert [shard.host for shard in right[0].shards] == ["10.0.0.2", "10.1.0.2"]
+    assert right[0].homes == (0, 1)
+
+
+@pytest.mark.usefixtures("cards")
+def test_one_switch_beside_rank_0_is_at_its_first_card() -> None:
+    (one, _) = met(with_cards(("left", "eth0,eth1"), ("right", "eth2,eth3"), switch="rank0"), size=2)
+    assert [shard.host for shard in one.shards] == ["10.0.0.1"]
+
+
+@pytest.mark.usefixtures("cards")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (with_cards(("left", "eth0,eth1"), ("right", "none0")), "rank 1: FANIN_INTERFACES=none0: this machine has no"),
+        (with_cards(("left", "eth0,eth1"), ("left", "one"), ("right", "one")), "FANIN_INTERFACES=eth0,eth1 and one"),
+        (with_cards(("left", "eth0=1,eth1=3"), ("right", "eth2,eth3")), "rates on all hosts, or on none"),
+        (
+            [
+                Options(host="left", rack="a", interfaces="eth0,eth1"),
+                Options(host="right", rack="b", interfaces="one"),
+            ],
+            "one interface, or no FANIN_RACK",
+        ),
+    ],
+    ids=["not there", "unlike on a host", "rates on some", "racks"],
+)
+def test_interfaces_that_cannot_be_used_are_every_ranks_error(options: list[Options], said: str) -> None:
+    store = c10d.HashStore()
+    store.set_timeout(TIMEOUT)
+
+    def of(rank: int) -> str:
+        with pytest.raises(ConfigurationError) as raised:
+            meet(store, rank, len(options), "j", options[rank], TIMEOUT, [])
+        return str(raised.value)
+
+    with ThreadPoolExecutor(len(options)) as pool:
+        assert all(said in text for text in pool.map(of, range(len(options))))
 
 
 def in_racks(*names: str, **given: object) -> list[Options]:
@@ -255,7 +371,7 @@ def test_a_group_within_the_world_uses_the_shards_of_its_hosts(crowded: bool) ->
     across = in_the_world(world, [1, 3])
     last = world[0].shards[2 if crowded else 3]
     assert {each.shards for each in across} == {(world[0].shards[1], last)}
-    assert [each.home for each in across] == [0, 1]
+    assert [each.homes for each in across] == [(0,), (1,)]
     assert not any(each.holds_switch for each in across)
     assert {each.secret for each in across} == {world[0].secret}, "the world's switches serve no other"
     if crowded:
@@ -299,7 +415,7 @@ def test_who_may_go_on_in_two_ways_stays_at_one_switch_and_says_so(caplog: pytes
 
 
 def test_a_shard_that_does_not_start_is_every_ranks_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(options: Options, secret: str) -> SwitchAddress:
+    def start(options: Options, secret: str, hosts: Sequence[str]) -> tuple[SwitchAddress, ...]:
         raise SwitchUnreachableError("", "no port is free")
 
     monkeypatch.setattr(STARTED, "start", start)
@@ -341,7 +457,7 @@ def test_a_job_at_the_shards_themselves_uses_the_shared_memory_of_its_own_host_a
     """A stale job is at a shard beside the group's leaves; namespaces that stand for hosts share /dev/shm."""
     shards, leaf = (SwitchAddress.parse(A), SwitchAddress.parse(B)), (SwitchAddress.parse(C),)
     hosts = Hosts(((0, 1), (2, 3)))
-    with_leaves = Meeting("j", "secret", True, shards, hosts=hosts, home=1, leaves=leaf)
+    with_leaves = Meeting("j", "secret", True, shards, hosts=hosts, homes=(1,), leaves=leaf)
     assert [with_leaves.is_local(shard) for shard in shards] == [False, True]
     assert with_leaves.local == frozenset(leaf)
     spare = Meeting("j", "secret", True, shards, hosts=hosts)

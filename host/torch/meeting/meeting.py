@@ -28,9 +28,10 @@ class Meeting:
     hosts: Hosts | None = None
     """Ranks of each host, if they were gathered."""
     leaders: tuple[int, ...] = ()
-    """The ranks that have started the first of the shards, one each; the others were there."""
-    home: int | None = None
-    """The number of the shard on this rank's own host, where there is one."""
+    """The rank that has started each of the first shards; a host with several network cards has one at each, which its
+    leader has started. The other shards were there."""
+    homes: tuple[int, ...] = ()
+    """The numbers of the shards on this rank's own host."""
     leaves: tuple[SwitchAddress, ...] = ()
     """This host's leaf of every shard, where hosts have several ranks: they meet at home first."""
     racks: RackPlan | None = None
@@ -67,8 +68,8 @@ class Meeting:
         """The switches whose shared memory may be used: all of them where nobody has told hosts apart."""
         if self.racks is not None and self.leaves:
             assert self.hosts is not None
-            assert self.home is not None
-            return frozenset(self.leaves[slice_] for slice_ in self.racks.leaves_on(self.home))
+            (home,) = self.homes
+            return frozenset(self.leaves[slice_] for slice_ in self.racks.leaves_on(home))
         return frozenset(self.leaves) or self.local_shards
 
     @property
@@ -80,7 +81,7 @@ class Meeting:
         """Whether a shard's shared memory may be used: it is on this host, or nobody has told hosts apart."""
         if self.hosts is None or len(self.hosts.ranks) == 1:
             return True
-        return self.home is not None and (self.own or self.shards)[self.home] == shard
+        return any((self.own or self.shards)[home] == shard for home in self.homes)
 
     @property
     def in_words(self) -> str:
@@ -97,7 +98,7 @@ class Meeting:
             STARTED.release(self.secret)
 
 
-def home_of(hosts: Hosts, leaders: Sequence[int], rank: int) -> int | None:
-    """The number of the shard that one of `leaders` runs on that rank's host, if any does."""
-    leader = hosts.leader_of(rank)
-    return leaders.index(leader) if leader in leaders else None
+def homes_of(hosts: Hosts, leaders: Sequence[int], rank: int) -> tuple[int, ...]:
+    """The numbers of the shards that one of `leaders` runs on that rank's host."""
+    own = hosts.leader_of(rank)
+    return tuple(number for number, leader in enumerate(leaders) if leader == own)

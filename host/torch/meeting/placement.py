@@ -12,6 +12,9 @@
 How much each of several shards sums follows from the rates of their links (fanin/protocol/spread.py), which are alike
 unless weights in FANIN_SWITCH or a host's FANIN_LINK say otherwise. A host whose shard would get nothing has none.
 
+A host whose FANIN_INTERFACES names several network cards has a shard at the address of each. What the host sums is
+dealt to them in proportion to their rates: those that are given, or, where every card of every host reports one, that.
+
 Where hosts are in racks (FANIN_RACK on each), sums are made inside a rack first (fanin/protocol/racks.py): its ranks
 meet at shards on its own hosts, which are leaves of shards that add up the racks. They take the place of hosts' leaves.
 
@@ -39,6 +42,7 @@ from typing import Literal
 
 from fanin.addresses import HOSTS, RANK0, SwitchAddress, SwitchList
 from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.host.torch.meeting.network_interfaces import NetworkCard, network_cards
 from fanin.options import Options
 from fanin.protocol.spread import optimal_parts, weights_of
 from fanin.protocol.wire import MAX_WORKERS
@@ -85,11 +89,27 @@ class Facts:
     """Rate of its link."""
     switch: str = ""
     """Value of the rank's FANIN_SWITCH."""
+    interfaces: str | None = None
+    """Value of the rank's FANIN_INTERFACES."""
+    cards: tuple[tuple[float | None, int | None], ...] = ()
+    """Rate and speed of each of the network cards that it names, as `NetworkCard` has them."""
+    unusable: str = ""
+    """Why its FANIN_INTERFACES cannot be used."""
 
     @classmethod
     def of(cls, options: Options) -> Facts:
         """The report of this rank."""
-        return cls(host=host_identity(options), rack=options.rack, link=options.link, switch=options.switch or "")
+        cards: tuple[NetworkCard, ...] = ()
+        unusable = ""
+        try:
+            cards = cards_of(options)
+        except ConfigurationError as error:
+            unusable = str(error)
+        return cls(
+            host=host_identity(options), rack=options.rack, link=options.link, switch=options.switch or "",
+            interfaces=options.interfaces, cards=tuple((card.rate, card.speed_mbps) for card in cards),
+            unusable=unusable,
+        )  # fmt: skip
 
     def text(self) -> str:
         """The report as text for the store."""
@@ -98,7 +118,8 @@ class Facts:
     @classmethod
     def read(cls, text: bytes) -> Facts:
         """Read a report from the store."""
-        return cls(**json.loads(text))
+        told = json.loads(text)
+        return cls(**told | {"cards": tuple(map(tuple, told["cards"]))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +127,7 @@ class Shards:
     """The shards of a group: those on hosts first, then switches that are there."""
 
     leaders: tuple[int, ...]
-    """Ranks that start one on their host."""
+    """Ranks that start them on their hosts, each as often as its host has shards."""
     addresses: tuple[SwitchAddress, ...]
     weights: tuple[int, ...]
     """One for each of both."""
@@ -123,8 +144,11 @@ def judge(facts: Sequence[Facts]) -> None:
                 f"rank {rank} was given FANIN_SWITCH={each.switch}, and rank 0 "
                 f"{f'FANIN_SWITCH={facts[0].switch}' if facts[0].switch else 'none'}. Remedy: the same on all ranks"
             )
+        if each.unusable:
+            raise ConfigurationError(f"rank {rank}: {each.unusable}")
         other = first_of.setdefault(each.host, rank)
-        for name, one, two in (("LINK", facts[other].link, each.link), ("RACK", facts[other].rack, each.rack)):
+        for name in ("LINK", "RACK", "INTERFACES"):
+            one, two = (getattr(which, name.lower()) for which in (facts[other], each))
             if one != two:
                 raise ConfigurationError(
                     f"ranks {other} and {rank} are on one host, and were given FANIN_{name}={one} and {two}. Remedy: "
@@ -136,6 +160,19 @@ def judge(facts: Sequence[Facts]) -> None:
             f"ranks {', '.join(map(str, without))} were given no FANIN_RACK, and others were. Remedy: give it to all "
             "ranks, or to none"
         )
+    with_rates = [rank for rank, each in enumerate(facts) if any(rate is not None for rate, _ in each.cards)]
+    if with_rates and len(with_rates) < len(facts) and any(len(each.cards) > 1 for each in facts):
+        rank = next(rank for rank in range(len(facts)) if rank not in with_rates)
+        raise ConfigurationError(
+            f"rank {with_rates[0]} was given FANIN_INTERFACES={facts[with_rates[0]].interfaces}, and rank {rank} "
+            f"{facts[rank].interfaces or 'none'}: rates can be compared only if all hosts give them. Remedy: rates on "
+            "all hosts, or on none"
+        )
+    if not without and (several := [rank for rank, each in enumerate(facts) if len(each.cards) > 1]):
+        raise ConfigurationError(
+            f"rank {several[0]} was given FANIN_INTERFACES={facts[several[0]].interfaces} with FANIN_RACK: in racks a "
+            "host has one shard. Remedy: one interface, or no FANIN_RACK"
+        )
     if first.addresses and not without:
         raise ConfigurationError(
             f"FANIN_SWITCH={facts[0].switch} with FANIN_RACK: in racks sums are made by the hosts' own shards alone. "
@@ -144,16 +181,46 @@ def judge(facts: Sequence[Facts]) -> None:
 
 
 def shards_for(hosts: Hosts, facts: Sequence[Facts], said: SwitchList) -> Shards:
-    """A shard for every host and every address, unless its part of a sum would be nothing."""
-    rates = [said.hosts_weight if (link := facts[rank].link) is None else link for rank in hosts.leaders]
-    weights = weights_of(optimal_parts(rates, said.weights))
-    everywhere = [*hosts.leaders, *said.addresses]
-    used = [(where, weight) for where, weight in zip(everywhere, weights, strict=True) if weight]
+    """A shard for every network card of every host, and every address, unless its part of a sum would be nothing."""
+    cards = card_rates([facts[rank] for rank in hosts.leaders])
+    rates = [
+        link if (link := facts[rank].link) is not None else said.hosts_weight * sum(cards[number])
+        for number, rank in enumerate(hosts.leaders)
+    ]
+    parts = optimal_parts(rates, said.weights)
+    dealt = [
+        part * rate / sum(of_host) for part, of_host in zip(parts[: len(cards)], cards, strict=True) for rate in of_host
+    ]
+    weights = weights_of([*dealt, *parts[len(cards) :]])
+    everywhere = [*(rank for rank, each in zip(hosts.leaders, cards, strict=True) for _ in each), *said.addresses]
+    worth = {where for where, weight in zip(everywhere, weights, strict=True) if weight}
+    used = [(where, max(weight, 1)) for where, weight in zip(everywhere, weights, strict=True) if where in worth]
     return Shards(
         tuple(where for where, _ in used if isinstance(where, int)),
         tuple(where for where, _ in used if isinstance(where, SwitchAddress)),
         tuple(weight for _, weight in used),
     )
+
+
+def card_rates(leaders: Sequence[Facts]) -> list[tuple[float, ...]]:
+    """Rates of the network cards of each host, from its leader's report; a host that names none has one of 1.
+
+    They are in the unit of FANIN_INTERFACES; where speeds are known instead, the slowest card has 1.
+    """
+    cards = [each.cards or ((None, None),) for each in leaders]
+    every = [card for each in cards for card in each]
+    if all(rate is not None for rate, _ in every):
+        return [tuple(rate or 1.0 for rate, _ in each) for each in cards]
+    speeds = [speed for _, speed in every if speed is not None]
+    if len(speeds) == len(every):
+        return [tuple((speed or 1) / min(speeds) for _, speed in each) for each in cards]
+    return [tuple(1.0 for _ in each) for each in cards]
+
+
+def cards_of(options: Options) -> tuple[NetworkCard, ...]:
+    """The network cards that FANIN_INTERFACES names; none where it is not set. ConfigurationError: one is unusable."""
+    chosen = options.interface_list
+    return () if chosen is None else network_cards(chosen, options.interfaces or "")
 
 
 def racks_for(hosts: Hosts, facts: Sequence[Facts], options: Options) -> tuple[tuple[int, ...], ...]:

@@ -34,10 +34,12 @@ from fanin.errors import (
     UnsupportedError,
     WorkerLostError,
 )
-from fanin.host.torch.meeting.meeting import Meeting, home_of
+from fanin.host.torch.meeting.meeting import Meeting, homes_of
+from fanin.host.torch.meeting.network_interfaces import warn_of_idle_cards
 from fanin.host.torch.meeting.placement import (
     Facts,
     Hosts,
+    cards_of,
     check_size,
     hosts_of,
     judge,
@@ -83,7 +85,7 @@ class _Told:
     through_racks: bool = False
     """Whether sums go through the racks' leaves, as in the world's group."""
     starts: bool = False
-    """`leaders` are to start a shard each."""
+    """`leaders` are to start a shard each, as often as they are named: at the first network cards of their hosts."""
     leaders: tuple[int, ...] = ()
     weights: tuple[int, ...] = ()
     """Weights of the shards that are started, and then of `switches`; or of `of_world`."""
@@ -189,12 +191,17 @@ def _met(
     assert hosts is not None
     leaders = told.leaders
     meeting = Meeting(told.job, secret, bool(told.switches), (), told.weights, hosts, leaders)
-    meeting.home = home_of(hosts, leaders, rank)
+    meeting.homes = homes_of(hosts, leaders, rank)
     try:
         if starts and rank in leaders:
-            meeting.holds_switch = _start_shard(store, rank, options, secret, alone=len(leaders) == 1)
-        started = tuple(_address_of(store, _shard_key(leader), leader, patience)[0] for leader in leaders)
+            meeting.holds_switch = _start_shards(store, rank, options, secret, leaders)
+        each_once = dict.fromkeys(leaders)
+        started = tuple(
+            address for leader in each_once for address in _address_of(store, _shard_key(leader), leader, patience)
+        )
         meeting.shards = (*started, *there) if told.switches else started
+        if rank in leaders:
+            warn_of_idle_cards(cards_of(options), [each.host for each in meeting.shards if not meeting.is_local(each)])
         if told.racks:
             _meet_in_racks(store, meeting, rank, RackPlan.of(told.racks), options, patience, starts=starts)
         if told.leaves:
@@ -230,7 +237,8 @@ def _meet_in_racks(
     meeting.racks, meeting.own = plan, meeting.shards
     meeting.shards = tuple(meeting.own[host] for host in plan.roots)
     meeting.weights = ()
-    meeting.home = host = hosts.of(rank)
+    host = hosts.of(rank)
+    meeting.homes = (host,)
     parents = [meeting.shards[slice_] for slice_ in plan.leaves_on(host)]
     if starts and rank == hosts.leaders[host] and parents:
         leaf_options = replace(options, flows=None)
@@ -299,7 +307,7 @@ def _of_world(world: Meeting, global_ranks: Sequence[int]) -> _Told:
         return _Told(of_world=() if across else tuple(homes), through_racks=across, hosts=ranks, secret=world.secret)
     if len(world.shards) == 1:
         return _Told(of_world=(0,), hosts=ranks, secret=world.secret)
-    homes = [home for number in numbers if (home := home_of(world.hosts, world.leaders, number)) is not None]
+    homes = [home for number in numbers for home in homes_of(world.hosts, world.leaders, number)]
     spares = range(len(world.leaders), len(world.shards))
     wanted = tuple(homes) if len(numbers) == 1 and homes else (*homes, *spares)
     own = tuple(number for number in wanted if number in left)
@@ -327,10 +335,10 @@ def _within_world(told: _Told, secret: str, world: Meeting, hosts: Hosts | None)
     if told.through_racks:
         return replace(world, job_name=told.job, secret=secret, holds_switch=False, lost=frozenset())
     shards = tuple((world.own or world.shards)[number] for number in told.of_world)
-    home = None if world.home not in told.of_world else told.of_world.index(world.home)
+    homes = tuple(told.of_world.index(home) for home in world.homes if home in told.of_world)
     through_leaves = world.leaves and world.racks is None and len(shards) > 1
     leaves = tuple(world.leaves[number] for number in told.of_world) if through_leaves else ()
-    return Meeting(told.job, secret, world.discloses, shards, told.weights, hosts, home=home, leaves=leaves)
+    return Meeting(told.job, secret, world.discloses, shards, told.weights, hosts, homes=homes, leaves=leaves)
 
 
 def _gathered(store: c10d.Store, size: int, timeout_s: float) -> list[Facts]:
@@ -348,11 +356,16 @@ def _gathered(store: c10d.Store, size: int, timeout_s: float) -> list[Facts]:
     return [Facts.read(store.get(key)) for key in keys]
 
 
-def _start_shard(store: c10d.Store, rank: int, options: Options, secret: str, *, alone: bool) -> bool:
-    """Start this process's switch, and tell the others where it is, or why not."""
+def _start_shards(store: c10d.Store, rank: int, options: Options, secret: str, leaders: Sequence[int]) -> bool:
+    """Start this process's switches, and tell the others where they are, or why not."""
     # With several shards the flows of a worker are spread over hosts already: one per shard, since each is a thread.
-    flows = options.flows if alone else 1
-    _tell(store, _shard_key(rank), lambda: [STARTED.start(replace(options, flows=flows), secret)])
+    its = replace(options, flows=options.flows if len(leaders) == 1 else 1)
+
+    def start() -> tuple[SwitchAddress, ...]:
+        at = [card.address for card in cards_of(options)]
+        return STARTED.start(its, secret, at[: leaders.count(rank)])
+
+    _tell(store, _shard_key(rank), start)
     return True
 
 

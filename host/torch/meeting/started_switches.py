@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fanin.host.session.embedded import EmbeddedSwitch, start_switch
+from fanin.host.torch.meeting.network_interfaces import own_address_towards
 from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.seal import SECRET_BYTES, Credentials
@@ -26,7 +27,7 @@ class _Started:
     """A switch that this process has started, for the jobs of one secret."""
 
     switch: EmbeddedSwitch | None = None
-    """This host's shard, where it has one."""
+    """This host's shard, where it has one, or a shard at each of its network cards, in one process."""
     leaves: EmbeddedSwitch | None = None
     """Leaves of all shards, for the ranks of this host."""
     users: int = 0
@@ -46,10 +47,11 @@ class StartedSwitches:
         with self._lock:
             return next(iter(self._started), None) or secrets.token_hex(SECRET_BYTES)
 
-    def start(self, options: Options, secret: str) -> SwitchAddress:
-        """The address of this process's switch for the jobs of that secret, started now if it is not there yet.
+    def start(self, options: Options, secret: str, hosts: Sequence[str] = ()) -> tuple[SwitchAddress, ...]:
+        """The addresses of this process's switches for the jobs of that secret, started now if they are not there yet.
 
-        Call `release` once for it.
+        One listens at each of `hosts`, names or addresses of this machine; empty: one, where the other ranks reach this
+        process. Call `release` once for all of them.
         """
         with self._lock:
             started = self._started.get(secret)
@@ -57,12 +59,13 @@ class StartedSwitches:
             if started is None or switch is None or not switch.is_running:  # it may have died, and the job have gone on
                 users = 0 if started is None else started.users
                 credentials = Credentials.of_job(secret)
-                switch = start_switch(reachable_host(), options, credentials=credentials)
-                log.info("this process has started the switch %s; `fanin top %s` watches it", *[switch.address] * 2)
+                switch = start_switch(hosts or reachable_host(), options, credentials=credentials)
+                for address in switch.addresses:
+                    log.info("this process has started the switch %s; `fanin top %s` watches it", address, address)
                 self._started[secret] = started = _Started(switch, users=users)
             started.users += 1
             assert started.switch is not None
-            return started.switch.address
+            return started.switch.addresses
 
     def start_leaves(self, shards: Sequence[SwitchAddress], options: Options, secret: str) -> tuple[SwitchAddress, ...]:
         """A leaf of every shard, on this host, for the world's group; they go with the switch of that secret.
@@ -71,7 +74,10 @@ class StartedSwitches:
         """
         with self._lock:
             credentials = Credentials.of_job(secret)
-            leaves = start_switch(reachable_host(), options, credentials=credentials, parents=shards)
+            own = reachable_host()
+            # A parent sends results to the address that contributions come from, so through its network card.
+            at = [(options.interfaces and own_address_towards(shard.host)) or own for shard in shards]
+            leaves = start_switch(at, options, credentials=credentials, parents=shards)
             started = self._started.setdefault(secret, _Started())
             started.users = max(started.users, 1)
             started.leaves = leaves

@@ -1,0 +1,53 @@
+"""One rank of a host with two network cards: it sums, and with `cut` sums on until a card has died.
+
+It prints JSON: first that it is ready, then the sums and what ended them.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from fanin.emulation.process_output import print_object
+from fanin.errors import FaninError
+from fanin.host.torch import FaninProcessGroup
+
+ELEMENTS = 1_000_000
+LIMIT_S = 60.0
+SUMS_AFTER = 3
+"""Sums over what is left."""
+
+
+def main() -> None:
+    """`python -m tests.network.cards_program whole|cut`."""
+    dist.init_process_group("fanin")
+    group = dist.group.WORLD
+    assert isinstance(group, FaninProcessGroup)
+
+    def total() -> float:
+        tensor = torch.full((ELEMENTS,), dist.get_rank() + 1.0)
+        dist.all_reduce(tensor)
+        low, high = tensor.aminmax()
+        return float(low) if low == high else float("nan")
+
+    sums, error, before = [total()], "", group.describe()
+    if sys.argv[1] == "cut":
+        print_object({"event": "ready"})
+        ends_at, left = time.monotonic() + LIMIT_S, SUMS_AFTER
+        while left and time.monotonic() < ends_at:
+            try:
+                sums.append(total())
+            except FaninError as failure:
+                error = f"{type(failure).__name__}: {failure}"
+                break
+            left -= group.describe() != before
+    print_object({"event": "end", "sums": sorted(set(sums)), "error": error, "described": group.describe()})
+    if not error:
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
