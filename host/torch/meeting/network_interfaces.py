@@ -16,7 +16,7 @@ IFF_LOOPBACK, IFF_RUNNING = 0x8, 0x40  # linux/if.h
 IPV6_ADDRESSES = Path("/proc/net/if_inet6")
 GLOBAL_SCOPE = "00"
 OUTSIDE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))
-"""Addresses that nobody has (RFC 5737, RFC 3849): the way there is the way to everywhere."""
+"""Addresses that no host has (RFC 5737, RFC 3849): the route to them is the default route."""
 
 
 def address_of(interface: str) -> str | None:
@@ -55,7 +55,7 @@ def _is_connected(interface: str) -> bool:
 
 
 def _ipv6_addresses() -> list[tuple[str, str]]:
-    """Names of interfaces and their addresses that are valid everywhere."""
+    """Names of interfaces and their IPv6 addresses of global scope."""
     try:
         lines = IPV6_ADDRESSES.read_text(encoding="ascii").splitlines()
     except OSError:
