@@ -292,7 +292,7 @@ def _probed(device: torch.device) -> tuple[TritonArithmetic, tuple[str, ...]]:
 
 @functools.cache
 def _tried(device: torch.device, plan: Plan) -> tuple[str, ...]:
-    """The same of one plan's kernels, which are compiled for its lanes and element type."""
+    """The buffers that a plan's kernels, compiled for its lanes and element type, leave with other bits than numpy."""
     with torch.cuda.device(device):
         return tuple(lane_differences(_probed(device)[0], device, plan))
 
