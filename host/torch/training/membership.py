@@ -112,7 +112,7 @@ class Membership:
         self._renew(job, load=True)
 
     def _renew(self, job: str, *, load: bool = False) -> None:
-        """Together: a whole group, and in it everything from rank 0."""
+        """Renew the group, and send module and optimizer state from rank 0, for newcomers to `load`; on every rank."""
         self._group.renew(job)
         things: list[Any] = [None]
         if self._group.rank() == 0:
@@ -138,5 +138,5 @@ def _waits(job: str, rank: int) -> str:
 
 
 def _door(job: str) -> str:
-    """At which step the others let newcomers in."""
+    """Key of the step at which the others let newcomers in."""
     return f"fanin/door/{job}"

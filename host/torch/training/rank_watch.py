@@ -109,7 +109,7 @@ class RankWatch:
         callback: Callable[[RankReport], None] | None,
         false_alarms_per_step: float,
     ) -> None:
-        """`watch_ranks` checks what it is given."""
+        """Begin to watch; `watch_ranks` has checked the arguments."""
         self._model, self._every, self._callback = model, every, callback
         self._group: Any = model.process_group
         self._rank, self._ranks = dist.get_rank(self._group), dist.get_world_size(self._group)
@@ -123,7 +123,7 @@ class RankWatch:
         """A watched step's number, and the gather of its numbers."""
         self._reports: deque[RankReport] = deque(maxlen=MAX_REPORTS)
         self._alarmed: set[tuple[int, str]] = set()
-        """Ranks with unlike weights that were told of."""
+        """Ranks whose unlike weights were reported, each with "weights"; forgotten once they are alike again."""
         self._on_forward = model.register_forward_pre_hook(self._before_forward)
 
     @property
@@ -201,7 +201,7 @@ class RankWatch:
             self._hooks = [each.register_post_accumulate_grad_hook(self._keep) for each in parameters]
 
     def _keep(self, parameter: Tensor) -> None:
-        """A gradient is complete on this rank, and not averaged yet: DDP's own hook comes after this one."""
+        """Keep norm and sample of a complete gradient, not averaged yet: DDP's own hook comes after this one."""
         if not self._kept:
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
         gradient = parameter.grad
@@ -213,7 +213,7 @@ class RankWatch:
         torch.autograd.Variable._execution_engine.queue_callback(self._averaged)
 
     def _averaged(self) -> None:
-        """The gradients are their means: send this rank's numbers to all."""
+        """Start to gather this rank's numbers on all ranks, since the gradients have been averaged."""
         kept, self._kept = self._kept, {}
         self._unhook()
         rows = []
