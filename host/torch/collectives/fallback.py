@@ -74,7 +74,7 @@ class LoggedReduction:
 
     index: int
     call: Call | None
-    """None once it is finished everywhere or delivered: a user's tensors are not held longer than needed."""
+    """The call; None once the reduction is finished everywhere or delivered, to hold a user's tensors no longer."""
     source: torch.Tensor | None
     """The input on the host, untouched until the operation is delivered."""
     residual: torch.Tensor | None
@@ -293,7 +293,7 @@ class Fallback:
             self._state = State.GLOO
 
     def _agree(self, log: list[LoggedReduction], finished: set[int]) -> tuple[int, dict[int, list[int]]]:
-        """The first operation that somebody has not finished, and for those after it who has finished them."""
+        """The first operation that any rank has not finished, and the ranks that have finished each one after it."""
         first = next((operation.index for operation in log if operation.index not in finished), self._next_index)
         beyond = max(finished, default=first - 1) + 1
         bounds = self._gather(torch.tensor([first, max(beyond, first)], device="cpu"))

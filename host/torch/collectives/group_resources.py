@@ -233,7 +233,7 @@ class GroupResources:
                 store, self.meeting.job_name, self.rank, self.size, timeout, self.options, self.failures,
                 self.completion,
             )  # fmt: skip
-        if self._has_gloo or self.size == 1:  # of one rank it connects to nobody, and carries exchanges
+        if self._has_gloo or self.size == 1:  # alone, gloo connects to nobody, and carries exchanges
             gloo_store = c10d.PrefixStore("gloo", store)
             self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
         self._watch()

@@ -236,7 +236,7 @@ def factor_of(op: Any) -> float:
     """PREMUL_SUM's factor, which torch holds as a number or as a tensor of one element; 1 for other operators."""
     if op.op != PREMUL_SUM:
         return 1.0
-    _, factor = op.__getstate__()  # what it pickles: the attribute is younger than torch 2.8
+    _, factor = op.__getstate__()  # its pickled form, since torch 2.8 has no attribute for it
     if isinstance(factor, torch.Tensor) and factor.numel() != 1:
         raise UnsupportedError(f"PREMUL_SUM by a tensor of {factor.numel()} elements; multiply the tensor before")
     return float(factor)

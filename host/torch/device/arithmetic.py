@@ -124,7 +124,7 @@ class Rotation:
     block: int
     """A power of four, 1..1,024."""
     clip: float
-    """In root mean squares of a row; infinite where nothing is clipped."""
+    """Bound of clipping, in root mean squares of a row; infinite where nothing is clipped."""
 
     @property
     def rows(self) -> int:

@@ -52,7 +52,7 @@ class Line:
         word_gone, word_come, code_gone, code_come, flag = (base + FLAG_BYTES * place for place in range(FLAGS))
         seen = device.allocate(self.arriving, WORD_BYTES)
         self.failed = seen.view(torch.int32)
-        """Not 0 where the group has failed, as the device has read last."""
+        """Shape (1,), int32, on the device: not 0 where the group had failed when the device last read its status."""
         device.launch(self.arriving, lambda: self.failed.zero_())
         at = flag - base
         status = Status(flag, self._memory[at : at + WORD_BYTES], seen)

@@ -121,7 +121,7 @@ class Channel:
         self._wait_for_room(timeout_s)
         slots = [self._depart(piece) for piece in batch]
         for piece, slot in zip(batch, slots, strict=True):
-            # Nothing of the device's goes along, which a courier would be the last to drop (courier.py).
+            # A parcel refers to nothing of the device's: a courier must not drop the last reference (courier.py).
             self._carrier.put(
                 Parcel(
                     start=piece.place(slot.address),

@@ -66,7 +66,7 @@ class ThreadedDevice:
     way = "block"
 
     def __init__(self, below: Any, failed: Callable[[BaseException], None]) -> None:
-        """`failed` is told of what a thread's action raised; the stream goes on with the next."""
+        """`failed` is called with the error of a thread's action; the stream goes on with the next action."""
         self._below, self._told = below, failed
         self.device = below.device
         self._streams: list[ThreadStream] = []

@@ -310,7 +310,7 @@ _PROBE_ELEMENTS = 1500
 _PROBE_PLAN = Plan(Element.FLOAT32, 8, 8, 42, 704, 2, 42, divisor=3.0, factor=0.3)
 
 Buffers = dict[str, Any]
-"""By name: numpy's arrays, or a device's tensors."""
+"""Buffers by name: arrays of numpy, or tensors of a device."""
 
 
 def differences(arithmetic: Arithmetic[torch.Tensor], device: torch.device) -> list[str]:

@@ -52,7 +52,7 @@ class GlooWork(CarriedWork):
             self._failures.raise_of_gloo(error, self._name, timeout_s, late=used_up(ends_at))
 
     def when_transported(self, then: Callable[[], None]) -> None:
-        """Call `then` through gloo's own future, so that it does not wait for collectives of the switch."""
+        """Call `then` through gloo's own future, so that it does not wait behind collectives of the switch."""
         self._inner.get_future().add_done_callback(lambda _: self._completion.call(then))
 
 

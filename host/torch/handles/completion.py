@@ -65,7 +65,7 @@ class CallbackPool:
         self._threads = 0
 
     def forget(self) -> None:
-        """In a child of fork(), which has none of these threads: begin anew."""
+        """Begin anew in a child of fork(), which has none of these threads."""
         self._actions = deque()
         self._changed = threading.Condition()
         self._idle = self._threads = 0
@@ -98,7 +98,7 @@ class CallbackPool:
 
 _POOL = CallbackPool()
 os.register_at_fork(after_in_child=_POOL.forget)
-"""One per process: groups come and go."""
+"""The process has one pool for all groups, since groups come and go."""
 
 
 class Completion:

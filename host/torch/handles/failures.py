@@ -71,8 +71,8 @@ class Failures:
         self.survivable: Callable[[FaninError], bool] = lambda failure: False
         """Whether the group goes on after this failure of its session (fallback)."""
         self.on_error: Callable[[FaninError], None] = lambda error: None
-        """Told of every error that a collective of the group is about to raise, and of the loss of ranks or switch that
-        the watch thread has seen, also of one that the group survives; from any thread."""
+        """Called with every error that a collective of the group is about to raise, and with every loss of ranks or the
+        switch that the watch thread has seen, also one that the group survives; from any thread."""
 
     @property
     def failure(self) -> FaninError | None:
@@ -192,7 +192,7 @@ def break_connections(gloo: Any, rank: int, size: int) -> None:
         never = torch.zeros(1, device="cpu")
         try:
             gloo.recv([never], (rank + distance) % size, BREAK_TAG).wait(timedelta(milliseconds=1))
-        except RuntimeError as error:  # that is the purpose
+        except RuntimeError as error:  # the timeout, on which gloo has closed its connections
             if interrupts(error):
                 raise
 

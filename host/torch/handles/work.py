@@ -275,7 +275,7 @@ class SwitchWork(CarriedWork):
         return self._session.done(self._ticket) or self._session.failure is not None
 
     def arrived(self) -> bool:
-        """Whether the session has the result; not where the group has failed, for which `wait` raises at once."""
+        """Whether the session has done the reduction; a failure of the group, which ends waits, is no result."""
         return self._session.done(self._ticket)
 
     def _await(self, timeout_s: float) -> None:
@@ -401,5 +401,5 @@ class QueuedWork(CarriedWork):
             raise self._failures.explain(self.host.error, self._name, timeout_s) from self.host.error
 
     def when_transported(self, then: Callable[[], None]) -> None:
-        """Call `then` after a wait on a thread of the pool, since works of other threads may end first."""
+        """Call `then` after a wait on a thread of the pool, since other collectives may end first."""
         self._after_a_wait(then)

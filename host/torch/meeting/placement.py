@@ -113,7 +113,10 @@ class Shards:
 
 
 def judge(facts: Sequence[Facts]) -> None:
-    """Raise ConfigurationError unless all ranks name the same switches, and ranks of a host the same link and rack."""
+    """Raise ConfigurationError unless ranks name the same kind and number of switches, a link and a rack per host.
+
+    Racks are given to all ranks or to none, and not beside addresses of switches.
+    """
     first = SwitchList.parse(facts[0].switch) if facts[0].switch else SwitchList()
     first_of: dict[str, int] = {}
     for rank, each in enumerate(facts):

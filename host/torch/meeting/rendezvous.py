@@ -116,7 +116,7 @@ def meet(
     global_ranks: Sequence[int] = (),
     world: Meeting | None = None,
 ) -> Meeting:
-    """Agree with the group's other ranks. `world`: of the world's group, whose switches this one uses if given none.
+    """Agree with the group's other ranks. `world`: the world's meeting, whose switches this group uses if given none.
 
     Raises the error of rank 0, or of a rank that was to start a shard, on every rank; JoinTimeoutError naming ranks
     that rank 0 has not heard of; ConfigurationError where this rank was given other options than rank 0, which the
@@ -260,7 +260,7 @@ def _decided(
     said = options.switch_list
     if said.addresses and not said.word:
         if world is not None and set(options.switches) == set(world.shards):
-            drawn = world.secret  # the world's own switch may be one that serves no other
+            drawn = world.secret  # the world's switch may serve this secret alone
         weights = weights_of(optimal_parts((), said.weights))
         return _Told(switches=tuple(map(str, options.switches)), weights=weights, secret=drawn)
     if world is not None:
@@ -404,7 +404,7 @@ def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int, size: int =
             f"process that serves it, rank 0 or torchrun's agent on its host, has ended ({error}). Remedy: see the "
             "output of rank 0",
         ) from None
-    except dist.DistError:  # the store's other errors are its next user's
+    except dist.DistError:  # other errors of the store are left to its next user
         return
     if refusal is not None:
         _note_read(store, _refusal_key(meeting))
@@ -430,7 +430,7 @@ def raise_if_unlike(store: c10d.Store, meeting: Meeting, rank: int, size: int, v
         else:
             _note_read(store, _refusal_key(meeting))
         raise
-    except dist.DistError:  # the store's errors are its next user's
+    except dist.DistError:  # errors of the store are left to its next user
         return
 
 

@@ -137,7 +137,7 @@ _LOCK = threading.Lock()
 
 
 def _forget_in_child() -> None:
-    """In a child of fork() the connections are its parent's, and the lock may be locked."""
+    """Forget the connections in a child of fork(): they are its parent's, and the lock may be locked."""
     global _LOCK
     _LOCK = threading.Lock()
     _SIDES.clear()

@@ -53,7 +53,7 @@ class Membership:
         self._module = module
         self._optimizer = optimizer
         self._heard: dict[int, int] = {}
-        """By rank that waits: how often it has said so, when rank 0 last looked."""
+        """How often each rank that waits had said so when rank 0 last looked."""
         self.step = 0
         """The step at which this process came in."""
         self._has_just_come = self._group.outside

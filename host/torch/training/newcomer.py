@@ -84,7 +84,7 @@ class Welcome:
         store.set(_giver_key(name, rank), str(self._giver.address))
 
     def close(self) -> None:
-        """Stop to answer newcomers. Idempotent."""
+        """Stop answering newcomers. Idempotent."""
         self._giver.close()
 
     def _snapshot(self, base: int, timeout_s: float) -> tuple[bytes, bytes] | None:

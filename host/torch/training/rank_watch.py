@@ -55,7 +55,7 @@ class RankReport:
     norm_ratio: float
     """Norm of the rank's gradient of that layer, over the median of the others'; NaN for weights."""
     cosine: float
-    """Between that gradient and the mean of the others'; NaN for weights."""
+    """Cosine between that gradient and the mean of the others'; NaN for weights."""
     usual_cosine: float
     """Median of the other ranks' cosines; NaN for weights."""
 
@@ -117,7 +117,7 @@ class RankWatch:
         self._judge = RankJudge(self._ranks, false_alarms_per_step)
         self._step = 0
         self._kept: dict[Tensor, tuple[Tensor, Tensor]] = {}
-        """By parameter of the watched step: the squared norm of this rank's gradient, and its sample."""
+        """Squared norm of this rank's gradient, and its sample, by parameter, in a watched step."""
         self._hooks: list[Any] = []
         self._gathering: tuple[int, Tensor, Any] | None = None
         """A watched step's number, and the gather of its numbers."""

@@ -39,15 +39,15 @@ class ShardRow:
     gradients: str
     """The codecs; "" for none."""
     gathers: int
-    """In that step: one in forward, one in backward, as FSDP2 asks for them."""
+    """Number of gathers in that step: one in forward, one in backward, as FSDP2 asks for them."""
     weight_bytes: int
     """Bytes that this rank contributed to these gathers."""
     plain_weight_bytes: int
-    """The same without codec, in the element type that FSDP2 gathers."""
+    """Bytes of these gathers without a codec, in the element type that FSDP2 gathers."""
     gradient_bytes: int
     """Bytes of the words contributed to the reduction, and to the replicas' all-reduce, without headers."""
     plain_gradient_bytes: int
-    """The same in float32."""
+    """Bytes of the same contributions in float32."""
     weight_nmse: float
     """Share of this rank's weights that encoding lost."""
     gradient_nmse: float

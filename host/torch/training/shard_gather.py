@@ -75,7 +75,7 @@ class ShardGather(AllGather):
         self.payload_bytes = 0
         """Bytes that this rank contributed to the gathers of the last step."""
         self.plain_bytes = 0
-        """The same without codec."""
+        """Bytes of these gathers without a codec."""
         self.gathers = 0
         self._on_device: tuple[Coder | None] | None = None
         """The coder on the weights' device, inside it None where the host encodes; None before the first gather."""

@@ -72,7 +72,7 @@ class Late:
         Variable._execution_engine.queue_callback(flight.finish)
 
     def finish(self) -> None:
-        """Wait for all of them; raises what the first that failed raises, and forgets the others."""
+        """Wait for all reductions under way; raises the error of the first that failed, and forgets the others."""
         flights, self._flights = self._flights, deque()
         for each in flights:
             each.finish()
@@ -215,7 +215,7 @@ class ShardReduce(ReduceScatter):
 
     @property
     def encoder_state(self) -> dict[str, torch.Tensor] | None:
-        """Everything that the encoder of a codec that chooses goes on with; None before its first step."""
+        """State of the encoder of a codec that chooses, before its first step the loaded one; None without either."""
         return self._taken_up if self._bucket is None else self._bucket.state()
 
     def take_up_encoder(self, state: dict[str, torch.Tensor] | None) -> None:

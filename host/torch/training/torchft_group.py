@@ -28,7 +28,7 @@ _Wrapper: Any = ProcessGroupWrapper
 
 
 class ProcessGroupFanin(_Wrapper):  # type: ignore[misc]
-    """For `torchft.Manager(pg=...)`, in the place of torchft's ProcessGroupGloo."""
+    """A process group for `torchft.Manager(pg=...)`, in the place of torchft's ProcessGroupGloo."""
 
     def __init__(self, timeout: timedelta = CONFIGURE_TIMEOUT, options: Options | None = None) -> None:
         """`timeout`: of collectives, and of meeting the other replicas. `options`: None takes the environment's

@@ -42,7 +42,7 @@ class Record:
     """The members of one epoch."""
 
     number: int
-    """From 1; 0: nobody has begun."""
+    """Number of the epoch, from 1; 0 before the first."""
     members: tuple[int, ...] = ()
     """Numbers of the processes, by rank."""
     holders: tuple[int, ...] = ()

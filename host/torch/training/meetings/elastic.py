@@ -124,7 +124,7 @@ class ElasticLocalSteps(LocalSteps):
         self._carries = str(made).startswith("lanes:")
         """Whether residuals are this member's own and may go on in another group."""
         self._owed: dict[int, dict[str, torch.Tensor]] = {}
-        """By meeting under way: what the codec owed before it."""
+        """State of the codec before each meeting under way, by the meeting's number."""
         self._last: int | None = None
         """The epoch's last meeting, once a roll has said that processes wait."""
         self._listeners = False
