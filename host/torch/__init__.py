@@ -65,7 +65,7 @@ _WHERE = {
     "two_level_hook": "two_level",
     "watch_ranks": "rank_watch",
 }
-"""The modules of fanin.host.torch.training that have the names which are imported when they are asked for."""
+"""Module under fanin.host.torch.training of each name that is imported on first use."""
 
 __all__ = [
     "AsynchronousOptimizer",
@@ -107,7 +107,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a part for training when it is first asked for: making a group would wait for every import otherwise."""
+    """Import a name of `_WHERE` on first use, because importing all of them would delay `init_process_group`."""
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if _WHERE[name] == "shard_codecs":
@@ -122,5 +122,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the names of the module with those that are not imported yet, for completion in a prompt."""
+    """Return the module's names, those not yet imported included, for completion at a prompt."""
     return sorted({*globals(), *__all__})

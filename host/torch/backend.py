@@ -1,4 +1,4 @@
-"""Adapter from torch's plug-in interface to ours: it makes groups with the right options."""
+"""torch's entry point to the backend: `create` makes a group with the options that apply to it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fanin.variables import without_effect
 log = logging.getLogger("fanin")
 
 LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK", "FANIN_INTERFACES")
-"""Variables that say where things are, which a launcher knows and a program does not."""
+"""Variables that a launcher sets, since a program does not know them: the switch, this host, its rack, its links."""
 
 _world_options: Options | None = None
 """Options of the world's group: groups made without any of their own inherit them."""
@@ -72,7 +72,7 @@ def create(backend_options: Any, pg_options: Any) -> FaninProcessGroup:
 def _present_world() -> FaninProcessGroup | None:
     """The world's group, whose switch and options the groups within it share; None where it is another backend's.
 
-    One of ours that was destroyed before may still be held by a model, and its switch is gone.
+    torch is asked each time, because a model may still hold an earlier world's group, whose switch is gone.
     """
     world = dist.group.WORLD
     return world if isinstance(world, FaninProcessGroup) else None
@@ -81,9 +81,8 @@ def _present_world() -> FaninProcessGroup | None:
 def options_for(pg_options: Any, inherited: Options | None) -> Options:
     """The user's options; else those of the world's group; else the environment's.
 
-    FANIN_SWITCH, FANIN_HOST, FANIN_RACK, FANIN_LINK and FANIN_INTERFACES fill in what a launcher knows rather than the
-    program.
-    Variables that nobody reads are warned of, not again for groups within the world.
+    FANIN_SWITCH, FANIN_HOST, FANIN_RACK, FANIN_LINK and FANIN_INTERFACES fill in fields that `pg_options` leaves empty.
+    Without `inherited`, logs a warning for each FANIN_ variable that nobody reads. Raises ConfigurationError.
     """
     for line in without_effect(os.environ) if inherited is None else ():
         if line not in _told:

@@ -21,27 +21,27 @@ COPY_BYTES = 64 << 20
 COPIES = 4
 """Number of timed copies; the fastest counts, since the first may find the bus asleep."""
 SLOW_PCIE_BYTES_S = 6e9
-"""An x16 slot of PCIe 3 carries 12 GB/s; x4, or a riser, less than this."""
+"""Rate below which copies earn a warning: an x16 slot of PCIe 3 carries 12 GB/s; x4, or a riser, less than this."""
 TRITON = "triton"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One device, as fanin uses it."""
+    """Facts of one CUDA device."""
 
     name: str
     memory_bytes: int
     out_bytes_s: float
-    """Rate of copies from it into pinned memory."""
+    """Rate of copies from the device into pinned memory."""
     in_bytes_s: float
-    """Rate of copies from pinned memory to it."""
+    """Rate of copies from pinned memory to the device."""
     waits: str
-    """How its streams wait for a result: the way, a colon, and words."""
+    """How its streams wait for a result: `waiting_way`'s text."""
     mig: bool = False
 
 
 def triton_version() -> str | None:
-    """The version of Triton that is installed, found without importing it; None: it is not."""
+    """The version of the installed Triton, found without importing it; None where it is not installed."""
     if importlib.util.find_spec(TRITON) is None:
         return None
     try:
@@ -51,7 +51,7 @@ def triton_version() -> str | None:
 
 
 def waiting_way(device: torch.device, options: Options) -> str:
-    """How streams of a device wait for results, in words that begin with the way's name and a colon."""
+    """How streams of a device wait for results, as text: `way: description`."""
     way, _ = cuda.way_for(device, options.device_wait)
     return f"{way}: {cuda.describe(device, options.device_wait)}"
 
@@ -76,7 +76,7 @@ def gpu_of(device: torch.device, options: Options) -> Gpu:
 
 
 def _rate(to: torch.Tensor, source: torch.Tensor) -> float:
-    """Bytes per second of the fastest of some copies, by the device's clock."""
+    """Bytes per second of the fastest of COPIES copies from `source` to `to`, by the device's clock."""
     seconds = []
     for _ in range(COPIES):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -89,7 +89,7 @@ def _rate(to: torch.Tensor, source: torch.Tensor) -> float:
 
 
 def examine_gpus(options: Options) -> Iterator[Check]:
-    """The checks of `fanin doctor`, of a machine that has a driver."""
+    """Yield the GPU checks of `fanin doctor`, for a machine that has a driver."""
     if not torch.cuda.is_available():
         yield _without_device()
         return
@@ -99,14 +99,14 @@ def examine_gpus(options: Options) -> Iterator[Check]:
         try:
             with torch.cuda.device(device):
                 found.append(gpu_of(device, options))
-        except Exception as error:  # out of memory, or lost: the others are still worth a line
+        except Exception as error:  # out of memory, or lost: the other devices are still checked
             remedy = "see nvidia-smi: another process may hold its memory, or it may be lost"
             yield Check(name=f"gpu {index}", state="failure", result=str(error).splitlines()[0], remedy=remedy)
     yield from checks_of(found, triton_version())
 
 
 def _without_device() -> Check:
-    """There is a driver, and torch sees no device."""
+    """The warning for a machine that has a driver, but on which torch sees no device."""
     built = torch.version.cuda
     result = f"a driver is there, and PyTorch {torch.__version__} sees no CUDA device"
     remedy = "see nvidia-smi, and CUDA_VISIBLE_DEVICES"
@@ -116,7 +116,7 @@ def _without_device() -> Check:
 
 
 def checks_of(gpus: Sequence[Gpu], triton: str | None) -> Iterator[Check]:
-    """Checks of these GPUs, and of Triton's version there (None: it is not installed)."""
+    """Yield the checks of these GPUs and of the installed Triton's version (None: it is not installed)."""
     for index, gpu in enumerate(gpus):
         name = f"gpu {index}"
         rates = f"{gpu.out_bytes_s / 1e9:.1f} GB/s out, {gpu.in_bytes_s / 1e9:.1f} GB/s in"

@@ -68,7 +68,7 @@ def test_a_card_that_dies_is_named_or_the_others_go_on_without_its_host(
 
 
 def test_a_job_that_starts_without_a_card_uses_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ranks that are started anew do, where FANIN_INTERFACES leaves out what is not wanted."""
+    """FANIN_INTERFACES excludes names, so ranks that are started anew take the cards that are left."""
     fork_jobs(monkeypatch)
     topology = Topology(workers=2, switch_at=HOSTS, cards=2)
     with Fabric(topology) as fabric:

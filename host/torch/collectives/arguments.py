@@ -1,16 +1,16 @@
-"""Checks of a collective's arguments, before anything is sent: gloo refuses the same.
+"""Checks of a collective's arguments, before anything is sent; gloo refuses the same arguments.
 
 Rules
 -----
-* A rank that is refused has sent nothing and may go on. Ranks that make the same call are refused alike.
-* Tensors on the meta device have no memory, nor have fake ones: collectives of them do nothing, as over gloo. Some of a
-  list there and some not is an error.
-* Nothing is converted on the way: what goes in and what comes out have one element type.
+* A rank whose arguments are refused has sent nothing and may go on. Ranks that make the same call are refused alike.
+* Tensors on the meta device and fake tensors have no memory: collectives of them do nothing, as over gloo. A list with
+  some tensors on the meta device and some elsewhere is an error.
+* Element types are not converted: all inputs and outputs of a call have one type.
 * Tensors that wrap others are refused where torch has not unwrapped them (layers.py), and so are those whose storage
   was freed: their elements are not where a transport would look for them.
-* Outputs have their elements in places of their own: not `expand`ed, nor overlapping by `as_strided` or in a list.
+* No two elements of the outputs share memory, by `expand`, an overlapping `as_strided`, or a tensor twice in a list.
   (gloo writes beyond such a tensor's memory, or loses values.)
-* Sparse tensors are summed, and nothing else; quantized and nested ones are refused, as by gloo.
+* Sparse tensors are taken by all_reduce alone; quantized and nested ones are refused, as by gloo.
 * Sizes are compared as numbers of elements where one tensor holds all ranks' parts, otherwise as shapes.
 """
 
@@ -33,8 +33,10 @@ SPARSE = ("all_reduce", "all_reduce_coalesced")
 
 
 class Arguments:
-    """Checks of the arguments of one group's collectives. Every method raises ArgumentError, or says whether there is
-    anything to do.
+    """Checks of the arguments of one group's collectives.
+
+    Each method `of_...` raises ArgumentError or UnsupportedError, or returns whether there is anything to do: False
+    where the tensors have no memory (meta and fake ones).
     """
 
     def __init__(self, rank: int, size: int, made_as: Callable[[], str]) -> None:
@@ -44,21 +46,21 @@ class Arguments:
         self._made_as = made_as
 
     def of_one(self, name: str, tensor: torch.Tensor, root: int = 0) -> bool:
-        """A tensor that is reduced or copied in place, with a root or without."""
+        """Check a tensor that is reduced or copied in place, and the root, if the collective has one."""
         self._check_rank(name, "root", root)
         return self._has_memory(name, [tensor], written=[tensor])
 
     def of_several(self, name: str, tensors: Sequence[torch.Tensor]) -> bool:
-        """Tensors that are reduced in place, one after the other."""
+        """Check tensors that are reduced in place, one after the other; False for none, too."""
         return bool(tensors) and self._has_memory(name, tensors, written=tensors)
 
     def of_peer(self, name: str, tensor: torch.Tensor, peer: int) -> bool:
-        """A tensor to or from another rank."""
+        """Check a tensor that is sent to, or received from, the rank `peer`."""
         self._check_rank(name, "peer", peer)
         return self._has_memory(name, [tensor], written=[tensor] if name == "recv" else [])
 
     def of_parts(self, name: str, whole: torch.Tensor, part: torch.Tensor, written: torch.Tensor) -> bool:
-        """A tensor that has every rank's part, and one part; `written` is one of the two."""
+        """Check a tensor that holds every rank's part, and one part; `written` is one of the two."""
         if whole.is_meta or part.is_meta:
             return False
         self._check_types(name, [whole, part])
@@ -71,7 +73,7 @@ class Arguments:
     def of_pairs(
         self, name: str, wholes: Sequence[torch.Tensor], parts: Sequence[torch.Tensor], written: Sequence[torch.Tensor]
     ) -> list[bool]:
-        """Several such pairs, all looked at before the first is started."""
+        """Check several pairs as in `of_parts`, before the first is started: returns an answer for each pair."""
         if len(wholes) != len(parts):
             raise ArgumentError(f"{name}: {len(parts)} tensors and {len(wholes)} of all ranks do not make pairs")
         there = [self.of_parts(name, *pair) for pair in zip(wholes, parts, written, strict=True)]
@@ -88,10 +90,10 @@ class Arguments:
         root: int | None = None,
         uneven: bool = False,
     ) -> bool:
-        """One tensor per rank (with a `root`: there, and none elsewhere), and one's own.
+        """Check a list with one tensor per rank, and this rank's `own` tensor.
 
-        `gathers`: the list is written; otherwise one's own is. `uneven`: they may differ in size, and one's own is as
-        large as this rank's.
+        `root`: the only rank that gives a list; None: every rank gives one. `gathers`: the list is written; otherwise
+        `own` is. `uneven`: tensors of the list may differ in size; this rank's has as many elements as `own`.
         """
         if root is not None:
             self._check_rank(name, "root", root)
@@ -115,7 +117,10 @@ class Arguments:
         return True
 
     def of_lists(self, name: str, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> bool:
-        """One tensor from, and one to each rank, of any sizes."""
+        """Check one tensor from each rank (`outputs`) and one to each (`inputs`), of any sizes.
+
+        Only the elements that a rank gives itself must be as many as it takes from itself.
+        """
         if len(outputs) != self._size or len(inputs) != self._size:
             raise ArgumentError(
                 f"{name}: {len(inputs)} tensors in and {len(outputs)} out in a group of {self._size} ranks"
@@ -136,9 +141,9 @@ class Arguments:
         output_splits: Sequence[int],
         input_splits: Sequence[int],
     ) -> bool:
-        """Rows of one tensor for the rows of another: as many from and to each rank as the splits say.
+        """Check rows of `tensor` that go to the ranks, and rows of `output` that come from them.
 
-        Empty splits: equal parts.
+        The splits are the numbers of rows for each rank; empty: equal parts.
         """
         if output.is_meta or tensor.is_meta:
             return False
@@ -158,7 +163,7 @@ class Arguments:
         return True
 
     def _elements(self, name: str, which: str, tensor: torch.Tensor, splits: Sequence[int]) -> list[int]:
-        """How many elements are each rank's."""
+        """Number of elements of `tensor` for each rank. `which`: its name in errors, "input" or "output"."""
         if not splits:
             if tensor.numel() % self._size:
                 raise ArgumentError(f"{name}: the {which}'s {tensor.numel()} elements are no {self._size} equal parts")
@@ -173,7 +178,7 @@ class Arguments:
         return [count * row for count in splits]
 
     def check_residual(self, name: str, residual: torch.Tensor, travelling: torch.Tensor) -> None:
-        """Error feedback, which an engine knows by its address alone: it would write beyond one that is too short."""
+        """Check the residual of error feedback: an engine has only its address, and would write beyond its end."""
         there = residual.is_cpu or residual.device == travelling.device
         if residual.dtype is torch.float32 and there and lies_flat(residual) and residual.numel() == travelling.numel():
             return
@@ -190,7 +195,10 @@ class Arguments:
             raise ArgumentError(f"{name}: {what} {rank} is not a rank of a group of {self._size}")
 
     def _check_backend(self, name: str, kind: str) -> None:
-        """A group that a Python class carries has no other backend beside it, whatever it was asked for."""
+        """Raise ArgumentError where the group was asked for another backend for this kind of device.
+
+        torch makes no other backend beside a process group that is a Python class.
+        """
         made_as = self._made_as()
         backends = dict(each.split(":") for each in made_as.split(",") if ":" in each)
         if (backend := backends.get(kind, "fanin")) != "fanin":
@@ -201,7 +209,7 @@ class Arguments:
             )
 
     def _check_types(self, name: str, tensors: Sequence[torch.Tensor]) -> None:
-        """One element type throughout."""
+        """Raise ArgumentError unless all tensors have one element type."""
         if all(tensor.dtype is tensors[0].dtype for tensor in tensors):
             return
         types = list(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
@@ -211,7 +219,7 @@ class Arguments:
             )
 
     def _has_memory(self, name: str, tensors: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> bool:
-        """Whether the tensors lie somewhere, all of one call in the same kind of memory."""
+        """Whether the tensors of a call have memory. Raises unless all are on one device and outputs share none."""
         if all(map(plain, tensors)):  # nearly always; what follows takes as long as a small collective
             if len(written) > 1:
                 self._check_places(name, written)
@@ -235,7 +243,7 @@ class Arguments:
         return True
 
     def check_devices(self, name: str, kinds: Sequence[str]) -> None:
-        """ArgumentError for kinds of devices whose tensors this group does not take."""
+        """Raise ArgumentError for kinds of devices whose tensors this group does not take."""
         strange = [kind for kind in kinds if kind not in (*DEVICES, "meta")]
         if strange:
             raise ArgumentError(f"{name}: tensors on {strange[0]}; fanin takes {' and '.join(DEVICES)}")
@@ -243,7 +251,7 @@ class Arguments:
             self._check_backend(name, kind)
 
     def _check_kind(self, name: str, tensor: torch.Tensor) -> None:
-        """One whose elements lie in memory, as they are."""
+        """Raise unless the tensor is strided, with memory of its own, or sparse COO where `name` is in SPARSE."""
         if tensor.is_nested or tensor.is_quantized:
             kind, remedy = ("nested", "values()") if tensor.is_nested else ("quantized", "int_repr() or dequantize()")
             raise UnsupportedError(f"{name}: a {kind} tensor. Remedy: its {remedy}")
@@ -267,7 +275,7 @@ class Arguments:
         )
 
     def _check_places(self, name: str, written: Sequence[torch.Tensor]) -> None:
-        """Outputs must have every element in a place of its own."""
+        """Raise ArgumentError where two elements of the outputs share memory."""
         if share_memory(written):
             raise ArgumentError(
                 f"{name}: elements of {'an output' if len(written) == 1 else 'outputs'} share memory (expand, "

@@ -1,4 +1,4 @@
-"""Parts of a group for CUDA tensors, made at the first one: a group without CUDA tensors does not pay for them."""
+"""A group's parts for CUDA tensors, made for its first CUDA tensor, so that groups without any do not pay for them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("fanin")
 
 CODES = ".codes"
-"""Behind the name of the group's job: that of the job of its scale codes."""
+"""Suffix of the job that carries a group's scale codes, after the name of the group's job."""
 CODE_WINDOW = 64
-"""Packets of that job on their way: codes are a hundredth of the words."""
+"""Slots of the job for codes: few packets on their way suffice, since codes are a hundredth of the words."""
 LARGE = 1 << 20
-"""Elements of a sum that fills whole packets, as those that are worth a kernel do."""
+"""Number of elements for which kernels are planned: a sum of these fills whole packets, as any worth a kernel does."""
 
 JoinJob = Callable[[str, Options, Callable[[], None]], JoinedSession]
-"""Become a member of the group's job of that name, with these options; calls the third now and then, to end."""
+"""Joins the job of that name with these options. Calls the third argument repeatedly meanwhile; it raises to cancel."""
 
 
 class DeviceParts:
@@ -50,7 +50,7 @@ class DeviceParts:
         self, store: c10d.Store, job_name: str, rank: int, size: int, timeout: timedelta, options: Options,
         failures: Failures, completion: Completion,
     ) -> None:  # fmt: skip
-        """Tells the other ranks what this one can do. `job_name`: of the group's job."""
+        """Tell the other ranks in the store whether this one has a CUDA device. `job_name`: of the group's job."""
         self._job_name = job_name
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._options, self._failures, self._completion = options, failures, completion
@@ -64,9 +64,8 @@ class DeviceParts:
         join: JoinJob,
         failed: Callable[[FaninError], None],
     ) -> DeviceReducer | None:
-        """The group's reducer of CUDA memory; None where all go by the host.
+        """Make the group's reducer of CUDA memory; None where some rank has no device: then all tensors go by the host.
 
-        They do where some rank has no device.
         Waits for the other ranks, who come to their first CUDA tensor as well.
         """
         from fanin.host.torch.device.cuda import make_device
@@ -78,8 +77,8 @@ class DeviceParts:
             log.warning("rank %d: some rank of the group has no CUDA device, so tensors go by the host", self._rank)
             return None
         options = self._options
-        # A sum over whoever is there has no divisor that a device could know, and one that may be made anew over gloo
-        # waits for its end.
+        # With on_worker_loss="continue" the divisor is the number of contributions, which no device knows beforehand.
+        # With fallback="gloo" a sum may be made anew, so its end is waited for.
         plain = options.on_worker_loss == "raise" and options.fallback == "raise"
         asked = options.device_wait if plain else "block"
         arithmetic = self._arithmetic(side, switch, device) if plain else None

@@ -2,15 +2,15 @@
 
 Rules
 -----
-* Every byte has one owner, who contributes it; the others pass, and get it. The owner has it, and gets a bare result
-  (fanin/numerics/reduction.py). So any element type arrives as it was.
+* Every byte has one owner, who contributes it and gets a bare result; the other ranks pass, and receive the byte
+  (fanin/numerics/reduction.py). So any element type arrives bit for bit.
 * gather and scatter move each part from one rank to one other, which gloo does directly: through a switch they would
   take another hop, and twice the copies.
-* An all_gather into a list is one reduction per part, to the tensors themselves, where a part has MIN_PART_BYTES or
-  more, and otherwise one, through a flat buffer: each reduction costs a packet and a round.
-* Ranks must agree in the collective, its root and the sizes of all parts as far as each of them knows them: that is in
-  the signature, and the switch refuses who does not.
-* A rank's own part never leaves its host for its own sake: the engine copies it.
+* An all_gather into a list is one reduction per part, directly into the tensors, where the largest part has
+  MIN_PART_BYTES or more. Otherwise it is one reduction through a flat buffer, since each costs a packet and a round.
+* Ranks must agree in the collective, its root and the sizes of all parts as far as each of them knows them: these are
+  in the signature, and the switch refuses a rank with another one.
+* The engine copies a rank's own part to its output; that part does not come back through the switch.
 * CUDA tensors pass through pinned memory in pieces, as sums do (host/torch/device).
 * An exchange that its caller waits for, between tensors that can be used as they lie, is one call into the engine
   (SwitchReducer.submit_and_wait).
@@ -40,14 +40,14 @@ _NOTHING = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 def carries(resources: GroupResources) -> bool:
-    """Whether the group's switch does these: where every round waits for every rank, who may be a part's only owner.
+    """Whether exchanges go through the switch: its rounds must wait for every rank, a part's only owner.
 
-    With fallback="gloo", and in groups that go on without ranks, gloo does.
+    With fallback="gloo", and in groups that continue without ranks, gloo carries them.
     """
     session = resources.session
     if session is None or resources.fallback is not None:
         return False
-    # A lease is of a synchronous job; to ask for its shape would join it.
+    # A leased job is always synchronous; reading its `spec` would join it.
     return isinstance(session, LeasedSession) or session.spec.synchronous
 
 
@@ -73,7 +73,7 @@ class Exchanges:
         (output,) = call.outputs
         source, kept = flat(call.source), _room_for(output)
         own_first = self._rank * source.nbytes
-        if source.data_ptr() != kept.data_ptr() + own_first:  # its own place is the one that may be
+        if source.data_ptr() != kept.data_ptr() + own_first:  # the input may be this rank's part of the output
             source = apart(source, [kept])
         return self._one(call, (source.nbytes,), kept.nbytes, source, own_first, kept, _arrive(output, kept))
 
@@ -95,7 +95,7 @@ class Exchanges:
         return CombinedWork(works, self._completion, outputs, call.timeout_s)
 
     def _gather_flat(self, call: Call, source: torch.Tensor, sizes: Sequence[int]) -> FaninWork:
-        """The same through one buffer."""
+        """All-gather small parts by one reduction through a flat buffer."""
         starts = [0, *accumulate(sizes)]
         whole = torch.empty(starts[-1], dtype=torch.uint8, device=source.device)
 
@@ -109,7 +109,11 @@ class Exchanges:
         self, call: Call, agreed: tuple[int, ...], total: int, source: torch.Tensor, own_first: int,
         kept: torch.Tensor | None, finish: Callable[[], None] | None,
     ) -> FaninWork:  # fmt: skip
-        """One reduction of `total` bytes, of which this rank contributes `source`. All tensors are plain."""
+        """Submit one reduction of `total` bytes, of which this rank contributes `source`, at `own_first`.
+
+        `agreed`: numbers that must be alike on all ranks. `kept`: memory for the whole result; None: not received. All
+        tensors are dense and contiguous.
+        """
         if total == 0:
             return LocalWork(self._completion, call.outputs)
         fast_path = self._fast_path
@@ -130,19 +134,19 @@ class Exchanges:
 
 @functools.lru_cache(maxsize=256)
 def _said(agreed: tuple[int, ...]) -> int:
-    """The signature of these numbers."""
+    """32 bits that stand for these numbers in a reduction's signature."""
     return zlib.crc32(struct.pack(f"!{len(agreed)}q", *agreed))
 
 
 def _room_for(output: torch.Tensor) -> torch.Tensor:
-    """Contiguous memory for a part, where the user's tensor lies: its own if that is contiguous."""
+    """Contiguous memory for a part on the device of the user's tensor: that tensor itself if it lies flat."""
     if lies_flat(output):
         return output.detach()
     return torch.empty(output.shape, dtype=output.dtype, device=output.device)
 
 
 def _nothing(part: torch.Tensor) -> torch.Tensor:
-    """No bytes, in the memory where others have a part."""
+    """An empty tensor on the device of `part`, for a rank that contributes nothing."""
     return _NOTHING if part.is_cpu else torch.empty(0, dtype=torch.uint8, device=part.device)
 
 

@@ -6,10 +6,11 @@ Rules
   lack them. One that nobody has finished is reduced anew, over gloo, from the inputs, which all ranks still have.
 * So until a reduction is known to be finished everywhere, its input is left alone (the switch's result goes to memory
   of our own and is copied out by `wait`) and its result is kept.
-* When that is known, host/session/finished.py says; host/session/reduction_log.py keeps them until then.
-* Ranks agree over a gloo group of its own, so that nothing the program does on the inner group comes in between:
-  first unfinished and last finished reduction, then which rank has which in between. A thread of ours does it, so that
-  a rank that computes, or waits for something else, takes part.
+* host/session/finished.py tells when a reduction is finished everywhere; host/session/reduction_log.py keeps it till
+  then.
+* Ranks agree over a separate gloo group, so that nothing the program does on the inner group comes in between: first
+  on the first unfinished and the last finished reduction, then on which rank has finished which of those in between. A
+  thread of ours does it, so that a rank that computes, or waits for something else, takes part.
 * Over shards the same holds for the flows of each. When one is lost, all sessions are stopped before the ranks agree
   (host/session/shards.py), so that nothing is finished, or written, while they do.
 * Only the loss of a switch is survived. When a rank is gone, gloo cannot go on either.
@@ -73,7 +74,7 @@ class LoggedReduction:
 
     index: int
     call: Call | None
-    """None once it is finished everywhere or delivered: a user's tensors are not held longer than needed."""
+    """The call; None once the reduction is finished everywhere or delivered, to hold a user's tensors no longer."""
     source: torch.Tensor | None
     """The input on the host, untouched until the operation is delivered."""
     residual: torch.Tensor | None
@@ -81,15 +82,15 @@ class LoggedReduction:
     result: torch.Tensor
     """All elements of the result, on the host."""
     ends: Ends = field(default_factory=dict)
-    """Ends of the parts that the session dealt out."""
+    """Ends of the reduction's parts at each flow, by which host/session/finished.py tells it."""
     ticket: int = 0
-    """The session's; 0 when it never went there."""
+    """The session's ticket; 0 if the reduction was never submitted to a session."""
     session: AnySession | None = None
     may_go: bool = False
-    """Whether it was seen to be finished here, as were all before it."""
+    """Whether this rank has seen that it is finished here, and all before it."""
     over_gloo: c10d.Work | None = None
     settle: Once | None = None
-    """Turns what gloo brought into the result."""
+    """Makes `result` of the sum that gloo has brought."""
     error: FaninError | None = None
     issued: threading.Event = field(default_factory=threading.Event)
     """Set when `over_gloo` or `error` is, or nothing more is needed."""
@@ -159,7 +160,7 @@ class Fallback:
         return bool(flag.item())
 
     def attach(self, switch: SwitchReducer) -> None:
-        """Every rank has joined: start on the switch."""
+        """Start to use the switch, since every rank has joined it."""
         self._switch = switch
         self._log.restart(switch.session.sessions)
         self._state = State.LIVE
@@ -176,7 +177,7 @@ class Fallback:
     # --- one reduction ---
 
     def submit(self, call: Call) -> FaninWork:
-        """Start it wherever reductions go now."""
+        """Start a reduction by the present path (the table above). Raises the group's failure where it is BROKEN."""
         if call.empty:
             return LocalWork(self._completion, call.outputs)
         source = on_host(call.source).reshape(-1)
@@ -292,7 +293,7 @@ class Fallback:
             self._state = State.GLOO
 
     def _agree(self, log: list[LoggedReduction], finished: set[int]) -> tuple[int, dict[int, list[int]]]:
-        """The first operation that somebody has not finished, and for those after it who has finished them."""
+        """The first operation that any rank has not finished, and the ranks that have finished each one after it."""
         first = next((operation.index for operation in log if operation.index not in finished), self._next_index)
         beyond = max(finished, default=first - 1) + 1
         bounds = self._gather(torch.tensor([first, max(beyond, first)], device="cpu"))
@@ -349,7 +350,7 @@ class Fallback:
         with self._lock:
             self._broken, self._state = error, State.BROKEN
             for operation in self._log:
-                if not operation.issued.is_set():  # what gloo has got, it ends
+                if not operation.issued.is_set():  # those that were issued to gloo end there
                     operation.error = error
                     operation.issued.set()
             self._log.keep_only(())

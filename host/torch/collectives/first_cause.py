@@ -33,12 +33,12 @@ LOOK_INTERVAL_S = 0.1
 
 
 class FirstCause:
-    """The cause of one group's failure."""
+    """The first cause of one group's failure, kept in the group's store."""
 
     def __init__(self, store: c10d.Store, name: str, failures: Failures) -> None:
-        """`name`: of the group in all of the store."""
-        # The program's own thread may be waiting in the store when a sum fails. Now, since to connect to a store that
-        # has ended takes as long as the store's timeout.
+        """`name`: of the group, unique in the store."""
+        # By a second connection, since the program's thread may be waiting in the store when a sum fails. It is opened
+        # now, since connecting to a store that has ended takes as long as the store's timeout.
         self._side, self._key = asked_at(store), f"fanin/cause/{name}"
         self._failures = failures
 
@@ -62,7 +62,7 @@ class FirstCause:
         return _read(store.get(self._key)) if store.check([self._key]) else None
 
     def _tell(self, store: c10d.Store, cause: FaninError) -> FaninError:
-        """`cause`, or that of a rank that was sooner."""
+        """Tell `cause` unless another rank has told one before; returns the cause that was told first."""
         told = json.dumps(
             {
                 "ranks": list(cause.ranks) if isinstance(cause, WorkerLostError) else None,

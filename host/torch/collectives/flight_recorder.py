@@ -8,11 +8,11 @@ Rules
 -----
 * Every collective is recorded at its call, by `named_ranges` (profiler_ranges.py), and never asked for again until its
   wait ends, or somebody wants a dump. A record holds no tensor, and its handle by a weak reference.
-* Each group has a ring of its own, so that one that is busy pushes out nothing of another. Numbers of records count
+* Each group has a ring of its own, so that a busy group pushes out no record of another. Numbers of records count
   through all groups of a rank, so a rank's records are ordered.
 * A dump is written when a collective raises, when the watch thread learns that a rank or the switch is lost, also where
   the job goes on without it, and when a rank's last group ends without either, since the ranks that did nothing wrong
-  are needed for a comparison. One that follows a failure is not written over by the end.
+  are needed for a comparison. The end of the last group does not overwrite a dump that followed a failure.
 * Writing never raises where a collective fails: the log has a line instead.
 * `Options.otel` makes spans of the same records, when they end (fanin/watching/telemetry.py), and of optimizer steps.
 
@@ -56,13 +56,13 @@ log = logging.getLogger("fanin")
 FORMAT = "2.10"
 """Version of torch's format: https://github.com/pytorch/pytorch/blob/v2.13.0/torch/csrc/distributed/c10d/FlightRecorder.hpp"""
 READ_AS = "gloo"
-"""torch's analyzer refuses names of backends that it does not know, as ours; gloo's collectives take what ours do."""
+"""Backend that dumps name: torch's analyzer refuses unknown ones, and gloo's collectives take what ours do."""
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """torch's variables of how many collectives are kept; the first that is set counts, 0 keeps none."""
 DEFAULT_SIZE = 2000
 """Number that torch's recorder keeps where no variable says another."""
 MAX_GROUPS = 256
-"""Groups whose rings are kept; the one that was made first goes first."""
+"""Groups whose rings are kept; beyond these the oldest ring is dropped."""
 MAX_FRAMES = 32
 """Frames of a call that are kept, from its caller outwards."""
 PEERS = ("send", "recv")
@@ -74,11 +74,11 @@ ANALYZER_NAMES = {
     "all_gather_into_tensor": "_all_gather_base",
     "reduce_scatter_tensor": "_reduce_scatter_base",
 }
-"""Names that the analyzer has for collectives (flight_recorder/components/types.py), where ours are others."""
+"""The analyzer's names of collectives (flight_recorder/components/types.py) by ours, where they differ."""
 LISTS = {"all_gather": "all_gather_v", "reduce_scatter": "reduce_scatter_v"}
 """Collectives of lists, which the analyzer wants as one tensor, and their names where parts differ."""
 OURS = str(Path(__file__).parents[1]) + os.sep
-"""Beginning of the paths of our own frames, which are in no dump."""
+"""Prefix of the file names of our own frames, which dumps leave out."""
 
 Shape = tuple[torch.Size, torch.dtype]
 
@@ -95,8 +95,9 @@ class Record:
         self, ring: Ring, number: int, counts: tuple[int, int], name: str, inputs: list[Shape], outputs: list[Shape],
         peer: int, timeout_s: float, lanes: int | str | None,
     ) -> None:  # fmt: skip
-        """`number`: from 0, of all records of the rank. `counts`: of the group's collectives, and of its messages,
-        with this one. `peer`: of a message, else -1. `timeout_s`: the group's. `lanes`: as the call has them."""
+        """`number`: among all records of the rank, from 0. `counts`: the group's collectives and messages so far, this
+        one included. `peer`: the other rank of a send or receive, else -1. `timeout_s`: the group's. `lanes`: those of
+        this call alone, or None."""
         self.ring, self.number, self.name, self.lanes = ring, number, name, lanes
         self.collectives, self.messages = counts
         self.inputs, self.outputs, self.peer = inputs, outputs, peer
@@ -126,7 +127,7 @@ class Record:
         self.ring.tell(self, error)
 
     def complete(self) -> None:
-        """The result is known to be there; the first word counts."""
+        """The result is known to have come; later calls have no effect."""
         if self.completed_ns is None:
             self.completed_ns = time.time_ns()
             self.ring.tell(self, None)
@@ -139,14 +140,14 @@ class Record:
 
     @property
     def state(self) -> str:
-        """In torch's words; see the table above."""
+        """The state by torch's name; see the table above."""
         if self.completed_ns is not None:
             return "completed"
         return "scheduled" if self.refused else "started"
 
     @property
     def timeout_s(self) -> float:
-        """The timeout of its handle, if there still is one, else the group's."""
+        """The timeout of the collective's handle, if that still exists, else the group's."""
         work = None if self.work is None else self.work()
         return at_present(self.group_timeout_s if work is None else work.timeout_s)
 
@@ -175,7 +176,7 @@ class Ring:
         collectives, messages = self._counts
         peer = -1
         if name in PEERS:
-            peer = given[1] if len(given) > 2 else self.rank  # of a receive from any source nobody knows it
+            peer = given[1] if len(given) > 2 else self.rank  # a receive from any source has no known peer
             messages += 1
         else:
             collectives += 1
@@ -186,7 +187,7 @@ class Ring:
         return record
 
     def tell(self, record: Record, error: BaseException | None) -> None:
-        """A collective has ended, well or with that error: a span of it, where somebody wants one."""
+        """Make a span of a collective that has ended, with `error` if it failed; nothing without `Options.otel`."""
         telemetry = self.recorder.telemetry
         if telemetry is None:
             return
@@ -212,7 +213,7 @@ class Ring:
             return -1
 
     def records(self) -> list[Record]:
-        """All that are kept, the oldest first, as they are now."""
+        """The kept records, oldest first, with their states brought up to date."""
         kept = list(self._records)
         for record in kept:
             record.look()
@@ -274,12 +275,12 @@ class FlightRecorder:
         self.size = size
         self.numbers = itertools.count()
         self.telemetry: Telemetry | None = None
-        """While there is a group, where spans are made."""
+        """The maker of spans, where they are wanted, while there is a group."""
         self._rank, self._otel = rank, otel
         self._hook: Any = None
         self._step = 0
         self._rings: OrderedDict[str, Ring] = OrderedDict()
-        """By name of the group: one that is made again begins anew."""
+        """Rings by name of the group: a later group of the same name replaces the ring."""
         self._ring_numbers = itertools.count()
         self._open = 0
         self._lock = threading.Lock()
@@ -303,7 +304,7 @@ class FlightRecorder:
         self._hook = register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, *_: object) -> None:
-        """Steps of one optimizer count, of several those of the busiest (handles/nonfinite.py)."""
+        """Tell the telemetry that a step has ended. Of several optimizers the busiest counts (handles/nonfinite.py)."""
         if self.telemetry is not None and STEPS.begun != self._step:
             self._step = STEPS.begun
             self.telemetry.step(self._step, time.time_ns())
@@ -358,7 +359,7 @@ class FlightRecorder:
             beside.replace(path)
 
     def trace(self) -> dict[str, Any]:
-        """All records of this rank, as `torch.distributed` has those of NCCL. Makes no difference to anything."""
+        """All records of this rank, in the format in which `torch.distributed` has those of NCCL."""
         entries, groups, statuses = [], {}, {}
         for ring in list(self._rings.values()):
             records = ring.records()
@@ -376,7 +377,7 @@ class FlightRecorder:
 
 
 _RECORDERS: weakref.WeakValueDictionary[tuple[str | None, bool, int], FlightRecorder] = weakref.WeakValueDictionary()
-"""By prefix, whether spans are made, and rank: ranks may be threads of one process."""
+"""Recorders by prefix, whether spans are made, and rank, since ranks may be threads of one process."""
 _MAKING = threading.Lock()
 
 
@@ -386,7 +387,7 @@ def ring_for(options: Options, rank: int, global_ranks: Sequence[int], environme
     `rank`: in the group. `global_ranks`: of all its members. Raises ConfigurationError.
     """
     prefix, otel = options.flight_recorder, options.otel
-    size = DEFAULT_SIZE if prefix is None else _size(environment)  # a variable of a recorder that is off is nobody's
+    size = DEFAULT_SIZE if prefix is None else _size(environment)  # a recorder that is off reads no variable
     if (prefix is None or size == 0) and not otel:
         return None
     own = global_ranks[rank]
@@ -456,7 +457,7 @@ def _as_analyzed(record: Record) -> tuple[str, list[list[int]], list[list[int]]]
     inputs, outputs = ([list(shape) for shape, _ in shapes] for shapes in (record.inputs, record.outputs))
     parts = outputs if name == "all_gather" else inputs
     if name in LISTS and len(parts) > 1:
-        if any(part != parts[0] for part in parts):  # it wants the same sizes of all ranks, which only the list has
+        if any(part != parts[0] for part in parts):  # all ranks must show the same sizes
             name = LISTS[name]
             inputs = outputs = [[sum(map(_count, parts))]]
         elif name == "all_gather":

@@ -28,7 +28,7 @@ Kept = TypeVar("Kept")
 def codec_of_group(text: str, rank: int, size: int) -> Codec:
     """Make the codec of one stage, without memory, by which a group of `size` ranks sums.
 
-    Raises ConfigurationError for a codec that is not there, needs several stages, chooses by parameter, or holds too
+    Raises ConfigurationError for a codec that does not exist, needs several stages, chooses by parameter, or holds too
     few workers.
     """
     codec = make(text).without_memory()
@@ -47,13 +47,13 @@ def codec_of_group(text: str, rank: int, size: int) -> Codec:
 
 
 class GroupCodec:
-    """Options.codec: every large sum or average of floats through a codec of one stage that owes nothing.
+    """Options.codec: every large sum or average of floats through a codec of one stage that keeps no residual.
 
     Steps are counted by calls, which are the same on every rank, so random numbers agree.
     """
 
     MAX_ENCODERS = 64
-    """Sizes whose signs are remembered; the one that was made first gives way."""
+    """Encoders that are kept, one per size of a tensor (and device); beyond these the oldest is dropped."""
 
     def __init__(self, codec: Codec, resources: GroupResources) -> None:
         """Sum by a codec that `codec_of_group` has made."""
@@ -62,7 +62,7 @@ class GroupCodec:
         self._encoders: dict[int, Encoder] = {}
         plan = codec.device_plan(resources.size)
         self._plan = plan if plan is not None and plan.lanes in QUANTIZED_LANES else None
-        """Plan of the arithmetic on a device; None: devices have no part in it."""
+        """Plan of the arithmetic on a device; None: the host encodes tensors on devices, too."""
         self._device_encoders: dict[tuple[torch.device, int], DeviceEncoder] = {}
         self._resources = resources
         self._step = 0
@@ -79,7 +79,10 @@ class GroupCodec:
         )
 
     def encoded(self, call: Call) -> Call:
-        """The sum of an all-reduce in place, to be submitted next: encoders remember the order."""
+        """Encode an all-reduce in place: returns the call to submit for it, before another is encoded.
+
+        Encoders remember the order of the sums.
+        """
         encoder = self._device_encoder(call.source) if lies_flat(call.source) else None
         if encoder is None:
             return self._by_host(call)

@@ -1,8 +1,8 @@
 """The parts of one process group: its session with the switch, its inner gloo group, and its reducers.
 
-Made in this order, so that the commonest mistake (no switch there) is told first and within seconds: address and job
-name through the store, session, gloo. A group of one has no session, and one of new_group joins its job when it first
-sums (host/session/leased.py).
+They are made in this order: address and job name through the store, then the session, then gloo; so the commonest
+mistake, no switch at the address, is reported first and within seconds. A group of one has no session, and one of
+new_group joins its job when it first sums (host/session/leased.py).
 
 A process that takes the place of one that is gone (on_worker_loss="continue") is *outside*: it knows the job, and has
 neither session nor gloo group, since the others' reductions are under way and gloo admits nobody. `renew` makes both
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fanin")
 
 OVER = (None, ENDING)
-"""States of a job that nobody can come into any more."""
+"""States of a job that no rank can join any more; None: the switch does not know the job."""
 
 
 class GroupResources:
@@ -101,14 +101,14 @@ class GroupResources:
         *,
         has_gloo: bool = True,
     ) -> None:
-        """`world`: where rank 0 goes that is given no switch; None: to one of its own. `world_failures`: those of the
-        group that all of this one's ranks are in as well. `has_gloo`: False for a group of sums alone, whose ranks need
-        not reach each other."""
+        """`world`: the world's meeting, whose switches this group uses if rank 0 is given none; None: rank 0 starts
+        one. `world_failures`: the failures of the world's group. `has_gloo`: False for a group of sums alone, whose
+        ranks need not reach each other."""
         self._has_gloo = has_gloo
         self.rank = rank
         self.size = size
         self._group_name = group_name
-        # Ranks that do not come are not waited for longer than anything else in this group is.
+        # Joining waits for missing ranks no longer than the group's timeout.
         join_timeout_s = max(min(options.join_timeout_s, timeout.total_seconds()), MIN_JOIN_TIMEOUT_S)
         self.options = dataclasses.replace(options, join_timeout_s=join_timeout_s)
         self._world, self._world_failures = world, world_failures
@@ -118,15 +118,15 @@ class GroupResources:
         self._switch_reducer: SwitchReducer | None = None
         self.fallback: Fallback | None = None
         self.two_levels: TwoLevels | None = None
-        """Levels of the group's own all-reduces (Options.inside), which the group opens once it is there."""
+        """Levels of the group's own all-reduces (Options.inside), which FaninProcessGroup opens after this is made."""
         self.opened_levels: list[TwoLevels] = []
-        """All that were opened, those of hooks included: broken and closed with the group."""
+        """All levels that were opened, those of hooks included: broken and closed with the group."""
         self._device_parts: DeviceParts | None = None
         self.outside = False
-        """Whether this process has come into a job that runs without it."""
+        """Whether this process has taken a rank's place in a running job, and `renew` has not been called yet."""
         self._inner: Inner | None = None
         self._meetings: list[Meeting] = []
-        """The newest is the one that counts; an older one may hold the switch that this process started."""
+        """All meetings, oldest first. The last counts; an older one may hold the switch that this process started."""
         self._timeline: Timeline | None = None
         self.global_ranks = global_ranks
         """The world's ranks that are in this group, in order; empty for the world."""
@@ -136,7 +136,7 @@ class GroupResources:
         self.closed = False
         """Whether this rank has left, or is about to."""
         self.on_close: Callable[[], None] = lambda: None
-        """Told once that the group is left, when nothing of it is under way any more."""
+        """Called once after the group was left, when nothing of it is under way any more."""
         patience = timeout if options.on_worker_loss == "continue" else None
         own_store, replaces = find_incarnation(store, group_name, rank, global_ranks, patience)
         try:
@@ -154,7 +154,7 @@ class GroupResources:
 
     @property
     def meeting_now(self) -> Meeting:
-        """The same, with the shards that were lost since marked as such."""
+        """The present meeting, with the shards that were lost since then in its `lost`."""
         meeting, session = self.meeting, self.session
         if not isinstance(session, SurvivingSession):
             return meeting
@@ -191,7 +191,10 @@ class GroupResources:
         )
 
     def _runs_without_me(self, store: c10d.Store, timeout: timedelta) -> bool:
-        """Whether the job of a predecessor in this place runs, or still forms. AdmissionError if neither."""
+        """Whether the job of this rank's previous process runs (True) or still forms (False).
+
+        Raises AdmissionError if it does neither, and ConfigurationError with fallback="gloo".
+        """
         if self.options.fallback == "gloo":
             raise ConfigurationError("fallback='gloo' takes no newcomers: over gloo nobody could come in")
         meeting = hear(store, self.options, timeout, self.rank)
@@ -208,7 +211,7 @@ class GroupResources:
         return state == RUNNING
 
     def _state_of(self, meeting: Meeting) -> str | None:
-        """The state of the job, as the first of its shards says that is left."""
+        """The state of the job, from the first of its switches that answers; SwitchUnreachableError if none does."""
         *others, last = meeting.switches
         for address in others:
             with contextlib.suppress(SwitchUnreachableError):
@@ -230,13 +233,13 @@ class GroupResources:
                 store, self.meeting.job_name, self.rank, self.size, timeout, self.options, self.failures,
                 self.completion,
             )  # fmt: skip
-        if self._has_gloo or self.size == 1:  # alone it connects to nobody, and does what there is no switch for
+        if self._has_gloo or self.size == 1:  # alone, gloo connects to nobody, and carries exchanges
             gloo_store = c10d.PrefixStore("gloo", store)
             self._inner = Inner(gloo_store, self.rank, self.size, timeout, self.failures, self.completion)
         self._watch()
 
     def _watch(self) -> None:
-        """From here on the session's failure reaches whatever waits for gloo."""
+        """Have the watch thread watch the session, so that its failure ends waits for gloo, too."""
         if isinstance(self.session, LeasedSession):
             WATCH.add(self.session, self._failed, self.session.return_if_idle)
         elif self.session is not None and self.options.on_worker_loss == "continue" and self.options.flight_recorder:
@@ -246,7 +249,7 @@ class GroupResources:
             WATCH.add(self.session, self._failed)
 
     def _tell(self, survived: SurvivedLosses) -> None:
-        """On the watch thread: the job goes on, and may have lost ranks or shards."""
+        """Report ranks and shards that a continuing job has lost since the last call; on the watch thread."""
         for loss in survived.since_last():
             self.failures.on_error(loss)
 
@@ -312,8 +315,8 @@ class GroupResources:
         return self._joined(meeting, judge, tell)
 
     def _join_beside(self, side: SideStore, meeting: Meeting, interrupted: Callable[[], None]) -> JoinedSession:
-        """The same later, in a thread of its own. The process that serves the store, which need not be a member, may
-        have left: then ranks do without what others may tell there, as gloo does."""
+        """Join after the meeting, in a thread of its own, asking the store by its second connection. The process that
+        serves the store, which need not be a member, may have left: then this rank hears no refusal of another."""
 
         def judge() -> None:
             interrupted()
@@ -335,7 +338,7 @@ class GroupResources:
         except SwitchUnreachableError as error:
             tell(error)
             raise
-        except JoinTimeoutError as error:  # in words that torch's programs look for, too
+        except JoinTimeoutError as error:  # programs look for the words of torch's timeouts
             timeout_ms = self.options.join_timeout_s * 1000
             raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
         if self._is_world:
@@ -387,7 +390,7 @@ class GroupResources:
         self._switch_reducer = SwitchReducer(session, self.failures, self.completion, self._make_device)
 
     def _make_device(self, switch: SwitchReducer, device: torch.device) -> DeviceReducer | None:
-        """Make the reducer of CUDA tensors, at the first one; codes have a job of their own beside the words'."""
+        """Make the reducer of CUDA tensors, for the first one; scale codes have a job beside that of the words."""
         assert self._device_parts is not None
 
         def join(name: str, options: Options, interrupted: Callable[[], None]) -> JoinedSession:
@@ -397,9 +400,9 @@ class GroupResources:
 
     @property
     def submit(self) -> Callable[[Call], FaninWork]:
-        """Start a reduction that the switch can do, on host or CUDA memory: the one way of every collective that sums.
+        """The function that starts a reduction by the switch, on host or CUDA memory; all collectives that sum use it.
 
-        Which reducer does it is settled until `renew`, so callers may keep what this returns.
+        The reducer stays the same until `renew`, so callers may keep the function.
         """
         reducer = self.fallback or self._switch_reducer
         return self._refuse if reducer is None else reducer.submit
@@ -417,13 +420,13 @@ class GroupResources:
 
     @property
     def fast_path(self) -> SwitchReducer | None:
-        """The reducer for sums that are waited for at once, where nothing stands between it and the callers."""
+        """The reducer whose `submit_and_wait` may be called; None without a switch, and where a fallback logs sums."""
         return self._switch_reducer if self.fallback is None else None
 
     def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
         """Arithmetic that makes codes and words of tensors on that device; None: the host does, on every rank.
 
-        Every rank asks at the same point: it is where a group gets ready for tensors on devices.
+        Every rank asks at the same point, because the first call makes the group's parts for CUDA tensors.
         """
         switch = self.fast_path
         return None if switch is None or device.type == "cpu" else switch.arithmetic_on(device)
@@ -432,7 +435,7 @@ class GroupResources:
         raise self._outside_error()
 
     def _failed(self, failure: FaninError) -> None:
-        """On the watch thread: the session has failed."""
+        """React to a failure of the session, on the watch thread: recover over gloo, or break all connections."""
         self.failures.on_error(failure)  # before the ranks agree on how to go on: collectives are still under way
         if self.fallback is not None and self.fallback.survives(failure):
             recovery = threading.Thread(
@@ -447,7 +450,7 @@ class GroupResources:
                 levels.break_connections()
 
     def _part(self, timeout_s: float = 10.0) -> None:
-        """Leave the job, and let go of what stood between it and the group."""
+        """Leave the job, and close the timeline and the reducers that used it."""
         if self._timeline is not None:
             self._timeline.close()
             self._timeline = None
@@ -469,7 +472,7 @@ class GroupResources:
         if self.closed or (self.session is not None and self.session.inherited):
             return
         self.closed = True
-        with contextlib.ExitStack() as steps:  # the last step is named first; an interrupted one leaves none out
+        with contextlib.ExitStack() as steps:  # run in reverse order; an interrupted step leaves none out
             steps.callback(self.on_close)
             steps.callback(self.failures.nonfinite.close)
             for meeting in self._meetings:
@@ -481,7 +484,7 @@ class GroupResources:
             steps.callback(self._part, timeout_s)
             for levels in self.opened_levels:
                 steps.callback(levels.close, breaking=breaking)
-            self.side = None  # it keeps the store, which ends with the world's group
+            self.side = None  # it holds the store, which is to end with the world's group
 
     def _end_gloo(self, breaking: bool) -> None:
         inner, self._inner = self._inner, None

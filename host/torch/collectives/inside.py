@@ -23,8 +23,8 @@ ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 class Inside:
     """Reduce-scatters and all-gathers inside a host; `rank` and `size` count its ranks.
 
-    `kind`: "nccl" or "gloo". Both groups connect when they are first used, NCCL's, or now, gloo's, and raise torch's
-    errors where a rank does not come.
+    `kind`: "nccl" or "gloo". NCCL's groups connect when they are first used, gloo's in the constructor; both raise
+    torch's errors where a rank does not come.
     """
 
     def __init__(self, kind: str, store: c10d.Store, rank: int, size: int, timeout: timedelta) -> None:

@@ -1,4 +1,4 @@
-"""A thread that runs actions one after the other, and ends when it has had none for a while."""
+"""A thread that runs actions one after the other, and ends after IDLE_THREAD_S without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fanin.host.torch.handles.completion import IDLE_THREAD_S
 
 
 class Lane:
-    """Actions in the order in which they were put; they raise nothing. No thread while there is nothing to do.
+    """Runs actions in the order in which they were put, on one thread; actions must not raise.
 
     The queue has no bound of its own: each action belongs to a collective that the program has begun and still holds.
     """
@@ -22,7 +22,7 @@ class Lane:
         self._running = False
 
     def put(self, action: Callable[[], None]) -> None:
-        """Run it after those before it."""
+        """Run an action on the lane's thread, after those that were put before."""
         with self._changed:
             self._actions.append(action)
             if self._running:
@@ -34,7 +34,7 @@ class Lane:
     def _run(self) -> None:
         while (action := self._next()) is not None:
             action()
-            del action  # with what it refers to, while this thread waits
+            del action  # frees what it refers to before this thread waits
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:

@@ -1,4 +1,4 @@
-"""Collectives under torch's transforms and modes, and of tensors whose class does their operators' work.
+"""Collectives under torch's transforms and modes, and of tensors whose class has `__torch_dispatch__`.
 
 torch's own groups call operators (c10d::allreduce_, ...), and torch's dispatcher takes off one layer after the other:
 functionalization, torch.func's grad and jvp, make_fx, fake tensors, tensor subclasses. A group written in Python is
@@ -9,10 +9,11 @@ Rules
 * A call goes through the operator while a transform or a mode is active, or where a tensor has a Python class with
   `__torch_dispatch__`. All other calls, nearly all, pay for two questions to torch.
 * Beneath every layer, at the dispatch key BackendSelect, is a kernel of ours: it calls the group's method again with
-  the tensors that are left. A layer that never comes so far, as a fake mode, has nothing carried out.
+  the tensors that are left. Under a layer that never calls the kernel, such as a fake mode, nothing is carried out.
 * The first such call registers the kernels, which stay. Collectives of other backends pass through them to torch's.
 * torch's own refusals (vmap has no rule for collectives, DTensor none for in-place ones) become UnsupportedErrors.
-* A graph that make_fx recorded cannot be run: its nodes wait for nothing, over any backend. The kernel refuses it.
+* A graph that make_fx recorded cannot be run: its nodes do not wait for results, over any backend. The kernel refuses
+  it.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from fanin.errors import FaninError, UnsupportedError
 from fanin.host.torch.handles.host_tensor import ORDINARY, modes_active, transform
 
 _c10d: Any = c10d
-"""The same, for what torch's stubs have otherwise or not at all."""
+"""`c10d` as Any, for names that torch's type stubs lack or declare otherwise."""
 _BOTTOM = torch._C.DispatchKey.BackendSelect
 """The lowest dispatch key above those of devices."""
 _UNKNOWN_TIMEOUT_MS = -1
-"""For the operator alone: the group's method is given the caller's."""
+"""Timeout argument of an operator, which nobody reads: the group's method is given the caller's options."""
 
 Arguments = Callable[..., tuple[Any, ...]]
 
 
 class _Operator:
-    """How torch's C++ calls one operator."""
+    """The arguments that torch's C++ passes to one operator."""
 
     def __init__(self, name: str, tensors: int, arguments: Arguments = lambda *rest: (), *, tail: int = 2) -> None:
-        """`name`: of the collective, for people. `tensors`: how many arguments hold tensors; the group follows them.
+        """`name`: of the collective, in errors. `tensors`: how many leading arguments hold tensors; the group follows.
 
-        `arguments`: those between the group and the last `tail` ones (asyncOp and timeout), from the method's.
+        `arguments`: makes those between the group and the last `tail` ones (asyncOp and timeout) of the method's.
         """
         self.name, self.tensors, self.arguments, self.tail = name, tensors, arguments, tail
 
@@ -83,11 +84,11 @@ class _Call(threading.local):
     method: Callable[..., Any] | None = None
     """The group's method that carries out the collective."""
     rest: tuple[Any, ...] = ()
-    """Its arguments behind the tensors."""
+    """The method's arguments after the tensors."""
     work: Any = None
-    """The work that it returned, once the kernel has called it."""
+    """The work that the method has returned, once the kernel has called it."""
     at_bottom: bool = False
-    """Whether the kernel is calling it now."""
+    """Whether the kernel is calling the method now."""
 
 
 _CALL = _Call()
@@ -117,7 +118,7 @@ def _dispatches(tensor: torch.Tensor) -> bool:
 def through(
     group: Any, operator: str, method: Callable[..., Any], tensors: tuple[Any, ...], rest: tuple[Any, ...]
 ) -> Any:
-    """Call `method(*tensors, *rest)` of `group` beneath all layers; its work, or a layer's own.
+    """Call `method(*tensors, *rest)` of `group` beneath all layers; returns its work, or a layer's own.
 
     Raises what the method raises, and UnsupportedError where a layer refuses.
     """
@@ -190,7 +191,7 @@ def _register_kernels() -> None:
 
 
 def _kernel(name: str, keys: Any, *arguments: Any) -> Any:
-    """Beneath all layers: the group's own method, or torch's operator where the group is none of ours."""
+    """Carry out an operator beneath all layers: by the group's own method, or torch's operator for other backends."""
     operator = getattr(torch.ops.c10d, name).default
     tensors = _OPERATORS[name].tensors
     if c10d.ProcessGroup.unbox(arguments[tensors]).name() != "fanin":
@@ -225,7 +226,7 @@ def _root(opts: Any) -> int:
 
 
 class _Boxing(TorchDispatchMode):
-    """Catches a C++ call, to have its operator in C++'s own form."""
+    """Catches the operator of an all-reduce by torch's C++, to get its reduction operator in C++'s form (`boxed`)."""
 
     boxed: Any = None
 
@@ -235,7 +236,7 @@ class _Boxing(TorchDispatchMode):
 
 
 def _boxed(opts: Any) -> Any:
-    """The operator of an options object, or a bare one, as torch's C++ gives it to an operator."""
+    """The ReduceOp of an options object, or a bare one, in the form in which torch's C++ passes it to operators."""
     options = c10d.AllreduceOptions()
     op = getattr(opts, "reduceOp", opts)
     options.reduceOp = op if type(op) is dist.ReduceOp else dist.ReduceOp(op)

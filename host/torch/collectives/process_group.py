@@ -52,9 +52,9 @@ from fanin.protocol.seal import Credentials
 
 _AVG = dist.ReduceOp(dist.ReduceOp.AVG)
 _GROUPS: weakref.WeakSet[FaninProcessGroup] = weakref.WeakSet()
-"""Open groups, to be left in order at exit."""
+"""Open groups, which are left in order at exit."""
 _ABANDONED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-"""Threads that leave for groups that nobody holds any more; exit waits for them."""
+"""Threads that leave jobs for groups without references; exit waits for them."""
 
 
 @named_ranges
@@ -82,7 +82,7 @@ class FaninProcessGroup(TorchCalls):
 
         `world`: the group whose switch this one shares, where it is given none. `parts_with_store`: the store may be
         rank 0's own and end with its group, as that of torch's world does. `has_gloo`: False for a group of what goes
-        through the switch alone, whose ranks need not reach each other. A group that nobody holds any more leaves.
+        through the switch alone, whose ranks need not reach each other. A group without references leaves its job.
 
         Raises what `Session.join` raises (AdmissionError for more ranks than a switch takes), and torch's own errors
         when ranks do not come.
@@ -92,8 +92,8 @@ class FaninProcessGroup(TorchCalls):
         """Numbers of the calls of `open_two_levels`, alike on all ranks."""
         self._counters: Counter[str] = Counter()
         made_with = options or Options()
-        # Refused before ranks meet: a rank that is refused behind the meeting closes its connections while others still
-        # open theirs, and those end with an error of gloo's.
+        # A bad codec is refused before ranks meet: a rank that is refused afterwards closes its connections while
+        # others still open theirs, and those end with an error of gloo's.
         text = made_with.codec
         self._codec = None if text is None or size == 1 else codec_of_group(text, rank, size)
         shared: Meeting | None = None if world is None or world.session is None else world._resources.meeting_now
@@ -101,7 +101,7 @@ class FaninProcessGroup(TorchCalls):
             store, group_name, rank, size, timeout, made_with, list(global_ranks), shared,
             None if world is None else world._resources.failures, has_gloo=has_gloo,
         )  # fmt: skip
-        weakref.finalize(self, _abandon, self._resources).atexit = False  # then `_leave_all` sees to it
+        weakref.finalize(self, _abandon, self._resources).atexit = False  # at exit `_leave_all` closes it
         self._arguments = Arguments(rank, size, partial(_made_as, weakref.ref(self)))
         self._world = world
         if self.options.inside is not None:
@@ -137,13 +137,13 @@ class FaninProcessGroup(TorchCalls):
 
     @property
     def switch(self) -> SwitchAddress:
-        """The switch that serves the group; of several the first that is left, to which every rank may come itself."""
+        """The switch that serves the group; of several the first shard that is not lost, which every rank may join."""
         meeting = self._resources.meeting_now
         return next(shard for number, shard in enumerate(meeting.shards) if number not in meeting.lost)
 
     @property
     def switch_options(self) -> Options:
-        """For a job of its own at `switch`: without the shared memory of another host."""
+        """Options for a separate job at `switch`: without shared memory where the switch is on another host."""
         shared = self.options.shared_memory if self.meeting.is_local(self.switch) else False
         return replace(self.options, shared_memory=shared)
 
@@ -159,7 +159,7 @@ class FaninProcessGroup(TorchCalls):
 
     @property
     def credentials(self) -> Credentials:
-        """The keys of their requests to the switch."""
+        """Keys that seal the ranks' requests to the switch."""
         return self._resources.meeting.credentials
 
     @property
@@ -176,7 +176,7 @@ class FaninProcessGroup(TorchCalls):
         self._use_resources()
 
     def _use_resources(self) -> None:
-        """Collectives over what there is now."""
+        """Make the collectives anew, over the present session and gloo group."""
         self._reductions = ReduceCollectives(self._resources, self._counters, self._arguments, self._codec)
         self._exchanges = Exchanges(self._resources) if carries(self._resources) else None
 
@@ -235,7 +235,7 @@ class FaninProcessGroup(TorchCalls):
             return self._in_lanes(call.but(lanes=number_of(lanes), residual=residual, scale_code=scale_code))
 
     def average_encoded(self, asked: Sequence[Contribution]) -> list[FaninWork]:
-        """Average what DeviceEncoders have made of a bucket's pieces, unawaited: a handle for each of them."""
+        """Start averages of a bucket's pieces, as DeviceEncoders have encoded them: a handle for each piece."""
         calls = [
             self._call("all_reduce", each.values, [each.output], _AVG).but(
                 lanes=each.lanes, residual=each.residual, adds=each.adds, draws=each.draws, finish=each.finish
@@ -282,11 +282,12 @@ class FaninProcessGroup(TorchCalls):
             return self._reduce_scatter(call.but(lanes=number_of(lanes), residual=residual))
 
     def open_two_levels(self, kind: str) -> TwoLevels | None:
-        """Groups inside this rank's host and between hosts (docs/gpu.md); every rank calls it at the same point.
+        """Open groups inside this rank's host and between hosts (docs/gpu.md); every rank calls it at the same point.
 
-        `kind`: "nccl" or "gloo", of the group inside. The one that `Options.inside` made, where it is that kind. None:
-        every host has one rank, or, of a group of new_group, unlike numbers of ranks. Raises ConfigurationError, alike
-        on every rank, where a rank cannot take part or the hosts of a world have unlike numbers of ranks.
+        `kind`: "nccl" or "gloo", of the group inside. Returns the levels that `Options.inside` made, where they are of
+        that kind. None: every host has one rank, or, in a group of new_group, hosts have unlike numbers of ranks.
+        Raises ConfigurationError, alike on every rank, where a rank cannot take part or the hosts of a world have
+        unlike numbers of ranks.
         """
         made = self._resources.two_levels
         if made is not None and made.inside.kind == kind:
@@ -310,7 +311,7 @@ class FaninProcessGroup(TorchCalls):
         return opened
 
     def _between(self, levels: Levels, store: c10d.Store, timeout: timedelta) -> FaninProcessGroup:
-        """The group of the ranks at this rank's place of all hosts: a job of its own, at the world's switches."""
+        """The group of the ranks with this rank's place on their hosts, one per host: a job at the world's switches."""
         place = levels.inside.index(self.rank())
         ranks = self._resources.global_ranks
         return FaninProcessGroup(
@@ -338,30 +339,30 @@ class FaninProcessGroup(TorchCalls):
             self._store_host.wait_until_gone()
 
     def leave_at_exit(self) -> None:
-        """Shut down in a process that makes no group any more."""
+        """Shut down in a process that makes no further group, so without waiting for the store's port."""
         self._resources.close()
         if self._store_host is not None:
             self._store_host.close()
 
 
 def _made_as(group: weakref.ref[FaninProcessGroup]) -> str:
-    """The backends of a group by device, as torch was told."""
+    """The backends of a group by device, as torch was told, such as `cpu:fanin,cuda:fanin`."""
     held = group()
     return "fanin" if held is None else str(dist.distributed_c10d._world.pg_backend_config.get(held, "fanin"))
 
 
 def _abandon(resources: GroupResources) -> None:
-    """Nobody holds the group any more, and it was not shut down: leave, as gloo does, so that nobody waits for it.
+    """Leave for a group without references that was not shut down, as gloo does, so that no rank waits for this one.
 
-    In a thread of its own, since the collector of garbage calls this at any place, whatever locks are held there. Where
-    none can be started, the end of the process tells the others.
+    In a thread of its own, since the garbage collector calls this at any place, whatever locks are held there. Where no
+    thread can be started, the end of the process tells the others.
     """
     if not resources.closed and (leaving := started(resources.close, name="fanin-abandoned")) is not None:
         _ABANDONED.add(leaving)
 
 
 def _forget_all() -> None:
-    """In a child of fork(): the groups are its parent's, who goes on with them."""
+    """Forget all groups in a child of fork(): they are its parent's, which goes on with them."""
     _GROUPS.clear()
     _ABANDONED.clear()
     WATCH.forget()

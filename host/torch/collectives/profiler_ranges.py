@@ -53,17 +53,16 @@ NAMES = {
     "recv": "recv",
     "recv_anysource": "recv",
 }
-"""Range by method: names as torch.distributed has them. Methods that a group lacks are left out."""
+"""Name of the range of each method: torch.distributed's name of the collective. A group may lack some methods."""
 
 ONE_LIST = frozenset(
     ("allreduce", "allreduce_coalesced", "all_reduce_lanes", "reduce", "broadcast", "send", "recv", "recv_anysource")
 )
-"""Methods whose tensors are inputs and outputs; the others take outputs, and then inputs."""
+"""Methods with one argument of tensors, which are both inputs and outputs; the others take outputs, and then inputs."""
 
 Group = TypeVar("Group", bound=type)
 _INSIDE = threading.local()
-"""The group whose collective this thread is in: calls that go back through torch's dispatcher (layers.py) come twice.
-"""
+"""`group`: whose collective this thread is in, because calls through torch's dispatcher (layers.py) come twice."""
 
 
 def named_ranges(group: Group) -> Group:

@@ -22,7 +22,7 @@ KINDS = {
     c10d.BroadcastOptions: _ROOT, c10d.GatherOptions: _ROOT, c10d.ScatterOptions: _ROOT,
     c10d.AllgatherOptions: 0, c10d.AllToAllOptions: 0, c10d.BarrierOptions: 0,
 }  # fmt: skip
-"""torch's kinds of options, and what they have beside a timeout."""
+"""torch's kinds of options objects, and which fields they have beside a timeout."""
 
 
 def read_call(
@@ -32,7 +32,7 @@ def read_call(
     """The call that torch's arguments mean.
 
     `opts`: an options object of torch's, or what may stand in its place: an operator, a root, a timeout, nothing.
-    `default_s`: the timeout where none was given. `waits`: whether a call may be one that its caller waits for.
+    `default_s`: the timeout where none was given. `waits`: False where the caller cannot wait for the call at once.
     """
     has = KINDS.get(type(opts))
     if has is not None:
@@ -56,7 +56,7 @@ def read_call(
 
 
 def seconds(opts: Any, default_s: float) -> float:
-    """The timeout of an options object, or of none."""
+    """The timeout of an options object in seconds; `default_s` where it has none or is None."""
     timeout = getattr(opts, "timeout", None)
     return default_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
 
@@ -70,22 +70,22 @@ def single(tensors: Any) -> torch.Tensor:
 
 
 def all_of(tensors: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
-    """Every one of a list, of which there may be none."""
+    """The tensors of a list, each concrete; none for None."""
     return [concrete(tensor) for tensor in tensors or ()]
 
 
 def list_of(tensors: Any) -> list[torch.Tensor]:
-    """The list of tensors that torch's C++ passes, of one tensor too."""
+    """The list of tensors that torch's C++ passes; a bare tensor becomes a list of one."""
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
 def lists_of(tensors: Any) -> list[list[torch.Tensor]]:
-    """The list of lists that torch's C++ passes, of one list too."""
+    """The list of lists that torch's C++ passes; a bare list of tensors becomes a list of one list."""
     return [list(tensors)] if tensors and isinstance(tensors[0], torch.Tensor) else list(tensors or ())
 
 
 def options_of(kind: Any, opts: Any, timeout: timedelta | None, root: int, op: Any = None) -> Any:
-    """An options object for what may have come as bare arguments."""
+    """`opts` if it is an options object; else one of `kind` with the bare arguments (`opts` may be the root)."""
     if opts is not None and not isinstance(opts, int):
         return opts
     options = kind()

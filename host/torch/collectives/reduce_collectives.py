@@ -75,7 +75,7 @@ class ReduceCollectives:
             for dtype, route in SUM_ROUTES.items()
             if route.exact_element is not None and not route.view
         }
-        """The same for tensors that are small."""
+        """Element types that the switch carries as they are for small tensors, and their lanes."""
         self._codec = None if codec is None else GroupCodec(codec, resources)
         self._two_levels = resources.two_levels
         self._plain_sums = self._codec is None and self._two_levels is None
@@ -84,7 +84,7 @@ class ReduceCollectives:
     # --- the collectives ---
 
     def all_reduce(self, call: Call) -> FaninWork:
-        """Reduce in place. The one question by which an all-reduce finds its route."""
+        """Reduce in place: by the switch at once where a short test allows it, else by `reduce` with its route."""
         tensor = call.source
         small = tensor.numel() <= self._exact
         if (small or self._plain_sums) and call.op == SUM and self._size > 1 and plain(tensor):
@@ -127,7 +127,7 @@ class ReduceCollectives:
         return self._submit(first.but(together=others, outputs=outputs))
 
     def takes_together(self, call: Call) -> bool:
-        """Whether `average_together` may have this average of a device's."""
+        """Whether `average_together` takes this average of a tensor on a device: one that is not small."""
         return self._size > 1 and call.source.numel() > self._exact
 
     def check(self, calls: Iterable[Call]) -> None:
@@ -165,7 +165,7 @@ class ReduceCollectives:
         return self._submit(call.but(element=Element.INT32, lanes=WORD_BITS))
 
     def reduce(self, call: Call, output: torch.Tensor | None, first: int = 0) -> FaninWork:
-        """Reduce the source; elements [first, first + output.numel()) go to `output` (None: nobody's here)."""
+        """Reduce the source; elements [first, first + output.numel()) go to `output` (None: none are kept)."""
         tensor = call.source
         route, factor = route_of(call.op.op, tensor.dtype), factor_of(call.op)
         if self._size == 1:
@@ -276,7 +276,7 @@ class ReduceCollectives:
 
 
 def _both(first: Callable[[], None] | None, second: Callable[[], None] | None) -> Callable[[], None] | None:
-    """One action that takes both, in this order; None for none."""
+    """One action that runs both, in this order; None where both are None."""
     if first is None or second is None:
         return first or second
 
@@ -288,7 +288,7 @@ def _both(first: Callable[[], None] | None, second: Callable[[], None] | None) -
 
 
 def _divided(total: torch.Tensor, count: int) -> torch.Tensor:
-    """A sparse tensor by a number; integers are rounded toward zero, as dense ones."""
+    """A sparse tensor divided by `count`; integers are rounded toward zero, as dense ones."""
     total = total.coalesce()
     rounding = None if total.dtype.is_floating_point else "trunc"
     values = total.values().div(count, rounding_mode=rounding)

@@ -3,11 +3,11 @@
 Rules
 -----
 * Sums of what the switch can add go through the switch. Nothing that could go there quietly goes elsewhere.
-* Small tensors (`Options.largest_exact`) go through the switch whatever their type, each rank's elements apart, and are
-  reduced by every rank: floats exactly but for one rounding, and operators that the switch has not, too.
+* Small tensors (`Options.largest_exact`) go through the switch whatever their type and operator: each rank's elements
+  travel separately, and every rank reduces them, floats exactly but for one rounding.
 * Larger ones that the switch cannot add (64-bit integers, maxima, products, bits) go to the group's inner gloo group.
-* Where neither knows the element type, the tensor is reinterpreted (`view`: the same bits) or converted without loss
-  (`compute`) first. Where nothing exact exists there is no route, and UnsupportedError says so.
+* Where neither knows the element type, the tensor is first reinterpreted as `wire_dtype` (`view`: the same bits) or
+  converted to it without loss. Where nothing exact exists there is no route, and UnsupportedError says so.
 
 `ROWS` is that table for people and for docs/torch.md (a test compares them); `route_of` is the same table for the code.
 """
@@ -45,7 +45,7 @@ QUANTIZED = (torch.float32, torch.float16, torch.bfloat16)
 """Element types of weights and gradients that codecs take, and whose words a device can make."""
 
 EXACT_ELEMENTS = ELEMENTS | {torch.int64: Element.INT64}
-"""Element types that it carries apart, for the ranks to reduce."""
+"""Element types of exact reductions: the switch carries every rank's elements separately, for the ranks to reduce."""
 OPERATORS = {
     SUM: Operator.SUM, MIN: Operator.MIN, MAX: Operator.MAX, PRODUCT: Operator.PRODUCT,
     BAND: Operator.BAND, BOR: Operator.BOR, BXOR: Operator.BXOR,
@@ -81,7 +81,7 @@ class Route:
     """`wire_dtype`'s name at the switch, where the switch adds."""
 
     exact_element: Element | None = field(init=False)
-    """`wire_dtype`'s name where it travels exactly; None for what does not, or is exact as it is."""
+    """`wire_dtype`'s name in exact reductions; None where there are none, or sums by the switch are exact already."""
     divide_after: bool = field(init=False)
     """Whether the average is made here, after the sum: integers (rounded toward zero) and what gloo sums."""
 
@@ -236,7 +236,7 @@ def factor_of(op: Any) -> float:
     """PREMUL_SUM's factor, which torch holds as a number or as a tensor of one element; 1 for other operators."""
     if op.op != PREMUL_SUM:
         return 1.0
-    _, factor = op.__getstate__()  # what it pickles: the attribute is younger than torch 2.8
+    _, factor = op.__getstate__()  # its pickled form, since torch 2.8 has no attribute for it
     if isinstance(factor, torch.Tensor) and factor.numel() != 1:
         raise UnsupportedError(f"PREMUL_SUM by a tensor of {factor.numel()} elements; multiply the tensor before")
     return float(factor)

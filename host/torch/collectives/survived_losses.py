@@ -1,9 +1,9 @@
-"""Losses that a job survives (on_worker_loss="continue"): nothing raises, and the flight recorder is told all the same.
+"""Losses that a job survives (on_worker_loss="continue"): nothing raises, but the flight recorder is told.
 
 Rules
 -----
 * The watch thread looks at each of its turns (handles/failures.py), so that a rank that only computes notices.
-* A rank that is gone is told once, and once more if its successor is gone, too. A shard is told once.
+* The loss of a rank is reported once, and once more if its successor is lost, too. That of a shard is reported once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from fanin.host.session.any_session import AnySession
 
 
 class SurvivedLosses:
-    """Ranks and shards of one session that were there at the last look, at first now."""
+    """Compares the present ranks and shards of one session with those of the last look; the first look is now."""
 
     def __init__(self, session: AnySession) -> None:
         self._session = session
         self._ranks, self._shards = self._present()
 
     def since_last(self) -> Iterator[FaninError]:
-        """Errors that these losses would be in a job that ends with them."""
+        """Losses since the last look, as the errors that they would be in a job that ends with them."""
         ranks, shards = self._present()
         gone, lost = self._ranks.difference(ranks), self._shards.difference(shards)
         self._ranks, self._shards = ranks, shards

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SwitchReducer:
-    """The reducer of a group with a switch. Fallback, where a group has one, hands over through it."""
+    """The reducer of a group with a switch. A group's Fallback, if it has one, submits by its `hand_over`."""
 
     def __init__(
         self,
@@ -35,21 +35,22 @@ class SwitchReducer:
         completion: Completion,
         make_device: Callable[[SwitchReducer, torch.device], DeviceReducer | None],
     ) -> None:
-        """`make_device` is asked once, at the first call on CUDA memory; None: it goes by the host."""
+        """`make_device` is called once, at the first call on CUDA memory; None: such calls go by the host."""
         self.session = session
         self._failures = failures
         self._completion = completion
         self._done = LocalWork(completion, [])
-        # A group that goes on without a rank is not leased; 0: by the number of contributions
+        # 0 divides by the number of contributions, in a job that continues without a rank. Leased jobs never do, and
+        # reading their `spec` would join them.
         survives = not isinstance(session, LeasedSession) and session.spec.survives_loss
         self.divisor = 0.0 if survives else float(session.size)
         self._make_device = make_device
         self._asked = False
         self.device: DeviceReducer | None = None
-        """Made for the first CUDA tensor."""
+        """The reducer of CUDA memory, made for the first CUDA tensor; None before, and where all go by the host."""
 
     def submit(self, call: Call) -> FaninWork:
-        """Start it; raise the group's failure when nothing can be started any more."""
+        """Start a reduction; raise the group's failure when nothing can be started any more."""
         if call.device.type != "cpu":
             if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
                 raise UnsupportedError(
@@ -69,7 +70,7 @@ class SwitchReducer:
         return SwitchWork(call, self._failures, self._completion, self.session, self.hand_over(call))
 
     def hand_over(self, call: Call) -> int:
-        """Give it to the session, and return the ticket. The call, and so its memory, lives until that is done."""
+        """Submit a call to the session, which keeps it, and so its memory, until it is done; returns the ticket."""
         try:
             ticket = self.session.submit(call.reduction(self.divisor))
         except Exception as error:
@@ -111,19 +112,19 @@ class SwitchReducer:
         return self._done
 
     def drain(self) -> None:
-        """Wait for what devices have still to give and to take."""
+        """Wait until devices have given all contributions and taken all results."""
         if self.device is not None:
             self.device.drain()
 
     def close(self) -> None:
-        """End what carries CUDA tensors. The session is closed by the group."""
+        """Close the reducer of CUDA memory. The group closes the session."""
         if self.device is not None:
             self.device.close()
-        self._make_device = _made_no_more  # it leads back to who holds this
+        self._make_device = _made_no_more  # the function refers back to the group's resources
 
 
 def _beside(call: Call) -> Call:
-    """The same on host memory: the call copies the tensors out, and the wait brings the result back."""
+    """The call on host memory: this copies its tensors to the host, and `finish` brings the result back."""
     residual = None if call.residual is None else on_host(call.residual)
     asked = call.kept
     kept = None if asked is None else torch.empty_like(asked, device="cpu", pin_memory=asked.is_cuda)

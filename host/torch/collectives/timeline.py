@@ -12,11 +12,11 @@ Options.timeline names the file. Times are CLOCK_MONOTONIC, in seconds, which al
 `clock` is the kernel's boot id: times of processes with the same one need no alignment. `unix_s` is the calendar's time
 at `time`. `job` and `ticket` name a sum on all ranks alike, by which files of several machines are aligned
 (emulation/tracing/clocks.py). `submitted` is when the call began, before which no rank can have the sum. Sums of groups
-of new_group are in no file: two of them may be of one rank. A world that has no session, since it is of one rank or
+of new_group are in no file, since a rank may be in several. A world that has no session, since it is of one rank or
 sums over gloo from its start, has no sums in its file and no name of a job: steps alone.
 
 A step is a call of any optimizer's `step`, which torch reports to hooks, so that programs need no change. `done` is
-seen by a thread that waits for every reduction in turn: when the program looks does not matter. `packing_s`,
+taken by a thread that waits for every reduction in turn, so it does not depend on when the program waits. `packing_s`,
 `sending_s` and `decoding_s` are processor time of the engine since the reduction before, where the native engine counts
 it.
 """
@@ -62,7 +62,7 @@ def restarts() -> int:
 
 
 class Timeline:
-    """Writes the file for one rank of a world, and carries out what is to happen at a step."""
+    """Writes the file for one rank of a world, and kills the process at steps that `Options.faults` names for it."""
 
     def __init__(self, session: AnySession | None, options: Options, rank: int, size: int) -> None:
         """ConfigurationError where the file cannot be written. `session`: whose sums are written; None: no sums."""
@@ -105,7 +105,10 @@ class Timeline:
         }
 
     def close(self) -> None:
-        """Stop; before the session is closed, whose counters are the last line. Idempotent, bounded."""
+        """Write the last line and stop. Called before the session is closed, whose counters are in that line.
+
+        Idempotent, bounded.
+        """
         self._hook.remove()
         if self._session is not None and self._watcher is not None:
             self._session.observer = None
@@ -115,7 +118,7 @@ class Timeline:
         if self._file is not None:
             counters = {} if self._session is None else self._session.counters()
             self._write(kind="end", time=time.monotonic(), counters=counters)
-        if self._file is not None:  # it could be written to the end
+        if self._file is not None:  # no write has failed
             self._file.close()
             self._file = None
 
@@ -150,7 +153,7 @@ class Timeline:
             return
         try:
             self._file.write(json.dumps(record) + "\n")
-        except OSError as error:  # training goes on, and the line that is half there is the last one
+        except OSError as error:  # training goes on; the half-written line is the last one
             file, self._file = self._file, None
             log.warning("timeline %s ends here: %s", file.name, files.in_words(error))
             with suppress(OSError):
@@ -158,13 +161,13 @@ class Timeline:
 
 
 def clock_id() -> str:
-    """The kernel's boot id, which processes have in common that share CLOCK_MONOTONIC; empty where there is none."""
+    """The kernel's boot id, the same for all processes that share CLOCK_MONOTONIC; empty where there is none."""
     with suppress(OSError):
         return BOOT_ID.read_text(encoding="ascii").strip()
     return ""
 
 
 def timeline_for(session: AnySession | None, options: Options, rank: int, size: int) -> Timeline | None:
-    """One, where the options ask for any of it."""
+    """A timeline, where the options name a file or schedule faults; else None."""
     scheduled = FaultSchedule.parse(options.faults or "").scheduled
     return Timeline(session, options, rank, size) if options.timeline is not None or scheduled else None

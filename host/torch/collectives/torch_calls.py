@@ -4,7 +4,7 @@ torch reaches a Python process group from Python (`dist.all_reduce` and so on) a
 collectives). Its option objects live on a C++ stack: every field is read before a method returns. Ranks in them are
 group ranks. An unset timeout is -1 ms and means the group's. Several names exist twice, for older and newer torch.
 
-Every method makes one `Call` of what it was given (`_call`), has its arguments checked, and hands it to who carries it.
+Every method makes one `Call` of its arguments (`_call`), has them checked, and hands the call to its carrier.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TorchCalls(TorchIdentity):
     _arguments: Arguments
     _reductions: ReduceCollectives
     _exchanges: Exchanges | None
-    """None: gloo carries all that adds nothing."""
+    """Exchanges through the switch; None: gloo carries them."""
     _counters: Counter[str]
     _coalescing: list[FaninWork] | None = None
 
@@ -122,7 +122,7 @@ class TorchCalls(TorchIdentity):
         return self._noted(self._reductions.reduce_scatter(call))
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
-        """Several of them, one after the other without waiting in between."""
+        """Reduce several tensors and keep one's own part of each, one after the other without waiting in between."""
         if layered((outputs, inputs)):
             opts, method = SUM if opts is None else opts, self.reduce_scatter_single_coalesced
             return self._through_layers("reduce_scatter_tensor_coalesced_", method, (outputs, inputs), opts)
@@ -182,7 +182,7 @@ class TorchCalls(TorchIdentity):
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
-        """Several of them behind one handle."""
+        """Gather every rank's tensors, each into one, behind one handle."""
         if layered((outputs, inputs)):
             method = self.all_gather_single_coalesced
             return self._through_layers("allgather_into_tensor_coalesced_", method, (outputs, inputs), opts)
@@ -247,7 +247,7 @@ class TorchCalls(TorchIdentity):
         self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
         opts: Any = None, timeout: timedelta | None = None,
     ) -> FaninWork:  # fmt: skip
-        """Rows of one tensor to all ranks."""
+        """Send rows of `tensor` to all ranks, and receive rows of `output` from all; empty splits: equal parts."""
         if layered((output, tensor)):
             rest = (output_splits, input_splits, opts, timeout)
             return self._through_layers("alltoall_base_", self.all_to_all_single, (output, tensor), *rest)
@@ -262,7 +262,7 @@ class TorchCalls(TorchIdentity):
     def alltoall(
         self, outputs: Tensors, inputs: Tensors, opts: Any = None, timeout: timedelta | None = None
     ) -> FaninWork:
-        """One tensor to each rank; sizes may differ."""
+        """Send one tensor to each rank, and receive one from each; sizes may differ."""
         if layered((outputs, inputs)):
             return self._through_layers("alltoall_", self.alltoall, (outputs, inputs), opts, timeout)
         outputs, parts = all_of(outputs), all_of(inputs)
@@ -305,10 +305,11 @@ class TorchCalls(TorchIdentity):
         return self._combined(works, [], self.timeout_s)
 
     def _noted(self, work: FaninWork, tensors: Tensors | None = None) -> FaninWork:
-        """Every collective that may still run when its method returns passes here.
+        """Note a collective that may still run when its method returns, and return its work.
 
-        Between `_start_coalescing` and `_end_coalescing` it is noted; so it is by torch, where the program has said
-        that graphs are given results in flight. `tensors`: those that are not free before, if not the outputs.
+        Between `_start_coalescing` and `_end_coalescing` the combined handle waits for it. torch notes it, too, where
+        the program allows graphs to be given results in flight (registered.py). `tensors`: those that are in use until
+        the work is waited for; None: its outputs.
         """
         if self._coalescing is not None:
             self._coalescing.append(work)
@@ -325,7 +326,7 @@ class TorchCalls(TorchIdentity):
         return work
 
     def _nothing(self, outputs: Tensors) -> FaninWork:
-        """A collective of tensors without memory."""
+        """The handle of a collective of tensors without memory, which is done at once."""
         return self._noted(LocalWork(self._resources.completion, outputs))
 
     def _combined(self, works: list[FaninWork], outputs: Tensors, timeout_s: float) -> FaninWork:
@@ -347,7 +348,7 @@ class TorchCalls(TorchIdentity):
     def _calls(
         self, collective: str, inputs: Tensors, outputs: Sequence[Tensors], there: Sequence[bool], opts: Any
     ) -> list[Call]:
-        """Calls that follow each other unawaited, of those tensors that are `there`."""
+        """Calls that follow each other unawaited, of those tensors that have memory (`there`)."""
         pairs = compress(zip(inputs, outputs, strict=True), there)
         return [self._call(collective, *pair, opts).but(waits=False) for pair in pairs]
 
@@ -358,7 +359,7 @@ class TorchCalls(TorchIdentity):
     # --- who carries an exchange ---
 
     def _moving(self, call: Call) -> Exchanges | Inner:
-        """The carrier of an exchange, which is counted: the switch, or gloo."""
+        """Count an exchange, and return its carrier: the switch's exchanges, or gloo."""
         if self._exchanges is None:
             return self._gloo(call)
         self._sequence += 1
@@ -367,9 +368,9 @@ class TorchCalls(TorchIdentity):
         return self._exchanges
 
     def _gloo(self, call: Call, *parts: torch.Tensor) -> Inner:
-        """gloo, for an exchange that is counted. Raises the group's failure instead of starting on a broken group.
+        """Count an exchange by gloo, and return the gloo group. Raises the group's failure where it is broken.
 
-        `parts`: the tensors that are sent, where there are others than the source.
+        `parts`: the tensors that are sent, if these are not the source.
         """
         resources = self._resources
         failure = resources.failures.failure

@@ -78,7 +78,7 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
         return self
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """No memory of ours is quicker than torch's: FSDP2 asks (`set_allocate_memory_from_process_group_for_comm`)."""
+        """False: our memory is not quicker than torch's (`set_allocate_memory_from_process_group_for_comm` asks)."""
         return False
 
     def _has_hooks(self) -> bool:
@@ -95,14 +95,14 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
         """Ranks count alike from 0: nothing to agree on."""
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """The timeout of collectives that come without one, for waits that begin after this."""
+        """Set the timeout of collectives that are given none, for waits that begin after this."""
         self._default_timeout.set(timeout.total_seconds())
 
     _set_default_timeout = set_timeout
 
     @property
     def timeout_s(self) -> float:
-        """The timeout of collectives that come without one."""
+        """The timeout of collectives that are given none."""
         return self._default_timeout.of_collective
 
     @property

@@ -74,7 +74,7 @@ class Between(Protocol):
 
 
 def waiting_for(work: FaninWork, timeout_s: float) -> Waiting:
-    """Waits for a sum between hosts until it is there: a `wait` without a timeout may only order streams."""
+    """A `Waiting` for a sum between hosts. It passes a timeout, since `wait` without one may only order streams."""
     return lambda: work.wait(timedelta(seconds=at_present(timeout_s)))
 
 
@@ -128,7 +128,7 @@ class TwoLevels:
     def reduce(
         self, tensor: torch.Tensor, outputs: Tensors, start: Starting, timeout_s: float, *, average: bool
     ) -> FaninWork:
-        """The same with a sum between hosts of the caller's, which averages over hosts where `average`.
+        """Sum or average in place, with the caller's sum between hosts (`start`), which averages over hosts itself.
 
         Every rank calls it for the same tensors in the same order. Raises the group's failure when nothing can be
         started any more; what happens later is raised by the work's `wait`.
@@ -175,7 +175,7 @@ class TwoLevels:
         work.report(explained)
 
     def _cause_of(self, error: Exception) -> Exception:
-        """The loss of a rank, in ranks of this group: of one that died, and not of one that left for that reason."""
+        """The first cause of an error, in ranks of this group: the loss of a rank that died, not of one that left."""
         if isinstance(error, FaninError) and not isinstance(error, WorkerLostError):
             return error
         own = None
@@ -195,7 +195,7 @@ class TwoLevels:
 
     @property
     def in_words(self) -> str:
-        """For people: both levels."""
+        """Both levels in a few words, for `describe`."""
         across = f", and fanin between {self.levels.hosts} hosts" if self.between is not None else ""
         return f"; large sums: {self.inside.kind} over the {len(self.levels.inside)} ranks of this host{across}"
 
@@ -224,12 +224,12 @@ class _Sum:
     def __init__(
         self, owner: TwoLevels, flat: torch.Tensor, start: Starting, timeout_s: float, *, average: bool
     ) -> None:
-        """`flat`: shape (n,), the caller's memory, on whose stream its elements are made now."""
+        """`flat`: shape (n,), the caller's memory. Its elements are made by what the current stream holds now."""
         self.timeout_s = timeout_s
         self._owner, self._flat, self._start, self._average = owner, flat, start, average
         self._streams = owner.streams(flat.device)
         self._ready = None if self._streams is None else torch.cuda.current_stream(flat.device).record_event()
-        """Event that the next lane's stream waits for: the caller's elements, then the parts."""
+        """Event that the next lane's stream waits for: the caller's elements, and later this rank's part, are made."""
         self._whole = self._part = flat
         self._wait: Waiting | None = None
 
@@ -274,14 +274,14 @@ class _Sum:
             raise failures.late("all_reduce", self.timeout_s) from error
 
     def spoil(self) -> None:
-        """No values where a stream may read them without having asked whether the sum has failed."""
+        """Fill the output of a failed CUDA sum with NaN: a stream may read it without asking whether the sum failed."""
         if self._streams is not None:
             with contextlib.suppress(RuntimeError), torch.cuda.stream(self._streams[1]), writing_to(self._flat):
                 self._flat.fill_(float("nan"))
 
     @contextlib.contextmanager
     def _on_stream(self, lane: int) -> Iterator[None]:
-        """The lane's stream, behind what was made so far; without gradients."""
+        """Run on the lane's stream, after `_ready`, and without gradients; on host memory without gradients alone."""
         with writing_to(self._flat):
             if self._streams is None or self._ready is None:
                 yield

@@ -41,17 +41,17 @@ from fanin.numerics.reduction import PACKED_LANES, Element
 from fanin.protocol.job import JobSpec
 
 CODE_BIAS = 1 << 15
-"""Difference between a scale code and its form in a buffer, which is smaller."""
+"""Subtracted from a scale code to get its form in a buffer, an int16."""
 
 NOT_FINITE = CODE_NOT_FINITE - CODE_BIAS
-"""A code in a buffer, of a block with NaN or infinities."""
+"""Code of a block with NaN or infinities, in its form in a buffer."""
 UNSPOILED = -CODE_BIAS
-"""Marks of a rank that has spoiled nothing, and of all others than itself; less than any mark."""
+"""Mark of a rank that has spoiled nothing; a rank also writes it for all other ranks. Less than any other mark."""
 MARKS = 2
-"""Marks of a rank: the low and the high 15 bits of a code's number."""
+"""Number of marks of each rank: the low and the high 15 bits of a code's number."""
 
 ELEMENTS = (Element.FLOAT32, Element.BFLOAT16, Element.FLOAT16)
-"""Element types that are quantized where they lie."""
+"""Element types that are quantized on the device where they lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Plan:
 
     @property
     def unit_elements(self) -> int:
-        """Elements of these blocks."""
+        """Elements whose sums are decoded together: those of `unit_blocks` blocks."""
         return self.unit_blocks * self.block_elements
 
     @property
@@ -124,7 +124,7 @@ class Rotation:
     block: int
     """A power of four, 1..1,024."""
     clip: float
-    """In root mean squares of a row; infinite where nothing is clipped."""
+    """Bound of clipping, in root mean squares of a row; infinite where nothing is clipped."""
 
     @property
     def rows(self) -> int:
@@ -143,20 +143,21 @@ Buffer = TypeVar("Buffer", contravariant=True)
 
 class Arithmetic(Protocol[Buffer]):
     """Buffers: x, out: `count` elements of the plan's type; residual: (count,) float32; codes: (blocks,) int16, less
-    CODE_BIAS; words: int32; all flat, contiguous, and where the arithmetic is done.
+    CODE_BIAS; words: int32; all flat, contiguous, and in the memory where the arithmetic is done.
     """
 
     def codes(self, plan: Plan, x: Buffer, residual: Buffer | None, codes: Buffer) -> None:
         """Write the scale codes of x * factor + residual to `codes`, shape (plan.blocks(count),)."""
 
     def mark(self, codes: Buffer, marks: Buffer, rank: int) -> None:
-        """Write marks of who has spoiled the sum, of which this rank knows its own; int16, MARKS of each rank.
+        """Write the marks of ranks that have spoiled the sum: int16, MARKS of each rank.
 
-        The rank's are the number of the first code that is NOT_FINITE, by 15 bits; UNSPOILED without one.
+        Those of `rank`, this rank, are the number of its first code that is NOT_FINITE, 15 bits in each, or UNSPOILED
+        if there is none; those of all other ranks are UNSPOILED.
         """
 
     def level(self, codes: Buffer) -> None:
-        """Make every code the largest of them."""
+        """Set every code to the largest of the codes."""
 
     def quantize(
         self,
@@ -236,7 +237,7 @@ def plan_of(
     divisor: float = 1.0,
     factor: float = 1.0,
 ) -> Plan | None:
-    """The plan of a sum of `count` elements in lanes (`Reduction.lanes`) in that job; None: it has none.
+    """The plan of a sum of `count` elements in lanes (`Reduction.lanes`) in that job; None: for the host alone.
 
     Blocks are those of the engines' packets, so codes and values have the bits of the host's path. `contributors`: how
     many contributions every sum holds. ConfigurationError: these lanes cannot carry so many workers.

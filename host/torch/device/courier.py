@@ -10,7 +10,7 @@ Rules
 * Neither thread asks the device for anything, and a parcel holds nothing of the device's, not even the last reference
   to an event or a tensor: to drop that is a call of the driver, which waits while a program's thread is in a copy that
   waits for the very flag that the courier is to raise.
-* The first error ends it: whatever is there and comes later gets that error, and `failed` lets the streams go on.
+* The first error ends the courier: all parcels, later ones too, get that error, and `failed` lets the streams go on.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Parcel:
     """A reduction of the session, from its place in the order to its end."""
 
     start: Callable[[], int]
-    """Submit it: its ticket."""
+    """Submits the reduction, and returns its ticket."""
     land: Callable[[int], None]
-    """Return when the ticket is done; raise when it will not be."""
+    """Returns when the ticket is done; raises when it will not be."""
     written: Callable[[float], bool] | None = None
-    """Wait so many seconds for the device; whether the memory is ready. None: it is."""
+    """Waits so many seconds for the device, and returns whether the memory is ready. None: it is ready."""
     come: Callable[[], None] | None = None
-    """Tell the device that the result has come."""
+    """Tells the device that the result has come."""
     over: Callable[[BaseException | None], None] | None = None
-    """Told once, of the end or of the error."""
+    """Called once, at the end, with the error that has ended the parcel, or None."""
 
 
 class Courier:
-    """Parcels of one session, in order; without threads: `departed` and `arrived` are called by who carries."""
+    """Submits and lands the parcels of one session, in order. Has no threads: CourierThreads calls its methods."""
 
     def __init__(self, failed: Callable[[BaseException], None], check: Callable[[], None]) -> None:
         """`failed` is called once, with the first error. `check` raises where the group can do nothing any more."""
@@ -56,12 +56,12 @@ class Courier:
         return self._waiting > 0
 
     def queued(self) -> None:
-        """A parcel has come into the queue."""
+        """Count a parcel that is put into the queue."""
         with self._lock:
             self._waiting += 1
 
     def departed(self, parcel: Parcel) -> int | None:
-        """Submit the parcel, whose turn it is, once its memory is ready. Its ticket; None if it ends here."""
+        """Submit the parcel, whose turn it is, once its memory is ready. Returns its ticket; None if it has failed."""
         try:
             while self.error is None and parcel.written is not None and not parcel.written(LOOK_S):
                 self._check()
@@ -76,7 +76,7 @@ class Courier:
         return ticket
 
     def arrived(self, parcel: Parcel, ticket: int) -> None:
-        """See the parcel, whose turn it is, to its end."""
+        """Wait for the result of the parcel, whose turn it is, and tell the device and `over`."""
         error = self.error
         if error is None:
             try:
@@ -90,7 +90,7 @@ class Courier:
         self._end(parcel, error)
 
     def fail(self, error: BaseException) -> None:
-        """Everything ends with that error, unless it has ended before."""
+        """End this courier with that error, which all parcels get; only the first call has an effect."""
         with self._lock:
             if self.error is not None:
                 return
@@ -118,7 +118,7 @@ class CourierThreads:
         return self._courier.busy
 
     def put(self, parcel: Parcel) -> None:
-        """The next parcel. Calls come in program order, one at a time."""
+        """Append a parcel. Calls come in program order, one at a time."""
         self._courier.queued()
         self._departing.put(parcel)
         if not self._threads:

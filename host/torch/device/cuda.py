@@ -37,16 +37,16 @@ GREATER_OR_EQUAL = 0
 WRITE_DEFAULT = 0
 """CU_STREAM_WRITE_VALUE_DEFAULT: with a fence before it, so what the stream has written is seen first."""
 PROBE_TIMEOUT_S = 10.0
-"""A way that has not let a stream go for so long after the flag does not work."""
+"""Longest wait for a probe of a way; half of it for a stream to go on after its flag was set."""
 FLAG_BYTES = 128
-"""Between flags, so that no two share a cache line, or a pair of them."""
+"""Distance between flags, so that no two share a cache line, or a pair of them."""
 MIN_CONNECTIONS = 3
 """Hardware queues (CUDA_DEVICE_MAX_CONNECTIONS) below which streams of ours that wait would hold up the program's."""
 WAYS = ("value", "kernel", "block")
 
 
 class Driver:
-    """The few calls of CUDA's driver that torch has not."""
+    """The few calls of CUDA's driver that torch does not offer."""
 
     def __init__(self) -> None:
         """OSError or AttributeError where there is no driver, or one without them."""
@@ -68,7 +68,7 @@ class Driver:
         self._check("cuStreamWaitValue32", self._wait(stream, address, value, GREATER_OR_EQUAL))
 
     def write_value(self, stream: int, address: int, value: int) -> None:
-        """The stream sets the word."""
+        """The stream, by CUDA's handle, sets the word at the device's address once its earlier work is done."""
         self._check("cuStreamWriteValue32", self._write(stream, address, value, WRITE_DEFAULT))
 
     def copy(self, stream: int, target: int, source: int, count_bytes: int) -> None:
@@ -109,7 +109,7 @@ def driver() -> Driver:
 class CudaDevice:
     """`Device`, by the way "value". Streams and events are torch's, memory is a flat tensor of bytes, flags addresses.
 
-    Its methods but `raise_flag` are called by threads that may use CUDA.
+    All methods but `raise_flag` are called by threads that may wait for CUDA.
     """
 
     way = "value"
@@ -173,7 +173,7 @@ class CudaDevice:
         return bool(event.query())
 
     def join(self, event: Event, timeout_s: float | None) -> bool:
-        """Let the caller's current stream wait for the event."""
+        """Let the caller's current stream wait for the event; True, at once."""
         torch.cuda.current_stream(self.device).wait_event(event)
         return True
 
@@ -187,12 +187,15 @@ class CudaDevice:
             return torch.empty(count_bytes, dtype=torch.uint8, device=self.device)
 
     def retire(self, stream: Stream, memory: torch.Tensor, beside: torch.Tensor) -> None:
-        """Pinned memory is about to be freed: torch shall not give it to others before the stream has come here."""
+        """Keep torch from reusing pinned memory, which is about to be freed, before the stream has come here.
+
+        A copy into `beside` shows torch that the stream uses the memory.
+        """
         with torch.cuda.stream(stream):
             beside[:1].copy_(memory[:1], non_blocking=True)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: this device has no threads to end."""
 
     def _device_address(self, flag: Flag) -> int:
         found = self._mapped.get(flag)
@@ -215,12 +218,12 @@ class _Blocker(_Work):  # type: ignore[misc]
         self.future: torch.futures.Future[None] = torch.futures.Future()
 
     def get_future(self) -> torch.futures.Future[None]:
-        """Completed when the flag comes."""
+        """The future that the flag completes."""
         return self.future
 
 
 class SpinningDevice(CudaDevice):
-    """The same by the way "kernel": torch's kernel polls, and flags of the device are copies of four bytes."""
+    """`Device`, by the way "kernel": torch's kernel polls, and the device sets flags by copies of four bytes."""
 
     way = "kernel"
 
@@ -247,7 +250,7 @@ class SpinningDevice(CudaDevice):
             blocker.block_current_stream()
         with self._lock:
             self._waiting.setdefault(flag, []).append((value, blocker))
-        self._let_go(flag)  # it may have come meanwhile
+        self._let_go(flag)  # the value may have been reached meanwhile
 
     def write_value(self, stream: Stream, flag: Flag, value: int) -> None:
         """Let the stream set the flag, by a copy of four bytes, once all its earlier work is done."""
@@ -309,7 +312,7 @@ class _Probe:
         self.found = (False, "nothing was tried", float("nan"))
 
     def run(self) -> None:
-        """In a thread of its own."""
+        """Try the way and set `found`; in a thread of its own, since a call of the driver may not return."""
         try:
             with torch.cuda.device(self._device):
                 self.found = self._try()
@@ -317,7 +320,7 @@ class _Probe:
             self.found = (False, f"{type(error).__name__}: {error}", float("nan"))
 
     def let_go(self) -> None:
-        """By another thread: nothing waits any more."""
+        """Raise the flag from another thread, so that no stream waits for it any more."""
         if self._made is not None and self._come:
             self._made.raise_flag(self._come, flags.VALUES // 4)
 
@@ -348,7 +351,10 @@ class _Probe:
 
 @functools.cache
 def way_for(device: torch.device, asked: str) -> tuple[str, str]:
-    """How streams of that device wait, and why not better. ConfigurationError: the way that was asked for fails."""
+    """The way by which streams of that device wait, and why better ways do not work; `asked`: Options.device_wait.
+
+    ConfigurationError: the way that was asked for does not work.
+    """
     if asked in WAYS:
         works, why, _ = probe(asked, device)
         if not works:

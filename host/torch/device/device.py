@@ -25,7 +25,7 @@ class Device(Protocol):
     """Operations that one reduction queues on a device, and the flags by which the host answers them."""
 
     def stream(self, name: str) -> Stream:
-        """A stream of our own."""
+        """Make a stream of our own; `name` is for people."""
 
     def record(self, stream: Stream) -> Event:
         """The point behind all that the stream was given so far."""

@@ -1,8 +1,8 @@
-"""Agreement of a group's ranks on their work with CUDA tensors: each tells the others, by the store; the least counts.
+"""Agreement of a group's ranks on their work with CUDA tensors: each tells the store what it can; all use what all can.
 
-So a rank without a device, or one whose Triton does not work, finds the others submitting what it submits itself. That
-there is a device is told when the group is made; that kernels work, at the group's first CUDA tensor, when they have
-been tried.
+So where one rank has no device, or its Triton does not work, all other ranks submit what that rank submits. That there
+is a device is told when the group is made; that kernels work, at the group's first CUDA tensor, when they have been
+tried.
 """
 
 from __future__ import annotations

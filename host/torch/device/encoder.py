@@ -48,13 +48,13 @@ class Contribution:
     output: torch.Tensor
     """Tensor that holds the result in the end."""
     finish: Callable[[], None] | None
-    """Launched behind the sum."""
+    """Action that is launched after the sum."""
     draws: Draws | None = None
     """Numbers for stochastic rounding."""
 
 
 class DeviceEncoder:
-    """One bucket's, or piece's, encoder at one worker; what is asked of it afterwards is as of `Encoder`."""
+    """Encodes one worker's bucket, or a piece of it, on a device; its state and account are as those of `Encoder`."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class DeviceEncoder:
         *,
         accounts: bool = True,
     ) -> None:
-        """`largest_exact`: elements up to which the group's sums are exact. `accounts`: somebody asks for the loss."""
+        """`largest_exact`: elements up to which the group's sums are exact. `accounts`: whether `lost` will be read."""
         self._accounts = accounts
         self._rank, self._random = place.rank, Randomness(seed, place.bucket)
         self._plan, self._device, self._arithmetic = plan, device, arithmetic
@@ -91,14 +91,14 @@ class DeviceEncoder:
     # --- a step ---
 
     def begin(self, x: torch.Tensor, step: int) -> Contribution:
-        """Launch what goes before the sum of x, shape (count,), float32, bfloat16 or float16. `began` follows."""
+        """Launch what precedes the sum of x, shape (count,), float32, bfloat16 or float16. Call `began` next."""
         self._settled(None)
         self._work = None
         with torch.cuda.device_of(x):
             return self._rotate(x) if self._plan.rotated else self._as_it_is(x, step)
 
     def began(self, work: FaninWork) -> None:
-        """The sum is under way."""
+        """Note the handle of the sum, which is under way."""
         self._work = work
 
     def _as_it_is(self, x: torch.Tensor, step: int) -> Contribution:
@@ -151,7 +151,7 @@ class DeviceEncoder:
             owed.copy_(torch.from_numpy(state["owed"]))
 
     def parts(self) -> list[Part]:
-        """The bucket has a single account."""
+        """No parts: a bucket on a device has a single account."""
         return []
 
     @property
@@ -169,7 +169,7 @@ class DeviceEncoder:
 
     @property
     def lost(self) -> float:
-        """Squared norm of what encoding has lost of that."""
+        """Squared norm of what encoding has lost of the contribution, or of the same sample of it."""
         if self._plan.rotated:
             return _energy(self._settled(self._cut if self._owed is None else self._owed))
         return 0.0 if self._sample is None else _energy(self._settled(self._sample[1]))
@@ -177,7 +177,7 @@ class DeviceEncoder:
     def _settled(self, tensor: torch.Tensor | None) -> torch.Tensor | None:
         """The tensor, once the caller's stream is behind the step that writes it."""
         if self._work is not None:
-            with contextlib.suppress(NonFiniteError):  # told to who waits for the bucket; the group goes on
+            with contextlib.suppress(NonFiniteError):  # raised where the bucket is waited for
                 self._work.wait()
         return tensor
 

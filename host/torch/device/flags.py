@@ -18,12 +18,12 @@ _native = native_extension(None)
 
 
 def reached(stands: int, value: int) -> bool:
-    """Whether a flag that stands there has come to the value."""
+    """Whether a flag whose present value is `stands` has reached `value`."""
     return (stands - value) % VALUES < VALUES // 2
 
 
 def store(address: int, value: int) -> None:
-    """Set the flag; what was written before is seen first."""
+    """Set the flag at that address; whoever sees it also sees what this thread wrote before."""
     if _native is not None:
         _native.store_flag(address, value)
     else:
@@ -38,7 +38,7 @@ def load(address: int) -> int:
 
 
 def wait(address: int, value: int, timeout_s: float) -> bool:
-    """Whether the flag has come to the value within the time."""
+    """Wait until the flag at that address reaches the value; False if it has not within `timeout_s`."""
     if _native is not None:
         return bool(_native.wait_flag(address, value, timeout_s))
     deadline = time.monotonic() + timeout_s
@@ -53,5 +53,5 @@ class AddressFlags:
     """Flags given by their addresses, for the pipeline (`pipeline.Flags`)."""
 
     def wait(self, flag: int, value: int, timeout_s: float) -> bool:
-        """Whether the flag has come to the value within the time."""
+        """Wait until the flag reaches the value; False if it has not within `timeout_s`."""
         return wait(flag, value, timeout_s)

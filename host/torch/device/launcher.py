@@ -26,7 +26,7 @@ DRIVER_MODULE, LOADING = "triton.backends.nvidia.driver", "_init_handles"
 
 
 _compiling = threading.Lock()
-"""Streams that are threads launch kernels, too."""
+"""Held while a kernel is compiled, since streams that are threads (threads.py) launch kernels, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Launcher:
     """One kernel, with its compiled variants."""
 
     keeps = True
-    """False where a Triton does not launch what it has compiled as those known to us do: it then finds it itself."""
+    """Whether compiled variants are kept and launched here. False where this Triton launches them in another way than
+    those known to us: then it finds the variant itself at every launch."""
 
     def __init__(self, kernel: Any) -> None:
         """`kernel`: its arguments come first, then what is compiled in."""
@@ -51,7 +52,7 @@ class Launcher:
         self._variants: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, launch: Launch, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-        """Launch it on the current stream of the arguments' device, which must be the current one."""
+        """Launch the kernel on the current stream of the arguments' device, which must be the current device."""
         key: tuple[Any, ...] | None = None
         if self._compiles and Launcher.keeps:
             placed: list[Any] = []

@@ -21,7 +21,7 @@ from fanin.numerics.lanes import WORD_BITS
 log = logging.getLogger("fanin")
 
 SLOT_BYTES = 1 << 20
-"""A piece's. The same on every rank: it says how tensors are cut."""
+"""Bytes of a slot, the most that a piece has. The same on every rank, since it decides how tensors are cut."""
 SLOTS, MIN_SLOTS = 8, 2
 """Slots of a group's ring, and the fewest that do where pinned memory is scarce."""
 LEASED_SLOTS = 4
@@ -29,7 +29,7 @@ LEASED_SLOTS = 4
 CODE_SLOT_BYTES, CODE_SLOTS = 64 << 10, 4
 WORD_BYTES = WORD_BITS // 8
 FLAGS, HEAD_BYTES = 5, 4096
-"""Flags in pinned memory, and the page before the slots that they lie in."""
+"""Number of flags in pinned memory, and length of the page before the slots in which they lie."""
 
 Carried = tuple[CourierThreads, Callable[[int, float], None]]
 """Threads that carry a channel's pieces, and a function that waits so many seconds for a ticket."""
@@ -52,7 +52,7 @@ class Line:
         word_gone, word_come, code_gone, code_come, flag = (base + FLAG_BYTES * place for place in range(FLAGS))
         seen = device.allocate(self.arriving, WORD_BYTES)
         self.failed = seen.view(torch.int32)
-        """Not 0 where the group has failed, as the device has read last."""
+        """Shape (1,), int32, on the device: not 0 where the group had failed when the device last read its status."""
         device.launch(self.arriving, lambda: self.failed.zero_())
         at = flag - base
         status = Status(flag, self._memory[at : at + WORD_BYTES], seen)
@@ -73,7 +73,7 @@ class Line:
         self.pipeline = Pipeline(device, self.leaving, self.arriving, word_channel, code_channel, status)
 
     def close(self) -> None:
-        """Its memory and threads, once streams have come to their ends."""
+        """Release pinned memory once the streams no longer use it, and end the device's threads."""
         for stream in (self.leaving, self.arriving):
             self.device.retire(stream, self._memory, as_bytes(self.failed))
         self.device.close()

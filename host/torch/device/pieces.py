@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from fanin.host.torch.handles.call import Call
 
 NOWHERE = 1
-"""In the place of addresses, until a piece has its slot: 0 is refused, as a tensor without memory."""
+"""Stands for addresses until a piece has its slot; 0 would be refused, as the address of a tensor without memory."""
 
 
 def placer(session: AnySession, piece: Reduction, source: int, destination: int) -> Callable[[int], Callable[[], int]]:
-    """Submits the piece with its memory at these distances, in bytes, from the slot's begin."""
+    """A function from a slot's address to the action that submits the piece there, and returns the ticket.
+
+    `source`, `destination`: offsets of the piece's memory in the slot, in bytes.
+    """
 
     def place(address: int) -> Callable[[], int]:
         placed = replace(piece, source=address + source, destination=address + destination if piece.kept else 0)

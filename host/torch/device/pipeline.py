@@ -30,7 +30,7 @@ from fanin.host.torch.device.device import Action, Device, Event, Flag, Memory, 
 from fanin.host.torch.device.ring import Ring, Slot
 
 BATCH = 4
-"""Pieces that leave before the first of them is waited for: a courier that wakes up meanwhile holds the program up."""
+"""Pieces that are queued to leave before the courier gets them: one that wakes up meanwhile holds the program up."""
 MAX_QUEUED = 64
 """Pieces of a channel on the device's queues: with up to seven commands each, those of two groups fit into CUDA's."""
 
@@ -48,7 +48,7 @@ class Piece:
     back_first: int = 0
     """Offset of the sum in the slot."""
     place: Callable[[int], Callable[[], int]]
-    """With the address of its slot: what submits the reduction there, and returns its ticket."""
+    """From the address of the slot: the action that submits the reduction there, and returns its ticket."""
     look: Callable[[int, int], None] | None = None
     """Called by the courier with the ticket and the address of the slot, when the sum is there."""
     decode: Action | None = None
@@ -59,14 +59,14 @@ class Carrier(Protocol):
     """Carrier of parcels: CourierThreads, or a test's in virtual time."""
 
     def put(self, parcel: Parcel) -> None:
-        """The next parcel, in program order."""
+        """Append a parcel. Calls come in program order."""
 
 
 class Flags(Protocol):
-    """How the host waits for a flag."""
+    """The host's way of waiting for flags."""
 
     def wait(self, flag: Flag, value: int, timeout_s: float) -> bool:
-        """Whether it has come to the value within the time."""
+        """Wait until the flag reaches the value; False if it has not within `timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Status:
 
 
 class Channel:
-    """Pieces through one ring and one session, there on a stream and back on another, or on the same."""
+    """Passes pieces through one ring and one session: out on one stream, back on another or the same."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Channel:
         self._wait_for_room(timeout_s)
         slots = [self._depart(piece) for piece in batch]
         for piece, slot in zip(batch, slots, strict=True):
-            # Nothing of the device's goes along, which a courier would be the last to drop (courier.py).
+            # A parcel refers to nothing of the device's: a courier must not drop the last reference (courier.py).
             self._carrier.put(
                 Parcel(
                     start=piece.place(slot.address),
@@ -157,7 +157,7 @@ class Channel:
     def _wait_for_room(self, timeout_s: float) -> None:
         number = self.ring.before(MAX_QUEUED)
         if number is not None:
-            self._flags.wait(self.ring.come, number, timeout_s)  # in vain: the courier's error says more
+            self._flags.wait(self.ring.come, number, timeout_s)  # a timeout is ignored: the courier's error says more
 
 
 def land_within(
@@ -191,7 +191,7 @@ class Exchange:
     finish: list[Action] = field(default_factory=list)
     """Launched in this order behind the last piece, and behind a look at the status."""
     over: Callable[[BaseException | None], None] | None = None
-    """Told when the host's part is over."""
+    """Called when the host's part is over, with the error that has ended it, or None."""
 
 
 class Pipeline:
@@ -204,7 +204,7 @@ class Pipeline:
         self._words, self._codes, self._status = words, codes, status
 
     def exchange(self, stream: Stream, asked: Exchange) -> Event:
-        """Queue a reduction behind what `stream` has been given so far; the event behind its result."""
+        """Queue a reduction behind what `stream` has been given so far; returns the event behind its result."""
         device = self._device
         begin = device.record(stream)
         device.wait_event(self._leaving, begin)

@@ -6,7 +6,8 @@
 
 Rules
 -----
-* Which way a request goes depends on what all ranks have alike, and on `level`, which they have agreed on.
+* Which way a request goes depends on what all ranks have alike, and on whether there is `Means.arithmetic`, on which
+  they have agreed (device_agreement.py).
 * Requests on host memory that come while pieces wait queue behind them (`queue`): tickets are in program order.
 * The first error is the group's: streams are let go, outputs become NaN, and every later call raises.
 """
@@ -57,7 +58,7 @@ class Means:
     codes: Callable[[], AnySession] | None
     """The session of codes, made at the first call; None where this group makes no codes on devices."""
     arithmetic: Arithmetic[torch.Tensor] | None
-    """On the device; None: everything goes as it is."""
+    """Arithmetic on the device; None: all requests travel as they are."""
     make_device: Callable[[torch.device, Callable[[BaseException], None]], Any]
     divisor: float
     """Divisor of averages; 0: the number of contributions."""
@@ -65,7 +66,7 @@ class Means:
 
 
 class DeviceReducer:
-    """The requests of one group on CUDA memory."""
+    """Carries out the requests of one group on CUDA memory."""
 
     def __init__(self, means: Means, failures: Failures, completion: Completion) -> None:
         self._means, self._failures, self._completion = means, failures, completion
@@ -74,7 +75,7 @@ class DeviceReducer:
         self._jobs: deque[Job] = deque()
         self._closing = False
         self.error: BaseException | None = None
-        """Why nothing goes any more."""
+        """The first error, which every later call raises; None while there is none."""
         self._codes: AnySession | None = None
         self._word_courier = Courier(self._fail, self._check)
         self._code_courier = Courier(self._fail, self._check)
@@ -87,7 +88,7 @@ class DeviceReducer:
         return self._word_threads.busy
 
     def submit(self, call: Call) -> FaninWork:
-        """Queue it on the device, and return at once."""
+        """Queue a request on the device, and return its handle at once."""
         self.raise_if_failed(call.collective, call.timeout_s)
         if call.empty:
             return LocalWork(self._completion, call.outputs)
@@ -113,10 +114,10 @@ class DeviceReducer:
         return DeviceWork(job, self._failures, self._completion, call.outputs)
 
     def queue(self, call: Call, hand_over: Callable[[Call], int]) -> FaninWork:
-        """A request on host memory, behind the pieces that wait."""
+        """Queue a request on host memory behind the pieces that wait for their tickets."""
         self.raise_if_failed(call.collective, call.timeout_s)
         work = BehindPieces(call, self._failures, self._completion, self._means.words)
-        # The courier does not hold the action at the end, nor the tensors that it is for.
+        # The courier must hold neither the final action nor the tensors that it is for.
         bare = call.but(outputs=(), finish=None)
         land = partial(land_behind, self._means.words, work.host, call.timeout_s)
         with self._lock:
@@ -124,7 +125,7 @@ class DeviceReducer:
         return work
 
     def raise_if_failed(self, name: str, timeout_s: float) -> None:
-        """Raise what a call before this one has left."""
+        """Raise the first error, in words about the collective `name`, if an earlier call has failed."""
         if self.error is not None:
             raise self._failures.explain(self.error, name, timeout_s) from self.error
 
@@ -223,7 +224,7 @@ class DeviceReducer:
         every = Together(calls, plans)
         marked, codes = self._code_buffer(line, every.codes, job.sight)
         words = line.device.allocate(line.leaving, every.words * lines.WORD_BYTES).view(torch.int32)
-        job.held = [calls, codes]  # the decoding stream reads the codes, which belong to the other one
+        job.held = [calls, codes]  # `arriving` reads the codes, which are allocated on `leaving`
         tag = tag_of_all(calls, plans)
         flat = [(part, part.source, part.residual) for part in every.parts]  # views, or copies made on this stream
 
@@ -335,7 +336,7 @@ class DeviceReducer:
     # --- who spoils sums ---
 
     def _sight(self, call: Call) -> Sight | None:
-        """A record in which couriers note who has spoiled the call; None: nobody acts on it."""
+        """A record in which couriers note who has spoiled the call; None where the policy only warns."""
         nonfinite = self._failures.nonfinite
         if nonfinite.policy == "warn":
             return None
@@ -366,7 +367,7 @@ class DeviceReducer:
                 raise failure
 
     def _fail(self, error: BaseException) -> None:
-        """By any thread: let go of everything, once."""
+        """End all that is under way with the first error, and let go of every stream; from any thread."""
         if self.error is not None:
             return
         self.error = error
@@ -383,7 +384,7 @@ class DeviceReducer:
         self._code_courier.fail(error)
 
     def _forget(self) -> None:
-        """Let go of the tensors of what is through."""
+        """Forget the oldest jobs that are through, and let go of their tensors."""
         while self._jobs and self._jobs[0].through:
             self._jobs.popleft().held = None
 

@@ -49,7 +49,7 @@ class Ring:
         self._emptied: list[Event | None] = [None] * slots
 
     def take(self) -> Slot:
-        """The next piece's slot."""
+        """Take the slot of the next piece."""
         index = self._taken % self.slots
         self._taken += 1
         first = index * self.slot_bytes
@@ -62,7 +62,7 @@ class Ring:
         )
 
     def emptied(self, slot: Slot, event: Event) -> None:
-        """The device will have read the sum in the slot by then."""
+        """Note the event by which the device has read the sum in the slot."""
         self._emptied[slot.index] = event
 
     @property

@@ -2,7 +2,7 @@
 
 Rules
 -----
-* Those of kernels.py.
+* The rules of kernels.py hold here, too.
 * Signs are flipped by their bit: Triton's `-v` is 0 - v, which loses the sign of zero.
 * Butterflies are reshaped, split and joined: no other order of sums, as tl.dot would have.
 * Squares are added in the order of host/codecs/blocks.py, sixteen columns of a row at a time, read again from the

@@ -49,7 +49,7 @@ class Sight:
         return sorted(self._of.values())
 
     def read_marks(self, blocks: Sequence[Blocks], ranks: int, ticket: int, address: int) -> None:
-        """By a courier: read the marks at that address, which have come back."""
+        """Note who has spoiled the call, by the marks that have come back to that address; for a courier."""
         count = MARKS * ranks
         marks = np.ctypeslib.as_array((ctypes.c_int16 * count).from_address(address)).reshape(ranks, MARKS)
         for rank in np.flatnonzero(marks[:, 0] != UNSPOILED).tolist():
@@ -61,7 +61,7 @@ class Sight:
             self._note([Spoiler(rank, own.first_element + at, within)])
 
     def ask(self, session: AnySession, start: int, ticket: int, address: int) -> None:
-        """By a courier: ask the session about a piece that begins at element `start` and is done."""
+        """Note who has spoiled a finished piece, which begins at element `start`, by the session; for a courier."""
         if session.spoiled:
             self._note(each._replace(first=start + each.first) for each in session.spoilers_of(ticket))
 

@@ -40,7 +40,7 @@ class ThreadStream:
         self._thread: threading.Thread | None = None
 
     def put(self, action: Callable[[], None]) -> None:
-        """Do it after all before."""
+        """Run an action on the thread, after all that were put before."""
         self._todo.put(action)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"fanin-stream-{self._name}", daemon=True)
@@ -66,20 +66,20 @@ class ThreadedDevice:
     way = "block"
 
     def __init__(self, below: Any, failed: Callable[[BaseException], None]) -> None:
-        """`failed` is told of what a thread's action raised; the stream goes on with the next."""
+        """`failed` is called with the error of a thread's action; the stream goes on with the next action."""
         self._below, self._told = below, failed
         self.device = below.device
         self._streams: list[ThreadStream] = []
         self._closed = False
 
     def stream(self, name: str) -> Stream:
-        """A thread, and a stream below."""
+        """Make a stream: a thread, and a stream of the device below."""
         made = ThreadStream(name, self._below.stream(name), self._told)
         self._streams.append(made)
         return made
 
     def current(self) -> Stream:
-        """The caller's, which is no thread."""
+        """The calling thread's current stream, which is one of the device below."""
         return self._below.current()
 
     def record(self, stream: Stream) -> Event:
@@ -146,7 +146,7 @@ class ThreadedDevice:
     def join(self, event: Event, timeout_s: float | None) -> bool:
         """Wait until the thread has come to the event, then let the caller's stream wait for the device's.
 
-        Whether it came within the time.
+        Returns whether it came within the time.
         """
         if not event.reached.wait(timeout_s):
             return False

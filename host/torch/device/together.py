@@ -3,8 +3,8 @@
     codes   | of part 0 | of part 1 | ...     one agreement for all of them
     words   | of part 0 | of part 1 | ...     cut into slots wherever a slot ends
 
-One by one, each part had an agreement on codes of its own, which its words had to wait for, and left a slot that was
-hardly used, since a part's words fill whole slots but for a few blocks.
+One by one, each part would need an agreement on codes of its own, for which its words wait, and would leave a slot that
+is hardly used, since a part's words fill whole slots but for a few blocks.
 
 Rules
 -----
@@ -31,7 +31,7 @@ from fanin.host.torch.handles.call import Call
 from fanin.protocol.wire import CODE_BYTES, WORD_BYTES
 
 CODED = 0x400000
-"""In a signature: words that were made on a device, which no sum of integers meets."""
+"""Bit of a signature for words that were made on a device, so that no sum of integers has the same signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Together:
         """Lengths of the buffers."""
 
     def words_within(self, most: int) -> int:
-        """Words of a slot that has room for `most`."""
+        """Words that go into a slot with room for `most`: of wide sums, those of whole packets."""
         return most - most % (self._packet_words or 1)
 
     @property
@@ -117,7 +117,7 @@ class Together:
 
     @property
     def blocks(self) -> list[Blocks]:
-        """The elements that codes are of, counted through all parts."""
+        """The codes of each part, and the elements that they are of, which are counted through all parts."""
         firsts = itertools.accumulate((each.count for each in self.parts), initial=0)
         return [
             Blocks(each.first_code, first, each.count, each.plan.block_elements)

@@ -292,7 +292,7 @@ def _probed(device: torch.device) -> tuple[TritonArithmetic, tuple[str, ...]]:
 
 @functools.cache
 def _tried(device: torch.device, plan: Plan) -> tuple[str, ...]:
-    """The same of one plan's kernels, which are compiled for its lanes and element type."""
+    """The buffers that a plan's kernels, compiled for its lanes and element type, leave with other bits than numpy."""
     with torch.cuda.device(device):
         return tuple(lane_differences(_probed(device)[0], device, plan))
 
@@ -310,7 +310,7 @@ _PROBE_ELEMENTS = 1500
 _PROBE_PLAN = Plan(Element.FLOAT32, 8, 8, 42, 704, 2, 42, divisor=3.0, factor=0.3)
 
 Buffers = dict[str, Any]
-"""By name: numpy's arrays, or a device's tensors."""
+"""Buffers by name: arrays of numpy, or tensors of a device."""
 
 
 def differences(arithmetic: Arithmetic[torch.Tensor], device: torch.device) -> list[str]:

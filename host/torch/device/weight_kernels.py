@@ -2,7 +2,7 @@
 
 Rules
 -----
-* Those of kernels.py.
+* The rules of kernels.py hold here, too.
 * Codes and headers are written and read byte by byte: a rank's row of a gather begins anywhere.
 * A group of elements whose codes fill whole bytes lies within a thread: 1 of 8 bits, 2 of 4 bits, 4 of 6 bits.
 """

@@ -13,7 +13,7 @@ from fanin.host.torch.device.launcher import Launch, Launcher
 from fanin.host.torch.device.triton_arithmetic import SIXTEEN, as_bits
 
 GROUPS = {8: (1, 1), 6: (4, 3), 4: (2, 1)}
-"""By bits: elements whose codes fill whole bytes, and how many bytes."""
+"""By bits of a code: the least number of elements whose codes fill whole bytes, and the number of these bytes."""
 ENCODE = Launch(256, 4)
 DECODE = Launch(256, 4)
 

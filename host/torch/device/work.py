@@ -41,12 +41,12 @@ class Job:
         self.held: object = held
         """Tensors that must live until the device is through with them."""
         self.done: Event = None
-        """Behind the result on the device."""
+        """Event behind the result on the device."""
         self.host = HostPart()
 
     @property
     def through(self) -> bool:
-        """Whether nothing of it is under way any more."""
+        """Whether both host and device are done with the reduction."""
         return self.host.over.is_set() and self.done is not None and bool(self.device.done(self.done))
 
 
@@ -59,7 +59,7 @@ class DeviceWork(FaninWork):
         self.orders_streams = job.device.way != "block" and not job.on_host and job.sight is None
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Let the current stream wait for the result; True. Raises the typed error of what is known to have failed."""
+        """Let the current stream wait for the result; returns True. Raises the typed error of a known failure."""
         if not self.orders_streams or timeout > NO_TIMEOUT:
             return super().wait(timeout)
         self._raise_if_failed(at_present(self._timeout_s))
@@ -71,7 +71,7 @@ class DeviceWork(FaninWork):
         return self._job.host.error is not None or self._job.through
 
     def arrived(self) -> bool:
-        """The host's part has gone well, and the device has the result."""
+        """Whether the host's part has ended without an error, and the device has the result."""
         return self._job.host.error is None and self._job.through
 
     def _await(self, timeout_s: float) -> None:
@@ -93,12 +93,12 @@ class DeviceWork(FaninWork):
             raise explained from error
 
     def when_transported(self, then: Callable[[], None]) -> None:
-        """A thread of the pool waits."""
+        """Call `then` after a wait on a thread of the pool."""
         self._after_a_wait(then)
 
 
 class BehindPieces(QueuedWork):
-    """A reduction of host memory that has waited behind a device's pieces."""
+    """A reduction of host memory that is queued behind a device's pieces."""
 
     def __init__(self, call: Call, failures: Failures, completion: Completion, session: AnySession) -> None:
         super().__init__(call, failures, completion)
@@ -111,6 +111,6 @@ class BehindPieces(QueuedWork):
 
 
 def land_behind(session: AnySession, host: HostPart, timeout_s: float, ticket: int) -> None:
-    """By the courier: wait for the ticket of such a reduction, and tell its handle which one it was."""
+    """Wait for the ticket of a BehindPieces reduction, and note it in the handle's `host`; on the courier's thread."""
     session.wait(ticket, timeout_s)
     host.ticket = ticket

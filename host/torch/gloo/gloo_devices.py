@@ -26,7 +26,7 @@ _gloo: Any = c10d.ProcessGroupGloo
 
 
 class Devices:
-    """Devices for some groups, there for as long as any of these is."""
+    """The gloo devices of some groups, which live as long as any of these groups."""
 
     def __init__(self, interfaces: str) -> None:
         """`interfaces`: names, separated by commas."""
@@ -41,11 +41,11 @@ class Devices:
             self._devices = [_gloo.create_default_device()]
 
     def group(self, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-        """One of gloo's, over these devices, once every rank has connected to every other.
+        """Make a gloo group over these devices; returns once every rank has connected to every other.
 
-        Gloo itself returns once this rank has connected. Where it then left the group at once, a rank that was still
-        connecting would find its connection closed and fail. A barrier ends on no rank before all have begun it, and
-        fails as soon as a rank is gone.
+        gloo itself returns once this rank has connected. If this rank then left the group at once, a rank that was
+        still connecting would find its connection closed and fail. Hence a barrier: it ends on no rank before all have
+        begun it, and fails as soon as a rank is gone.
         """
         options = _gloo._Options()
         options._devices = self._devices
@@ -66,7 +66,7 @@ class SharedDevices:
         self._open: weakref.WeakValueDictionary[tuple[str, str], Devices] = weakref.WeakValueDictionary()
 
     def open(self) -> Devices:
-        """For a group, which holds them for as long as it lives."""
+        """The devices for a group that is made now; the caller keeps them as long as the group lives."""
         place = os.environ.get(GLOO_INTERFACES, ""), os.environ.get("MASTER_ADDR", "")
         with self._lock:
             devices = self._open.get(place)
@@ -75,10 +75,10 @@ class SharedDevices:
             return devices
 
     def forget(self) -> None:
-        """In a child of fork(): begin anew.
+        """Begin anew in a child of fork().
 
-        Groups and devices are kept, also at the interpreter's end, when it frees what lists hold: each would wait for
-        threads that are its parent's, for ever.
+        A reference to each inherited group and device is leaked: freeing one, even at the interpreter's end, would wait
+        for ever for threads that only the parent has.
         """
         self._lock = threading.Lock()
         for devices in self._open.values():
@@ -88,7 +88,7 @@ class SharedDevices:
 
 
 def unlike_gloos_choice() -> str:
-    """The name or address under which the other ranks reach this process, where gloo would take loopback; else none."""
+    """The name or address at which the other ranks reach this process, where gloo would take loopback; else empty."""
     try:
         by_name = {str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None)}
     except OSError:

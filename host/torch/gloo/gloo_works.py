@@ -26,7 +26,7 @@ class GlooWork(CarriedWork):
         super().__init__(call, failures, completion)
         self._inner = inner
         self._gloo_ends_at = time.monotonic() + call.timeout_s
-        """When gloo gives it up, whoever waits for it."""
+        """Time, as time.monotonic(), at which gloo gives the collective up, whatever timeout a wait has."""
 
     @property
     def is_over(self) -> bool:
@@ -37,7 +37,7 @@ class GlooWork(CarriedWork):
         return self._inner.is_completed()
 
     def arrived(self) -> bool:
-        """One that has failed is completed, too, and says so in a wait alone."""
+        """Whether gloo has completed it without an error, which only a wait tells; it does not block then."""
         if self._inner.is_completed():
             with contextlib.suppress(RuntimeError):
                 self._inner.wait()
@@ -52,7 +52,7 @@ class GlooWork(CarriedWork):
             self._failures.raise_of_gloo(error, self._name, timeout_s, late=used_up(ends_at))
 
     def when_transported(self, then: Callable[[], None]) -> None:
-        """Chained to gloo's own future, so that gloo's collectives wait for nobody else's."""
+        """Call `then` through gloo's own future, so that it does not wait behind collectives of the switch."""
         self._inner.get_future().add_done_callback(lambda _: self._completion.call(then))
 
 
@@ -67,7 +67,7 @@ class PeerWork(GlooWork):
         return self._waited
 
     def arrived(self) -> bool:
-        """A second wait would be for another message."""
+        """Whether a wait has returned: gloo has no other sign, and a second wait would be for another message."""
         return self._waited
 
     def _await(self, timeout_s: float) -> None:
@@ -76,7 +76,7 @@ class PeerWork(GlooWork):
             self._waited = True
 
     def when_transported(self, then: Callable[[], None]) -> None:
-        """A thread of the pool waits: peers may answer in any order."""
+        """Call `then` after a wait on a thread of the pool, since peers may answer in any order."""
         self._after_a_wait(then)
 
 

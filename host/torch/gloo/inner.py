@@ -1,4 +1,4 @@
-"""The gloo group inside a fanin group: what a switch does not speed up, with the element types that gloo lacks."""
+"""The gloo group inside a fanin group: it carries what the switch does not, also element types that gloo lacks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Inner:
         self._works: weakref.WeakSet[GlooWork] = weakref.WeakSet()
 
     def end(self) -> None:
-        """Make pending collectives raise: gloo's group waits for them where it is given up, and nobody else does."""
+        """Make pending collectives raise, since gloo's group would wait for them when its last reference goes."""
         if any(not work.is_over for work in list(self._works)):
             self.break_connections()
 
@@ -66,7 +66,7 @@ class Inner:
         return self._work(call, inner, host_tensor.restore if self._rank != call.root else None)
 
     def all_gather(self, call: Call) -> FaninWork:
-        """`outputs[r]` becomes rank r's tensor. Shapes may differ between ranks only where gloo allows it (nowhere)."""
+        """`outputs[r]` becomes rank r's tensor. All ranks' tensors must have one shape, as gloo wants."""
         host_tensors = [movable(output) for output in call.outputs]
         lists = [[host_tensor.tensor for host_tensor in host_tensors]]
         inner = self.gloo.allgather(lists, [movable(call.source).tensor], _timed(c10d.AllgatherOptions, call))
@@ -85,7 +85,7 @@ class Inner:
         return self._work(call, inner, host_tensor.restore)
 
     def gather(self, call: Call) -> FaninWork:
-        """`outputs[r]` becomes rank r's tensor on the root; empty elsewhere."""
+        """`outputs[r]` becomes rank r's tensor on the root; `outputs` is empty elsewhere."""
         host_tensors = [movable(output) for output in call.outputs]
         options = _timed(c10d.GatherOptions, call)
         options.rootRank = call.root
@@ -139,7 +139,7 @@ class Inner:
         return work
 
     def send(self, call: Call, tag: int) -> FaninWork:
-        """Send to a group rank; other ranks' tags and sizes must match."""
+        """Send to a group rank; the receiver's tag and size must match."""
         named = call.but(collective=f"send to rank {call.root}")
         return self._work(named, self.gloo.send([movable(call.source).tensor], call.root, tag), None, PeerWork)
 

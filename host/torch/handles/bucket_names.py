@@ -2,8 +2,8 @@
 
 torch's reducer hands a process group flat buckets without the names of their parameters. Its record of itself
 (`_get_ddp_logging_data`) has the sizes of its final buckets and the order of the parameters in them. So a plain script
-needs no call of ours: once, after the third step, the DDP module is looked for among the process's objects. Later would
-be too late, since whoever asks while a backward pass waits for its sums waits for the reducer's lock, for ever.
+needs no call of ours: once, after the third step, the DDP module is looked for among the process's objects. It cannot
+be asked when a report is made: a backward pass that waits for its sums holds the reducer's lock, for ever then.
 
 Buckets travel in the order of their numbers, a sum each. Which bucket a sum was follows from its size and from those of
 the sums before it in the step.
@@ -25,7 +25,7 @@ Layout = list[list[tuple[str, int]]]
 
 
 class BucketNames:
-    """Names parameters of whatever DDP module reduces over one group."""
+    """Names the parameters of the DDP module that reduces over one group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = weakref.ref(group)
@@ -56,7 +56,7 @@ class BucketNames:
 
 
 def layout_of(module: DistributedDataParallel) -> tuple[Layout, list[int]]:
-    """Parameters of each bucket, and the buckets' sizes in bytes, as they are for good.
+    """The parameters of each final bucket, and the buckets' sizes in bytes.
 
     Modules that never make final buckets (find_unused_parameters) keep their first ones.
     """
@@ -87,7 +87,7 @@ def _first_buckets(
 
 
 def bucket_of(sizes_bytes: Sequence[int], at: int, buckets_bytes: Sequence[int]) -> int | None:
-    """The number of the bucket that the `at`-th sum of a step was; None if it is none of them, or one of several."""
+    """The number of the bucket that the `at`-th sum of a step was; None if no bucket fits, or several do."""
     fitting = [
         bucket
         for bucket, size_bytes in enumerate(buckets_bytes)

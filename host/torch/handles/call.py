@@ -1,8 +1,8 @@
 """One collective of a group as it was called, and in the form in which it travels.
 
 The process group makes a `Call` of what torch gives it (collectives/reading.py). Its arguments are checked once, its
-route is looked up once, and the route's decisions are added to it. A switch's part goes on as the engine's record, a
-`Reduction`, which names memory by address.
+route is looked up once, and the route's decisions are added to it. A call for the switch becomes the engine's record,
+a `Reduction`, which names memory by address.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Call:
     scale_code: Final[int] = 0
     """Scale code of the sum, as `Reduction.scale_code`."""
     adds: Final[bool] = False
-    """On a device: the residual is no part of the contribution, and gets its loss added (Arithmetic.quantize)."""
+    """On a device: the residual is not part of the contribution, whose loss is added to it (Arithmetic.quantize)."""
     draws: Final[Draws | None] = None
     """On a device: numbers by which the contribution is rounded at random."""
     finish: Final[Callable[[], None] | None] = None
@@ -125,7 +125,7 @@ class Call:
             self.__dict__.update(more)
 
     def but(self, **changes: Any) -> Call:
-        """The same with other values of these fields."""
+        """A copy of the call with other values of these fields."""
         call = object.__new__(Call)
         call.__dict__ = {**self.__dict__, **changes}
         return call

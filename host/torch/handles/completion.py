@@ -39,7 +39,7 @@ class Pending(Protocol):
     """A collective in flight that is to be completed (work.py)."""
 
     orders_streams: bool
-    """Whether `wait` does not block: then the future is complete at once, and holds for the streams of who asks."""
+    """Whether `wait` only makes the current stream wait, and does not block: then the future is complete at once."""
 
     def wait(self) -> bool:
         """Return once the outputs hold the result; raise when they never will."""
@@ -65,13 +65,13 @@ class CallbackPool:
         self._threads = 0
 
     def forget(self) -> None:
-        """In a child of fork(), which has none of these threads: begin anew."""
+        """Begin anew in a child of fork(), which has none of these threads."""
         self._actions = deque()
         self._changed = threading.Condition()
         self._idle = self._threads = 0
 
     def call(self, action: Callable[[], object]) -> None:
-        """Run it soon on some thread."""
+        """Run an action soon on a thread of the pool."""
         with self._changed:
             self._actions.append(action)
             if len(self._actions) <= self._idle or self._threads == self._max_threads:
@@ -98,7 +98,7 @@ class CallbackPool:
 
 _POOL = CallbackPool()
 os.register_at_fork(after_in_child=_POOL.forget)
-"""One per process: groups come and go."""
+"""The process has one pool for all groups, since groups come and go."""
 
 
 class Completion:
@@ -141,7 +141,7 @@ class Completion:
         return future
 
     def call(self, action: Callable[[], object]) -> None:
-        """Run it on the pool."""
+        """Run an action on the process's pool of threads."""
         _POOL.call(action)
 
     def in_turn(self, work: Pending, then: Callable[[], None]) -> None:

@@ -11,7 +11,7 @@ DISABLED = {"_torchdynamo_disable": True, "_torchdynamo_disable_msg": "collectiv
 
 
 def keep_out(module: types.ModuleType) -> None:
-    """Make torch.compile skip the functions of a module; each module that a traced program calls asks for it.
+    """Make torch.compile skip the functions of a module; backend.py lists the modules that a traced program may call.
 
     A frame of ours that runs is skipped by the strategy of its code. A call that dynamo meets while it traces a
     program's function, as of a handle's `wait`, is another matter: it would be inlined as far as something that cannot

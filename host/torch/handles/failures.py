@@ -71,8 +71,8 @@ class Failures:
         self.survivable: Callable[[FaninError], bool] = lambda failure: False
         """Whether the group goes on after this failure of its session (fallback)."""
         self.on_error: Callable[[FaninError], None] = lambda error: None
-        """Told of every error that a collective of the group is about to raise, and of the loss of ranks or switch that
-        the watch thread has seen, also of one that the group survives; from any thread."""
+        """Called with every error that a collective of the group is about to raise, and with every loss of ranks or the
+        switch that the watch thread has seen, also one that the group survives; from any thread."""
 
     @property
     def failure(self) -> FaninError | None:
@@ -95,7 +95,7 @@ class Failures:
         raise self.explain(error, name, timeout_s) from error
 
     def raise_of_gloo(self, error: BaseException, name: str, timeout_s: float, *, late: bool) -> NoReturn:
-        """The same for what gloo raised, whose exceptions are of one type: `late` says that it was given up in time."""
+        """Raise the error of this group for one of gloo's, which all have one type; `late`: its time was used up."""
         if interrupts(error):
             raise error
         where = self._where(name)
@@ -149,7 +149,7 @@ class Failures:
         return _again(cause, f"{where}: {cause}")
 
     def named(self) -> FaninError | None:
-        """The group's failure, waited for: what gloo has seen, the switch says soon with a name."""
+        """The group's failure; waits NAMING_GRACE_S for it, since the switch soon names a rank that gloo has lost."""
         deadline = time.monotonic() + NAMING_GRACE_S
         while self.session is not None and self.session.failure is None and time.monotonic() < deadline:
             time.sleep(WATCH_INTERVAL_S)
@@ -192,7 +192,7 @@ def break_connections(gloo: Any, rank: int, size: int) -> None:
         never = torch.zeros(1, device="cpu")
         try:
             gloo.recv([never], (rank + distance) % size, BREAK_TAG).wait(timedelta(milliseconds=1))
-        except RuntimeError as error:  # that is the purpose
+        except RuntimeError as error:  # the timeout, on which gloo has closed its connections
             if interrupts(error):
                 raise
 
@@ -211,7 +211,7 @@ class Watch:
     def add(
         self, session: AnySession, failed: Callable[[FaninError], None], otherwise: Callable[[], None] = lambda: None
     ) -> None:
-        """Call `failed` soon after the session has failed, and `otherwise` each time that it has not.
+        """Call `failed` once soon after the session has failed, and `otherwise` at every turn before.
 
         Where one of them raises, it is called again.
         """
@@ -222,7 +222,7 @@ class Watch:
                 self._thread.start()
 
     def remove(self, session: AnySession) -> None:
-        """Do not call any more."""
+        """Stop watching a session."""
         with self._lock:
             self._watched.pop(session, None)
 
@@ -236,7 +236,7 @@ class Watch:
             thread.join(STOP_TIMEOUT_S)
 
     def forget(self) -> None:
-        """In a child of fork(), which has no such thread, and perhaps a lock that it had locked: begin anew."""
+        """Begin anew in a child of fork(), which lacks the thread, and where the lock may be locked."""
         self._watched, self._raising = {}, weakref.WeakSet()
         self._lock = threading.Lock()
         self._thread = None

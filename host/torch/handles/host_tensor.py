@@ -36,7 +36,7 @@ ORDINARY = (torch.Tensor, torch.nn.Parameter)
 modes_active: Callable[[], int] = torch._C._len_torch_dispatch_stack
 """How many modes (fake tensors, make_fx, CommDebugMode, ...) change this thread's operators now."""
 transform: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
-"""The transform of torch.func that does, or None."""
+"""The innermost transform of torch.func that is active in this thread, or None."""
 
 
 class HostTensor:
@@ -50,7 +50,7 @@ class HostTensor:
 
 
 def concrete(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself; of a functional collective's that is under way, what it brings.
+    """The tensor itself; for the result of a functional collective under way, the tensor inside, once it has come.
 
     torch's dispatcher does this between a caller and a group that C++ carries; one that is written in Python is called
     without it. Layers of tensor parallelism return such tensors, which wrap others and have no memory of their own.
@@ -67,7 +67,7 @@ def layers_active() -> bool:
 
 @contextlib.contextmanager
 def beneath_layers() -> Iterator[None]:
-    """Operators as they are, whatever modes and transforms are active in this thread."""
+    """Run operators without the modes and transforms that are active in this thread."""
     with torch._C._DisableFuncTorch(), torch._C._DisableTorchDispatch():
         yield
 
@@ -84,7 +84,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
         held = tensor.untyped_storage().nbytes()
         if tensor.is_contiguous():
             return (tensor.storage_offset() + tensor.numel()) * tensor.itemsize <= held
-    except (RuntimeError, NotImplementedError):  # torch's answer where there are none
+    except (RuntimeError, NotImplementedError):  # raised by torch for tensors without storage
         return False
     if tensor.numel() == 0:
         return True
@@ -155,7 +155,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def movable(tensor: torch.Tensor) -> HostTensor:
-    """For gloo to move: its own element type where gloo knows it, else bytes."""
+    """The tensor on the host, ready for gloo to move: in its own element type where gloo knows it, else as bytes."""
     host = on_host(tensor)
     shares = host.data_ptr() == tensor.data_ptr()
     carried = host if host.dtype in GLOO_DTYPES else as_bytes(host)
@@ -165,19 +165,19 @@ def movable(tensor: torch.Tensor) -> HostTensor:
 
 
 def writing_to(tensor: torch.Tensor) -> contextlib.AbstractContextManager[object]:
-    """In which a tensor of the program may be written: one that was made under inference_mode(), under that alone."""
+    """A context for writing a program's tensor: inference_mode() for one that was made under it, else no_grad()."""
     return torch.inference_mode() if tensor.is_inference() else torch.no_grad()
 
 
 def copy_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
     """Write values that arrived on the host into the user's tensor, which may have been made in inference mode."""
     with writing_to(tensor):
-        # Of memory that is not pinned the copy may read later, too, when that is somebody else's.
+        # A copy that does not block may read memory that is not pinned later, when that is in use again.
         tensor.detach().copy_(host, non_blocking=tensor.is_cuda and host.is_pinned())
 
 
 def copy_bytes_back(tensor: torch.Tensor, arrived: torch.Tensor) -> None:
-    """The same for bytes, which may start at an address that the element type cannot have."""
+    """Write bytes that arrived into the user's tensor; they may not be aligned for its element type."""
     whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=arrived.device)
     as_bytes(whole).copy_(arrived)
     copy_back(tensor, whole)

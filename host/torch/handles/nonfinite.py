@@ -7,7 +7,7 @@ Rules
 * A report is made once for each sum, by whichever thread learns first that the sum is done: counted, logged where the
   ranks are others than in the last report, and handed to callbacks.
 * A step ends with a call of any optimizer's `step`; steps of one optimizer count, of several those of the busiest. An
-  optimizer that is made later begins at the step that is under way: a second training counts on.
+  optimizer that is made later begins at the step that is under way, so a second training continues the count.
 * `raise`: every wait for the sum raises NonFiniteError, on all ranks alike.
 * `skip`: the next `step` of each optimizer that the process had when the sum came finds no gradients, and so changes
   neither weights nor state, on all ranks of the group alike, since all have waited for the same sums.
@@ -68,7 +68,7 @@ class Culprit:
     rank: int
     """Its number in the group."""
     first: int
-    """The element that is not finite is one of [first, first + count) of what was summed; the first such one."""
+    """The first element that is not finite is one of elements [first, first + count) of what was summed."""
     count: int
     parameter: str | None
     """Name of the parameter with that element, where it is known: of the buckets of DistributedDataParallel."""
@@ -131,11 +131,11 @@ class NonFinite:
             return {f"nonfinite.{name}": count for name, count in self._counts.items()}
 
     def close(self) -> None:
-        """The group was left: steps of optimizers are none of its."""
+        """Stop counting optimizers' steps, since the group was left."""
         STEPS.remove(self)
 
     def submitted(self, ticket: int, size_bytes: int) -> None:
-        """A sum was begun."""
+        """Note that a sum of one ticket was begun."""
         self._sums.append((ticket, size_bytes))
 
     def begun(self, size_bytes: int) -> int:
@@ -145,19 +145,22 @@ class NonFinite:
         return key
 
     def step_ended(self, taken: int) -> None:
-        """Count the sums from here on to the next step. `taken`: steps that the optimizer has taken, with this one."""
+        """Begin to count the sums of the next step. `taken`: steps that the optimizer has taken, with this one."""
         if self.namer is not None and self._sums and taken == NAMED_AFTER_STEPS:
             self.namer.learn()
         self._sums.clear()
 
     def report_if_spoiled(self, session: AnySession, ticket: int, name: str) -> None:
-        """A sum is done in a session that has spoiled ones: report it, if it is one. Raises NonFiniteError."""
+        """Report a finished sum if it was spoiled. Raises NonFiniteError then, where the policy is `raise`."""
         spoilers = session.spoilers_of(ticket)
         if spoilers:
             self.told(ticket, name, spoilers)
 
     def told(self, key: int, name: str, spoilers: Sequence[Spoiler]) -> None:
-        """A sum, by its ticket or key, is done, and was spoiled by these: report it once. Raises NonFiniteError."""
+        """Report a finished sum, given by its ticket or key, that these have spoiled, unless it was reported before.
+
+        Every call raises NonFiniteError where the policy is `raise`.
+        """
         with self._lock:
             report = self._reports.get(key)
             is_new = report is None
@@ -191,7 +194,7 @@ class NonFinite:
         if len(self._reports) > MAX_REPORTS:
             self._reports.popitem(last=False)
 
-    # --- below: without ---
+    # --- below: without the lock ---
 
     def _tell(self, report: NonFiniteReport, told: tuple[int, ...]) -> None:
         if self.policy == "skip":
@@ -228,18 +231,18 @@ class Steps:
         """Number of the step that is under way."""
         self._groups: weakref.WeakSet[NonFinite] = weakref.WeakSet()
         self._taken: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        """Its own steps, by optimizer."""
+        """Number of steps that each optimizer has taken."""
         self._first: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        """Number of its first step, by optimizer."""
+        """Number of each optimizer's first step."""
         self._spoiled = itertools.count(1)
         self._spoils = 0
-        """Sums that want a step to be left out, so far."""
+        """Number of the sums so far for which a step is to be left out."""
         self._seen: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
-        """By optimizer: how many of them there were at its last step, or when it was made."""
+        """Value of `_spoils` at each optimizer's last step, or when it was made."""
         self._hooked = False
 
     def add(self, group: NonFinite) -> None:
-        """Tell a group of the ends of steps."""
+        """Tell a group of the ends of steps from now on; the first call installs hooks in torch's optimizers."""
         self._groups.add(group)
         if not self._hooked:
             self._hooked = True
@@ -248,14 +251,14 @@ class Steps:
             self._note_new_optimizers()
 
     def remove(self, group: NonFinite) -> None:
-        """The group was left; steps that its sums want to be left out still are."""
+        """Forget a group that was left; steps that its sums have spoiled are still left out."""
         self._groups.discard(group)
 
     def _note_new_optimizers(self) -> None:
-        """Let every optimizer that is made from now on know of no sum and no step that came before it.
+        """Wrap `Optimizer.__init__`, so that sums and steps before an optimizer was made do not count for it.
 
-        torch has hooks for steps and none for this. One that is copied or unpickled is not noticed. It leaves out its
-        first step if any sum ever wanted that: rather a step too few than a NaN in weights.
+        torch has hooks for steps, and none for making optimizers. One that is copied or unpickled is not noticed: it
+        leaves out its first step if any sum before was spoiled, since a step too few is better than NaN in weights.
         """
         make = Optimizer.__init__
 
@@ -293,7 +296,7 @@ class Steps:
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         taken = self._taken[optimizer] = self._taken.get(optimizer, 0) + 1
-        # One that was not noticed may belong to the step that another optimizer has just ended.
+        # An optimizer whose making was not noticed may belong to the step that another one has just ended.
         first = self._first.setdefault(optimizer, max(1, self.begun - 1))
         self.begun = max(self.begun, first + taken)
         for group in self._groups:

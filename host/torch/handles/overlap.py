@@ -1,4 +1,4 @@
-"""Whether tensors that a collective writes have places of their own in memory, and inputs that lie apart from outputs.
+"""Whether tensors that a collective writes overlap in memory, and copies of inputs that overlap its outputs.
 
 torch leaves this open for strides that it finds too hard (`as_strided`), and gloo writes beyond such tensors or loses
 values. Here it is decided exactly: by strides where they tell, by marking the places where they do not.
@@ -27,7 +27,7 @@ def share_memory(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def apart(tensor: torch.Tensor, written: Sequence[torch.Tensor]) -> torch.Tensor:
-    """An input that nothing changes while `written` are: itself, or a copy where its memory may be theirs."""
+    """The tensor itself, or a copy of it where writing to `written` might change it."""
     first, end = span(tensor)
     for other in written:
         begins, ends = span(other)
@@ -64,12 +64,15 @@ def _share(tensors: list[torch.Tensor]) -> bool:
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether a dimension stays where it is, as `expand` makes them."""
+    """Whether a dimension of more than one element has stride 0, as after `expand`."""
     return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _strides_tell_apart(tensor: torch.Tensor) -> bool:
-    """Whether every dimension steps over all that smaller steps reach: as of slices, transposed and padded tensors."""
+    """Whether each dimension's stride is beyond all that smaller strides reach, as in slices and transposed tensors.
+
+    Then no two elements overlap.
+    """
     reached = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size == 1:
@@ -81,7 +84,7 @@ def _strides_tell_apart(tensor: torch.Tensor) -> bool:
 
 
 def _marked(tensors: list[torch.Tensor]) -> int:
-    """How many bytes their elements take, each counted once."""
+    """Number of bytes that the tensors' elements cover, each counted once."""
     spans = [span(tensor) for tensor in tensors]
     start = min(first for first, _ in spans)
     sizes = [tensor.element_size() for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Works that torch's `wait_tensor` waits for: those of collectives that a graph may be given the results of.
+"""Works that torch's `wait_tensor` waits for: those of collectives whose results in flight may be a graph's inputs.
 
 Inside `allow_inflight_collective_as_graph_input_ctx()`, torch notes the work of every collective, by the storage of its
 tensors, so that `c10d_functional.wait_tensor` finds it. Its C++ does so behind its own groups' calls; a group written
@@ -6,7 +6,7 @@ in Python must do it itself.
 
 Rules
 -----
-* What is done when the call returns is not noted: nobody need wait for it.
+* A collective that is done when its call returns is not noted: nobody need wait for it.
 * A note holds its work, and so its tensors, till either is waited for: `wait` empties its notes, and `wait_tensor`
   takes them out of torch's registry.
 * torch can only be asked to take out all notes of one storage, waiting for each. So a work that was waited for has its
@@ -34,7 +34,7 @@ wanted = c10d._allow_inflight_collective_as_graph_input
 """Whether works are to be noted now."""
 
 _open: Counter[int] = Counter()
-"""How many notes that are not empty there are of a storage, by its address."""
+"""Number of notes that are not empty for each storage, by its address."""
 _lock = threading.Lock()
 
 
@@ -57,12 +57,12 @@ class Note(_Work):  # type: ignore[misc]
         c10d._register_work(tensor, self)
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Wait for the work, unless that was done."""
+        """Wait for the work, unless the note is empty, since the work was waited for."""
         work = self._work
         return work is None or work.wait()
 
     def empty(self) -> bool:
-        """Let go of the work. Whether this was the last note of its storage that was not empty."""
+        """Drop the work. Returns whether the note's storage has no note left that is not empty."""
         with _lock:
             if self._work is not None:
                 self._work = None
@@ -81,7 +81,7 @@ class Notes:
         self._notes = [(Note(work, tensor), tensor) for tensor in by_storage.values()]
 
     def close(self) -> None:
-        """The work was waited for."""
+        """Empty the notes of a work that was waited for, and take them out of torch's registry where nobody waits."""
         notes, self._notes = self._notes, []
         for note, tensor in notes:
             if note.empty():

@@ -37,16 +37,15 @@ if TYPE_CHECKING:
 NO_TIMEOUT = timedelta(0)
 """Timeout that torch passes where the caller gave none; the collective's own timeout counts then."""
 GLOO_CLOCK_S = 0.01
-"""gloo counts in milliseconds, and by a clock of its own: an error so shortly before the time is over is its end."""
+"""An error this shortly before a timeout counts as the timeout, since gloo counts in milliseconds, by its own clock."""
 MIN_WAIT_S = 0.001
-"""Least wait of a part of a handle whose time is over: for gloo, which counts in milliseconds, 0 is its default again.
-"""
+"""Least timeout of a wait whose time is over: gloo counts in milliseconds, and takes 0 for its default timeout."""
 
 _Work: Any = dist.Work
 
 
 class DefaultTimeout:
-    """The timeout of a group's collectives that come without one. Changed, it holds for waits that begin later."""
+    """The timeout of a group's collectives that are given none. A change holds for waits that begin later."""
 
     def __init__(self, seconds: float) -> None:
         self.set(seconds)
@@ -55,7 +54,7 @@ class DefaultTimeout:
         """Change the group's timeout."""
         self.seconds = seconds
         self.of_collective: float = _Inherited(self)
-        """The timeout of a collective that comes without one."""
+        """The timeout, in seconds, of a collective that is given none."""
 
 
 class _Inherited(float):
@@ -77,16 +76,16 @@ def used_up(ends_at: float) -> bool:
 
 
 def at_present(timeout_s: float) -> float:
-    """A collective's timeout, for a wait that begins now."""
+    """A collective's timeout in seconds, for a wait that begins now: the group's present one if it was given none."""
     return timeout_s.default.seconds if isinstance(timeout_s, _Inherited) else timeout_s
 
 
 class Once:
     """Runs an action once, whichever thread comes first; the others return when it is done.
 
-    Tensors that were made under torch.inference_mode() can be written under that alone. So the action runs under it
-    where this was made under it, and its tensors with it, or where one of `outputs` was. Its work on CUDA tensors is
-    queued on the first caller's stream, behind which the current streams of all later callers wait.
+    Tensors that were made under torch.inference_mode() can be written under that alone. So the action runs under it if
+    this object, and its tensors with it, or one of `outputs` was made under it. Its work on CUDA tensors is queued on
+    the first caller's stream; the current streams of all later callers wait for it.
     """
 
     __slots__ = ("_action", "_devices", "_done", "_infers", "_lock")
@@ -103,7 +102,7 @@ class Once:
             if self._action is not None:
                 with contextlib.ExitStack() as around:
                     around.enter_context(torch.inference_mode() if self._infers else torch.no_grad())
-                    if layers_active():  # of the caller of `wait`, to whom these tensors are none of torch.func's
+                    if layers_active():  # of `wait`'s caller; these tensors are not torch.func's
                         around.enter_context(beneath_layers())
                     self._action()
                 self._action = None
@@ -113,7 +112,7 @@ class Once:
 
 
 class Recorded(Protocol):
-    """A note of a collective, which is told how it ends (collectives/flight_recorder.py)."""
+    """A record of a collective, which is told how the collective ends (collectives/flight_recorder.py)."""
 
     def complete(self) -> None:
         """The result is known to be there."""
@@ -134,7 +133,7 @@ class FaninWork(_Work):  # type: ignore[misc]
     _future: Future[list[torch.Tensor]] | None = None
     _error: BaseException | None = None
     record: Recorded | None = None
-    """The flight recorder's of it, where the group has one."""
+    """The flight recorder's record of the collective, where the group has a recorder."""
 
     def __init__(
         self, completion: Completion, outputs: Tensors, timeout_s: float, finish: Callable[[], None] | None = None
@@ -156,7 +155,7 @@ class FaninWork(_Work):  # type: ignore[misc]
         raise NotImplementedError
 
     def arrived(self) -> bool:
-        """Whether the transport is done, and well; never blocks, and changes nothing."""
+        """Whether the transport is done without an error; never blocks, and changes nothing."""
         return self._error is None and self._transported()
 
     @property
@@ -169,7 +168,7 @@ class FaninWork(_Work):  # type: ignore[misc]
         self._completion.in_turn(self, then)
 
     def _after_a_wait(self, then: Callable[[], None]) -> None:
-        """For `when_transported` where others need not be over first: a thread of the pool waits."""
+        """Call `then` after a wait on a thread of the pool: `when_transported` of works that may end in any order."""
 
         def wait_first() -> None:
             self.exception_when_over()
@@ -203,7 +202,7 @@ class FaninWork(_Work):  # type: ignore[misc]
         return True
 
     def note(self, tensors: Tensors) -> None:
-        """Let torch's `wait_tensor` of these tensors wait for this."""
+        """Let torch's `wait_tensor` of these tensors wait for this work."""
         self._notes = Notes(self, tensors)
 
     def is_completed(self) -> bool:
@@ -256,7 +255,7 @@ class FaninWork(_Work):  # type: ignore[misc]
 
 
 class CarriedWork(FaninWork):
-    """A collective that somebody carries: a switch, gloo, or a thread of ours."""
+    """A collective that a switch, gloo or a thread of ours carries out; `failures` words its errors."""
 
     def __init__(self, call: Call, failures: Failures, completion: Completion) -> None:
         super().__init__(completion, call.outputs, call.timeout_s, call.finish)
@@ -276,7 +275,7 @@ class SwitchWork(CarriedWork):
         return self._session.done(self._ticket) or self._session.failure is not None
 
     def arrived(self) -> bool:
-        """A group that has failed brings nothing any more."""
+        """Whether the session has done the reduction; a failure of the group, which ends waits, is no result."""
         return self._session.done(self._ticket)
 
     def _await(self, timeout_s: float) -> None:
@@ -289,7 +288,7 @@ class SwitchWork(CarriedWork):
 
 
 class LocalWork(FaninWork):
-    """Done when made: empty tensors, groups of one, and what its caller has waited for."""
+    """A collective that is done when its handle is made: of empty tensors, of one rank, or waited for already."""
 
     def __init__(self, completion: Completion, outputs: Tensors) -> None:
         super().__init__(completion, outputs, 0.0)
@@ -299,7 +298,7 @@ class LocalWork(FaninWork):
         return True
 
     def note(self, tensors: Tensors) -> None:
-        """Nothing: nobody need wait for it."""
+        """Do nothing, since nobody need wait for a collective that is done."""
 
     def _transported(self) -> bool:
         return True
@@ -326,7 +325,7 @@ class CombinedWork(FaninWork):
         return all(work.is_completed() for work in self._works)
 
     def arrived(self) -> bool:
-        """Whether that holds for all of them."""
+        """Whether the transport is done without an error for all of the works."""
         return all(work.arrived() for work in self._works)
 
     def _await(self, timeout_s: float) -> None:
@@ -334,14 +333,14 @@ class CombinedWork(FaninWork):
         for work in self._works:
             try:
                 work.wait(timedelta(seconds=max(MIN_WAIT_S, deadline - time.monotonic())))
-            except CollectiveTimeoutError as error:  # which tells what was left
+            except CollectiveTimeoutError as error:  # its text has the time that was left for this work
                 if interrupts(error):
                     raise
                 together = f"{len(self._works)} collectives behind one handle had {timeout_s:g} s together"
                 raise CollectiveTimeoutError(f"{together}: {error}") from error
 
     def when_transported(self, then: Callable[[], None]) -> None:
-        """After the last of them."""
+        """Call `then` after the last of the works."""
 
         def after(index: int) -> None:
             if index == len(self._works):
@@ -361,12 +360,12 @@ class HostPart:
     def __init__(self) -> None:
         self.error: BaseException | None = None
         self.ticket = 0
-        """The session's, of a reduction of one ticket that is done."""
+        """The session's ticket of a reduction that is done and had just one; else 0."""
         self.over = threading.Event()
         """Set when it is done, for better or worse."""
 
     def end(self, error: BaseException | None) -> None:
-        """It is over; the first word counts."""
+        """Note that the part is over, with that error or well; later calls have no effect."""
         if not self.over.is_set():
             self.error = error
             self.over.set()
@@ -392,7 +391,7 @@ class QueuedWork(CarriedWork):
         return self.is_over
 
     def arrived(self) -> bool:
-        """The carrying thread may have ended it with an error."""
+        """Whether the carrying thread has ended it without an error."""
         return self.is_over and self.host.error is None
 
     def _await(self, timeout_s: float) -> None:
@@ -402,5 +401,5 @@ class QueuedWork(CarriedWork):
             raise self._failures.explain(self.host.error, self._name, timeout_s) from self.host.error
 
     def when_transported(self, then: Callable[[], None]) -> None:
-        """A thread of the pool waits."""
+        """Call `then` after a wait on a thread of the pool, since other collectives may end first."""
         self._after_a_wait(then)

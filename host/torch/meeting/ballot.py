@@ -69,5 +69,5 @@ class StoreBallot:
 
 
 def _settled(store: c10d.Store, word: str, offer: bytes) -> bytes:
-    """The word, which is the offer if there was none."""
+    """Set the word to `offer` unless it is set already; returns the word."""
     return bytes(store.compare_set(word, "", offer.decode()))

@@ -1,11 +1,11 @@
-"""The incarnation of a group that a process is in: names come back after destroy and init, and a store keeps old keys.
+"""The incarnation of a group: its name is used again after destroy and init, and a store keeps old keys.
 
 Rules
 -----
 * Each rank counts in the store itself, per name (the store's prefix) and members: those who were members of one group
   of that name need not be of the next, and a new store starts afresh.
-* A process in the place of one that is gone (on_worker_loss="continue") finds that its rank has been there before it,
-  and goes where rank 0 was last. That may be a job that runs without it.
+* A process in the place of one that is gone (on_worker_loss="continue") finds that its rank was counted before, and
+  takes the incarnation that rank 0 was in last. Its job may run without this process.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _LIVED: set[tuple[str, str, int, int]] = set()
 def find_incarnation(
     store: c10d.Store, group_name: str, rank: int, global_ranks: Sequence[int], patience: timedelta | None = None
 ) -> tuple[c10d.Store, bool]:
-    """A store for this very incarnation of the group.
+    """The store of this incarnation of the group, and whether this process replaces another one of this rank.
 
-    Given a `patience`, also whether another process had this rank before: then the incarnation is the one that rank 0
-    is in, or has renewed, which is waited for so long.
+    `patience`: longest wait of a replacement for rank 0's incarnation, or its renewal, which it takes; None: the group
+    takes no replacements, and the answer is False.
     """
     members = _members(global_ranks)
     own, newest = f"fanin/{members}/{rank}", _newest(members)
@@ -59,5 +59,5 @@ def _members(global_ranks: Sequence[int]) -> str:
 
 
 def _newest(members: str) -> str:
-    """Key under which rank 0 names its incarnation, and the place of that one's keys."""
+    """Key under which rank 0 tells the number of its incarnation, and the prefix of that incarnation's keys."""
     return f"fanin/{members}/newest"

@@ -43,7 +43,7 @@ class Seat:
     cannot: str = ""
     """Reason why this rank cannot take part inside its host; empty: it can."""
     devices: int = 0
-    """CUDA devices that it sees."""
+    """Number of CUDA devices that the rank sees."""
     visible: str = ""
     """Its CUDA_VISIBLE_DEVICES: ranks with the same text see the same devices."""
     shares_gpus: bool = False
@@ -107,7 +107,7 @@ def judge(seats: Sequence[Seat], kind: str) -> Hosts:
 
 
 def unlike_hosts(hosts: Hosts) -> str:
-    """Names hosts with unlike numbers of ranks; empty where all have as many."""
+    """Text that names the ranks of each host; empty where all hosts have equally many."""
     counts = [len(ranks) for ranks in hosts.ranks]
     if len(set(counts)) == 1:
         return ""
@@ -115,7 +115,7 @@ def unlike_hosts(hosts: Hosts) -> str:
 
 
 def levels_of(hosts: Hosts, rank: int) -> Levels:
-    """The levels of one rank on hosts with as many ranks each."""
+    """The levels of one rank, where all hosts have equally many ranks."""
     inside = hosts.ranks[hosts.of(rank)]
     place = inside.index(rank)
     return Levels(inside=inside, between=tuple(ranks[place] for ranks in hosts.ranks))
@@ -145,7 +145,7 @@ def agree(
 
 
 def _decided(seats: Sequence[Seat], kind: str, *, is_world: bool) -> dict[str, object]:
-    """Rank 0's answer to all."""
+    """Rank 0's decision, in the form in which all ranks read it."""
     try:
         hosts = judge(seats, kind)
     except ConfigurationError as error:

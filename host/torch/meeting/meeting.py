@@ -28,12 +28,12 @@ class Meeting:
     hosts: Hosts | None = None
     """Ranks of each host, if they were gathered."""
     leaders: tuple[int, ...] = ()
-    """The rank that has started each of the first shards; a host with several network cards has one at each, which its
-    leader has started. The other shards were there."""
+    """The rank that has started each of the first shards, in this order; the other shards ran before. A host with
+    several network cards has a shard at each of them."""
     homes: tuple[int, ...] = ()
     """The numbers of the shards on this rank's own host."""
     leaves: tuple[SwitchAddress, ...] = ()
-    """This host's leaf of every shard, where hosts have several ranks: they meet at home first."""
+    """This host's leaf of every shard, where hosts have several ranks, whose contributions are added there first."""
     racks: RackPlan | None = None
     """Racks of the hosts, if any: then `leaves` are those of this rank's rack, on its hosts, and `shards` add them up.
     """
@@ -45,7 +45,7 @@ class Meeting:
 
     @property
     def credentials(self) -> Credentials:
-        """The keys of the ranks' requests to the job's switches."""
+        """Keys that seal the ranks' requests to the job's switches."""
         return Credentials.of_job(self.secret, discloses=self.discloses)
 
     @property
@@ -55,7 +55,7 @@ class Meeting:
 
     @property
     def spread(self) -> Spread:
-        """How sums are dealt to them."""
+        """How much of a sum each of the shards gets."""
         return Spread(self.weights or (1,) * len(self.shards))
 
     @property
@@ -74,7 +74,7 @@ class Meeting:
 
     @property
     def local_shards(self) -> frozenset[SwitchAddress]:
-        """The same of the shards themselves, to which stale jobs go past the leaves."""
+        """The shards whose shared memory may be used: stale jobs use shards directly, not their leaves."""
         return frozenset(filter(self.is_local, self.shards))
 
     def is_local(self, shard: SwitchAddress) -> bool:
@@ -85,14 +85,14 @@ class Meeting:
 
     @property
     def in_words(self) -> str:
-        """The parents of its switches, if these are leaves; for people, behind the session's own description."""
+        """Text that names the parents of `switches`, if these are leaves; it follows the session's own description."""
         if not self.leaves:
             return ""
         where = "leaves on this host" if self.racks is None else f"leaves in this rack, one of {len(self.racks.racks)},"
         return f"; these are {where} of {', '.join(map(str, self.shards))}"
 
     def close(self) -> None:
-        """Let go of the embedded switch, if this group holds it. Idempotent."""
+        """Release the switch that this process has started, if this group holds it. Idempotent."""
         if self.holds_switch:
             self.holds_switch = False
             STARTED.release(self.secret)

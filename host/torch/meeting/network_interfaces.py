@@ -28,7 +28,7 @@ SPEED = "/sys/class/net/{}/speed"
 """Rate of an interface in Mbit/s (Linux, Documentation/ABI/testing/sysfs-class-net); -1, or no answer, where it has
 none, as a virtual one has."""
 OUTSIDE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))
-"""Addresses that nobody has (RFC 5737, RFC 3849): the way there is the way to everywhere."""
+"""Addresses that no host has (RFC 5737, RFC 3849): the route to them is the default route."""
 
 log = logging.getLogger("fanin")
 
@@ -144,7 +144,7 @@ def _has_flag(interface: str, flag: int) -> bool:
 
 
 def _ipv6_addresses() -> list[tuple[str, str]]:
-    """Names of interfaces and their addresses that are valid everywhere."""
+    """Names of interfaces and their IPv6 addresses of global scope."""
     try:
         lines = IPV6_ADDRESSES.read_text(encoding="ascii").splitlines()
     except OSError:

@@ -12,7 +12,7 @@
 How much each of several shards sums follows from the rates of their links (fanin/protocol/spread.py), which are alike
 unless weights in FANIN_SWITCH or a host's FANIN_LINK say otherwise. A host whose shard would get nothing has none.
 
-A host whose FANIN_INTERFACES names several network cards has a shard at the address of each. What the host sums is
+A host whose FANIN_INTERFACES names several network cards has a shard at the address of each. The host's part is
 dealt to them in proportion to their rates: those that are given, or, where every card of every host reports one, that.
 
 Where hosts are in racks (FANIN_RACK on each), sums are made inside a rack first (fanin/protocol/racks.py): its ranks
@@ -50,7 +50,7 @@ from fanin.protocol.wire import MAX_WORKERS
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
 UNKNOWN = ""
-"""The host of ranks that share one with everybody, as far as anybody asked."""
+"""Identity of the host of ranks that were not asked which host they are on."""
 
 log = logging.getLogger("fanin")
 
@@ -86,7 +86,7 @@ class Facts:
     rack: str | None = None
     """Identity of its rack, different from that of every other."""
     link: float | None = None
-    """Rate of its link."""
+    """Rate of the host's link, in any unit that all hosts share; None: not given."""
     switch: str = ""
     """Value of the rank's FANIN_SWITCH."""
     interfaces: str | None = None
@@ -124,17 +124,20 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """The shards of a group: those on hosts first, then switches that are there."""
+    """The shards of a group: those that ranks start on their hosts first, then switches that run already."""
 
     leaders: tuple[int, ...]
     """Ranks that start them on their hosts, each as often as its host has shards."""
     addresses: tuple[SwitchAddress, ...]
     weights: tuple[int, ...]
-    """One for each of both."""
+    """Weights of the shards: of those of `leaders` first, then of those at `addresses`."""
 
 
 def judge(facts: Sequence[Facts]) -> None:
-    """ConfigurationError for ranks that were not told the same."""
+    """Raise ConfigurationError unless ranks name the same kind and number of switches, a link and a rack per host.
+
+    Racks are given to all ranks or to none, and not beside addresses of switches.
+    """
     first = SwitchList.parse(facts[0].switch) if facts[0].switch else SwitchList()
     first_of: dict[str, int] = {}
     for rank, each in enumerate(facts):
@@ -224,7 +227,7 @@ def cards_of(options: Options) -> tuple[NetworkCard, ...]:
 
 
 def racks_for(hosts: Hosts, facts: Sequence[Facts], options: Options) -> tuple[tuple[int, ...], ...]:
-    """The numbers of the hosts of each rack; nothing where racks make no difference, or, with a warning, cannot."""
+    """The numbers of each rack's hosts; empty where racks make no difference or, with a warning, cannot be used."""
     found: dict[str | None, list[int]] = {}
     for number, leader in enumerate(hosts.leaders):
         found.setdefault(facts[leader].rack, []).append(number)
@@ -255,7 +258,7 @@ def host_identity(options: Options) -> str:
 
 
 def hosts_of(identities: Sequence[str]) -> Hosts:
-    """Ranks with the same identity, together."""
+    """The ranks by host, from the identity of each rank's host."""
     found: dict[str, list[int]] = {}
     for rank, identity in enumerate(identities):
         found.setdefault(identity, []).append(rank)
@@ -263,10 +266,10 @@ def hosts_of(identities: Sequence[str]) -> Hosts:
 
 
 def where_to_sum(options: Options, *, one_machine: bool) -> Where:
-    """The switch of a job without addresses, or `auto` if that depends on where the ranks are.
+    """The place of the sums of a job without addresses, or `auto` if that depends on where the ranks are.
 
-    `one_machine`: the ranks can only reach each other on this machine. Raises ConfigurationError for shards that such a
-    job cannot have.
+    `one_machine`: the ranks can only reach each other on this machine. Raises ConfigurationError for shards in a job
+    with on_worker_loss="continue" and fallback="gloo".
     """
     twice = options.on_worker_loss == "continue" and options.fallback == "gloo"
     if options.switch_list.word == HOSTS:
@@ -288,7 +291,7 @@ def where_to_sum(options: Options, *, one_machine: bool) -> Where:
 
 
 def check_size(size: int, *, leaves: bool) -> None:
-    """UnsupportedError for more ranks than the switches that they would start take."""
+    """Raise UnsupportedError for more ranks than one switch takes, unless hosts have leaves."""
     if size > MAX_WORKERS and not leaves:
         raise UnsupportedError(
             f"{size} ranks; one switch takes at most {MAX_WORKERS}. A world on several hosts may have {MAX_WORKERS} on "

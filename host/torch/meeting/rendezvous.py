@@ -57,7 +57,7 @@ from fanin.shared_options import Shown, shared_values, unlike
 
 KEY = "fanin/job"
 HERE_KEY = "fanin/here"
-"""Rank 0 has come, and goes to find or start a switch."""
+"""Key that rank 0 sets once it has come, before it finds or starts a switch."""
 READ_TIMEOUT_S, READ_INTERVAL_S = 3.0, 0.02
 """How long a rank that may serve the store waits for the others to read why it ends, and how often it looks; they look
 twice a second."""
@@ -79,18 +79,18 @@ class _Told:
     shared: dict[str, Shown] = field(default_factory=dict)
     """Rank 0's values of the options that ranks share."""
     switches: tuple[str, ...] = ()
-    """Addresses that are there."""
+    """Addresses of switches that run already."""
     of_world: tuple[int, ...] = ()
     """Shards of the world's group, by number."""
     through_racks: bool = False
     """Whether sums go through the racks' leaves, as in the world's group."""
     starts: bool = False
-    """`leaders` are to start a shard each, as often as they are named: at the first network cards of their hosts."""
+    """Whether `leaders` are to start a shard each time that they are named: one at each network card of their hosts."""
     leaders: tuple[int, ...] = ()
     weights: tuple[int, ...] = ()
     """Weights of the shards that are started, and then of `switches`; or of `of_world`."""
     leaves: bool = False
-    """Hosts have leaves of the shards."""
+    """Whether hosts have leaves of the shards."""
     racks: tuple[tuple[int, ...], ...] = ()
     """The numbers of the hosts of each rack, where racks have leaves of shards that add them up."""
     secret: str | None = None
@@ -118,7 +118,7 @@ def meet(
     global_ranks: Sequence[int] = (),
     world: Meeting | None = None,
 ) -> Meeting:
-    """Agree with the group's other ranks. `world`: of the world's group, whose switches this one uses if given none.
+    """Agree with the group's other ranks. `world`: the world's meeting, whose switches this group uses if given none.
 
     Raises the error of rank 0, or of a rank that was to start a shard, on every rank; JoinTimeoutError naming ranks
     that rank 0 has not heard of; ConfigurationError where this rank was given other options than rank 0, which the
@@ -144,7 +144,10 @@ def hear(
     store: c10d.Store, options: Options, timeout: timedelta, rank: int, world: Meeting | None = None,
     *, starts: bool = False,
 ) -> Meeting:  # fmt: skip
-    """Rank 0's meeting. Raises the error that it reports instead. `starts`: start this host's shard, if asked."""
+    """The meeting from rank 0's message. Raises the error that rank 0 tells, or ConfigurationError for unlike options.
+
+    `starts`: whether to start this host's shard, where the message asks for it.
+    """
     store.wait([HERE_KEY], timeout)
     # The group's timeout, which is the store's own too, may be shorter than a switch takes to start.
     patience = timedelta(seconds=max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s))
@@ -166,9 +169,10 @@ def hear(
 
 
 def wait_for_all(store: c10d.Store, meeting: Meeting, rank: int, size: int, timeout: timedelta) -> None:
-    """Until every rank has met the others; raises as `raise_if_refused`, and torch's timeout.
+    """Wait until every rank has met the others; raises as `raise_if_refused` does, and torch's timeout.
 
-    For a group that does not join now: gloo, for which it would wait next, does not hear of a rank that has given up.
+    A group that does not join now waits here, because gloo, which connects next, does not hear of a rank that has
+    given up.
     """
     store.set(_met_key(rank), "")
     store.wait([_met_key(each) for each in range(size)], timeout)
@@ -218,7 +222,7 @@ def _met(
 
 
 def _error_of_rank_0(told: _Told) -> FaninError:
-    """The same kind of error wherever that matters to whoever catches it (fallback: gloo cannot cure every one)."""
+    """Rank 0's error, of the same kind where callers tell kinds apart (fallback: gloo cannot cure every one)."""
     if told.kind == JoinTimeoutError.__name__:
         return JoinTimeoutError(told.missing, f"rank 0: {told.error}")
     for kind in (ConfigurationError, UnsupportedError):
@@ -231,7 +235,7 @@ def _meet_in_racks(
     store: c10d.Store, meeting: Meeting, rank: int, plan: RackPlan, options: Options, patience: timedelta,
     *, starts: bool,
 ) -> None:  # fmt: skip
-    """Start what this host runs for its rack, and hear of the rack's other leaves."""
+    """Start this host's leaves of its rack, and set the meeting's shards, roots and leaves of all the rack's hosts."""
     hosts = meeting.hosts
     assert hosts is not None
     meeting.racks, meeting.own = plan, meeting.shards
@@ -259,12 +263,12 @@ def _decided(
     global_ranks: Sequence[int],
     world: Meeting | None,
 ) -> _Told:
-    """Decide as rank 0."""
+    """Rank 0's decision about switches, hosts and racks."""
     drawn = STARTED.secret() if options.secret is None else None
     said = options.switch_list
     if said.addresses and not said.word:
         if world is not None and set(options.switches) == set(world.shards):
-            drawn = world.secret  # the world's own switch may be one that serves no other
+            drawn = world.secret  # the world's switch may serve this secret alone
         weights = weights_of(optimal_parts((), said.weights))
         return _Told(switches=tuple(map(str, options.switches)), weights=weights, secret=drawn)
     if world is not None:
@@ -313,7 +317,8 @@ def _of_world(world: Meeting, global_ranks: Sequence[int]) -> _Told:
     own = tuple(number for number in wanted if number in left)
     if own == wanted:
         return _Told(of_world=own, weights=_weights(world, own), hosts=ranks, secret=world.secret)
-    # A shard was lost and its ranks were not: theirs are elsewhere, even if all of them are on one host.
+    # A shard was lost, and the ranks of its host were not: they use a shard elsewhere. With all of the world's hosts it
+    # does not count as local, even if all of the group's ranks are on one host.
     used = own or left[:1]
     return _Told(of_world=used, weights=_weights(world, used), hosts=world.hosts.ranks, secret=world.secret)
 
@@ -331,7 +336,7 @@ def _by_host(hosts: Hosts, global_ranks: Sequence[int]) -> tuple[tuple[int, ...]
 
 
 def _within_world(told: _Told, secret: str, world: Meeting, hosts: Hosts | None) -> Meeting:
-    """Through the world's own leaves, unless all of the group's ranks are at home there."""
+    """The meeting of a group within the world, at shards of the world's: through leaves if these are several."""
     if told.through_racks:
         return replace(world, job_name=told.job, secret=secret, holds_switch=False, lost=frozenset())
     shards = tuple((world.own or world.shards)[number] for number in told.of_world)
@@ -370,7 +375,7 @@ def _start_shards(store: c10d.Store, rank: int, options: Options, secret: str, l
 
 
 def _tell(store: c10d.Store, key: str, start: Callable[[], Sequence[SwitchAddress]]) -> None:
-    """Start something and say where it is; what that raises is told, too."""
+    """Call `start`, and tell the other ranks under `key` the addresses that it returns, or the error that it raises."""
     try:
         addresses = start()
     except Exception as error:
@@ -390,7 +395,7 @@ def _address_of(store: c10d.Store, key: str, leader: int, patience: timedelta) -
 def tell_refusal(
     store: c10d.Store, meeting: Meeting, rank: int, error: SwitchUnreachableError | ConfigurationError
 ) -> None:
-    """This rank cannot reach one of the job's switches, or has unlike options: nobody need wait for it there."""
+    """Tell the other ranks that this one does not join, with the reason `error`, so that they do not wait for it."""
     address = error.address if isinstance(error, SwitchUnreachableError) else None
     told = json.dumps({"rank": rank, "address": address, "text": str(error)})
     with contextlib.suppress(dist.DistError):
@@ -398,10 +403,10 @@ def tell_refusal(
 
 
 def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int, size: int = 1) -> None:
-    """The error of another rank that has said that it does not come to the job. Rank 0 waits till all have heard of it.
+    """Raise the error of another rank that has told that it does not join. Rank 0 waits till all have heard of it.
 
-    SwitchUnreachableError that names both, where it cannot reach a switch; ConfigurationError for unlike options. And
-    WorkerLostError where the group's store has ended: rank 0 may have done so before anybody could ask it why.
+    SwitchUnreachableError that names rank and switch, where it cannot reach a switch; ConfigurationError for unlike
+    options. And WorkerLostError where the group's store has ended: rank 0 may have ended before a rank could ask why.
     """
     try:
         refusal = refusal_of_another(store, meeting, rank)
@@ -412,7 +417,7 @@ def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int, size: int =
             f"process that serves it, rank 0 or torchrun's agent on its host, has ended ({error}). Remedy: see the "
             "output of rank 0",
         ) from None
-    except dist.DistError:  # the store's other errors are its next user's
+    except dist.DistError:  # other errors of the store are left to its next user
         return
     if refusal is not None:
         _note_read(store, _refusal_key(meeting))
@@ -422,7 +427,7 @@ def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int, size: int =
 
 
 def wait_until_heard(store: c10d.Store, meeting: Meeting, size: int) -> None:
-    """Until all `size` ranks but the one that refuses have heard of it. For rank 0, which may serve the store."""
+    """Wait until all `size` ranks but the one that refuses have heard of it. For rank 0, which may serve the store."""
     _wait_until_read(store, _refusal_key(meeting), size)
 
 
@@ -434,11 +439,11 @@ def raise_if_unlike(store: c10d.Store, meeting: Meeting, rank: int, size: int, v
     except ConfigurationError as error:
         if rank == 0:
             tell_refusal(store, meeting, rank, error)
-            wait_until_heard(store, meeting, size - 1)  # the other version may not
+            wait_until_heard(store, meeting, size - 1)  # a rank of the other version may not hear it
         else:
             _note_read(store, _refusal_key(meeting))
         raise
-    except dist.DistError:  # the store's errors are its next user's
+    except dist.DistError:  # errors of the store are left to its next user
         return
 
 
@@ -448,10 +453,10 @@ def _note_read(store: c10d.Store, key: str) -> None:
 
 
 def _wait_until_read(store: c10d.Store, key: str, size: int) -> None:
-    """Until all ranks but one have noted that they have read it, or READ_TIMEOUT_S: who is to come may never come.
+    """Wait until all ranks but one have noted that they have read `key`; READ_TIMEOUT_S at most, as one may never come.
 
-    A rank that ends after a refusal may take the store with it, and the others would have the end of the store for a
-    reason.
+    A rank that ends after a refusal may take the store with it, and the others would then report the end of the store
+    as the reason.
     """
     ends_at = time.monotonic() + READ_TIMEOUT_S
     with contextlib.suppress(dist.DistError):
@@ -460,7 +465,7 @@ def _wait_until_read(store: c10d.Store, key: str, size: int) -> None:
 
 
 def refusal_of_another(store: c10d.Store, meeting: Meeting, rank: int) -> FaninError | None:
-    """The error of another rank that has said that it does not come to the job, if one has. Raises torch's errors."""
+    """The error of another rank that has told that it does not join, or None. Raises torch's errors of stores."""
     key = _refusal_key(meeting)
     if not store.check([key]):
         return None

@@ -7,8 +7,8 @@ Rules
 * It is opened when a group of new_group is made, as gloo's are: the process that serves the store need not be a member
   of the group, and may have left before the group's first sum.
 * Threads ask here while the program's own may wait in the first connection, which is locked meanwhile.
-* Every question has a limit. Where the store does not answer, its process is gone or stopped: that is said, and whoever
-  can do without an answer does.
+* Every question has a limit. Where the store does not answer, its process is gone or stopped: StoreSilentError says so,
+  and callers that can do without an answer catch it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def apart(store: c10d.Store) -> c10d.Store:
 
 
 class SideStore:
-    """The connection. Any thread asks; keys have no prefix of the group's, so they are to name the job."""
+    """A second connection to a store, for any thread. Keys have no prefix of the group, so they must name the job."""
 
     def __init__(self, store: c10d.Store) -> None:
         """`store`: without prefixes. Connects."""
@@ -52,9 +52,9 @@ class SideStore:
         self._asking = threading.Lock()
         """Held by the thread of a question, which may be stuck in it."""
         self._ended: str | None = None
-        """Why nobody answers here any more, once that is known."""
+        """Reason why the store never answers here again, once it is known."""
         self._stuck = False
-        """Whether that question was given up: until it is answered after all, nobody waits for another."""
+        """Whether the question under way was given up: until it is answered after all, further ones fail at once."""
 
     def ask(self, question: Callable[[c10d.Store], Answer]) -> Answer:
         """Ask the store by a thread of its own: returns what `question` returns, or raises what it raises.
@@ -112,7 +112,7 @@ def side_of(store: c10d.Store) -> SideStore | None:
 
 
 def asked_at(store: c10d.Store) -> SideStore:
-    """The same; where torch cannot open a second connection, the first one, asked by threads all the same."""
+    """This process's second connection to that store; a SideStore over the first where torch cannot open one."""
     side = side_of(store)
     return SideStore(bare(store)) if side is None else side
 
@@ -132,12 +132,12 @@ def _silent(why: str) -> str:
 
 
 _SIDES: weakref.WeakValueDictionary[int, SideStore] = weakref.WeakValueDictionary()
-"""By the identity of the store, which its SideStore keeps."""
+"""SideStores by `id` of their store, which each of them keeps alive."""
 _LOCK = threading.Lock()
 
 
 def _forget_in_child() -> None:
-    """In a child of fork() the connections are its parent's, and the lock may be locked."""
+    """Forget the connections in a child of fork(): they are its parent's, and the lock may be locked."""
     global _LOCK
     _LOCK = threading.Lock()
     _SIDES.clear()

@@ -1,6 +1,6 @@
 """The switches that this process has started: shared by all of its groups, closed when the last of them is, or at exit.
 
-One that a rank has started serves the jobs of one secret only, so groups made later use the world's.
+A switch that a rank has started serves the jobs of one secret only, so groups made later use the world's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Started:
 
 
 class StartedSwitches:
-    """The switches that this process started, if any, and who uses them: one for each secret."""
+    """The switches that this process has started, one for each secret, and how many groups use each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,9 +68,9 @@ class StartedSwitches:
             return started.switch.addresses
 
     def start_leaves(self, shards: Sequence[SwitchAddress], options: Options, secret: str) -> tuple[SwitchAddress, ...]:
-        """A leaf of every shard, on this host, for the world's group; they go with the switch of that secret.
+        """Start a leaf of every shard on this host, for the world's group; closed with the switch of that secret.
 
-        Where this process has started none, call `release` once for them.
+        Where this process has started no such switch, call `release` once for the leaves.
         """
         with self._lock:
             credentials = Credentials.of_job(secret)
@@ -84,7 +84,7 @@ class StartedSwitches:
             return leaves.addresses
 
     def release(self, secret: str) -> None:
-        """One user less of the switch with that secret; the last one closes it."""
+        """Count one user less of the switch with that secret; it is closed when it has no user left."""
         with self._lock:
             started = self._started.get(secret)
             if started is None:
@@ -94,7 +94,7 @@ class StartedSwitches:
                 _let_go(self._started.pop(secret))
 
     def forget(self) -> None:
-        """In a child of fork(): the switches are its parent's, and the lock may be locked."""
+        """Forget all switches in a child of fork(): they are its parent's, and the lock may be locked."""
         self._lock = threading.Lock()
         self._inherited += self._started.values()
         self._started = {}

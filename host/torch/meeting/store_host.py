@@ -26,7 +26,7 @@ AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 
 
 class StoreHost:
-    """Whether the process that serves a store still does; for a store that ends with the world's group."""
+    """Watches, by a silent connection, a store that ends with the world's group, to tell when it has ended."""
 
     def __init__(self, store: c10d.Store, rank: int) -> None:
         """Connect to the store's port, where there is something to wait for."""
@@ -42,7 +42,10 @@ class StoreHost:
                 raise
 
     def wait_until_gone(self, timeout_s: float = PARTING_TIMEOUT_S) -> bool:
-        """Wait for the store's end, if it is known; whether it came within `timeout_s`. For one call."""
+        """Wait for the store's end; returns whether it came within `timeout_s`.
+
+        Later calls, and all calls without a connection, return False at once.
+        """
         if self._connection is None:
             return False
         with self._connection as connection:

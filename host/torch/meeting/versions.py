@@ -1,7 +1,7 @@
-"""Whether all ranks of a group run a fanin that understands the others', told before any of them waits for another.
+"""The check that all ranks of a group run versions of fanin that understand each other, before any waits for another.
 
-Each rank says its versions in the group's store before anything else. A rank that has come, and has not, runs a fanin
-from before this rule.
+Each rank tells its versions in the group's store before anything else. A rank that has come and has told none runs a
+fanin from before this rule.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tell_versions(store: c10d.Store, rank: int) -> None:
 
 
 class Versions:
-    """Looks at what the others have said, at each rank once."""
+    """Compares the versions that other ranks have told with this rank's, each rank's once."""
 
     def __init__(self, store: c10d.Store, rank: int) -> None:
         self._store, self._rank, self._seen = store, rank, {rank}

@@ -31,7 +31,7 @@ POLL_S = 0.01
 
 
 def count_newcomer(store: c10d.Store, job_name: str) -> None:
-    """A process comes into the job while it runs: what its predecessor contributed is in nobody's account."""
+    """Count a process that comes into the running job, since no account has what its predecessor contributed."""
     store.add(_newcomers(job_name), 1)
 
 
@@ -175,7 +175,7 @@ def _posted(store: c10d.Store, session: JoinedSession, rank: int, key: str, pati
     deadline = time.monotonic() + patience_s
     while not store.check([key]):
         if rank not in session.members:
-            return store.check([key])  # again: who leaves in order has posted before
+            return store.check([key])  # again: a rank that leaves in order posts before
         if session.failure is not None:
             raise session.failure
         if time.monotonic() >= deadline:

@@ -61,7 +61,7 @@ class AsynchronousOptimizer:
         predict_loss: bool = False,
         group: c10d.ProcessGroup | None = None,
     ) -> None:
-        """Collective: every rank makes it. A newcomer, alone, gets in step here: `model` then has the weights.
+        """Collective: every rank makes it. A newcomer makes it alone, and receives the weights of a peer here.
 
         Raises ConfigurationError for a group without a switch; at a newcomer also what newcomer.come_in raises."""
         if rounds < 1:
@@ -133,7 +133,7 @@ class AsynchronousOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, object]]:
-        """The optimizer's, for code that looks at them. The learning rate follows `schedule`."""
+        """The optimizer's groups of parameters, for code that looks at them. Their learning rate follows `schedule`."""
         return self._optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -160,7 +160,7 @@ class AsynchronousOptimizer:
         self._job.resumed()
 
     def flush(self) -> list[Account]:
-        """Wait until all rounds have come and nothing is under way; the accounts of all ranks, which balance.
+        """Wait until all rounds have come and nothing is under way; returns the accounts of all ranks, which balance.
 
         The model then has the same bits on every rank. Collective; call it when `finished`. Where newcomers have come,
         and every place is taken, the group is made whole again: all of its collectives work from here on.
@@ -200,7 +200,7 @@ class AsynchronousOptimizer:
             }
 
     def load(self, state: dict[str, Any], version: int) -> None:
-        """Take over what a peer's `state` was."""
+        """Load what a peer's `state` has returned, of that version."""
         with self._lock, torch.no_grad():
             for parameter, given in zip(self._shadow_parameters, state["parameters"], strict=True):
                 parameter.copy_(given)
@@ -210,7 +210,7 @@ class AsynchronousOptimizer:
             self._version = version
 
     def _opened(self, job: StaleJob) -> None:
-        """From now on newcomers may ask here, in a job that goes on without a rank."""
+        """Let newcomers ask this rank for its state, in a job that continues without lost ranks."""
         if job.session.spec.survives_loss:
             self._welcome = Welcome(job, self)
 
@@ -247,7 +247,7 @@ class AsynchronousOptimizer:
         return factor * (self._predictor.ratio(age) if self._predictor is not None else 1.0)
 
     def _apply(self, result: Result) -> None:
-        """In the runner's thread: a step with a round's mean. A round that nobody contributed to changes nothing."""
+        """Step the second copy by a round's mean; a round without contributions only counts. On the runner's thread."""
         if not result.empty:
             result.mean(self._mean)
             parts = torch.from_numpy(self._mean).split(self._sizes)

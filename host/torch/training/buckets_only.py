@@ -2,7 +2,7 @@
 
 With torch._dynamo.config.optimize_ddp = "python_reducer" there are no buckets: a hook is called for every parameter
 with a tuple of gradient and parameter, and what it returns is dropped. Which gradients belong together, their order and
-the last one of a step, on which residuals and codecs stand, cannot be told from that.
+the last one of a step, on which residuals and codecs depend, cannot be told from that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fanin.errors import UnsupportedError
 
 
 def require_bucket(hook: str, bucket: Any) -> None:
-    """UnsupportedError with the remedy where `bucket` is none."""
+    """Raise UnsupportedError, with the remedy, where `bucket` is not a bucket of gradients."""
     if isinstance(bucket, tuple):
         raise UnsupportedError(
             f"{hook} needs DDP's buckets, and torch._dynamo.config.optimize_ddp = 'python_reducer' calls hooks for "

@@ -27,18 +27,18 @@ class Row:
     elements: int
     float32_bytes: int
     payload_bytes: int
-    """In words of contributions, without headers: what this rank sent, and about what it received."""
+    """Bytes of the words that this rank contributed, without headers; it received about as many."""
     nmse: float
     """Share of this rank's contribution (residual included) that encoding lost; of `lanes` on a GPU of a sample,
     and 0 without feedback."""
     residual_norm: float
     encode_ms: float
-    """In the codec's own arithmetic before sums, and after them; on a GPU, of the thread that launches it."""
+    """Time of the codec's own arithmetic before sums, `decode_ms`: after; on a GPU, of the thread that launches it."""
     decode_ms: float
     break_even_bit_s: float
     """The link rate above which the codec's arithmetic takes longer than the bytes that it saves; 0: it saves none."""
     parts: list[Part]
-    """Its parameters by account, where the codec has several: of `by_layer` and `adaptive`."""
+    """Accounts of parts of its parameters, where the codec has several accounts: `by_layer` and `adaptive`."""
 
 
 class Piece:
@@ -95,7 +95,7 @@ class Bucket:
         }
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
-        """Take over what `state` returned."""
+        """Restore what `state` has returned."""
         arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in state.items()}
         if len(self.pieces) == 1:
             self.encoders[0].load(arrays)

@@ -62,7 +62,7 @@ class Flight:
         self._piece.decode_s += self._advance()
 
     def decoded(self) -> Future[None]:
-        """The future of a single stage: done when its sum has come and is decoded, which nobody needs to wait for."""
+        """A future for a codec of one stage: done when the sum has come and was decoded, without a call of `go_on`."""
         if self.over:
             done: Future[None] = Future()
             done.set_result(None)
@@ -76,7 +76,7 @@ class Flight:
         return torch.futures.collect_all([work.get_future() for work in works]).then(decode)
 
     def _advance(self) -> float:
-        """Submit the next stage, or hand the gradients over after the last; the seconds of the codec's arithmetic."""
+        """Submit the next stage, or hand the gradients over after the last; returns the seconds that the codec took."""
         started = time.perf_counter()
         asked = sums_of(next(self._stages, None))
         took_s = time.perf_counter() - started
@@ -94,14 +94,14 @@ class Flight:
 
 
 def finish(flights: Iterable[Flight]) -> None:
-    """Wait for every stage of each of them."""
+    """Wait for all stages of all flights."""
     for each in flights:
         while not each.over:
             each.go_on()
 
 
 def all_of(futures: Future[list[Future[Any]]], result: Result) -> Result:
-    """`result`, unless one of them has raised."""
+    """Return `result`, or raise the error of the first future that has one."""
     for each in futures.value():
         each.value()
     return result

@@ -52,8 +52,8 @@ class CodecState:
     `codec`: a codec or its text ("rotated:8", docs/codecs.md), the same on every rank. `group`: a fanin group; None for
     the world's. `model`: whose parameters' names a codec may choose by, and the statement has; None: nobody knows them.
     `weighted`: means are weighted by `weight`, which each rank sets before each backward pass, such as its number
-    of samples (codec_weights.py); False: all ranks weigh the same. Raises ConfigurationError for a codec that is not
-    there, whose lanes hold too few workers or which must know names, and where the job goes on without lost ranks.
+    of samples (codec_weights.py); False: all ranks weigh the same. Raises ConfigurationError for a codec that does not
+    exist, whose lanes hold too few workers or which must know names, and in a job that continues without lost ranks.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class CodecState:
     # --- what the hook does ---
 
     def reduce(self, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
-        """Start a bucket; the hook's own work."""
+        """Start to average a bucket; returns the future of its gradients, as DDP wants it of `codec_hook`."""
         if self._restart is not None:
             return self._hold(self._restart, bucket)
         index, last, gradients = bucket.index(), bucket.is_last(), bucket.buffer()
@@ -173,7 +173,7 @@ class CodecState:
         return future
 
     def _submit(self, own: Bucket, gradients: torch.Tensor) -> Future[torch.Tensor]:
-        """A bucket's first stage, and the next ones of those before it."""
+        """Submit a bucket's first stage, and then the next stage of each bucket before it."""
         if own.device is not None:
             work = average(self.group, own, gradients, self.step)
             return work.get_future().then(lambda averaged: averaged.value()[0])
@@ -199,7 +199,7 @@ class CodecState:
         self.step_weights = StepWeights(self.group, self._weight, self.step) if self.weighted else None
 
     def _finish(self) -> None:
-        """With the last bucket: take all buckets through the stages that are left, in turn."""
+        """Take all buckets through the stages that are left, in turn, and end the step; called with the last bucket."""
         while left := [each for each in self._flights if not each.over]:
             for each in left:
                 each.go_on()
@@ -207,7 +207,7 @@ class CodecState:
         self.step += 1
 
     def _hold(self, restart: Restart, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
-        """The first step after a restart: with the last bucket, all go through the encoders that were loaded."""
+        """Keep a bucket of the first step after a restart; with the last one, all go through the loaded encoders."""
         future = restart.hold(bucket)
         if not bucket.is_last():
             return future
@@ -244,7 +244,7 @@ class CodecState:
         return future
 
     def _bucket(self, index: int, gradients: torch.Tensor, parameters: list[torch.Tensor]) -> Bucket:
-        """The bucket's encoder: the one that it had, while its parameters are the same."""
+        """The bucket with its encoders: the known one while its parameters are the same, else a new one."""
         if gradients.dtype not in QUANTIZED:
             raise UnsupportedError(
                 f"codecs are for float32, float16 and bfloat16 gradients, not {gradients.dtype}. Remedy: no codec for "
@@ -279,7 +279,7 @@ class CodecState:
             ) from None
 
     def _agree(self, place: Place) -> None:
-        """CollectiveMismatchError where another rank has another codec, seed, step, or other shapes in this bucket."""
+        """Raise CollectiveMismatchError unless all ranks have the same codec, seed, step, and shapes in this bucket."""
         weighted = ", weighted," if self.weighted else ""
         text = f"{self.codec}{weighted} at step {self.step}, bucket {place.bucket} of shapes {place.shapes}"
         own = zlib.crc32(text.encode())

@@ -1,7 +1,7 @@
-"""The first step after a codec's state was loaded, in the buckets that the state is of.
+"""The first step after a codec's state was loaded, in the buckets to which the state belongs.
 
-A state is of the buckets that DDP had when it was taken, and DDP begins again with other ones. So gradients of the
-first step wait for the last bucket, and go through the encoders that were loaded, in the buckets that those are of.
+A state belongs to the buckets that DDP had when it was taken, and DDP begins again with other ones. So the gradients of
+the first step wait for its last bucket, are put together into the state's buckets, and go through the loaded encoders.
 From the second step on DDP has these buckets itself.
 """
 
@@ -18,7 +18,7 @@ from torch.futures import Future
 
 @dataclass(slots=True)
 class Held:
-    """A bucket that waits for the last one."""
+    """A bucket of DDP's that waits for the last one of the step."""
 
     index: int
     buffer: torch.Tensor
@@ -36,19 +36,19 @@ class Regrouped:
     """The bucket's elements, flat."""
     parameters: list[torch.Tensor]
     views: list[torch.Tensor]
-    """The gradients that the elements go back to; none where `flat` are these."""
+    """The gradients that `hand_out` copies the elements to; none where `flat` is DDP's own buffer."""
     state: dict[str, torch.Tensor] | None
-    """The state that its encoders have to load."""
+    """The state that the bucket's encoders load; None: they begin anew."""
 
     def hand_out(self) -> None:
-        """The elements to the gradients."""
+        """Copy the elements to the gradients that they belong to."""
         if self.views:
             for view, part in zip(self.views, self.flat.split([view.numel() for view in self.views]), strict=True):
                 view.copy_(part.view_as(view))
 
 
 class Restart:
-    """Gradients that wait, and the state that was loaded."""
+    """The buckets of the first step that wait, and the state that was loaded."""
 
     def __init__(self, loaded: dict[int, dict[str, Any]]) -> None:
         self._loaded = loaded
@@ -92,6 +92,6 @@ class Restart:
         return found, True
 
     def finish(self) -> None:
-        """The gradients are there: tell DDP."""
+        """Complete the futures of the kept buckets, whose gradients are averaged by now."""
         for each in self._held:
             each.future.set_result(each.buffer)

@@ -33,7 +33,7 @@ def start_sum(group: FaninProcessGroup, asked: Sum) -> FaninWork:
 
 
 def reduce_now(group: FaninProcessGroup, encoder: Encoder, x: Floats, step: int) -> tuple[float, float]:
-    """Make x the ranks' mean; the processor seconds that the codec took before its first sum, and after it."""
+    """Make x the ranks' mean; returns the processor seconds that the codec took before its first sum, and after it."""
     started = time.thread_time()
     stages = encoder.reduce(x, step)
     asked = sums_of(next(stages, None))
@@ -56,7 +56,7 @@ def payload_bytes(group: FaninProcessGroup, asked: Sum) -> int:
 def contributed_bytes(
     group: FaninProcessGroup, element: Element, count: int, lanes: int, operator: Operator = Operator.SUM
 ) -> int:
-    """The same of `count` elements; 0 in a group of one."""
+    """Bytes of the words that this rank contributes to a sum of `count` elements; 0 in a group of one."""
     session = group.session
     if session is None or not count:
         return 0

@@ -1,4 +1,4 @@
-"""Weighted means of gradients: of samples, where ranks have unlike batches.
+"""Weighted means of gradients, by samples for example, where ranks have unlike batches.
 
     y = sum over ranks of w_r x_r / W,   W = sum of w_r
 
@@ -20,7 +20,7 @@ from fanin.numerics.reduction import EXACT
 
 
 def check_weight(weight: float) -> float:
-    """ConfigurationError for what is no weight."""
+    """Return a weight as a float. ConfigurationError unless it is finite, at least 0 and below 1e30."""
     if not (math.isfinite(weight) and 0 <= weight < 1e30):
         raise ConfigurationError(f"weight = {weight}; must be in 0..1e30")
     return float(weight)

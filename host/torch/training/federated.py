@@ -44,7 +44,7 @@ NO_LIMIT = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FederatedOptions:
-    """How federated rounds may be. The same on every client."""
+    """Settings of federated rounds. The same on every client."""
 
     staleness: int = 2
     """S, 1..1024: rounds by which a delta under way may land late. Each costs the switch another copy of the model."""
@@ -102,7 +102,7 @@ class Federated:
         self._options = options or FederatedOptions()
         self._samples, self._rounds, self._on_round = samples, rounds, on_round
         self._changed = threading.Condition()
-        """Told of each round."""
+        """Notified when a round is over."""
         self._group = fanin_group(group, newcomers=True)
         names = [name for name, _ in model.named_parameters()]
         deep = self._policy.deep(names) if self._policy.deep_every > 1 else frozenset()
@@ -116,7 +116,7 @@ class Federated:
         steering = Steering(self._policy, rounds, everyone)
         self._plan_round, self._plan = 0, steering.plan
         outer = outer or (lambda parameters: torch.optim.SGD(parameters, lr=1.0))
-        # K = N, which a newcomer knows as well; rank 0 sets the plan's at its first look.
+        # The job begins with K = N, which a newcomer knows as well; rank 0 sets the plan's K at its first look.
         stale = self._options.stale(dist.get_world_size(self._group))
         most = max(everyone.values())
         self._deep = DeepLayers(self._group, model, sorted(deep, key=names.index), outer, stale, rounds=rounds,
@@ -215,10 +215,10 @@ class Federated:
         self._board.post_client(self.client, samples=self._samples, turns=self._turns, seconds=seconds, loss=value)
 
     def flush(self) -> list[list[Account]]:
-        """Wait until all rounds are over and nothing is under way; the accounts of all clients by part, which balance.
+        """Wait until all rounds are over and nothing is under way; returns the accounts of all clients, which balance.
 
-        The model has the same bits on every client then. Collective; call it when `begin` says False. Raises
-        UnbalancedError, CollectiveTimeoutError, the session's failure.
+        The accounts are by part. The model has the same bits on every client then. Collective; call it when `begin`
+        says False. Raises UnbalancedError, CollectiveTimeoutError, the session's failure.
         """
         accounts = [self._part.flush()]
         if self._deep is not None:
@@ -234,7 +234,7 @@ class Federated:
         return accounts
 
     def leave(self) -> None:
-        """Go away while the others go on, once what was handed in is in a round. Needs on_worker_loss="continue".
+        """Leave the job, once what was handed in is in a round; the others continue. Needs on_worker_loss="continue".
 
         Rank 0 stays, since it steers and serves the store. Raises UnsupportedError where a client must not go.
         """
@@ -247,7 +247,7 @@ class Federated:
         self._part.close()
 
     def _founders(self, model: torch.nn.Module) -> dict[int, int]:
-        """Make the replicas alike; the samples of all clients."""
+        """Give all clients the weights of rank 0; returns the number of samples of each client."""
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.data, group_src=0, group=self._group)
         own = torch.tensor([self._samples], dtype=torch.int64, device="cpu")

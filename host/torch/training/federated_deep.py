@@ -65,7 +65,7 @@ class DeepLayers:
         return self._part.account
 
     def put_by(self) -> None:
-        """A turn is over: its movement is contributed at the next meeting."""
+        """Keep the movement of the turn that is over, to contribute it at the next meeting."""
         with self._lock:
             stands = self._part.flat()
             turn = self._stood - stands
@@ -73,7 +73,7 @@ class DeepLayers:
             self._stood = stands
 
     def meet(self, version: int) -> None:
-        """In the engine's thread: the rest of the model has this version now."""
+        """Contribute or pass, if a deep round is due at this version of the other layers; on the engine's thread."""
         if version % self._every or version // self._every > self._rounds:
             return
         with self._lock:
@@ -95,7 +95,7 @@ class DeepLayers:
             return [each.detach().clone() for each in self._part.shared]
 
     def flush(self) -> list[Account]:
-        """Wait for the last deep round; the accounts of all clients, which balance.
+        """Wait for the last deep round; returns the accounts of all clients, which balance.
 
         Movement since the last meeting is dropped, and counted as `at the end`.
         """

@@ -44,7 +44,7 @@ class FederatedPart:
         weigh: Callable[[int, int], float],
         on_round: Callable[[int], None],
     ) -> None:
-        """`weigh(version, round)`: this client's weight of a delta; `on_round`: told of the version after a result.
+        """`weigh(version, round)`: this client's weight of a delta; `on_round`: called with the version after a result.
 
         `samples_most`: the most samples of a founding client, which weighs 1.
         """
@@ -81,7 +81,7 @@ class FederatedPart:
         self.job.runner.hand_in(lambda out: self._write(out, delta), version)
 
     def take(self) -> tuple[int, Floats]:
-        """The newest version and its weights, flat, which the model gets."""
+        """Give the model the newest shared weights; returns their version and the weights, shape (elements,)."""
         with self.lock, torch.no_grad():
             for parameter, newest in zip(self.parameters, self.shared, strict=True):
                 parameter.copy_(newest)
@@ -93,7 +93,7 @@ class FederatedPart:
         return flat
 
     def flush(self) -> list[Account]:
-        """Wait for the last round; the accounts of all clients, which balance."""
+        """Wait for the last round and leave the job; returns the accounts of all clients, which balance."""
         accounts = self.job.flush()
         self.close()
         return accounts
@@ -116,7 +116,7 @@ class FederatedPart:
         }
 
     def state(self) -> dict[str, Any]:
-        """Shared weights, the outer optimizer's state, and what weights are measured by."""
+        """Shared weights, the outer optimizer's state, and `samples_most`, by which deltas are weighed."""
         with self.lock:
             return {
                 "shared": [each.detach() for each in self.shared],
@@ -125,7 +125,7 @@ class FederatedPart:
             }
 
     def load(self, state: dict[str, Any], version: int) -> None:
-        """Take over what a peer's `state` was."""
+        """Load what a peer's `state` has returned, of that version."""
         with self.lock, torch.no_grad():
             for own, given in zip(self.shared, state["shared"], strict=True):
                 own.copy_(given)
@@ -148,7 +148,7 @@ class FederatedPart:
                 on_result=self._apply,
                 weigh=self._weigh,
             )
-        # No client has trained yet: weights are what deltas are measured by, and alike on all clients.
+        # No client has trained yet, so the first scale follows from the weights, which all clients have alike.
         largest = max(1.0, *(float(each.detach().abs().max()) for each in self.shared))
         return StaleJob.found(
             group,
@@ -175,7 +175,7 @@ class FederatedPart:
         return self._weigh_at(round - age, round) / self._samples_most
 
     def _apply(self, result: Result) -> None:
-        """In the runner's thread: an outer step with the weighted mean of a round; none where nobody contributed."""
+        """Take an outer step with a round's weighted mean, none if nobody contributed; on the runner's thread."""
         assert self._chunks is not None
         if not result.empty:
             self._chunks.mean(result.gradient, self._mean, UNIT)

@@ -22,7 +22,7 @@ from fanin.host.federated.steering import Steering
 from fanin.host.session.shards import JoinedSession
 
 LOOK_INTERVAL_S = 0.02
-"""Between two looks at posts, members and deadlines."""
+"""Time between two looks at posts, members and deadlines."""
 STOP_TIMEOUT_S = 5.0
 log = logging.getLogger("fanin.stale")
 
@@ -35,23 +35,23 @@ class Board:
         self._prefix = f"fanin/federated/{job_name}"
 
     def post_client(self, client: int, *, samples: int, turns: int, seconds: float, loss: float | None) -> None:
-        """A client tells of its last turn; before the first one, of its samples."""
+        """Post a client's samples and, once it has had a turn, how long the last one took and its loss."""
         facts = {"samples": samples, "turns": turns, "seconds": seconds, "loss": loss}
         self._store.set(f"{self._prefix}/{client}", json.dumps(facts))
 
     def client(self, client: int) -> dict[str, Any] | None:
-        """The last post of a client."""
+        """The last post of a client; None where it has posted nothing."""
         return self._read(f"{self._prefix}/{client}")
 
     def post_plan(self, round: int, plan: RoundPlan) -> None:
-        """Rank 0 tells of the round that begins."""
+        """Post the plan of the round that begins; for rank 0."""
         clients = None if plan.clients is None else sorted(plan.clients)
         rates = {str(client): rate for client, rate in plan.rates.items()}
         facts = {"round": round, "quorum": plan.quorum, "clients": clients, "rates": rates}
         self._store.set(f"{self._prefix}/plan", json.dumps(facts))
 
     def plan(self) -> tuple[int, RoundPlan] | None:
-        """The last plan and its round."""
+        """The round of the last plan, and that plan; None before the first."""
         facts = self._read(f"{self._prefix}/plan")
         if facts is None:
             return None
@@ -67,7 +67,7 @@ class Board:
 
 
 class Steerer:
-    """The thread of rank 0. `close` ends it."""
+    """Rank 0's thread, which reads posts, asks the policy for plans and publishes them. `close` ends it."""
 
     def __init__(self, board: Board, session: JoinedSession, steering: Steering, version: Callable[[], int]) -> None:
         self._board = board
@@ -76,7 +76,7 @@ class Steerer:
         self._version = version
         self._quorum = session.spec.quorum
         self._began_s = time.monotonic()
-        board.post_plan(0, steering.plan)  # for newcomers: the others have made it themselves
+        board.post_plan(0, steering.plan)  # for newcomers: founders have made it themselves
         self._stop = threading.Event()
         self.failure: Exception | None = None
         """Error of a policy, which the client of rank 0 raises."""
@@ -84,7 +84,7 @@ class Steerer:
         self._thread.start()
 
     def close(self) -> None:
-        """Ask for no plan any more. Idempotent."""
+        """End the thread. Idempotent, bounded."""
         self._stop.set()
         self._thread.join(STOP_TIMEOUT_S)
 

@@ -42,7 +42,10 @@ class LanesState:
         self._residuals: dict[int, tuple[Parameters, torch.Tensor]] = {}
 
     def residual(self, bucket: c10d.GradBucket) -> torch.Tensor | None:
-        """The bucket's residual; it starts at zero, and again when DDP has put other parameters into the bucket."""
+        """The bucket's residual; None without error feedback, and of float64.
+
+        It starts at zero, and again when DDP has put other parameters into the bucket.
+        """
         gradients = bucket.buffer()
         if not self.error_feedback or gradients.dtype == torch.float64:
             return None

@@ -53,7 +53,7 @@ class Membership:
         self._module = module
         self._optimizer = optimizer
         self._heard: dict[int, int] = {}
-        """By rank that waits: how often it has said so, when rank 0 last looked."""
+        """How often each rank that waits had said so when rank 0 last looked."""
         self.step = 0
         """The step at which this process came in."""
         self._has_just_come = self._group.outside
@@ -112,7 +112,7 @@ class Membership:
         self._renew(job, load=True)
 
     def _renew(self, job: str, *, load: bool = False) -> None:
-        """Together: a whole group, and in it everything from rank 0."""
+        """Renew the group, and send module and optimizer state from rank 0, for newcomers to `load`; on every rank."""
         self._group.renew(job)
         things: list[Any] = [None]
         if self._group.rank() == 0:
@@ -138,5 +138,5 @@ def _waits(job: str, rank: int) -> str:
 
 
 def _door(job: str) -> str:
-    """At which step the others let newcomers in."""
+    """Key of the step at which the others let newcomers in."""
     return f"fanin/door/{job}"

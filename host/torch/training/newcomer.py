@@ -2,8 +2,8 @@
 
 Rules of this file
 ------------------
-* The process first compares what it trains with what the ranks have posted in the group's store: nobody is troubled
-  for a process that does not fit.
+* The process first compares what it trains with what the ranks have posted in the group's store, so that a process that
+  does not fit asks no peer for anything.
 * Then it joins the stale job at the switch, as soon as its place is free, and asks a peer for its state, from the base
   on with which it begins. Ranks below its own are asked first, so rank 0, which everybody else needs, comes late.
 * A peer first says where it stands. From then on rounds are under way here too, and hold nobody up. When the peer's
@@ -52,7 +52,7 @@ from fanin.protocol.control import Refusal
 from fanin.protocol.seal import derived
 
 RETRY_S = 0.5
-"""A place that is still its predecessor's is asked for again after this long."""
+"""Time after which a place that the predecessor still holds is asked for again."""
 ATTEMPT_TIMEOUT_S = 10.0
 """Longest that one attempt to join may wait for the job to start: it runs already."""
 
@@ -69,11 +69,11 @@ class Training(Protocol):
         """State that has the same bits at every replica, and what belongs to it; rounds wait meanwhile."""
 
     def load(self, state: dict[str, Any], version: int) -> None:
-        """Become as the rank was that has said this."""
+        """Load what a peer's `state` has returned, of that version."""
 
 
 class Welcome:
-    """One rank's part in taking newcomers in: it lets itself be asked, until it is closed."""
+    """Gives this rank's state to newcomers that ask for it, until it is closed."""
 
     def __init__(self, job: StaleJob, training: Training) -> None:
         store, name, rank = job.group.store, job.session.job_name, job.session.rank
@@ -84,7 +84,7 @@ class Welcome:
         store.set(_giver_key(name, rank), str(self._giver.address))
 
     def close(self) -> None:
-        """Let nobody ask any more. Idempotent."""
+        """Stop answering newcomers. Idempotent."""
         self._giver.close()
 
     def _snapshot(self, base: int, timeout_s: float) -> tuple[bytes, bytes] | None:
@@ -116,7 +116,7 @@ def come_in(
     on_result: Callable[[Result], None],
     weigh: Callable[[int], float],
 ) -> StaleJob:
-    """Take part in the stale job that this process would have opened, had it been there: with the weights loaded.
+    """Join the running stale job in the place of a lost rank, with the weights of a peer loaded into `training`.
 
     Raises ConfigurationError naming what differs from what the others train, AdmissionError when the job is over or the
     place stays taken for join_timeout_s, HandoverError when nobody gives the weights.
@@ -177,7 +177,7 @@ def parameter_facts(module: torch.nn.Module, parameters: Sequence[torch.Tensor])
 
 
 def compare(group: FaninProcessGroup, name: str, own: dict[str, Any]) -> None:
-    """ConfigurationError for what this process would train differently; AdmissionError when nobody trains."""
+    """Raise ConfigurationError where this process's facts are not those of the job, AdmissionError without a job."""
     key = facts_key(name)
     if not group.store.check([key]):
         raise _over(group, name)
@@ -241,7 +241,7 @@ def _take_place(group: FaninProcessGroup, policy: str, options: StaleOptions, na
 
 
 class _Peers:
-    """Peers that may give, each asked once."""
+    """The other ranks, which are asked for their state in turn, each once."""
 
     def __init__(self, group: FaninProcessGroup, session: Session) -> None:
         self._store: c10d.Store = group.store
@@ -256,7 +256,7 @@ class _Peers:
         """The rank that was asked last."""
 
     def ask(self, base: int) -> tuple[Source, dict[str, Any]]:
-        """The next one who answers, and where it stands: at `base` or later."""
+        """The next peer that answers, and its standing, at `base` or later. HandoverError when none is left."""
         while self._left:
             self.gave = self._left.pop(0)
             key = _giver_key(self._session.job_name, self.gave)
@@ -278,7 +278,7 @@ class _Peers:
         )
 
     def finish(self, source: Source, base: int) -> tuple[int, dict[str, Any]]:
-        """Version and state, from whoever answered, or from another one at `base` or later."""
+        """Version and state of `source`, or of the next peer, at `base` or later, where it fails."""
         while True:
             try:
                 with contextlib.closing(source):

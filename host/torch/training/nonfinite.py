@@ -24,8 +24,8 @@ def on_nonfinite(
 ) -> RemovableHandle:
     """Call `callback` once for each sum of the group that NaN or infinities reach; the handle's `remove()` ends it.
 
-    It is called on every rank, before the sum is anybody's, by whichever thread learns of it; what it raises reaches
-    whoever waits for the sum. It must call no collective. `group`: a fanin group; None for the world's.
+    It is called on every rank, before any wait for the sum returns, by whichever thread learns of it; what it raises
+    reaches whoever waits for the sum. It must call no collective. `group`: a fanin group; None for the world's.
     Raises ConfigurationError for a group of another backend.
     """
     callbacks = _fanin_group(group).nonfinite.callbacks

@@ -34,7 +34,7 @@ log = logging.getLogger("fanin.stale")
 
 
 class Pacing:
-    """One rank's part. `stepped` is called once per step by the thread that trains."""
+    """One rank's part in choosing S or K. `stepped` is called once per step by the thread that trains."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Pacing:
         self._telling: threading.Thread | None = None
 
     def stepped(self, loss: float | None = None) -> None:
-        """A gradient is ready; what came before it (computing, not waiting) lasted since `resumed` or the last step."""
+        """Note that a gradient is ready, for which this rank has computed since `resumed` or the last step."""
         now = time.monotonic()
         step_s = now - self._last_s
         self._step_s = step_s if not self._steps else (1 - SMOOTHING) * self._step_s + SMOOTHING * step_s
@@ -94,11 +94,11 @@ class Pacing:
             )  # fmt: skip
 
     def resumed(self) -> None:
-        """Waiting is over: from here on the rank computes."""
+        """Note that waiting is over, and that the rank computes from here on."""
         self._last_s = time.monotonic()
 
     def close(self) -> None:
-        """Wait for what is being told."""
+        """Wait until the switch has been told of the last choice."""
         if self._telling is not None:
             self._telling.join()
 
@@ -120,7 +120,7 @@ class Pacing:
             self._tell(choice)
 
     def _choice(self, paces: Sequence[Pace], steps_s: Sequence[float], dropped_share: float, now: float) -> int:
-        """By the paces; but towards what a synchronous job has, while most of what is computed is dropped."""
+        """S or K by the paces; towards those of a synchronous job while most of what is computed is dropped."""
         if isinstance(self._chooser, DynamicBound):
             return self._chooser.lowest if dropped_share > MOST else self._chooser.choose(paces)
         wanted = self._quorum(steps_s, now)
@@ -141,7 +141,7 @@ class Pacing:
         return self._chooser.observe(now - since, before, self._loss)
 
     def _tell(self, choice: int) -> None:
-        """In the background: asking the controller takes a round trip over TCP."""
+        """Tell the switch of a choice, by a thread, since asking the controller takes a round trip over TCP."""
         is_bound = isinstance(self._chooser, DynamicBound)
         change: Callable[[], object] = (
             (lambda: self._session.tune(staleness=choice)) if is_bound else (lambda: self._session.tune(quorum=choice))

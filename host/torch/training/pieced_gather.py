@@ -55,7 +55,7 @@ class Coder(Protocol):
 
 
 class HostCoder:
-    """In the host's memory."""
+    """A weight codec of tensors in the host's memory."""
 
     dtypes = (torch.float32,)
 
@@ -147,7 +147,7 @@ class PiecedGather:
         return all(each.work.is_completed() for each in self._pieces)
 
     def finish(self, output: torch.Tensor, timeout: timedelta = NO_TIMEOUT) -> float:
-        """Write every rank's part to `output`, one after the other; the seconds that were waited. It can be repeated.
+        """Write every rank's part to `output`, one after the other; returns the seconds waited. It can be repeated.
 
         Raises what the collectives raise; `timeout` is for each of them.
         """
@@ -221,7 +221,7 @@ class PiecedGather:
 
 
 def wait(work: Any, timeout: timedelta) -> float:
-    """Wait for a collective; the seconds that it took."""
+    """Wait for a collective; returns the seconds that the wait took."""
     started = time.perf_counter()
     work.wait() if timeout <= NO_TIMEOUT else work.wait(timeout)
     return time.perf_counter() - started

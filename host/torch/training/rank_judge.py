@@ -39,12 +39,12 @@ TAIL = 2.0
 NORMAL_MAD = 1.4826
 """Standard deviation of a normal distribution whose median absolute deviation is 1."""
 SUSPECT = 1e3
-"""Values of a rank whose R has come so far are no part of the past that others are compared with."""
+"""A rank with an R of this and more adds no values to the past with which ranks are compared."""
 LEAST_SPREAD = 1e-6
 """Relative differences of norms, and differences of cosines, below which ranks are alike: of rounding."""
 MOST_EVIDENCE = 1e60
 KINDS = ("norm", "agreement", "both")
-"""Tests of each rank; the last one is of longer gradients that agree less: their strangeness added up."""
+"""Tests of each rank; `both` adds up how much longer its gradients are and how much less they agree."""
 
 Values = npt.NDArray[np.float64]
 
@@ -82,7 +82,7 @@ class RankJudge:
         self._others = np.array([[other for other in range(ranks) if other != rank] for rank in range(ranks)])
 
     def judge(self, norms: Values, cosines: Values) -> list[Finding]:
-        """Take in a step; ranks that turn out to be unlike the others, each once until it is like them again.
+        """Take in a step; returns ranks that turn out to be unlike the others, each once until it is like them again.
 
         `norms` and `cosines`: shape (ranks, layers). Layers with a norm that is zero or not finite are left out.
         """

@@ -55,7 +55,7 @@ class RankReport:
     norm_ratio: float
     """Norm of the rank's gradient of that layer, over the median of the others'; NaN for weights."""
     cosine: float
-    """Between that gradient and the mean of the others'; NaN for weights."""
+    """Cosine between that gradient and the mean of the others'; NaN for weights."""
     usual_cosine: float
     """Median of the other ranks' cosines; NaN for weights."""
 
@@ -109,7 +109,7 @@ class RankWatch:
         callback: Callable[[RankReport], None] | None,
         false_alarms_per_step: float,
     ) -> None:
-        """`watch_ranks` checks what it is given."""
+        """Begin to watch; `watch_ranks` has checked the arguments."""
         self._model, self._every, self._callback = model, every, callback
         self._group: Any = model.process_group
         self._rank, self._ranks = dist.get_rank(self._group), dist.get_world_size(self._group)
@@ -117,13 +117,13 @@ class RankWatch:
         self._judge = RankJudge(self._ranks, false_alarms_per_step)
         self._step = 0
         self._kept: dict[Tensor, tuple[Tensor, Tensor]] = {}
-        """By parameter of the watched step: the squared norm of this rank's gradient, and its sample."""
+        """Squared norm of this rank's gradient, and its sample, by parameter, in a watched step."""
         self._hooks: list[Any] = []
         self._gathering: tuple[int, Tensor, Any] | None = None
         """A watched step's number, and the gather of its numbers."""
         self._reports: deque[RankReport] = deque(maxlen=MAX_REPORTS)
         self._alarmed: set[tuple[int, str]] = set()
-        """Ranks with unlike weights that were told of."""
+        """Ranks whose unlike weights were reported, each with "weights"; forgotten once they are alike again."""
         self._on_forward = model.register_forward_pre_hook(self._before_forward)
 
     @property
@@ -201,7 +201,7 @@ class RankWatch:
             self._hooks = [each.register_post_accumulate_grad_hook(self._keep) for each in parameters]
 
     def _keep(self, parameter: Tensor) -> None:
-        """A gradient is complete on this rank, and not averaged yet: DDP's own hook comes after this one."""
+        """Keep norm and sample of a complete gradient, not averaged yet: DDP's own hook comes after this one."""
         if not self._kept:
             torch.autograd.Variable._execution_engine.queue_callback(self._backward_ended)
         gradient = parameter.grad
@@ -213,7 +213,7 @@ class RankWatch:
         torch.autograd.Variable._execution_engine.queue_callback(self._averaged)
 
     def _averaged(self) -> None:
-        """The gradients are their means: send this rank's numbers to all."""
+        """Start to gather this rank's numbers on all ranks, since the gradients have been averaged."""
         kept, self._kept = self._kept, {}
         self._unhook()
         rows = []

@@ -29,7 +29,7 @@ from fanin.errors import ArgumentError, ReplicasDifferError, UnsupportedError
 _CHUNK_WORDS_ON_CPU = 1 << 16
 """Words that are mixed at once, which bounds memory: 512 KiB and their temporaries stay in a core's cache."""
 _CHUNK_WORDS_ON_DEVICE = 1 << 22
-"""The same on a device, whose kernels take as long to start as to mix a fortieth of that."""
+"""Words that are mixed at once on a device, whose kernels take as long to start as to mix a fortieth of these."""
 _ODD = 0x9E3779B97F4A7C15 - (1 << 64)
 """2^64 divided by the golden ratio, as int64: SplitMix64's increment."""
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))

@@ -39,15 +39,15 @@ class ShardRow:
     gradients: str
     """The codecs; "" for none."""
     gathers: int
-    """In that step: one in forward, one in backward, as FSDP2 asks for them."""
+    """Number of gathers in that step: one in forward, one in backward, as FSDP2 asks for them."""
     weight_bytes: int
     """Bytes that this rank contributed to these gathers."""
     plain_weight_bytes: int
-    """The same without codec, in the element type that FSDP2 gathers."""
+    """Bytes of these gathers without a codec, in the element type that FSDP2 gathers."""
     gradient_bytes: int
-    """In words of contributions to the reduction, and to the replicas' all-reduce; without headers."""
+    """Bytes of the words contributed to the reduction, and to the replicas' all-reduce, without headers."""
     plain_gradient_bytes: int
-    """The same in float32."""
+    """Bytes of the same contributions in float32."""
     weight_nmse: float
     """Share of this rank's weights that encoding lost."""
     gradient_nmse: float
@@ -58,7 +58,7 @@ class ShardRow:
     decode_ms: float
     """Time of decoding weights in the step."""
     waited_ms: float
-    """For gathers and reductions that were not done when their results were needed."""
+    """Time of waiting for gathers and reductions that were not done when their results were needed."""
 
 
 class ShardCodecs:
@@ -137,10 +137,10 @@ class ShardCodecs:
         return {"gradients": str(self.gradients), "weights": str(self.weights), "groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, by the same rank of as many.
+        """Go on where `state_dict` was taken, by the same rank of as many ranks.
 
-        ConfigurationError, and nothing is loaded: it is of other codecs, of another model, or not what `state_dict`
-        returned.
+        Raises ConfigurationError, and loads nothing, where the state is of other codecs, of another model, or not what
+        `state_dict` returned.
         """
         missing = [name for name in ("gradients", "weights", "groups") if name not in state]
         if missing:
@@ -186,7 +186,7 @@ class ShardCodecs:
             group.module.set_custom_reduce_scatter(reduce)
 
     def _agree(self) -> None:
-        """CollectiveMismatchError, on every rank, where one has other codecs or another model."""
+        """Raise CollectiveMismatchError, on every rank, where one has other codecs or another model."""
         shapes = [(group.name, group.shapes) for group in self._groups]
         text = f"gradients={self.gradients} and weights={self.weights}{' (kept)' if self._keep_codes else ''}"
         own = zlib.crc32(f"{text} {shapes}".encode())
@@ -197,7 +197,7 @@ class ShardCodecs:
             )
 
     def _check_lanes(self, lanes: Lanes) -> None:
-        """ConfigurationError, on every rank, where a switch cannot add these lanes for all ranks of a group."""
+        """Raise ConfigurationError, on every rank, where a switch cannot add these lanes for all ranks of a group."""
         groups = self._fanin_groups()
         for group in groups:
             levels(lanes.bits, group.size())
@@ -217,7 +217,7 @@ class ShardCodecs:
         return group.session is not None and not group.session.spec.accumulators
 
     def _largest(self, *values: int) -> tuple[int, ...]:
-        """Over all ranks of the model: shards, then what they found over replicas, so that all raise if one does."""
+        """The largest of each value over all ranks of the model: over shards, then replicas, so all raise alike."""
         found = torch.tensor(values, device="cpu")
         for each in self._fanin_groups():
             each.all_reduce_lanes(found, lanes=EXACT, operator=dist.ReduceOp.MAX).wait()
@@ -227,7 +227,7 @@ class ShardCodecs:
         return zip(self._groups, self._gathers, self._reduces, strict=True)
 
     def _fanin_groups(self) -> list[FaninProcessGroup]:
-        """Each once, shards' before replicas', in the order of the model's groups."""
+        """The fanin groups of the model, each once, shards' before replicas', in the order of the model's groups."""
         found = [each.shards for each in self._groups]
         found += [each.replicas for each in self._groups if each.replicas is not None]
         return list({id(each): each for each in found}.values())
@@ -277,7 +277,7 @@ def shard_codecs(
 
 
 def _codec(text: str) -> Lanes | Chosen:
-    """From "4/8", "lanes:4/8:feedback=False" or "sketched:4:share=0.2"."""
+    """The codec of gradients from its text: "4/8", "lanes:4/8:feedback=False" or "sketched:4:share=0.2"."""
     codec = make(f"lanes:{text}" if text[:1].isdigit() else text)
     if isinstance(codec, Chosen):
         return codec

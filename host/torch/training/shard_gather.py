@@ -47,7 +47,7 @@ class Gathering(_Work):  # type: ignore[misc]
         self._finish: Callable[[timedelta], None] | None = finish
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """True, or raises what the collective raises."""
+        """Bring the weights to the output; returns True, or raises what the collective raises."""
         if self._finish is not None:
             with torch.no_grad():
                 self._finish(timeout)
@@ -75,14 +75,14 @@ class ShardGather(AllGather):
         self.payload_bytes = 0
         """Bytes that this rank contributed to the gathers of the last step."""
         self.plain_bytes = 0
-        """The same without codec."""
+        """Bytes of these gathers without a codec."""
         self.gathers = 0
         self._on_device: tuple[Coder | None] | None = None
-        """Coder that works where the weights lie, if there is one; asked for by the first gather."""
+        """The coder on the weights' device, inside it None where the host encodes; None before the first gather."""
         self.loss = Losses()
         """Loss of the last quantized gather."""
         self.encode_s = self.decode_s = self.waited_s = 0.0
-        """In the last step. Encoding includes the calls that send each piece."""
+        """Seconds of the last step. Encoding includes the calls that send each piece."""
 
     def allocate(self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Fresh memory, as torch's own."""
@@ -123,7 +123,7 @@ class ShardGather(AllGather):
         return gather
 
     def reduced(self) -> None:
-        """The group's reduction begins: its weights are about to change."""
+        """Count a reduction of the group, which begins, and drop kept codes: the weights are about to change."""
         self.step += 1
         self._kept = None
 

@@ -7,8 +7,8 @@ Rules
 * A group is what FSDP2 gathers and reduces together: the parameters of one `fully_shard` call.
 * A gather's input is every parameter's local shard, padded to the same size on every rank, one after the other. Where
   their element types differ, FSDP2 gathers bytes.
-* Quantized are float32, bfloat16 and float16 parameters of two and more dimensions. Norms and biases are few bytes and
-  travel exactly, as does every other element type.
+* Parameters of two and more dimensions in float32, bfloat16 and float16 are quantized. Norms and biases are few bytes
+  and travel exactly, as does every other element type.
 * A tensor that says itself what is gathered of it (`fsdp_pre_all_gather`: float8 of torchao) travels as it says.
 """
 
@@ -32,7 +32,7 @@ from fanin.host.torch.collectives.routing import QUANTIZED
 MIN_DIMENSIONS = 2
 """Parameters of fewer dimensions travel exactly."""
 NO_BACKWARD = -1
-"""Number that torch has in the place of a backward pass's where none runs in this thread."""
+"""Number of the backward pass that torch reports where none runs in this thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ShardGroup:
     """One parameter group of FSDP2, and the fanin groups that it communicates over."""
 
     def __init__(self, module: FSDPModule, own: Any, name: str, number: int) -> None:
-        """ConfigurationError and UnsupportedError for what codecs cannot be for; the text names the group."""
+        """Raises ConfigurationError or UnsupportedError, which names the group, where codecs cannot serve it."""
         self.module = module
         self.name = name
         self.number = number
@@ -106,7 +106,7 @@ class ShardGroup:
         return None
 
     def reset(self) -> None:
-        """Torch's own moves again."""
+        """Give torch's own moves back to the module."""
         self.module.set_custom_all_gather(DefaultAllGather())
         self.module.set_custom_reduce_scatter(DefaultReduceScatter())
 
@@ -180,7 +180,7 @@ class ShardGroup:
 
     @property
     def trained(self) -> tuple[int, ...]:
-        """Places of the trained parameters: a residual's elements belong to these."""
+        """Places of the trained parameters in the group: a residual's elements belong to these."""
         return tuple(place for place, each in enumerate(self._own.fsdp_params) if each.sharded_param.requires_grad)
 
     @property

@@ -72,7 +72,7 @@ class Late:
         Variable._execution_engine.queue_callback(flight.finish)
 
     def finish(self) -> None:
-        """Wait for all of them; raises what the first that failed raises, and forgets the others."""
+        """Wait for all reductions under way; raises the error of the first that failed, and forgets the others."""
         flights, self._flights = self._flights, deque()
         for each in flights:
             each.finish()
@@ -94,7 +94,7 @@ class Flight:
         self._reduce, self._residual, self._energy, self._step = reduce, residual, energy, step
 
     def finish(self) -> None:
-        """Wait for it, unless that is done."""
+        """Wait for the reduction, unless it was waited for before."""
         if self._work is None:
             return
         started = time.perf_counter()
@@ -119,11 +119,11 @@ class ShardReduce(ReduceScatter):
         self._gather = gather
         self._late = late
         self.owed: torch.Tensor | None = None
-        """By this rank: float32, one per element of the reduce-scatter's input."""
+        """Residual of this rank: float32, one per element of the reduce-scatter's input; None: nothing is owed."""
         self.owed_by_replicas: torch.Tensor | None = None
-        """The same of the sum over replicas: one per element of the shard."""
+        """Residual of this rank's part in the sum over replicas: float32, one per element of the shard."""
         self._trained: tuple[int, ...] | None = None
-        """The parameters that both are of (ShardGroup.trained); None: of a state that was loaded, or nothing yet."""
+        """The parameters that both residuals are of (ShardGroup.trained); None: before a step, or after a load."""
         self.payload_bytes = self.plain_bytes = 0
         """Bytes of the last step: words of contributions, and the same in float32."""
         self.sampled: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -138,7 +138,7 @@ class ShardReduce(ReduceScatter):
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
     ) -> Any:
-        """Start it; the result is there when this returns, or when `backward` does."""
+        """Start the reduce-scatter; its result is there when this returns, or when `backward` does."""
         if input_tensor.dtype not in QUANTIZED and (self._codec or self._chosen) is not None:
             raise UnsupportedError(
                 f"{self._group.name!r}: gradients are reduced as {input_tensor.dtype}; codecs are for float32, "
@@ -215,7 +215,7 @@ class ShardReduce(ReduceScatter):
 
     @property
     def encoder_state(self) -> dict[str, torch.Tensor] | None:
-        """Everything that the encoder of a codec that chooses goes on with; None before its first step."""
+        """State of the encoder of a codec that chooses, before its first step the loaded one; None without either."""
         return self._taken_up if self._bucket is None else self._bucket.state()
 
     def take_up_encoder(self, state: dict[str, torch.Tensor] | None) -> None:

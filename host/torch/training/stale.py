@@ -34,12 +34,12 @@ from fanin.numerics.reduction import WIDE_SUMS, lanes_number
 from fanin.options import Rounds
 
 _JOBS: weakref.WeakKeyDictionary[FaninProcessGroup, Counter[str]] = weakref.WeakKeyDictionary()
-"""Stale jobs that each group has opened, by its own job: every rank opens the same ones, so their numbers are names."""
+"""How many stale jobs each group has opened, by its own job's name. Every rank opens the same, so counts name them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaleOptions:
-    """How stale training may be. The same on every rank."""
+    """Settings of stale training. The same on every rank."""
 
     staleness: int = 2
     """S, 0..1024: rounds by which a contribution may land late. Each costs the switch another copy of the gradient, and
@@ -86,7 +86,7 @@ class StaleOptions:
         return self.largest_staleness if self.bound is None else self.bound
 
     def quorum_for(self, policy: str, workers: int) -> int:
-        """K: the one that is given, or the policy's."""
+        """K: `quorum` where it is given, else the policy's for so many workers."""
         return self.quorum or policy_class(policy).default_quorum(workers)
 
 
@@ -149,7 +149,7 @@ def layout_for(
 
 
 def check_shape(session: JoinedSession, layout: Layout) -> None:
-    """ConfigurationError unless the job is of the model's shape, at every shard."""
+    """Raise ConfigurationError unless the job is of the model's shape, at every shard."""
     for each, slots, flows in zip(session.sessions, layout.slots, layout.flows, strict=False):
         _check_shape_at(each, layout, slots, flows)
 
@@ -174,7 +174,7 @@ def _check_shape_at(session: Session, layout: Layout, slots: int, flows: int) ->
 def _join(
     group: FaninProcessGroup, options: StaleOptions, layout: Layout, *, job_name: str, rank: int, rounds: Rounds
 ) -> JoinedSession:
-    """At every shard that has a part of the rounds; every rank comes itself, also where hosts have leaves."""
+    """Join the stale job at every shard that has a part of the rounds: directly, also where hosts have leaves."""
     meeting, size = group.meeting, dist.get_world_size(group)
     shaped = dataclasses.replace(
         group.options,
@@ -238,7 +238,7 @@ class StaleJob:
         on_result: Callable[[Result], None],
         weigh: Callable[[int], float] = lambda _age: 1.0,
     ) -> StaleJob:
-        """Open one; every rank of the group does so at the same time.
+        """Open a stale job; every rank of the group does so at the same point.
 
         `largest` is this rank's largest gradient element, from which the ranks agree on the first scale; `end` the
         first base without gradients. Raises what Session.join raises.
@@ -247,7 +247,7 @@ class StaleJob:
         present = group.session
         assert present is not None
         size = dist.get_world_size(group)
-        # One that goes on without lost ranks takes newcomers in, whose first base is a switch's: it is at one.
+        # A job that continues without lost ranks takes newcomers in, whose first base is one switch's: it is at one.
         offered = present.sessions[:1] if present.spec.survives_loss else present.sessions
         flows = tuple(each.flows for each in offered)
         layout = layout_for(group, options, elements, present.spec.words_per_packet, flows)
@@ -281,17 +281,17 @@ class StaleJob:
         return list(self._pacing.choices) if self._pacing is not None else []
 
     def stepped(self, loss: float | None = None) -> None:
-        """A gradient is ready."""
+        """Note that a gradient is ready, for the choice of S or K."""
         if self._pacing is not None:
             self._pacing.stepped(loss)
 
     def resumed(self) -> None:
-        """The next one is being computed from here on."""
+        """Note that the next gradient is computed from here on."""
         if self._pacing is not None:
             self._pacing.resumed()
 
     def flush(self) -> list[Account]:
-        """Let everything late land on every rank; the accounts of all ranks that are there, which balance.
+        """Let everything late land on every rank; returns the accounts of all ranks that are there, which balance.
 
         Raises UnbalancedError when they do not, and CollectiveTimeoutError when a rank does not come.
         """

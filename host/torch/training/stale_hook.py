@@ -28,7 +28,7 @@ from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
 
 WARM_UP_ITERATIONS = 2
-"""Synchronous ones: DDP makes its final buckets after the first, and the second shows how large gradients are."""
+"""Synchronous iterations first: DDP makes its final buckets after one, and the next shows how large gradients are."""
 
 
 class StaleSynchronousState:
@@ -45,12 +45,12 @@ class StaleSynchronousState:
         self._sizes: list[int] = []
         """Number of elements of each bucket."""
         self._parameters: list[torch.Tensor] = []
-        """In the order in which their gradients lie in the buckets."""
+        """Parameters in the order in which their gradients lie in the buckets."""
         self._job: StaleJob | None = None
         self._sum = np.zeros(0, np.float32)
         """Sum of the results since the last iteration's."""
         self._landed = False
-        """Whether any of them holds a contribution."""
+        """Whether any result since the last iteration's holds a contribution."""
 
     @property
     def account(self) -> Account | None:
@@ -147,7 +147,7 @@ class StaleSynchronousState:
             part.copy_(buffer)
 
     def _collect(self, result: Result) -> None:
-        """In the runner's thread, while the training's waits."""
+        """Add a round's result; on the runner's thread, while the thread that trains waits."""
         self._sum += result.gradient
         self._landed = self._landed or not result.empty
 

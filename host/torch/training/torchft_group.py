@@ -1,7 +1,8 @@
 """fanin under torchft: a process group that is made anew for every quorum (https://github.com/pytorch/torchft).
 
-torchft's callbacks are right only where a future is complete when they are attached, and where they run in the order in
-which they were: gloo's futures of small sums nearly always are. So this group's are by `Options.ordered_futures`.
+torchft's callbacks are right only if futures are complete when the callbacks are attached, and run them in the order in
+which they were attached. gloo's futures of small sums nearly always are; this group's always, by
+`Options.ordered_futures`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _Wrapper: Any = ProcessGroupWrapper
 
 
 class ProcessGroupFanin(_Wrapper):  # type: ignore[misc]
-    """For `torchft.Manager(pg=...)`, in the place of torchft's ProcessGroupGloo."""
+    """A process group for `torchft.Manager(pg=...)`, in the place of torchft's ProcessGroupGloo."""
 
     def __init__(self, timeout: timedelta = CONFIGURE_TIMEOUT, options: Options | None = None) -> None:
         """`timeout`: of collectives, and of meeting the other replicas. `options`: None takes the environment's

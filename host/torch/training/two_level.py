@@ -116,7 +116,7 @@ class TwoLevelState:
         return float(squares**0.5)
 
     def reduce(self, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
-        """Start a bucket; the hook's own work."""
+        """Start to average a bucket; returns the future of its gradients, as DDP wants it of `two_level_hook`."""
         if isinstance(self._one_level, LanesState):
             return lanes_hook(self._one_level, bucket)
         if isinstance(self._one_level, CodecState):
@@ -182,7 +182,7 @@ class TwoLevelState:
         return lambda: None
 
     def _kept(self, index: int, parameters: Parameters, shard: torch.Tensor, make_owed: Callable[[], Any]) -> Any:
-        """Residual of the bucket's shard; made at first, and anew where DDP has put other parameters into it."""
+        """Residual or encoders of the bucket's shard; made at first, and anew where DDP has changed the bucket."""
         known, owed = self._owed.get(index, ((), None))
         count = -1 if owed is None else owed.place.count if isinstance(owed, Bucket) else owed.numel()
         if not same_parameters(known, parameters) or count != shard.numel():

@@ -32,9 +32,9 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 NOTHING = -1
-"""Meetings that a process has landed which holds no state."""
+"""Value of `landed` for a process that holds no state."""
 LEFT = -1
-"""Count of beats of a process that has left."""
+"""Count of beats that a process posts when it leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Record:
     """The members of one epoch."""
 
     number: int
-    """From 1; 0: nobody has begun."""
+    """Number of the epoch, from 1; 0 before the first."""
     members: tuple[int, ...] = ()
     """Numbers of the processes, by rank."""
     holders: tuple[int, ...] = ()
@@ -82,7 +82,7 @@ class Patience:
     silent_s: float = 5.0
     """A member whose beats have not moved for so long is not waited for."""
     lost_s: float = 1.5
-    """The same for a member that another has named as lost: a few beats, since it may have lost the others alone."""
+    """`silent_s` for a member that another has named as lost: a few beats, since the other may be the one cut off."""
     longest_s: float = 60.0
     """A member that is alive and has not come is waited for by at most this."""
     turn_s: float = 0.5
@@ -105,7 +105,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Adopt:
-    """The epoch has begun, with this process in it."""
+    """Adopt this record, since its epoch has begun with this process in it."""
 
     record: Record
 
@@ -129,13 +129,13 @@ class Pulse:
                 self._heard[member] = (count, now_s, known is not None)
 
     def silent(self, member: int, now_s: float, within_s: float | None = None) -> bool:
-        """Whether it has left, or its beats have not moved for `silent_s`, or `within_s`; from the first time that it
-        was looked for."""
+        """Whether a process has left, or its beats have not moved for `silent_s`, or `within_s`. One that was never
+        heard counts from the first call for it."""
         count, moved_s, _ = self._heard.setdefault(member, (0, now_s, False))
         return count == LEFT or now_s - moved_s >= (self._silent_s if within_s is None else within_s)
 
     def moves(self, member: int, now_s: float) -> bool:
-        """Whether its beats were seen to move, and not long ago."""
+        """Whether a process's beats were seen to move, and it is not silent since."""
         known = self._heard.get(member)
         return known is not None and known[2] and not self.silent(member, now_s)
 
@@ -222,7 +222,7 @@ class Agreement:
 
 
 def waits(said: Notice, record: Record, pulse: Pulse, now_s: float) -> bool:
-    """Whether a process is no member of the epoch, wants to be, and lives."""
+    """Whether a process that is not a member of the epoch lives, and asks for the next one."""
     return said.id not in record.members and said.asks and said.epoch < record.number and pulse.moves(said.id, now_s)
 
 
@@ -241,7 +241,7 @@ def settle(own: Notice, record: Record) -> Standing:
 
 
 def to_text(thing: Record | Notice) -> str:
-    """The form in the store."""
+    """The text of a record or notice in the store."""
     return json.dumps(asdict(thing))
 
 

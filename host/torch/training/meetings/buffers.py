@@ -19,7 +19,7 @@ LANES = 32
 
 
 class Buffers:
-    """The buffers of one model, and where all ranks started from."""
+    """The buffers of one model, and the values that all ranks started from."""
 
     def __init__(self, model: nn.Module) -> None:
         buffers = [local(each) for each in model.buffers()]
@@ -33,18 +33,18 @@ class Buffers:
         return bool(self._floats or self._counts)
 
     def start(self, group: FaninProcessGroup, *, contributes: bool) -> BufferSums:
-        """Submit this rank's changes, or zeros."""
+        """Submit this rank's changes since the start; zeros where it does not contribute, or they are not finite."""
         changes = self._start - _flat(self._floats, torch.float32)
         if not contributes or not bool(changes.isfinite().all()):
             changes.zero_()
         return BufferSums(self, group, changes, _flat(self._counts, torch.int64))
 
     def begin_anew(self) -> None:
-        """All ranks have these buffers now."""
+        """Take the present values, which all ranks have, as those that they start from."""
         self._start = _flat(self._floats, torch.float32)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """A copy of where all ranks started from, and of the counts."""
+        """A copy of the values that all ranks started from, and of the counts."""
         return {"start": self._start.clone(), "counts": _flat(self._counts, torch.int64)}
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
@@ -54,7 +54,7 @@ class Buffers:
         self._write(self._counts, state["counts"])
 
     def reset(self) -> None:
-        """Back to where all ranks started from; counts stay."""
+        """Set buffers of floats back to the values that all ranks started from; counts stay."""
         self._write(self._floats, self._start)
 
     def _take(self, mean: torch.Tensor, counts: torch.Tensor) -> None:
@@ -81,7 +81,7 @@ class BufferSums:
             self._works.append(group.all_reduce_lanes(counts, lanes=EXACT, operator=dist.ReduceOp.MAX))
 
     def wait(self) -> None:
-        """Until both have come."""
+        """Wait until both sums have come."""
         for work in self._works:
             work.wait()
 

@@ -15,8 +15,8 @@ Rules
   are of all its members.
 * A member that is lost ends the epoch: what is under way counts if a member of the next epoch has landed it, else it is
   handed in anew (ledger.py).
-* Processes that wait are told to all by the roll; the epoch then ends after the last meeting that anybody may have
-  launched by then. None are taken in while one of the epoch still waits for its state.
+* The roll tells all members that processes wait; the epoch then ends after the last meeting that any member may have
+  launched by then. None are taken in while a member of the epoch still waits for its state.
 * A process without the state takes part with nothing of its own, so nobody waits for it, and keeps the means that it
   hears; the state comes meanwhile, from a peer.
 * Every epoch begins a period, at the step of the member that has made most.
@@ -124,7 +124,7 @@ class ElasticLocalSteps(LocalSteps):
         self._carries = str(made).startswith("lanes:")
         """Whether residuals are this member's own and may go on in another group."""
         self._owed: dict[int, dict[str, torch.Tensor]] = {}
-        """By meeting under way: what the codec owed before it."""
+        """State of the codec before each meeting under way, by the meeting's number."""
         self._last: int | None = None
         """The epoch's last meeting, once a roll has said that processes wait."""
         self._listeners = False
@@ -147,7 +147,7 @@ class ElasticLocalSteps(LocalSteps):
             raise
 
     def _begin_alike(self, found: list[torch.Tensor], *, init_sync: bool) -> None:
-        """Settings were compared in the store; weights come with the epoch."""
+        """Do nothing: settings were compared in the store, and weights come with the epoch."""
 
     # --- for programs ---
 
@@ -167,7 +167,7 @@ class ElasticLocalSteps(LocalSteps):
         return self._schedule.step
 
     def leave(self) -> None:
-        """Go away while the others go on; local steps since the last meeting are dropped. Idempotent."""
+        """Leave the members, which go on; local steps since the last meeting are dropped. Idempotent."""
         self._withdraw()
         self._members.leave()
 
@@ -232,7 +232,7 @@ class ElasticLocalSteps(LocalSteps):
             return
 
     def _enter(self, lost: tuple[int, ...], *, broken: bool) -> Settled:
-        """Agree on the next epoch, and make its group; again where that fails."""
+        """Agree on the next epoch, and make its group; agree again, MOST_TRIES times in all, where that fails."""
         self._withdraw()
         for tried in range(MOST_TRIES):
             notice = self._ledger.notice(self._members.id, self._schedule.step, lost)
@@ -302,7 +302,7 @@ class ElasticLocalSteps(LocalSteps):
         self._ledger.founded()
 
     def _copy(self, base: int) -> tuple[int, State] | None:
-        """In a thread: the state as it is, for a newcomer."""
+        """Version and a copy of the state, for a newcomer; None before version `base`. On a thread of the offer."""
         with self._lock:
             if self._ledger.listens or self._ledger.next < base:
                 return None
@@ -319,7 +319,7 @@ class ElasticLocalSteps(LocalSteps):
     # --- a process without the state ---
 
     def _listen(self, record: Record) -> bool:
-        """Take part with nothing until the state is here; False where the epoch ended before that."""
+        """Take part in meetings with nothing until the state is here; False where the epoch ended before that."""
         ranks = tuple(record.members.index(each) for each in record.holders)
         fetch = Fetch(
             self._members.epoch_store_beside, self.group.rank(), ranks, self.group.secret, record.landed,
@@ -368,7 +368,7 @@ class ElasticLocalSteps(LocalSteps):
         return Heard(exchange, exchange.mean(), exchange.roll)
 
     def _arrive(self, version: int, state: State, heard: list[Heard], record: Record) -> bool:
-        """Hold the state, brought up to date; False where it is ahead of what was heard."""
+        """Take a peer's state and bring it up to date by the means heard; False where it is ahead of these."""
         with self._lock:
             new = self._ledger.next == NOTHING
             arrived = self._ledger.arrived(version)
@@ -392,7 +392,7 @@ class ElasticLocalSteps(LocalSteps):
         return True
 
     def _not_handed_in(self, fragment: int, arrived: Arrived) -> torch.Tensor:
-        """Local steps of this member that count nowhere yet."""
+        """Change of a fragment by local steps of this member that no meeting has counted, shape (count,)."""
         part = self._parts[fragment]
         counted = any(number % self.plan.fragments == fragment for number in arrived.counted)
         if counted and part.handed_in is None:  # without overlap: nothing was learned since
@@ -400,7 +400,7 @@ class ElasticLocalSteps(LocalSteps):
         return part.delta()
 
     def _align(self, said: roll.Roll) -> None:
-        """Go on where those are that train, right after the last meeting that this one has heard."""
+        """Set the schedule to that of ranks that train, right after the last meeting that this member has heard."""
         number, trainer, rule = self._ledger.next - 1, roll.trainer(said), self.plan.period
         self._schedule.number = number + 1
         if trainer is not None:

@@ -58,7 +58,7 @@ class Exchange:
 
     @property
     def roll(self) -> roll.Roll:
-        """All rows; to be read once it has come."""
+        """The rows of all ranks; to be read once the roll has come."""
         return roll.read(self._table)
 
     def collect(self) -> None:

@@ -73,7 +73,7 @@ class Fragment:
     def delta(self, start: Floats) -> torch.Tensor:
         """Return the change that training has subtracted from `start`, shape (count,).
 
-        `start` counts as rounded to each parameter's type, in which the worker began: rounding is no training.
+        `start` is rounded to each parameter's type first, since the worker began from that: rounding is no change.
         """
         out = torch.empty(self.count, dtype=torch.float32, device="cpu")
         begun = torch.from_numpy(start)

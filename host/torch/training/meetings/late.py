@@ -108,7 +108,7 @@ class LateMeetings:
             self._waiting = False
 
     def _take(self, result: Result) -> None:
-        """In the runner's thread. A meeting without contributions moves nothing."""
+        """Take a meeting's outer step, none without contributions; on the runner's thread."""
         if not result.empty:
             with self._lock:
                 take(self._state, result.gradient.copy(), self._outer, self._state.landed)

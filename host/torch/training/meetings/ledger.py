@@ -35,7 +35,7 @@ class Settled:
 
     standing: Standing
     again: tuple[int, ...]
-    """Meetings under way that count for nobody: it hands in anew what it handed in."""
+    """Meetings under way that count for nobody: the member hands in anew what it has handed in to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Arrived:
     apply: tuple[int, ...]
     """Meetings that were heard and that the state has not landed."""
     counted: tuple[int, ...]
-    """Meetings to which this member handed something in, and whose result it did not get: it forgets that now."""
+    """Meetings that the state has landed, with what this member handed in, which it forgets now."""
 
 
 class Ledger:
@@ -65,22 +65,22 @@ class Ledger:
         self._heard = 0
 
     def notice(self, member: int, step: int, lost: tuple[int, ...]) -> Notice:
-        """The words for the next epoch."""
+        """The notice by which this member asks for the next epoch."""
         return Notice(id=member, epoch=self.epoch, landed=self.next, step=step, lost=lost)
 
     def launched(self, number: int) -> None:
-        """This member has handed something in."""
+        """Note that this member has handed something in to a meeting."""
         self._under_way.append(number)
 
     def landed(self, number: int) -> None:
-        """The result is in this member's state."""
+        """Note that a meeting's result is in this member's state."""
         assert number == self.next
         assert not self.listens
         self._under_way = [each for each in self._under_way if each != number]
         self.next = number + 1
 
     def adopt(self, notice: Notice, record: Record) -> Settled:
-        """Begin an epoch, with what this member has; `notice`: as it was posted."""
+        """Begin an epoch, and settle this member's meetings under way; `notice`: as it was posted."""
         standing = settle(notice, record)
         again = tuple(each for each in self._under_way if each >= record.landed)
         self.epoch = record.number
@@ -93,7 +93,7 @@ class Ledger:
         return Settled(standing, again)
 
     def founded(self) -> None:
-        """Rank 0's weights have come."""
+        """Note that rank 0's weights have come, with which training begins."""
         self.next = 0
 
     @property
@@ -107,14 +107,14 @@ class Ledger:
         return self._heard >= self._most_heard
 
     def heard(self, number: int) -> None:
-        """A listener has the mean of a meeting."""
+        """Note that this listener has the mean of a meeting."""
         assert self.listens
         assert number == self.hears_next
         self._heard += 1
 
     def arrived(self, version: int) -> Arrived | None:
-        """Hold a state that has landed `version`, and listen no more. None: the state is ahead of what was heard, and
-        waits."""
+        """Take a state that has landed `version` meetings, and listen no more. None: the state is ahead of what was
+        heard, and has to wait."""
         if version > self.hears_next:
             return None
         assert version >= self._first

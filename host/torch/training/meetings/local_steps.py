@@ -57,7 +57,7 @@ from fanin.interruptions import interrupts
 
 log = logging.getLogger("fanin")
 TRAININGS: weakref.WeakSet[LocalSteps] = weakref.WeakSet()
-"""All that there are, for `describe_training`."""
+"""All LocalSteps of this process, for `describe_training`."""
 
 
 class LocalSteps:
@@ -145,12 +145,12 @@ class LocalSteps:
         self._compare_inside()
 
     def _send_weights(self) -> None:
-        """Rank 0's parameters and buffers to all."""
+        """Send rank 0's parameters and buffers to all ranks."""
         for tensor in (*self.model.parameters(), *self.model.buffers()):
             dist.broadcast(local(tensor), group_src=0, group=self.group)
 
     def _compare_inside(self) -> None:
-        """ReplicasDifferError where replicas inside a site, which meet in groups of their own, are not alike."""
+        """Raise ReplicasDifferError where replicas inside a site, which meet in groups of their own, are not alike."""
         for each in self._inside:
             check_replicas(self.model, each, buffers=False)
 
@@ -158,14 +158,14 @@ class LocalSteps:
 
     @property
     def param_groups(self) -> Any:
-        """Not there: a GradScaler that is given this object would leave steps out, and with them meetings."""
+        """Raises ConfigurationError: a GradScaler that took this for an optimizer would skip steps, and meetings."""
         raise ConfigurationError(
             "LocalSteps is no optimizer. Remedy: training.step(scaler=scaler) in place of scaler.step(training); "
             "schedulers, clipping and scaler.unscale_ take the optimizer itself"
         )
 
     def step(self, closure: Callable[[], Any] | None = None, *, scaler: torch.amp.GradScaler | None = None) -> Any:
-        """A step of the optimizer, and the meetings that are due after it; what the optimizer returns.
+        """Take a step of the optimizer, and the meetings that are due after it; returns what the optimizer returns.
 
         `scaler`: steps the optimizer; a step that it skips counts, so that all ranks meet after the same number.
         With accumulation, call it once per step of the optimizer. Every rank calls it as often from one meeting to the
@@ -261,7 +261,7 @@ class LocalSteps:
         return state_of(self._parts, self.plan, place, self._schedule.step, self._schedule.number)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, by the same rank; the model gets the weights of it.
+        """Go on where `state_dict` was taken, by the same rank; the model gets the state's weights.
 
         ConfigurationError for a state of other settings or of another model. On another number of ranks, or by another
         rank, what the codec owed is dropped with a warning.
@@ -379,7 +379,7 @@ class LocalSteps:
             self._left_out(action)
 
     def _left_out(self, action: Land) -> None:
-        """This rank's weights were not finite: it has the others' now, and begins anew with its optimizer's state."""
+        """Count and log that this rank's weights were not finite, and drop its optimizer's state that is not."""
         self.totals.left_out += 1
         log.warning(
             "rank %d: its weights were not finite at meeting %d, which was held without it; it goes on from the "

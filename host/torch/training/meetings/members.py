@@ -70,14 +70,14 @@ GROUP_TIMEOUT_S = 600.0
 STORE_TIMEOUT = timedelta(minutes=5)
 """Longest that a question to the store waits for a key, as torch has it."""
 MOST_OTHERS = 64
-"""Processes that are no members and are looked at, the newest ones: whoever came earlier has gone."""
+"""Most processes that are looked at beside the members, the newest ones: those that came earlier count as gone."""
 
 STOP_TIMEOUT_S = 5.0
 """Longest wait for this process's own thread to come out of a question to the store."""
 
 log = logging.getLogger("fanin")
 _OPEN: weakref.WeakSet[Members] = weakref.WeakSet()
-"""All of this process: their threads must not be in torch's store when the interpreter ends, which would abort it."""
+"""All Members of this process, stopped at exit: a thread in torch's store would abort the interpreter's end."""
 
 
 class Members:
@@ -116,7 +116,7 @@ class Members:
         self._lock = threading.Lock()
         """Guards the pulse and the record, which the thread reads."""
         self._known: list[int] = []
-        """Processes whose keys are there."""
+        """Numbers of the processes whose notices and beats are read."""
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self.id = -1
@@ -165,7 +165,7 @@ class Members:
     # --- coming and going ---
 
     def come(self, facts: dict[str, str]) -> None:
-        """Get a number, and be heard of. `facts`: settings that all must share.
+        """Get a number, and begin to post beats. `facts`: settings that all must share.
 
         Raises ConfigurationError naming the first that differs, or for FANIN_LOG, and StoreSilentError.
         """
@@ -186,7 +186,7 @@ class Members:
         _OPEN.add(self)
 
     def leave(self) -> None:
-        """Go away in order: the others go on without this process at once. Idempotent."""
+        """Leave in order: the others go on without this process at once. Idempotent."""
         if self._closing.is_set():
             return
         self.stop()
@@ -237,7 +237,7 @@ class Members:
             time.sleep(POLL_S)
 
     def form(self, record: Record, *, broken: bool) -> FaninProcessGroup:
-        """The group of an epoch, in the place of the one before. `broken`: whether that one has failed.
+        """Make the group of an epoch, in the place of the one before. `broken`: whether the one before has failed.
 
         Raises what making a group raises, within FORM_TIMEOUT_S for each of its waits.
         """
@@ -257,7 +257,7 @@ class Members:
         return group
 
     def close_group(self, *, broken: bool) -> None:
-        """Let go of the group, if there is one."""
+        """Leave the group, if there is one; `broken`: at once, without waiting for other ranks."""
         group, self.group = self.group, None
         if group is not None:
             group.abort() if broken else group.shutdown()
@@ -290,7 +290,7 @@ class Members:
         )
 
     def _read(self, store: c10d.Store) -> tuple[str, Record, dict[int, Notice], dict[int, int]]:
-        """The record as text and as it is, notices and beats."""
+        """The record as text and as an object, and notices and beats by process."""
         came = store.add("came", 0)
         record = record_of(store.get("record"))
         known = set(self._known)
@@ -307,7 +307,7 @@ class Members:
         return text, record_of(text), notices, beats
 
     def _beat(self) -> None:
-        """In a thread: live, and hear who else does."""
+        """Post a beat and read those of others, every BEAT_S; on a thread of its own."""
         count = 1
         while not self._closing.wait(BEAT_S):
             count += 1
@@ -349,7 +349,7 @@ def _number(name: str) -> int:
 
 @contextlib.contextmanager
 def _asking(member: int) -> Iterator[None]:
-    """The store's errors in one type."""
+    """Raise the store's errors as StoreSilentError."""
     try:
         yield
     except (ConfigurationError, StoreSilentError):

@@ -44,7 +44,7 @@ def facts(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Facts]:
 
 
 def check(model: nn.Module, parameters: list[torch.Tensor], group: FaninProcessGroup) -> None:
-    """ConfigurationError or UnsupportedError for what cannot meet in this group; the text has the remedy."""
+    """Raise ConfigurationError or UnsupportedError, with the remedy, for parameters that cannot meet in this group."""
     if not parameters:
         raise ConfigurationError("the optimizer trains no parameter. Remedy: LocalSteps(model, optimizer) with its own")
     if isinstance(model, DistributedDataParallel):
@@ -68,7 +68,7 @@ def check(model: nn.Module, parameters: list[torch.Tensor], group: FaninProcessG
 def replicas_inside(parameters: list[torch.Tensor], group: FaninProcessGroup) -> list[c10d.ProcessGroup]:
     """Groups of ranks that hold the same parts of all sharded parameters and meet in a group each: HSDP in a site.
 
-    Not those over which some parameters alone are alike, as norms beside tensor parallelism are.
+    Groups over which only some parameters are alike, as norms beside tensor parallelism, are not among them.
     """
     sharded = [each for each in parameters if isinstance(each, DTensor)]
     if not sharded:
@@ -100,8 +100,8 @@ def _check_mesh(name: str, parameter: DTensor, group: FaninProcessGroup) -> None
 
 
 def check_alike(name: str, engine: str, alike: c10d.ProcessGroup, group: FaninProcessGroup, remedy: str) -> None:
-    """Refuse the ranks `alike`, whose gradients an engine sums in every step, where they meet nobody else, and where
-    not all of them meet in this group: the mean would then depend on how many do.
+    """Raise ConfigurationError where the ranks `alike`, whose gradients an engine sums in every step, meet nobody else,
+    or not all of them meet in this group: the mean would then depend on how many do.
     """
     shared = _shared(alike, group)
     if len(shared) == 1 or len(shared) == alike.size() < group.size():
@@ -126,7 +126,7 @@ def _shared(one: c10d.ProcessGroup, group: FaninProcessGroup) -> set[int]:
 
 
 def _ranks(group: c10d.ProcessGroup) -> set[int]:
-    """Its ranks in the world; empty for a group that torch does not know."""
+    """A group's ranks in the world; empty for a group that torch does not know."""
     try:
         return set(dist.get_process_group_ranks(group))
     except (KeyError, ValueError):

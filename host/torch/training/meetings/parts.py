@@ -31,7 +31,7 @@ class Part:
     outer: OuterState
     bucket: Bucket
     met_step: int = 0
-    """Local steps when it last handed something in."""
+    """Number of local steps done when this part last handed something in."""
     handed_in: Floats | None = None
     """This rank's weights at that moment, while the result is under way: what follows is not handed in yet. None: the
     rank goes on from the start weights."""
@@ -107,7 +107,7 @@ def load(state: dict[str, Any], parts: Sequence[Part], plan: Plan, place: tuple[
 
 
 def codec_of(codec: Codec | str | None, options: Options) -> Codec:
-    """From "4/8", "rotated:8" or a codec; None: the group's lanes, which owe nothing."""
+    """The codec from "4/8", "rotated:8" or a codec; None: the group's lanes, without a residual."""
     if isinstance(codec, Codec):
         return codec
     if codec is not None:

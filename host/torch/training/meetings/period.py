@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fanin.errors import ConfigurationError
 
 LONGEST_STEPS = 65_536
-"""No period is longer, whatever a rule says: a learning rate near 0 would never meet again."""
+"""No period is longer, whatever a rule says: at a learning rate near 0 ranks would never meet again."""
 
 
 class Period(ABC):
@@ -38,7 +38,7 @@ class Every(Period):
         check_count("Every", self.count)
 
     def steps(self, step: int, learning_rate: float) -> int:
-        """The same in every period."""
+        """`count` steps, in every period."""
         return self.count
 
     @property
@@ -64,7 +64,7 @@ class Quadratic(Period):
     warmup: int = 0
     """Steps of the warm-up, in which the learning rate rises."""
     total: int | None = None
-    """Steps of the whole training: the last period ends with it. None: nobody knows."""
+    """Steps of the whole training: the last period ends with it. None: not known."""
 
     def __post_init__(self) -> None:
         check_count("Quadratic: base", self.base)
@@ -90,11 +90,11 @@ class Quadratic(Period):
 
     @property
     def shortest(self) -> int:
-        """The shorter of the two that no rule goes below."""
+        """The least period of the rule: `base`, or with a warm-up the smaller of `base` and `init`."""
         return min(self.base, self.init) if self.warmup else self.base
 
 
 def check_count(name: str, count: int) -> None:
-    """ConfigurationError for what is no number of steps."""
+    """Raise ConfigurationError unless `count` is a whole number of steps in 1..LONGEST_STEPS."""
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= LONGEST_STEPS:
         raise ConfigurationError(f"{name} = {count!r}; must be a whole number of steps in 1..{LONGEST_STEPS}")

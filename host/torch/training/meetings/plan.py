@@ -62,7 +62,7 @@ class Plan:
             )
 
     def facts(self) -> dict[str, str]:
-        """Everything by name, in words."""
+        """All settings as text, by name."""
         return {name: str(getattr(self, name)) for name in asdict(self)}
 
 

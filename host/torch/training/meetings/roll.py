@@ -81,12 +81,12 @@ def all_ended(roll: Roll) -> bool:
 
 
 def base(roll: Roll) -> int:
-    """Means that had landed when the deltas began: a rank in `flush` has perhaps landed one more meanwhile."""
+    """Means that had landed when the deltas began, by ranks that train: one in `flush` may have landed one more."""
     return min(each.base for each in _those_that_train(roll) or [each for each in roll if not each.listens])
 
 
 def trainer(roll: Roll) -> Entry | None:
-    """The row of one that trains; None where all are in `flush`."""
+    """The row of a rank that trains; None where all are in `flush`."""
     return next(iter(_those_that_train(roll)), None)
 
 

@@ -94,7 +94,7 @@ class Schedule:
         self.period, self._offset, self._met = steps, 0, 0
 
     def stepped(self) -> list[Action]:
-        """Count a step of a period that has begun; what is due after it, in order."""
+        """Count a step of a period that has begun; returns the actions that are due after it, in order."""
         assert self.period is not None
         self.step += 1
         self._offset += 1
@@ -107,7 +107,7 @@ class Schedule:
         return actions
 
     def next_meeting(self, period: int | None = None) -> Next | None:
-        """The next launch; `period`: steps of the next period where none is under way. None: nobody knows yet."""
+        """The next launch; `period`: steps of the next period where none is under way. None: not known yet."""
         if self.period is None:
             if period is None:
                 return None
@@ -122,7 +122,7 @@ class Schedule:
         return Launch(self.number - 1, (self.number - 1) % self.fragments)
 
     def go_to(self, step: int) -> None:
-        """After a flush: the step of the ranks that have trained furthest, from which all go on."""
+        """Set the step after a flush, to that of the ranks that have trained furthest, from which all go on."""
         assert self.period is None
         assert step >= self.step
         self.step = step
@@ -152,7 +152,7 @@ class Schedule:
         self._offset += skipped
 
     def recall(self) -> list[Land]:
-        """End the period where it is; the landings of all that is under way."""
+        """End the period where it is; returns the landings of all that is under way."""
         self.period = None
         return self._landings(lambda _: True)
 

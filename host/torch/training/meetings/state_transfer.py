@@ -2,8 +2,8 @@
 
 Rules
 -----
-* A holder lets itself be asked for as long as an epoch lasts that began with listeners. A listener asks the holders one
-  after the other, in a thread of its own (host/session/handover.py has the connection).
+* A holder answers listeners for as long as an epoch lasts that began with some. A listener asks the holders one after
+  the other, in a thread of its own (host/session/handover.py has the connection).
 * A listener that reaches none of them, as where all are behind address translation, says so in the store. The first
   holder then puts the state there in chunks, of which WINDOW are there at a time. If that holder dies, the epoch
   ends, and the next one begins anew.
@@ -38,7 +38,7 @@ WINDOW = 8
 PAUSE_S = 0.02
 """Pause between two looks at chunks in the store."""
 UNREACHABLE = "{}"
-"""The address of a holder that cannot listen, which none can parse."""
+"""Stands for the address of a holder that cannot listen; it parses as no address."""
 STOP_TIMEOUT_S = 1.0
 """Longest wait for a thread that gives up."""
 
@@ -48,7 +48,7 @@ log = logging.getLogger("fanin")
 
 
 class Offer:
-    """A holder that lets itself be asked for its state."""
+    """Gives a holder's state to listeners that ask for it, until it is closed."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Offer:
         self._thread = started(self._serve_store, name="fanin-offering") if through_store else None
 
     def close(self) -> None:
-        """Let nobody ask any more."""
+        """Answer no listener any more, and end the thread."""
         self._closing.set()
         if self._giver is not None:
             self._giver.close()
@@ -89,7 +89,7 @@ class Offer:
         return packed({"version": version}), packed(state)
 
     def _serve_store(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the store is gone: whoever needs it says so
+        with contextlib.suppress(RuntimeError):  # the store is gone: threads that need it report that
             while self._waiting and not self._closing.wait(ASK_AGAIN_S):
                 for rank in [each for each in self._waiting if self._store.check([f"wants/{each}"])]:
                     self._waiting.remove(rank)
@@ -110,13 +110,13 @@ class Offer:
 
 
 class Fetch:
-    """A listener that gets a state in the background."""
+    """Fetches a state for a listener, in the background."""
 
     def __init__(
         self, store: c10d.Store, rank: int, holders: tuple[int, ...], secret: str, base: int, within_s: float
     ) -> None:
-        """`rank`: this listener's. `holders`: ranks. `base`: meetings that the state must have landed. `within_s`: all
-        of it."""
+        """`rank`: this listener's. `holders`: ranks. `base`: meetings that the state must have landed. `within_s`:
+        longest time for all of it."""
         self._rank = rank
         self._store, self._holders, self._key = store, holders, derived(secret, PURPOSE)
         self._base, self._within_s = base, within_s
@@ -136,7 +136,7 @@ class Fetch:
         return self._came is not None
 
     def wait(self, timeout_s: float) -> None:
-        """Until it is over."""
+        """Wait until the state is here or will not come, for at most `timeout_s`."""
         self._over.wait(timeout_s)
 
     def result(self) -> tuple[int, State]:
@@ -183,7 +183,7 @@ class Fetch:
             return version, unpacked(source.read(self._within_s))
 
     def _through_store(self, deadline: float) -> tuple[int, State] | None:
-        """None where it does not come in time, or is given up."""
+        """Version and state by chunks in the store; None where they do not come in time, or are given up."""
         self._store.set(f"wants/{self._rank}", str(self._base))
         count, number, data = None, 0, bytearray()
         while count is None or number < count:

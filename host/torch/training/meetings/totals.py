@@ -12,7 +12,7 @@ class Totals:
     meetings: int = 0
     """Number of meetings, each of one fragment."""
     payload_bytes: int = 0
-    """In words of contributions, without headers: what this rank sent, and about what it received."""
+    """Bytes of the words that this rank contributed, without headers; it received about as many."""
     waited_s: float = 0.0
     """Seconds for which training waited for meetings."""
     left_out: int = 0
