@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TWO = 2
-"""Number of racks with which both uplinks are loaded alike whichever racks the roots are in, for any number of slices."""
+"""Number of racks with which both uplinks are loaded alike, whichever racks the roots are in, so slices may be odd."""
 
 
 @dataclass(frozen=True, slots=True)

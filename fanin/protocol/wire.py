@@ -289,8 +289,8 @@ class Packet:
     whole.
     """
     run: int = 1
-    """With Flag.RUN in a pass or a bare result: the number of consecutive items; `words` hold the codes of all items but
-    the first."""
+    """With Flag.RUN in a pass or a bare result: the number of consecutive items. `words` hold the codes of all items
+    but the first."""
 
     def to_bytes(self) -> bytes:
         """The datagram. With Flag.CHECKSUM set, the checksum is filled in."""
