@@ -48,7 +48,9 @@ class PumpEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._process = os.getpid()
-        """Process that made the engine. A forked child has none of its threads: calls raise there, `close` returns."""
+        """Process that made the engine. A forked child has none of its threads: submitting, waiting and leaving raise
+        there, and `close` does nothing.
+        """
         self._description = description
         self._clock = clock
         self._machines = [machine for machine, _ in flows]
