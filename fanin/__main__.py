@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Ctrl-C must end in a line even while modules are imported, which takes a moment."""
+    """Run the command line; Ctrl-C ends it with a line and no traceback, even while modules are imported."""
     try:
         from fanin.cli import main as command
 

@@ -240,7 +240,7 @@ class SwitchServer:
         offload: bool = True,
         share_memory: bool = True,
     ) -> None:
-        """Open the ports; packets are served from `start` on. OSError when an address cannot be had.
+        """Open the ports; packets are served from `start` on. OSError when a port cannot be opened.
 
         Flow 0 takes `port` (0: any free one), the others any. `memory_bytes` is for all flows together. `offload`
         False does without GSO and GRO, `share_memory` False offers no job shared memory.
@@ -258,10 +258,10 @@ class SwitchServer:
 
     def start(self) -> None: ...
     def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
-        """Take a job in on every flow, or on none: AdmissionError."""
+        """Admit a job on every flow; where one refuses, on none, and raise AdmissionError."""
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
-        """The same for a part of a job at a parent."""
+        """Admit the part of a parent's job that this leaf serves; otherwise as `admit`."""
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
         """Paths of the shared memory for the job's workers on this machine, one per flow; empty if there is none."""
@@ -334,11 +334,11 @@ class WorkerEngine:
         """Send what the window takes, from the calling thread, and return the ticket. Keeps `reduction` until done."""
 
     def submit_and_wait(self, packed: PackedReduction, timeout_s: float, owner: object) -> int:
-        """One call without the GIL; signals are seen."""
+        """Submit and wait in one call, without the GIL; Python's signal handlers run meanwhile."""
 
     def begin(self, base: int) -> None: ...
     def wait(self, ticket: int, timeout_s: float) -> bool:
-        """Without the GIL; signals are seen."""
+        """Wait for a reduction, without the GIL; Python's signal handlers run meanwhile. False after `timeout_s`."""
 
     def done(self, ticket: int) -> bool: ...
     def subscribe(self) -> None: ...

@@ -28,7 +28,7 @@ def register() -> None:
 
 
 def _create(backend_options: Any, pg_options: Any) -> Any:
-    """Raises ConfigurationError for a PyTorch older than OLDEST."""
+    """Make the backend of one group; raise ConfigurationError where PyTorch is older than OLDEST."""
     from fanin.torch_versions import OLDEST, require_torch
 
     require_torch("fanin", OLDEST)
@@ -43,7 +43,7 @@ def _create(backend_options: Any, pg_options: Any) -> Any:
 
 
 def _backend() -> Any:
-    """The backend's module. While it is imported nothing is collected: looking at all of torch's objects takes long."""
+    """Import the backend's module, with garbage collection off: looking through all of torch's objects takes long."""
     collects = gc.isenabled()
     gc.disable()
     try:

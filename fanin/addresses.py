@@ -1,4 +1,4 @@
-"""Addresses of switches, and what FANIN_SWITCH says of where sums are made."""
+"""Addresses of switches, and the value of FANIN_SWITCH, which tells where sums are made."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class SwitchList:
 
     @classmethod
     def parse(cls, text: str) -> SwitchList:
-        """ConfigurationError, in one line, for what cannot be meant."""
+        """Parse the value; ConfigurationError, in one line, for an illegal one."""
         if text == RANK0:
             return cls(RANK0)
         word, hosts_weight = "", 1.0
@@ -104,7 +104,7 @@ class SwitchList:
 
 
 def _weighted(item: str, text: str) -> tuple[str, float]:
-    """`ADDRESS=2` as a pair."""
+    """Split an item `ADDRESS=2` of the list `text` into name and weight; the weight is 1 where none is given."""
     what, equals, said = item.partition("=")
     if not equals:
         return item, 1.0

@@ -43,7 +43,9 @@ def _new_pair() -> tuple[str, str]:
 
 
 def client_keys() -> CurveKeys:
-    """With which a client shows who it is: from the file that CLIENT_VARIABLE names, or, without one, made up."""
+    """Return the key pair by which clients of this process identify themselves: the one in the file that
+    CLIENT_VARIABLE names; without such a file, a new pair.
+    """
     path = os.environ.get(CLIENT_VARIABLE, "")
     if path:
         return load_or_create(Path(path))

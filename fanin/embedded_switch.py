@@ -69,7 +69,7 @@ def _say(report: int, what: SwitchReport) -> None:
 
 
 def _opened(order: SwitchOrder, closing: contextlib.ExitStack) -> list[SwitchService]:
-    """A service for each host; those with parents are leaves."""
+    """Open a switch at each host, or there a leaf of each parent, in the same order. `closing` closes them."""
     key = key_from_text(order.key)
     own_flows = flows_of(order.flows)
     services: list[SwitchService] = []
@@ -96,7 +96,7 @@ def _opened(order: SwitchOrder, closing: contextlib.ExitStack) -> list[SwitchSer
 
 
 def _operator_key() -> bytes | None:
-    """The user's; None where it cannot be had."""
+    """Return this user's operator key; None where it can be neither read nor made."""
     try:
         return load_or_create(default_path())
     except (ConfigurationError, RuntimeError):  # RuntimeError: a user without a home
@@ -115,7 +115,7 @@ def _serve(services: list[SwitchService]) -> None:
             nonlocal orphaned
             if not orphaned and is_ready(watched, READABLE):
                 orphaned = True
-                mute(2)  # nobody reads it, and who waits for the parent's output must not wait for this process
+                mute(2)  # a program that reads the parent's output to its end must not wait for this process
             return not orphaned or service.controller.live_jobs > 0
 
         service.run(keep_going, watched)

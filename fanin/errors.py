@@ -11,15 +11,15 @@ class FaninError(RuntimeError):
     """Anything fanin reports. Catch this to catch all of it."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        """For pickle and copy: so that it crosses processes (multiprocessing, Ray) with its facts.
+        """Support pickle and copy, so that an error reaches another process (multiprocessing, Ray) with its facts.
 
-        By itself an exception is made again of its text alone, which those that are given facts refuse.
+        Python would call the class with the error's text alone, which constructors with further arguments refuse.
         """
         return _made_again, (type(self), self.args), self.__dict__
 
 
 def _made_again(kind: type[FaninError], arguments: tuple[object, ...]) -> FaninError:
-    basic = OSError if issubclass(kind, OSError) else RuntimeError  # whose instances have other memory
+    basic = OSError if issubclass(kind, OSError) else RuntimeError  # their memory layouts differ
     error: FaninError = basic.__new__(kind)  # without `__init__`, whose arguments differ
     error.args = arguments
     return error
@@ -79,7 +79,7 @@ class JoinTimeoutError(AdmissionError, TimeoutError):
 
 
 class HandoverError(FaninError, ConnectionError):
-    """A process that came into a running job got no weights: nobody who has them could be asked, or stayed on."""
+    """A process that joined a running job got no weights: no rank that has them was reached, or stayed to the end."""
 
 
 class StoreSilentError(FaninError):

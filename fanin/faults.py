@@ -120,7 +120,7 @@ class ScheduledFault:
 
     @property
     def by_worker(self) -> bool:
-        """Whether the worker itself does it, at the very step."""
+        """Whether the worker carries out the fault itself, which strikes it at exactly the given step."""
         return self.target == "worker" and self.at_step is not None
 
     @classmethod
@@ -158,7 +158,7 @@ class ScheduledFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSchedule:
-    """Everything that is to go wrong."""
+    """All faults to inject: those of datagrams, and scheduled ones."""
 
     packets: FaultPlan | None = None
     scheduled: tuple[ScheduledFault, ...] = ()

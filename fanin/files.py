@@ -34,7 +34,7 @@ REMEDIES = {
     errno.EADDRNOTAVAIL: "name an address of this machine (`ip address` shows them)",
     errno.ENETUNREACH: "bring the network up: `ip link set lo up` for this machine itself, else see `ip route`",
 }
-"""By the system's number of the error; also of what is no file."""
+"""Remedies by the system's error number, some of them for sockets, memory and threads."""
 OTHERWISE = "see what stands behind it"
 
 
@@ -50,7 +50,7 @@ def in_words(error: OSError) -> str:
 
 
 def of_port(error: OSError) -> str:
-    """The same for a port that cannot be had: there permission is about its number."""
+    """Say the same for a port that cannot be opened, where a lack of permission comes from the port's number."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"{error.strerror}. Remedy: choose a port from 1024 on, or run as a user who may have a lower one"
     if error.errno == errno.EINVAL:
@@ -59,7 +59,10 @@ def of_port(error: OSError) -> str:
 
 
 def read(path: Path, what: str, limit_bytes: int = MAX_BYTES) -> bytes:
-    """The bytes of a file, which is `what`. ConfigurationError where it cannot be read, or is too long to be one."""
+    """Return the bytes of a file. ConfigurationError where it cannot be read or has more than `limit_bytes`.
+
+    `what`: what the file is, for the error.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(limit_bytes + 1)
@@ -73,7 +76,7 @@ def read(path: Path, what: str, limit_bytes: int = MAX_BYTES) -> bytes:
 
 
 def write(path: Path, text: str, what: str) -> None:
-    """Write a whole file. FaninError where that fails: it is done at the end, when the run is over."""
+    """Write a whole file; FaninError where that fails, since it comes at the end of a run. `what` as for `read`."""
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
@@ -81,6 +84,6 @@ def write(path: Path, text: str, what: str) -> None:
 
 
 def mute(descriptor: int) -> None:
-    """Send to nowhere what is written there from here on."""
+    """Discard everything that is written to this descriptor from now on."""
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), descriptor)

@@ -35,7 +35,7 @@ FORM = "json"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 DEFAULT_LEVEL = "INFO"
 RANK_VARIABLE = "RANK"
-"""torchrun's, which names a file of a process whose rank is not known otherwise."""
+"""Variable of torchrun: the rank for a file's name where the caller knows none."""
 log = logging.getLogger("fanin")
 
 
@@ -70,7 +70,7 @@ class JsonLines(logging.Formatter):
 
 
 def _is_json(value: object) -> bool:
-    """Whether JSON has it: NaN and infinities are none."""
+    """Whether JSON can hold the value as it is: NaN and infinities it cannot."""
     return math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | None)
 
 
@@ -78,7 +78,7 @@ _lines: JsonLines | None = None
 
 
 def configure(environment: Mapping[str, str], rank: int | None = None) -> None:
-    """Do what FANIN_LOG says, once in a process. `rank`: in names of files; None: the launcher's.
+    """Set the log up as FANIN_LOG says, once in a process. `rank`: replaces `%r` in names of files; None: RANK's value.
 
     ConfigurationError for a value that is none of those above, or a file that cannot be written.
     """
@@ -102,7 +102,7 @@ def configure(environment: Mapping[str, str], rank: int | None = None) -> None:
 
 
 def identify(rank: int, group: str, job: str) -> None:
-    """From here on lines say that this process is that rank."""
+    """Write this rank, group and job into every line from now on."""
     if _lines is not None:
         _lines.rank, _lines.group, _lines.job = rank, group, job
 

@@ -1,4 +1,4 @@
-"""The switch's own key in a file that only its owner can read: whoever has it asks for everything and changes anything.
+"""The operator key of a switch, in a file that only its owner can read: who has the key may ask and change anything.
 
 One file per user, made by the first switch that the user starts and found by that user's tools without being told; or
 one per switch, where FANIN_KEY_FILE or --key-file says so.
@@ -79,9 +79,9 @@ def load(path: Path, *, may_be_anothers: bool = False) -> bytes | None:
 
 
 def operator_credentials(path: Path | None) -> Credentials | None:
-    """With which this user's tools speak as operators; None where the user has no key.
+    """Return the credentials by which this user's tools act as operators; None where the user has no key.
 
-    `path`: what was named, which must be there; None: FANIN_KEY_FILE, or this user's own.
+    `path`: a file that was named and must exist; None: the file of FANIN_KEY_FILE, or else this user's own.
     """
     named = path or (Path(given) if (given := os.environ.get(VARIABLE, "")) else None)
     key = _own() if named is None else load(named)

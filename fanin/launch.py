@@ -173,4 +173,5 @@ LAUNCHERS = (
         remedy="mpiexec -genv MASTER_ADDR HOST, the first one that mpiexec was given",
     ),
 )
-"""In this order: mpirun's ranks inside an allocation have Slurm's variables as well."""
+"""All launchers, in the order in which they are looked for: ranks of mpirun inside an allocation have Slurm's variables
+as well."""

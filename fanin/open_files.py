@@ -1,6 +1,6 @@
-"""How many files this process may have open at once (getrlimit(2)), and has.
+"""How many files this process may have open at once (getrlimit(2)), and how many it has open.
 
-They are counted before ZeroMQ is asked for one too many: it then ends the process without a word of ours.
+They are counted beforehand, since ZeroMQ ends the process, without any message of ours, when it cannot open a file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AMPLE = 1024
 
 
 def limit(wanted: int) -> int:
-    """The limit, raised to `wanted` where it is lower, as far as the system lets this process."""
+    """Raise the limit to `wanted` where it is lower, as far as the system allows, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if soft != unlimited and soft < wanted:
@@ -31,13 +31,13 @@ def limit(wanted: int) -> int:
 
 
 def make_room(count: int) -> None:
-    """Raise the limit where so many more files would not fit under it, as far as the system lets this process."""
+    """Raise the limit, as far as the system allows, where it leaves no room for `count` further files."""
     with contextlib.suppress(OSError):  # a system without /proc
         limit(len(os.listdir("/proc/self/fd")) + count)
 
 
 def require() -> None:
-    """Raise a low limit as far as this process may; ConfigurationError where that is too little."""
+    """Raise a limit below AMPLE as far as the system allows; ConfigurationError where it stays below NEEDED."""
     allowed = limit(AMPLE)
     if allowed < NEEDED:
         raise ConfigurationError(

@@ -30,7 +30,8 @@ MIN_SECRET_CHARACTERS = 16
 EXACT_ELEMENTS = 256
 """Tensors of up to so many elements are reduced exactly in a group of any size."""
 EXACT_WORDS = 4096
-"""Larger ones are as long as all ranks' elements together are no more: 1,024 with four ranks."""
+"""Larger tensors are reduced exactly, too, while all ranks' elements together are no more than this: up to 1,024 each
+with four ranks."""
 MAX_EXACT_ELEMENTS = 1 << 31
 """A limit for the option; what it costs is N times the bytes."""
 MAX_FLOWS = 16
@@ -228,7 +229,7 @@ class Options(Asked):
 
     @property
     def _timeout(self) -> None:
-        """None, torch's own: what `init_device_mesh(backend_override=...)` asks the options of a dimension for."""
+        """None, for torch's default: `init_device_mesh(backend_override=...)` reads this of a dimension's options."""
 
     @property
     def lanes_number(self) -> int:
@@ -279,7 +280,7 @@ class Options(Asked):
     def from_environment(cls, environment: Mapping[str, str], **given: object) -> Options:
         """Options from FANIN_* variables; what is `given` wins. An unknown or illegal value is a ConfigurationError.
 
-        Unknown variables are fanin/variables.py's.
+        fanin/variables.py warns of unknown variables.
         """
         values: dict[str, object] = {}
         hints = typing.get_type_hints(cls)
@@ -300,7 +301,7 @@ _ABSTRACT: dict[type, type] = {int: numbers.Integral, float: numbers.Real}
 
 @functools.cache
 def _kinds() -> dict[str, tuple[type, ...]]:
-    """Types of each option's value. A text for a truth would pass for True, whatever it says."""
+    """Return the types that each option's value may have. They are checked since any text, even "false", is true."""
     found = {}
     for name, hint in typing.get_type_hints(Options).items():
         kinds = typing.get_args(hint) or (hint,)

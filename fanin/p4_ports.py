@@ -1,4 +1,4 @@
-"""Ports that mean something else than a wire, in our P4 programs and at v1model's switches."""
+"""Port numbers with a special meaning, and no wire, in our P4 programs and at v1model's switches."""
 
 CPU_PORT = 510
 """Port to which the programs send packets for the controller (p4/shared/sizes.p4)."""

@@ -85,7 +85,7 @@ def forget() -> None:
 
 @functools.cache
 def _entries(group: str) -> Mapping[str, tuple[metadata.EntryPoint, ...]]:
-    # Imported by who asks for a name that fanin has not: it takes as long to import as the rest of a small command.
+    # Imported only where a name is not fanin's own: the import takes as long as the rest of a small command.
     from importlib import metadata
 
     assert group in GROUPS, group

@@ -18,7 +18,7 @@ from fanin.key_file import default_path
 
 FOLDER = "switches"
 MAX_FILE_BYTES = 1 << 16
-"""A leaf of each of a thousand switches has room in it."""
+"""Longest file that is read: a process with a leaf of each of a thousand switches writes less."""
 
 
 def folder() -> Path:

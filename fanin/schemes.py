@@ -111,14 +111,14 @@ SCHEMES: dict[str, Scheme] = {
         switch="fanin.switch.transports.zmq:open_switch",
     ),
 }
-"""The first row is what everything takes that is not told otherwise."""
+"""Rows by name. The first one is the default."""
 
 GROUP = "fanin.schemes"
 DEFAULT = next(iter(SCHEMES))
 
 
 def find_scheme(name: str) -> Scheme | None:
-    """The row of that name, which is entered into the table where another package has it; None: nobody has.
+    """Return the row of that name; None where there is none. A row of another package is entered into the table.
 
     ConfigurationError, which names the package, for a row that cannot be used.
     """

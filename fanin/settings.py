@@ -55,11 +55,11 @@ class Setting:
 
     field: str
     name: str
-    """Name in texts about it: the field's, or another one."""
+    """Name of the setting in texts: the field's, or that of its `Named`."""
     kind: Any
     """Type of the field, without metadata."""
     default: Any
-    """MISSING: it must be given."""
+    """Default value; MISSING where the field must be given."""
     bounds: Bounds | None
     one_of: OneOf | None
     text: Text | None

@@ -11,12 +11,12 @@ import json
 from dataclasses import asdict, dataclass
 
 MAX_LINE_BYTES = 1 << 20
-"""Longest order and report: a leaf of each of a thousand hosts' switches has room in it."""
+"""Longest order or report: long enough for a process with a leaf of each of a thousand hosts' switches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchOrder:
-    """How the switch is to be."""
+    """Properties of the switch that the process opens, or of its leaves."""
 
     hosts: tuple[str, ...]
     """Names or addresses to listen on: of one switch, of several in this process, or of the leaf of each parent."""
@@ -25,7 +25,7 @@ class SwitchOrder:
     scheme: str
     """Scheme of the transport that carries data."""
     flows: int | None = None
-    """None: as many as suit the machine; a leaf's: its parent's."""
+    """Number of flows. None: as many as suit the machine, or, for a leaf, as many as its parent has."""
     native: bool | None = None
     """True: the native engine or an error; False: the twin; None: native where it is built."""
     liveness_timeout_s: float | None = None

@@ -17,16 +17,16 @@ from fanin.settings import checked
 
 CORES_PER_FLOW = 4
 MEMORY_PART = 8
-"""Unless told, a switch takes at most one part in so many of the machine's memory. None of it is touched before a job
-needs it."""
+"""By default a switch may use one part in so many of the machine's memory. None of it is touched before a job needs it.
+"""
 LEAST_MEMORY_BYTES, FLOW_MEMORY_BYTES = 512 << 20, 1 << 30
-"""So much at least, also where that is more than the part above; and for each flow at most: a job has a pool and rings
-in every flow. It is enough for some hundred groups of a program."""
+"""The least default memory of a switch, even where it is more than the part above, and the most for each flow, since a
+job has a pool and rings in every flow. The least is enough for some hundred groups of a program."""
 DEFAULT_SOURCE_SHARE = 0.5
 """Part of the memory that the jobs of one address may hold together."""
 
 PARENT_TIMEOUT_S = 1.0
-"""How long a leaf that starts waits for its parent to say how many flows it has."""
+"""Longest wait of a starting leaf for its parent's number of flows."""
 
 
 def default_flows(cores: int, there_bytes: int) -> int:

@@ -1,11 +1,11 @@
-"""The versions of PyTorch that fanin takes: asked before anything is imported that an older one lacks."""
+"""The versions of PyTorch that fanin supports: checked before anything is imported that an older one lacks."""
 
 from __future__ import annotations
 
 from fanin.errors import ConfigurationError
 
 OLDEST = "2.8"
-"""Version of PyTorch that fanin's backend was tried with: pyproject.toml asks for it, too."""
+"""Oldest version of PyTorch that fanin's backend was tried with, and that pyproject.toml requires."""
 
 
 def require_torch(what: str, oldest: str, why: str = "") -> None:

@@ -18,7 +18,7 @@ from fanin.shared_options import VARIABLES
 OTHERS = frozenset(VARIABLES)
 """Variables besides options: of commands, containers and the native kernels."""
 DEVELOPERS = ("BENCH_MPI_", "BUILD_", "COMPOSE_CHECK", "FINSY_PYTHON", "FUZZ_", "P4_", "PARENT", "SANITIZE", "TEST_")
-"""Beginnings of those of set-up, tests and benchmarks."""
+"""Beginnings of the names that set-up, tests and benchmarks use."""
 SERVICE = re.compile(r"(.+_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_\d+_(TCP|UDP|SCTP)(_.*)?)?)")
 """Variables that Kubernetes makes from the name of a service."""
 

@@ -53,7 +53,7 @@ GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/dxg"), Path("/dev/nvhost-ctrl"
 RECENTLY_S = 1.5
 """A leaf whose parent has answered this recently has a parent: it asks more often than that."""
 SETTLING_ATTEMPTS, SETTLING_INTERVAL_S = 10, 0.5
-"""How often, and in which steps, a leaf is asked again that does not know of its parent yet; it does after 3 s."""
+"""How often and at which interval a leaf is asked again that does not know its parent's state; after 3 s it knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Check:
 
 
 def examine_environment(environment: Mapping[str, str]) -> Iterator[Check]:
-    """Variables that were meant for fanin, perhaps."""
+    """Yield a warning for each variable that looks like one of fanin's and has no effect."""
     for line in without_effect(environment):
         yield Check(name="environment", state="warning", result=line, remedy="correct the name, or unset the variable")
 
@@ -87,7 +87,7 @@ def examine_machine(options: Options) -> Iterator[Check]:
 
 
 def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
-    """The way to a switch, step by step, and what the switch says of itself."""
+    """Yield the checks of the way to a switch, step by step, and of the switch's own report."""
     timeout_s = options.connect_timeout_s
     try:
         hosts = resolve(address, timeout_s)
@@ -211,7 +211,7 @@ def _versions(answer: control.Stats) -> Check:
 
 
 def _settled(client: ControlClient, timeout_s: float) -> control.Reply:
-    """The switch's statistics; a leaf that has just started, or just lost its parent, finds that out first."""
+    """Return the switch's statistics; a leaf that does not know its parent's state yet is asked again for a while."""
     answer = client.ask(control.Ask(), timeout_s)
     for _ in range(SETTLING_ATTEMPTS):
         parent = answer.parent if isinstance(answer, control.Stats) else None

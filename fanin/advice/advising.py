@@ -60,7 +60,7 @@ from fanin.protocol.wire import MAX_WORKERS
 GROUP_TIMEOUT = timedelta(minutes=10)
 TOGETHER_S, ALONE_S, UPLINK_S = 2.0, 0.7, 1.0
 SETTLING_S = 0.3
-"""For what is still in queues after a phase."""
+"""Wait after a phase until queues are empty."""
 PROFILE_STEPS = 5
 PROFILE_TIMEOUT_S = 180.0
 MEASURE_TIMEOUT_S = 240.0
@@ -76,7 +76,7 @@ NOT_PASSED_ON = ("TORCHELASTIC_", "FANIN_SWITCH", "FANIN_RACK", "FANIN_LANES", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Results at rank 0."""
+    """Result of `fanin advise`, at rank 0."""
 
     network: Network
     hosts: tuple[str, ...]
@@ -86,7 +86,7 @@ class Advice:
     found: tuple[Forecast, ...]
     """All choices, the quickest in prediction first."""
     best: Forecast | None
-    """None: stay with gloo."""
+    """The recommended choice; None: stay with gloo."""
     settings: dict[str, str]
     racks: tuple[str, ...]
     """FANIN_RACK for each host; empty: none."""
@@ -94,7 +94,7 @@ class Advice:
 
 
 def advise(plan: Plan, say: Any) -> Advice | None:
-    """Measure and predict, on every rank; the advice on rank 0, None elsewhere. `say` is told what is going on.
+    """Measure and predict, on every rank; return the advice on rank 0, None elsewhere. `say` gets lines on progress.
 
     RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set, as torchrun does.
     """
@@ -111,7 +111,7 @@ def advise(plan: Plan, say: Any) -> Advice | None:
 def give_gloo_an_interface() -> None:
     """Name the interface on the way to the other ranks, where gloo by itself would listen on loopback.
 
-    So it is where this machine's own name is a loopback address, as on Debian. The variable holds for the programs that
+    It would where this machine's own name is a loopback address, as on Debian. The variable holds for the programs that
     are measured, too; one that the user has set stays.
     """
     host = unlike_gloos_choice()
@@ -124,7 +124,7 @@ def give_gloo_an_interface() -> None:
 
 
 def own_gpu(say: Any) -> Gpu | None:
-    """This rank's GPU, measured; None without one, or, said, where it cannot be measured.
+    """Measure this rank's GPU; None without one, or, with a line to `say`, where it cannot be measured.
 
     Ranks of one host measure at the same time, as they train: what they share, such as a root port, is in the rates.
     """
@@ -177,7 +177,7 @@ class _Rank:
         return [found[leader] for leader in self.hosts.leaders]
 
     def tell(self, text: str) -> None:
-        """Rank 0 says it."""
+        """Say a line, on rank 0 alone."""
         if self.rank == 0:
             self.say(text)
 
@@ -261,7 +261,7 @@ class _Rank:
         return network, all(each is not None and each.ecn for each in seen)
 
     def _phase(self, act: Any) -> list[Any]:
-        """Every host's lowest rank does it at the same time; what came of it, by host."""
+        """Call `act` on every host's lowest rank at the same time, and return the results by host."""
         error, result = "", None
         if self.leads:
             try:
@@ -274,7 +274,7 @@ class _Rank:
         return [result for _, result in told]
 
     def _streams(self, listener: Listener | None, act: Any, only: int | None = None) -> dict[tuple[int, int], float]:
-        """The rate of each pair of hosts (sender, receiver) after everybody, or `only` one, has sent."""
+        """Let all hosts, or `only` one, send; return the rate of each pair of hosts (sender, receiver)."""
         self._phase(lambda: act() if only in (None, self.host) else None)
         came = self.by_host({} if listener is None else listener.rates())
         return {(one, two): rate for two, rates in enumerate(came) for one, rate in rates.items()}
@@ -282,7 +282,7 @@ class _Rank:
     def _uplinks(
         self, listener: Listener | None, racks: tuple[tuple[int, ...], ...], at: list[Any]
     ) -> tuple[float, ...]:
-        """Rate of each rack's uplink in the slower direction, while all of its hosts send to the next rack's. One rack
+        """Measure each rack's uplink, in its slower direction, while all of its hosts send to the next rack's. One rack
         at a time: TCP in both directions of one link keeps neither busy (ACKs wait behind data).
         """
         out = []
@@ -325,7 +325,7 @@ class _Rank:
         return Profile(tuple(map(tuple, of_rank_0["buckets"])), of_rank_0["compute_s"])
 
     def _start(self, command: list[str], extra: dict[str, str], log: Path, output: Any = subprocess.DEVNULL) -> Any:
-        """A program of this rank's own, with a store of its own; it ends with this rank, however that ends."""
+        """Start a program on this rank, as all ranks do, with a store of its own; it ends with this rank."""
         port = [None]
         if self.rank == 0:
             with socket.create_server(("", 0)) as free:
@@ -347,7 +347,7 @@ class _Rank:
     # --- measuring ---
 
     def _weighed(self, network: Network, notes: list[str]) -> Network:
-        """With the rate of the links of the switches that are there: by a sum at these alone, unless it was told."""
+        """Return the network with the rate of the switches' links: as given, else as a sum at these alone shows it."""
         told = SwitchList.parse(",".join(self.plan.switches)).weights
         if any(weight != 1 for weight in told):
             return dataclasses.replace(network, spare_weight=statistics.mean(told))
@@ -363,7 +363,7 @@ class _Rank:
         return dataclasses.replace(network, spare_weight=weight)
 
     def _measure(self, found: list[Forecast], network: Network, profile: Profile, notes: list[str]) -> list[Forecast]:
-        """The best choices, beside gloo, each place in a run of its own."""
+        """Measure the best choices beside gloo, each placement in a run of its own, and add what was measured."""
         wanted = [each.choice for each in found if each.choice.place][:MEASURED]
         size = min(MAX_MEASURED_BYTES, max(size for _, size in profile.buckets))
         for place in dict.fromkeys(choice.place for choice in wanted):
@@ -384,7 +384,7 @@ class _Rank:
         return found
 
     def _run(self, chosen: list[Choice], network: Network, size: int) -> dict[str, float] | str:
-        """Median seconds by rival; or, in words, why not."""
+        """Measure some choices of one placement, and gloo; return median seconds by rival, or the failure in words."""
         rivals = [Rival("gloo"), *(Rival("fanin", choice.lanes) for choice in chosen)]
         extra = settings(chosen[0], network, self._addresses)
         extra.pop("FANIN_LANES", None)
@@ -435,7 +435,7 @@ def _steps(file: Path) -> int:
 
 
 def profile_of(lines: Sequence[str]) -> Profile | None:
-    """The last whole step of a timeline (host/torch/collectives/timeline.py); None where there is none."""
+    """Profile of the last whole step in a timeline (host/torch/collectives/timeline.py); None where there is none."""
     records = []
     for line in lines:
         with contextlib.suppress(ValueError):  # the last line may be half there

@@ -22,9 +22,9 @@ from fanin.protocol.spread import link_loads, optimal_parts
 from fanin.protocol.wire import MAX_WORKERS
 
 RACK_CONTRAST = 1.8
-"""How many times faster pairs of one rack must be than pairs of two, when all hosts send to all, for it to be seen."""
+"""Factor by which pairs within a rack must be faster than pairs across racks, when all hosts send to all."""
 AGREEING = 0.9
-"""Part of the pairs that must fit into racks."""
+"""Share of the pairs of hosts whose rates must agree with the racks that are found."""
 FANIN_S_PER_BYTE, GLOO_S_PER_BYTE = 0.94e-9, 0.75e-9
 """Processor time per rank and byte of float32 with shards or a ring over sockets: 25 MiB, 4 workers, two cores."""
 FIXED_PART = 0.5
@@ -32,30 +32,30 @@ FIXED_PART = 0.5
 NEARLY = 0.15
 """Links whose rates differ by no more count as alike."""
 MIN_GAIN = 1.05
-"""Below this, what is faster is not worth another backend."""
+"""Least gain over gloo that is worth another backend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """The measurements. Lists are by host."""
+    """Measurements of hosts and links. Lists are by host."""
 
     ranks: tuple[int, ...]
     """Ranks on each host."""
     rates: tuple[float, ...]
     """Bits per second of each host's link, in the slower direction, of TCP payload."""
     cores: tuple[float, ...]
-    """Processors that each has to itself."""
+    """Processors that each host has to itself."""
     round_trip_s: float
-    """Between hosts, the median."""
+    """Median round trip between hosts."""
     mtu: int = 1500
     racks: tuple[tuple[int, ...], ...] = ()
-    """Hosts of each, where they share uplinks."""
+    """Hosts of each rack, where hosts share uplinks."""
     uplinks: tuple[float, ...] = ()
-    """Bits per second of each rack's."""
+    """Bits per second of each rack's uplink."""
     spares: int = 0
-    """Switches that are there."""
+    """Number of dedicated switches that were named."""
     spare_weight: float = 1.0
-    """How many times faster the links of these are than the hosts'."""
+    """Rate of the links of these switches, as a multiple of the hosts'."""
 
     @property
     def hosts(self) -> int:
@@ -70,7 +70,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A way to sum, as the environment says it to ranks; `place` empty: gloo."""
+    """A placement of sums and a lane width, which variables give to the ranks; `place` empty: gloo."""
 
     place: str = ""
     """`rank0`, `hosts`, `racks`, `spares` (and hosts) or `switch` (given ones alone)."""
@@ -133,7 +133,7 @@ def find_racks(together: Mapping[tuple[int, int], float], hosts: int) -> tuple[t
 
 
 def choices(network: Network, lanes: Sequence[int]) -> list[Choice]:
-    """Everything that can be told to the ranks there, gloo first."""
+    """All choices that are possible in this network, gloo first."""
     places = []
     if network.size <= MAX_WORKERS:
         places.append("rank0")
@@ -196,7 +196,7 @@ def sum_s(network: Network, choice: Choice, size: int) -> float:
 
 
 def _tcp_payload(link: Link) -> float:
-    """Rates were measured in payload of TCP: what of a frame that is."""
+    """Share of a frame that is TCP payload, in which rates were measured."""
     return 1 / (tensor_bytes(link, Rival("gloo"), 2, 1 << 20) / (1 << 20))
 
 
@@ -209,7 +209,7 @@ def step_s(network: Network, choice: Choice, profile: Profile) -> float:
 
 
 def spare_weight(network: Network, size: int, took_s: float) -> float:
-    """How much faster than hosts' the links of the switches are at least, which summed so many bytes alone."""
+    """Least rate of the switches' links, as a multiple of the hosts', from the time of a sum at the switches alone."""
     link = Link(mtu=min(MAX_MTU, max(MIN_MTU, network.mtu)))
     wire = tensor_bytes(link, Rival("fanin"), network.size, size) * 8 * _tcp_payload(link)
     return network.size / network.spares * wire / took_s / statistics.median(network.rates)
@@ -217,17 +217,17 @@ def spare_weight(network: Network, size: int, took_s: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A choice, what a step takes with it, and what measuring it said."""
+    """A choice, with the predicted time of a step and the measured time of a sum."""
 
     choice: Choice
     predicted_s: float
     measured_s: float | None = None
     gloo_s: float | None = field(default=None)
-    """gloo's, in the same run."""
+    """gloo's time in the same run."""
 
     @property
     def gain(self) -> float | None:
-        """gloo's time / its own, as measured."""
+        """gloo's time over this choice's, as measured; None if it was not measured."""
         return None if not self.measured_s or not self.gloo_s else self.gloo_s / self.measured_s
 
 
@@ -238,7 +238,7 @@ def forecasts(network: Network, lanes: Sequence[int], profile: Profile) -> list[
 
 
 def recommended(found: Sequence[Forecast]) -> Forecast | None:
-    """The best of those that were measured, or where none was, of all; None: stay with gloo."""
+    """The best of the choices that were measured, or, where none was, of all; None: stay with gloo."""
     measured = [each for each in found if each.gain is not None]
     if not any(each.measured_s for each in found):
         gloo_s = next(each.predicted_s for each in found if not each.choice.place)
@@ -249,7 +249,7 @@ def recommended(found: Sequence[Forecast]) -> Forecast | None:
 
 
 def settings(choice: Choice, network: Network, addresses: Sequence[str]) -> dict[str, str]:
-    """Variables for all ranks; FANIN_RACK aside, which each host has its own of."""
+    """Variables to set on all ranks, without FANIN_RACK, which differs between racks."""
     weight = "" if abs(network.spare_weight - 1) < NEARLY else f"={network.spare_weight:.2g}"
     words = {
         "hosts": "hosts",

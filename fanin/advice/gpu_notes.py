@@ -1,8 +1,8 @@
 """`fanin advise` where ranks have GPUs: whether NCCL over its sockets would do as well, and what PCIe carries.
 
 Closed forms, as in forecasts.py: NCCL's ring moves 2 (N - 1) / N of a tensor over every host's link, in float32
-and with N ranks in all, whatever is inside the hosts. It was not run: several ranks of NCCL on hosts of this job would
-need a program of their own, and what bounds them here is the network.
+and with N ranks in all, whatever is inside the hosts. NCCL is predicted, not run: several ranks of it on hosts of this
+job would need a program of their own, and what bounds them here is the network.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def nccl_sum_s(network: Network, size: int) -> float:
 
 
 def pcie_step_s(network: Network, gpus: Sequence[Gpu | None], choice: Choice, profile: Profile) -> float:
-    """Seconds that the buckets' words take out of the slowest GPU, or into it; all of a rank's gradients, one level."""
+    """Seconds that the words of all buckets take over PCIe, out of or into the slowest GPU, with sums of one level."""
     rates = [min(gpu.out_bytes_s, gpu.in_bytes_s) for gpu in gpus if gpu is not None]
     return profile.bytes * choice.lanes / 32 / min(rates)
 

@@ -1,7 +1,7 @@
 """Measurements of `fanin advise` on the links between hosts: rates alone and together, round trips, ECN, MTU.
 
-Every host has a `Listener`, which takes in what others send and says afterwards what came; the hosts agree elsewhere on
-who sends when (fanin/advice/advising.py). Rates are of TCP payload, as the receiver sees them.
+Every host has a `Listener`, which receives what other hosts send and reports it afterwards; advising.py decides who
+sends when. Rates are of TCP payload, as the receiver sees them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 TIMEOUT_S = 10.0
 PAUSE_S = 0.1
-"""Between two attempts to accept a connection, after an error."""
+"""Pause between two attempts to accept a connection, after an error."""
 CHUNK_BYTES = 1 << 16
 SKIPPED_S = 0.15
 """Beginning of each stream that is left out, from its first byte: a token bucket passes a burst at once, and TCP begins
@@ -25,9 +25,9 @@ slowly.
 """
 PINGS = 20
 SEND_BUFFER_BYTES = 1 << 18
-"""A stream ends when all of it has arrived: what waits in a large buffer would take long on a slow link."""
+"""Send buffer of a stream. It ends when all of it has arrived, which a large buffer would delay on a slow link."""
 HELLO = struct.Struct(">cHf")
-"""Ping or stream, the number of the host that sends, and for how many seconds."""
+"""First bytes of a connection: ping or stream, the number of the sending host, and seconds of a stream."""
 PING, STREAM = b"p", b"s"
 PROBE = struct.Struct(">4sHH")
 """Head of a datagram: a mark, the number of the sending host, and the bytes of the IP packet around it."""
@@ -46,9 +46,9 @@ class Datagrams:
     """Facts about the datagrams that arrived from one host."""
 
     ecn: bool
-    """Whether a mark arrived as it was set."""
+    """Whether both ECN marks arrived as they were set."""
     mtu: int
-    """The longest IP packet, of PACKETS; 0: none came."""
+    """The longest IP packet, of PACKETS, that arrived; 0: none."""
 
 
 class Listener:
@@ -134,7 +134,7 @@ class Listener:
         peer.close()
 
     def _drain(self, peer: socket.socket, host: int, seconds: float) -> None:
-        """Take a stream in. Its rate is that of a time in which all streams of a phase are there."""
+        """Receive a stream, and note its rate over a time in which all streams of a phase are there."""
         buffer = bytearray(CHUNK_BYTES)
         begun, counted_from, counted, last = time.monotonic(), 0.0, 0, 0.0
         with contextlib.suppress(OSError):
@@ -194,7 +194,7 @@ def stream(to: Sequence[tuple[str, int]], own: int, seconds: float) -> None:
 
     def send(address: tuple[str, int]) -> None:
         data = bytes(CHUNK_BYTES)
-        # A stream that breaks has no rate, and its receiver says so.
+        # A stream that breaks has no rate, which its receiver reports.
         with contextlib.suppress(OSError), _connected(address, STREAM, own, seconds) as peer:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
@@ -210,7 +210,7 @@ def stream(to: Sequence[tuple[str, int]], own: int, seconds: float) -> None:
 
 
 def send_datagrams(to: Sequence[tuple[str, int]], own: int) -> None:
-    """To each of them, datagrams of each of PACKETS that may not be cut up, with both marks of ECN."""
+    """Send to each host datagrams of all lengths in PACKETS, which may not be fragmented, with both marks of ECN."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
         for mark in (ECT_0, CE):

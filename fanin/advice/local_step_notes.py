@@ -28,7 +28,7 @@ class HiddenPeriod:
 def hidden_periods(
     network: Network, place: str, lanes: Sequence[int], profile: Profile, share: float = EXPOSED_SHARE
 ) -> list[HiddenPeriod]:
-    """For each width of lanes at a place of the sums; none where the computing of a step is not known."""
+    """Return a period per lane width, for sums at `place`; empty where the computing time of a step is not known."""
     if profile.compute_s <= 0:
         return []
     found = []

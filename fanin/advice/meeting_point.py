@@ -1,4 +1,4 @@
-"""The ranks of `fanin advise` meet in a store; who does not come is named, instead of a silence of minutes."""
+"""The store in which the ranks of `fanin advise` meet; ranks that do not come are named, not waited for in silence."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fanin.host.torch.collectives.timeline import RESTART_VARIABLE
 from fanin.host.torch.meeting.store_host import AGENT_STORE
 
 PATIENCE_S = (5.0, 5.0, 10.0, 20.0, 40.0, 40.0)
-"""After each but the last somebody is told who is waited for. Importing torch takes some seconds."""
+"""Waits for the ranks; after each but the last, `say` names the missing ones. Importing torch takes some seconds."""
 GIVE_UP_AFTER_S = sum(PATIENCE_S)
 VERDICT = "verdict"
-"""Key of rank 0's word: empty if all have come, or what is wrong."""
+"""Key of rank 0's verdict: an empty text if all ranks have come, else what is wrong."""
 
 
 def meet(rank: int, size: int, names: Sequence[str], say: Callable[[str], None]) -> c10d.Store:
-    """The store in which all ranks are, once they are. `names` are of their hosts, by rank, where somebody knows them.
+    """Wait until all ranks are in the store, and return it. `names`: of their hosts, by rank, where they are known.
 
-    MASTER_ADDR and MASTER_PORT are set. On rank 0 `say` is told whom it waits for.
+    MASTER_ADDR and MASTER_PORT are set. On rank 0 `say` is told which ranks are waited for.
     Raises FaninError with the ranks that have not come, or with the address at which rank 0 was not found.
     """
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     serves = rank == 0 and os.environ.get(AGENT_STORE) != "True"
     try:
         bare = c10d.TCPStore(
-            # To itself it goes the shortest way, and says who has not come where the others go a wrong one.
+            # Rank 0 reaches its own store by loopback, so it names missing ranks even if MASTER_ADDR is wrong.
             "localhost" if serves else host, port, size, is_master=serves, timeout=timedelta(seconds=GIVE_UP_AFTER_S),
             wait_for_workers=False, multi_tenant=True,
         )  # fmt: skip
@@ -64,7 +64,10 @@ def missing(
     say: Callable[[str], None],
     patience_s: Sequence[float] = PATIENCE_S,
 ) -> str:
-    """Wait until all ranks are in the store; empty, or, after all of `patience_s`, who is not and what to do."""
+    """Wait until all ranks are in the store; return an empty text, or after all of `patience_s` who is missing.
+
+    The text ends with a remedy.
+    """
     keys = [_key(rank) for rank in range(size)]
     absent = ""
     for number, seconds in enumerate(patience_s, 1):
@@ -85,7 +88,7 @@ def missing(
 
 
 def _first_line(error: BaseException) -> str:
-    """Without the stack that PyTorch's C++ appends."""
+    """First line of an error, without the stack that PyTorch's C++ appends."""
     return str(error).partition("\n")[0].rstrip(". ")
 
 

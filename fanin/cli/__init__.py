@@ -96,7 +96,7 @@ def root(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Carry out a command line (default: the process's own); the status that the process is to end with."""
+    """Carry out a command line (default: the process's own), and return the exit status."""
     given = None if arguments is None else list(arguments)
     return ending.run(lambda: app(given, prog_name="fanin", standalone_mode=False))
 

@@ -29,9 +29,9 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MASTER_PORT = 29_500
 LAUNCH_TIMEOUT_S = 1800.0
 LOST_GRACE_S = 20.0
-"""After one rank has failed, the others may take so long to notice."""
+"""Longest wait for the other ranks to notice that one has failed."""
 STOP_GRACE_S = 3.0
-"""Between asking a rank to end, so that it ends its programs and removes its files, and ending it."""
+"""Time from asking a rank to end until it is killed: enough to end its programs and remove its files."""
 UNREACHED = 255
 """Status of ssh for a host that it cannot reach."""
 NOT_STARTED = (126, 127)
@@ -102,7 +102,7 @@ def advise(
 
 
 def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int:
-    """A rank on each host; the status to end with."""
+    """Run a rank on each host, wait for all, and return the exit status."""
     names = [each.strip() for each in hosts.split(",")]
     if not all(names) or len(set(names)) < len(names) or len(names) < 2:
         raise ConfigurationError(f"--hosts {hosts!r}: expected two or more different names, with commas between them")
@@ -121,7 +121,7 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
             passed = {name: text for name, text in os.environ.items() if name.startswith(("FANIN_", "GLOO_"))}
             line = ["env", *(f"{name}={value}" for name, value in {**passed, **variables}.items())]
             line += running("fanin", *arguments)
-            if os.path.basename(runner[0]) == "ssh":  # which joins its arguments, for a shell to take them apart again
+            if os.path.basename(runner[0]) == "ssh":  # it joins its arguments, and a shell there splits them again
                 line = [shlex.quote(each) for each in line]
             try:
                 started = subprocess.Popen(
@@ -144,7 +144,7 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
 
 
 def _explain(statuses: Sequence[int | None], names: Sequence[str], runner: str) -> None:
-    """FaninError for hosts whose rank never began; a rank that began has said itself what it failed with."""
+    """Raise FaninError for hosts whose rank never began; a rank that began has printed its own error."""
     for reason, of_these, remedy in (
         (f"{runner} could not reach", (UNREACHED,), f"`{runner} HOST true` is to work without a question for each"),
         ("no command of fanin's could be started on", NOT_STARTED, "install fanin at the same path on all hosts"),
@@ -156,7 +156,7 @@ def _explain(statuses: Sequence[int | None], names: Sequence[str], runner: str) 
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what still runs: the pipe tells a rank on another host, of which the runner here is only the near end."""
+    """End ranks that still run: closing standard input ends one on another host, where killing ends only its runner."""
     for each in processes:
         if each.stdin is not None:
             each.stdin.close()
@@ -170,7 +170,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _end_with_launcher() -> None:
-    """End this rank once whoever started it lets go of its standard input, however that has ended."""
+    """End this rank when its standard input closes, which it does however the launcher ends."""
     line = b""
     while not line.endswith(b"\n") and (piece := os.read(0, 1)):  # sys.stdin would be locked when this process ends
         line += piece
@@ -178,9 +178,9 @@ def _end_with_launcher() -> None:
         return
     while os.read(0, 4096):
         pass
-    mute(2)  # the launcher has said why
+    mute(2)  # the launcher has printed the reason
     os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(STOP_GRACE_S / 2)  # in a collective Python is not asked
+    time.sleep(STOP_GRACE_S / 2)  # inside a collective Python handles no signal
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -198,7 +198,7 @@ def _wait(processes: list[subprocess.Popen[bytes]], names: list[str]) -> int:
 
 
 def without_hosts(own: list[str]) -> list[str]:
-    """A command line without what only the launcher is told."""
+    """Return a command line without the options that are for the launcher alone."""
     names = ("--hosts", "--via", "--master", "--master-port")
     kept: list[str] = []
     at = 0

@@ -60,7 +60,7 @@ class Switches:
         self._opened.close()
 
     def ask_all(self) -> list[control.Stats | FaninError]:
-        """An answer of each, or the error; raised where there is but one switch."""
+        """Ask each switch for its statistics. An error takes its answer's place, but is raised for a lone switch."""
         return [self._ask(address) for address in self.addresses]
 
     def _ask(self, address: SwitchAddress) -> control.Stats | FaninError:
@@ -84,7 +84,7 @@ class Switches:
 
 
 def ask_stats(client: ControlClient) -> control.Stats:
-    """One question; FaninError for any other answer."""
+    """Ask one switch for its statistics; FaninError where it refuses, or answers with anything else."""
     answer = client.ask(control.Ask(), ASK_TIMEOUT_S)
     if isinstance(answer, control.Refused):
         raise FaninError(f"{client.address}: {answer.reason}. Remedy: {answer.remedy}")

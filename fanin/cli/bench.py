@@ -23,16 +23,16 @@ app = typer.Typer(no_args_is_help=True, help="Measure against other backends.")
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """A measurement that needs no extra, and has no use for some options of its command."""
+    """A measurement that a flag of the command chooses; it needs no extra, and refuses some options of the command."""
 
     flag: str
-    """Field of the flag."""
+    """Field of the Plan whose flag chooses this measurement."""
     refused: tuple[str, ...]
     """Parameters of options that have no meaning beside the flag."""
     why: str
 
     def check(self, typed: Mapping[str, Any]) -> None:
-        """ConfigurationError for an option that means nothing there."""
+        """Raise ConfigurationError where one of the options that were `typed` has no meaning beside the flag."""
         if found := [f"--{each.replace('_', '-')}" for each in self.refused if each in typed]:
             raise ConfigurationError(f"{', '.join(found)}: not with --{self.flag.replace('_', '-')}, {self.why}")
 

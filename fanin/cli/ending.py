@@ -73,7 +73,7 @@ class _Named(io.FileIO):
 
 
 def run(call: Callable[[], object]) -> int:
-    """The status with which the process is to end after `call`; what went wrong has then been said."""
+    """Call `call`, print what goes wrong, and return the exit status of the process."""
     try:
         status = _status(call)
         sys.stdout.flush()
@@ -91,7 +91,7 @@ def _status(call: Callable[[], object]) -> int:
 
 
 def explain(error: BaseException) -> tuple[int, str]:
-    """Status and line for what ended a command; without a line where there is nothing to say."""
+    """Return status and message for the exception that ended a command; an empty message is not to be printed."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED, "interrupted"
     if isinstance(error, typer.Abort):
@@ -144,7 +144,7 @@ def _usage(error: Any) -> str:
 
 
 def _say(status: int, line: str, error: BaseException) -> int:
-    """Print it on standard error, which may itself be full or closed."""
+    """Print the line on standard error, which may itself be full or closed, and return the status."""
     _discard_output()
     try:
         if status == BUG:
@@ -163,7 +163,9 @@ def one_line(text: str) -> str:
 
 
 def _discard_output() -> None:
-    """Write out what can be written; what cannot must not fail again, with a status of Python's own, when it ends."""
+    """Write out standard output. Where that fails, discard the rest: Python, at its end, would try again, fail, and end
+    with a status of its own.
+    """
     try:
         sys.stdout.flush()
     except (OSError, ValueError, ReaderGoneError):
@@ -172,8 +174,9 @@ def _discard_output() -> None:
 
 
 def prepare() -> None:
-    """Standard streams that exist, name themselves in errors, and replace characters that the terminal lacks; and an
-    end in order at SIGTERM and SIGHUP."""
+    """Prepare this process: SIGTERM and SIGHUP interrupt it as Ctrl-C does; its standard streams are open, standard
+    output names itself in errors, and characters that the terminal lacks are replaced.
+    """
     for number in ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, _interrupt)

@@ -130,11 +130,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "watching": ("fanin bench watching", "fanin bench watching --workers 2 --samples 21 --json rows.json"),
     "fairness": ("sudo fanin bench fairness --rate 100mbit",),
 }
-"""By command, as they are typed; with its group where two groups have one of that name."""
+"""Command lines by command; its name is preceded by its group's where two groups have a command of that name."""
 
 STATUS = f"Exit status: {'; '.join(f'{status}: {meaning}' for status, meaning in PROMISED.items())}."
 
 
 def epilog(command: str) -> str:
-    """The text below a command's options: paragraphs, since lines would be joined."""
+    """Return the text below a command's options. Each line is a paragraph, since typer joins lines."""
     return "\n\n".join(("Examples:", *EXAMPLES[command], STATUS))

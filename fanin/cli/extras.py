@@ -44,7 +44,7 @@ def require(extra: str, what: str) -> None:
 
 
 def require_for(command: Sequence[str]) -> None:
-    """The same for a training command that torchrun is to start with our own interpreter."""
+    """Require torch for a training command that torchrun starts with our own interpreter: `python train.py`."""
     if len(command) > 1 and Path(command[0]).name == command[0] and command[0].startswith("python"):
         require("torch", f"{command[0]} under torchrun")
 

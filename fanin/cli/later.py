@@ -37,7 +37,7 @@ def add(
 
         @params.setter
         def params(self, _: list[Any]) -> None:
-            """Ignore what the group knows: nothing."""
+            """Ignore the empty list that the group sets."""
 
         def make_context(self, *args: Any, **kwargs: Any) -> Any:
             return self._command.make_context(*args, **kwargs)
@@ -51,7 +51,7 @@ def add_group(app: typer.Typer, name: str, text: str, make: Callable[[], typer.T
     """Add a group of commands to `app`. `make` returns the group, and is called when one of its commands is meant."""
 
     class LaterGroup(TyperGroup):
-        """Stands for the group in its own."""
+        """Stands for the group in the group or application above it."""
 
         @functools.cached_property
         def _group(self) -> Any:
@@ -63,7 +63,7 @@ def add_group(app: typer.Typer, name: str, text: str, make: Callable[[], typer.T
 
         @commands.setter
         def commands(self, _: Any) -> None:
-            """Ignore what the group above knows: none."""
+            """Ignore the empty table that the group above sets."""
 
         def make_context(self, *args: Any, **kwargs: Any) -> Any:
             return self._group.make_context(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""A switch of its own in the foreground, as `fanin p4 run` and the script in BMv2's place have it."""
+"""Runs a standalone P4 switch in the foreground, for `fanin p4 run` and for the script that replaces BMv2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def until_a_signal(options: RunOptions, *, quiet: bool = False, more: tuple[str, ...] = ()) -> None:
-    """Run a switch; `more` is printed behind its description."""
+    """Run a switch until SIGTERM or SIGINT; `more` are lines that are printed after its description."""
     from fanin.switch.p4runtime.standalone import StandaloneSwitch
 
     ended = threading.Event()

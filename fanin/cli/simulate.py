@@ -30,7 +30,7 @@ Facts = dict[str, Any]
 
 MAX_RUNS = 10**9
 CANARY_SEEDS_APART = 1_000_000
-"""Between the first seeds of two hunts for one defect."""
+"""Distance between the first seeds of two hunts for the same defect."""
 
 
 def simulate(
@@ -88,7 +88,7 @@ def _nothing(_: str) -> None:
 
 
 def _run(scenario: Scenario, seed: int, kind: Kind, show: Say | None, pcap: Path | None, say: Say) -> Facts:
-    """One run, and what it came to."""
+    """Simulate one run, print its outcome, and return it."""
     from fanin.emulation.simulator.simulation import simulate as run
     from fanin.emulation.simulator.violations import ViolationError
     from fanin.host.transports.pcap import PcapWriter
@@ -124,7 +124,7 @@ def _of(violation: ViolationError) -> Facts:
 
 
 def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, processes: int, say: Say) -> Facts:
-    """Many runs; of the first that fails, the shortest schedule that still does."""
+    """Simulate many runs. Of the first that fails, print and return the shortest schedule that still fails."""
     from fanin.emulation.simulator.chaos import draw
     from fanin.emulation.simulator.scenario import to_toml
     from fanin.emulation.simulator.search import search, shorten
@@ -157,7 +157,7 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
 
 
 def _shards(seed: int, plans: int, canaries: int, kind: Kind, processes: int, show: Say | None, say: Say) -> Facts:
-    """Ranks over several shards: planted defects, many plans, or one."""
+    """Simulate ranks over several shards: hunts for planted defects, many plans, or one plan."""
     from fanin.emulation.simulator.shard_search import (
         MAX_PLANS,
         SHARD_DEFECTS,
@@ -200,7 +200,7 @@ def _shards(seed: int, plans: int, canaries: int, kind: Kind, processes: int, sh
 
 
 def _show_progress(schedules: int) -> Callable[[Tally], None]:
-    """A line that is overwritten, where somebody looks on."""
+    """Return a function that shows the progress on a terminal, in one line that is overwritten."""
 
     def show(tally: Tally) -> None:
         if sys.stderr.isatty():

@@ -315,7 +315,9 @@ def _keys(path: Path | None) -> CurveKeys | None:
 
 
 def operator_key(path: Path | None, quiet: bool) -> bytes | None:
-    """The switch's own key. None, with a line that says so, where this user's cannot be had and none was named."""
+    """Return the switch's operator key. None where no file was named and this user's key can be neither read nor made,
+    which a line on standard error says unless `quiet`.
+    """
     named = path or (Path(given) if (given := os.environ.get(VARIABLE, "")) else None)
     try:
         return load_or_create(named or default_path())

@@ -97,7 +97,7 @@ def line_of(addresses: Sequence[SwitchAddress], before: Answers, after: Answers)
 def _heard(
     addresses: Sequence[SwitchAddress], before: Answers, after: Answers
 ) -> tuple[list[SwitchAddress], tuple[list[Stats | None], list[Stats]]]:
-    """The switches that have answered now, with their answers then and now."""
+    """Return the switches that have answered now, with their answers before (None for an error) and now."""
     found = [
         (address, _stats(first), last)
         for address, first, last in zip(addresses, before, after, strict=True)

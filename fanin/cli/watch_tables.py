@@ -33,7 +33,7 @@ def rank_table(job: JobRates) -> FigureTable | None:
 
 
 def share_table(job: JobRates) -> FigureTable | None:
-    """A row per rank with how it spends its time; None where none has given an account of it."""
+    """A row per rank with the shares of its time; None where no rank has reported any."""
     from fanin.emulation.figures import FigureTable
 
     if not any(rank.shares for rank in job.ranks):

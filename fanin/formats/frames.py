@@ -33,7 +33,7 @@ class Frame:
     payload: bytes
 
     def answered(self, payload: bytes) -> Frame:
-        """A frame back to where this one came from."""
+        """Return a frame with that payload back to the sender of this one."""
         return replace(self, source=self.destination, destination=self.source, payload=payload)
 
     def to_bytes(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Frames of a pcapng file, which Wireshark and newer tools write, and of either kind of capture.
+"""Frames of a pcapng file, which Wireshark and newer tools write; `read_capture` reads pcap files as well.
 
 Source: draft-ietf-opsawg-pcapng, sections 3 and 4. Of the blocks, those of sections, interfaces and packets are read,
 and all others are passed over; a file may have several sections, each in a byte order of its own.

@@ -1,7 +1,7 @@
 """The switch's end of a ZeroMQ connection: ZMTP 3.0 with the NULL mechanism, within bounds. No socket, no clock.
 
-libzmq bounds a frame and not a message: parts of one that never ends pile up for good, before any program sees them.
-So where nothing is encrypted the switch reads the wire itself; its clients are libzmq's DEALER sockets as ever.
+libzmq bounds a frame and not a message: the parts of a message that never ends pile up before any program sees them.
+So where nothing is encrypted the switch reads the wire itself; its clients are libzmq's DEALER sockets all the same.
 
 Source: ZeroMQ RFC 23/ZMTP. A connection opens with a greeting of 64 bytes each way, then a READY command each way, then
 come messages, each of one frame or more: flags, length in 1 or 8 bytes, body.
@@ -28,7 +28,7 @@ READY = bytes((COMMAND, len(_READY_BODY))) + _READY_BODY
 _PING, _PONG, _TTL_BYTES = b"\x04PING", b"\x04PONG", 2
 SHORT_FRAME_BYTES = 255
 MAX_COMPLETE = 256
-"""Messages that are taken apart ahead of whoever takes them: a frame of no bytes costs its sender two."""
+"""Most messages that are parsed before they are taken; bounded, since an empty frame costs its sender two bytes."""
 
 
 class ZmtpError(ValueError):
@@ -56,7 +56,7 @@ class ZmtpConnection:
         self._frames: list[bytes] = []
         self._message_bytes = 0
         self.messages: deque[list[bytes]] = deque()
-        """Complete ones, for `take`."""
+        """Complete messages, for `take`."""
         self.to_send = bytearray(GREETING)
 
     @property
@@ -65,13 +65,13 @@ class ZmtpConnection:
         return len(self._buffer) + self._message_bytes
 
     def feed(self, data: bytes) -> None:
-        """Take in what has come; ZmtpError for what is no ZMTP, or exceeds the limits."""
+        """Take in received bytes; ZmtpError for bytes that are no ZMTP, or exceed the limits."""
         self._buffer += data
         if self._greeted or self._greet():
             self._parse()
 
     def take(self) -> list[bytes]:
-        """The next message; there must be one. ZmtpError for what follows it."""
+        """Return the next message, of which there must be one. ZmtpError if the bytes behind it are illegal."""
         message = self.messages.popleft()
         if not self.messages:
             self._parse()
@@ -118,7 +118,7 @@ class ZmtpConnection:
         self.to_send += bytes((COMMAND, len(body))) + body
 
     def _greet(self) -> bool:
-        """Whether the other side's greeting is complete. Each byte is judged as soon as it is there."""
+        """Whether the other side's greeting is complete; its bytes are checked as soon as they are there."""
         begin = bytes(self._buffer[: len(_SIGNATURE)])
         if begin[:1] != _SIGNATURE[:1] or (len(begin) == len(_SIGNATURE) and begin[-1] & 1 != 1):
             raise ZmtpError("no ZMTP signature")
@@ -135,7 +135,7 @@ class ZmtpConnection:
         return True
 
     def _check(self, flags: int, size: int) -> None:
-        """Whether a frame of that size may follow what is there: judged by its head, before any of it is kept."""
+        """Raise ZmtpError if a frame of that size may not follow; by its head, before any of its body is kept."""
         if flags & COMMAND:
             if size > MAX_COMMAND_BYTES or flags & MORE:
                 raise ZmtpError(f"a command of {size} bytes")

@@ -29,18 +29,18 @@ class Layout:
     mesh: tuple[tuple[int, ...], ...]
     """Ranks by stage and replica. A row is a data-parallel group, a column a pipeline."""
     is_in_order: bool
-    """Whether the mesh is what `init_device_mesh` makes."""
+    """Whether `init_device_mesh` makes the same mesh."""
     host_order: tuple[str, ...]
     """Hosts in an order of ranks in which `init_device_mesh` makes this layout; empty: there is none."""
     times: Times
     exact: bool
     """Whether no layout in so many stages is quicker, by the same model."""
     least_s: float
-    """No layout in so many stages is below."""
+    """Lower bound on the step time of any layout in so many stages."""
     in_order_s: float
-    """A step with ranks in their order, one stage after the other."""
+    """Step time with ranks in their order, one stage after the other."""
     replicas_in_order_s: float
-    """A step with ranks in their order, one replica after the other."""
+    """Step time with ranks in their order, one replica after the other."""
 
 
 def layouts(measured: Measured, workload: Workload) -> list[Layout]:
@@ -122,13 +122,13 @@ def mesh_of(cluster: Cluster, grid: Grid) -> tuple[tuple[int, ...], ...]:
 
 
 def host_order(cluster: Cluster, grid: Grid) -> tuple[str, ...]:
-    """The hosts' names as the layout has them, stage by stage; empty where a host's ranks are not beside each other."""
+    """The hosts' names in the order of the layout, stage by stage; empty where a host's ranks are not adjacent."""
     runs = [host for host, _ in itertools.groupby(host for stage in grid for host in stage)]
     return tuple(cluster.names[host] for host in runs) if len(runs) == len(cluster.ranks) else ()
 
 
 def mesh_lines(layout: Layout) -> list[str]:
-    """Python that makes the layout's groups, where ranks are numbered as `fanin advise` saw them."""
+    """Lines of Python that make the layout's groups, where ranks are numbered as `fanin advise` saw them."""
     shape = f"({layout.stages}, {layout.replicas})"
     names = 'mesh_dim_names=("pp", "dp")'
     if layout.is_in_order:

@@ -95,7 +95,7 @@ def all_layouts(shape: Shape) -> Iterator[Grid]:
 
 
 def _alike_before(cluster: Cluster) -> list[int | None]:
-    """For each host, the one before it that nothing tells from it."""
+    """For each host, the last host before it with the same ranks, rate, speed and rack; None: there is none."""
     seen: dict[tuple[float, ...], int] = {}
     found: list[int | None] = []
     for host, facts in enumerate(zip(cluster.ranks, cluster.rates, cluster.speeds, cluster.rack_of, strict=True)):

@@ -142,8 +142,8 @@ class Shape:
         return max(busy) + 2 * (self.replicas - 1) * cluster.round_trip_s
 
     def least_s(self) -> float:
-        """A bound that no layout is below: the computing at the greatest speed, and no waiting for links but the sums
-        that every host must send because it holds fewer ranks than a stage has.
+        """Lower bound on the step time of any layout: computing at the greatest speed, and no waiting for links but for
+        the sums that every host must send because it holds fewer ranks than a stage has.
         """
         cluster = self.cluster
         speed = max(cluster.speeds)
@@ -162,8 +162,8 @@ def _count(flows: list[int], rack: int) -> None:
 
 
 def deal_layers(layers: int, speeds: Sequence[float]) -> list[int]:
-    """Layers of each stage: one each, and every further one where it makes the slowest stage least slow (Holmes's
-    self-adapting partition). For one speed in all stages they differ by at most one.
+    """Layers of each stage: one each, and every further layer where the stage then takes least time (Holmes's
+    self-adapting partition). With equal speeds they differ by at most one.
     """
     dealt = [1] * len(speeds)
     waiting = [(2 / speed, stage) for stage, speed in enumerate(speeds)]

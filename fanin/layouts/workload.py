@@ -44,7 +44,7 @@ class Workload:
     def sizes(self, measured: Measured) -> tuple[int, float]:
         """Bytes of all gradients, and seconds of computing of all ranks, given or profiled.
 
-        Raises ConfigurationError where neither is so.
+        Raises ConfigurationError where one is neither given nor profiled.
         """
         given = FLOAT_BYTES * self.parameters if self.parameters is not None else self.gradient_bytes
         size = measured.gradient_bytes if given is None else given

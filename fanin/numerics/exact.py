@@ -1,8 +1,8 @@
-"""Exact reductions: every rank's elements travel apart, and every rank reduces them all, in the order of ranks.
+"""Exact reductions: every rank's elements travel separately, and every rank reduces them all, in the order of ranks.
 
-A switch adds words. Where each rank has words of its own, and zeros in everybody else's, the sum of all contributions
-is all ranks' elements side by side: a gather made of sums, of which the switch knows nothing. N ranks take N times the
-words, so it is for small tensors (docs/numerics.md, "Small sums are exact").
+A switch adds words. Where each rank has words of its own, and zeros in the other ranks', the sum of all contributions
+is all ranks' elements side by side: a gather made of sums, for which the switch needs nothing new. N ranks take N times
+the words, so it is for small tensors (docs/numerics.md, "Small sums are exact").
 
 This is the readable oracle, in numpy; native/kernels/kernel_exact.hpp is the fast twin and agrees with it bit for bit:
 
@@ -28,9 +28,9 @@ from fanin.numerics.reduction import Element, Operator
 from fanin.protocol.wire import WORD_BYTES
 
 EVERYBODY = 0xFFFFFFFF
-"""Every rank has contributed."""
+"""Value of `present` by which every rank has contributed."""
 MARKED_RANKS = 32
-"""Ranks that a word can say of whether they have contributed; of further ones it is not asked."""
+"""Number of ranks that `present` has bits for; further ranks always count as present."""
 QUIET_NAN = {
     Element.FLOAT32: 0x7FC00000,
     Element.FLOAT64: 0x7FF8 << 48,
@@ -39,7 +39,7 @@ QUIET_NAN = {
 }
 """The bits of every NaN that comes out."""
 ROOM = 2.0**-11
-"""Factor of finite float64 whose sum, but not whose mean, overflows: there are at most 1,024 contributions."""
+"""Factor by which float64 are scaled if their sum overflows but not their mean: at most 1,024 contributions."""
 
 
 def words_for(element: Element, count: int) -> int:
@@ -73,7 +73,7 @@ def narrow(values: npt.NDArray[np.float64], element: Element) -> Array:
 
 
 def _rounded_to_odd(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """float64 as float32 whose last bit says whether anything was lost: rounding that to 16 bits rounds `values`."""
+    """Round float64 to float32 with a last bit of 1 if anything was lost: rounding that to 16 bits is then exact."""
     near = values.astype(np.float32)
     bits = near.view(np.uint32)
     beyond = np.abs(near.astype(np.float64)) > np.abs(values)
@@ -114,9 +114,9 @@ class ExactCodec:
     ranks: int
 
     def decode(self, words: Words, count: int, divisor: float = 1.0, present: int = EVERYBODY) -> Array:
-        """The result of `count` elements of each rank, rank after rank; of nobody's, zeros.
+        """Reduce `count` elements of each rank, in the order of ranks; zeros if no rank is present.
 
-        `present` has a bit for each of the first 32 ranks: whose words count.
+        `present` has a bit for each of the first 32 ranks: whether its words count.
         """
         element = self.element
         parts = list(self._parts(words, count, present).values())

@@ -47,7 +47,7 @@ DTYPES: dict[Element, type[np.generic]] = {
     Element.INT32: np.int32, Element.INT16: np.int16, Element.INT8: np.int8, Element.UINT8: np.uint8,
     Element.INT64: np.int64,
 }  # fmt: skip
-"""How numpy sees an element; bfloat16, which it does not know, as its bits."""
+"""Numpy types of elements; bfloat16, which numpy does not know, as its bits."""
 
 
 def from_bfloat16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
@@ -91,7 +91,7 @@ class Codec:
     contributions: int = 1
     """M = N (S_max + 1): the most contributions in one sum."""
     levels: int = 0
-    """B, where `contributions` do not decide it: of lanes that are not added within their words. 0: they do."""
+    """B for lanes that are not added within their words, as in wide sums; 0: `contributions` decide B."""
     bound: int = field(init=False)
     """B, derived: the largest |q| of one contribution."""
 
@@ -192,7 +192,7 @@ class Codec:
     def residual_after(
         self, x: Array, codes: Codes, block_elements: int, factor: float = 1.0, residual: Residual | None = None
     ) -> Residual:
-        """x * factor + residual less what quantize made of it; a block that is not finite keeps its residual."""
+        """Return x * factor + residual less its quantized value; a block that is not finite keeps its residual."""
         values, scale = self._prepared(x, factor, residual), self._scale(codes, block_elements, len(x))
         before = np.zeros(len(x), np.float32) if residual is None else residual
         with np.errstate(all="ignore"):

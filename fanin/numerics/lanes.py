@@ -25,7 +25,10 @@ Words = npt.NDArray[np.uint32]
 
 
 def largest_step(lanes: int, contributions: int) -> int:
-    """B: what one contribution may put into a lane, as a magnitude, when `contributions` of them are added."""
+    """B, the largest magnitude of one contribution in a lane where `contributions` are added.
+
+    ConfigurationError for an illegal width, and where B would be 0.
+    """
     if lanes not in LANES:
         raise ConfigurationError(f"lanes = {lanes}; must be one of {LANES}")
     bound = _bound(lanes, contributions) if contributions > 0 else 0

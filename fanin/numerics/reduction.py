@@ -14,21 +14,22 @@ from fanin.errors import ConfigurationError
 LANES = (32, 16, 8, 4)
 """Legal lane widths in bits."""
 EXACT = 0
-"""In the place of a lane width: no lanes are shared. Every rank's elements travel apart, and each rank reduces them all
-in the order of ranks (fanin/numerics/exact.py): exact for every operator, at N times the words."""
+"""In the place of a lane width: no lanes are shared. Every rank's elements travel in words of their own, and each rank
+reduces them all in the order of ranks (fanin/numerics/exact.py): exact for every operator, at N times the words."""
 
 FIRST_NAMED_CODEC, LAST_NAMED_CODEC = 64, 127
 """In the place of a lane width: a codec of its own (host/codecs/words), such as integers in narrow lanes."""
 COPIED = FIRST_NAMED_CODEC + 1
-"""In the place of a lane width: bytes as they are, four to a word, which nothing is to carry out of: of each byte, one
-rank's alone is not zero."""
+"""In the place of a lane width: bytes as they are, four to a word. Each byte is contributed by one rank and is zero in
+all other contributions, so no addition carries."""
 
 
 WIDE_SUMS = {96 + 15: (8, 8), 96 + 11: (4, 8), 96 + 10: (4, 4), 96 + 7: (2, 8), 96 + 6: (2, 4)}
 """In the place of a lane width: bits up and bits down, of lanes that the switch adds up one by one
 (fanin/numerics/wide_sums.py). Integers and float64 then take 32 bits."""
 PACKED_LANES = {widths: number - 16 for number, widths in WIDE_SUMS.items()}
-"""The same, by widths, of contributions that were packed elsewhere, as on a GPU (host/codecs/words/packed_lanes.py)."""
+"""Numbers by (bits up, bits down) of wide sums whose contributions were packed elsewhere, as on a GPU
+(host/codecs/words/packed_lanes.py)."""
 QUANTIZED_LANES = (*LANES, *WIDE_SUMS)
 """Every number under which floats are quantized, in lanes that are packed or added up one by one."""
 
@@ -90,7 +91,7 @@ class Operator(enum.IntEnum):
 
     @property
     def bitwise(self) -> bool:
-        """Whether it is for integers alone."""
+        """Whether the operator is for integers alone."""
         return self >= Operator.BAND
 
 
@@ -109,15 +110,13 @@ class Reduction:
     Only elements [keep_first, keep_first + keep_count) of the result are written, the first of them at `destination`:
     all for an all-reduce, one's own part for a reduce-scatter, none for a rank that is not the root of a reduce.
 
-    With lanes = COPIED, what is summed are bytes of which each has one owner: this rank contributes elements
-    [own_first, own_first + own_count) alone, and passes where it has none: a part of an all-gather, all of a broadcast
-    at its root. It is not sent what it contributed itself: own elements that are kept are copied, unless they
-    are in their place.
+    With lanes = COPIED, each byte has one owner. This rank contributes elements [own_first, own_first + own_count),
+    and passes packets in which it owns none: a part of an all-gather, all of a broadcast at its root. Its own elements
+    are not sent back to it: those that are kept are copied, unless they are in their place.
     """
 
     source: int
-    """Address of `count` contiguous elements, or of the `own_count` ones. May be where they have their place in
-    `destination`."""
+    """Address of `count` contiguous elements, or of the `own_count` ones. May be their place within `destination`."""
     destination: int
     """Address that receives `keep_count` elements; unused when that is 0."""
     count: int
@@ -140,7 +139,7 @@ class Reduction:
     own_count: int = -1
     """With lanes = COPIED: how many elements this rank contributes. -1, otherwise: all of them, as all ranks do."""
     tag: int = 0
-    """32 bits that must agree between ranks, as the ticket, count, element and lanes must: what the sum is for."""
+    """32 bits for the purpose of the sum, which must agree between ranks as ticket, count, element and lanes must."""
     signature: int = 0
     """32 bits that must agree between ranks; the engine makes one from all that must agree when 0. In a job with
     staleness it must be given, the same for all rounds: contributions of several meet in one."""
@@ -188,7 +187,7 @@ class Reduction:
 
     @classmethod
     def of(cls, packed: PackedReduction, owner: object) -> Reduction:
-        """The same at full length."""
+        """Make the Reduction of a packed one."""
         source, destination, count, element, lanes, tag, keep_first, keep_count, own_first, own_count = packed
         return cls(
             source=source, destination=destination, count=count, element=Element(element), lanes=lanes, tag=tag,

@@ -1,8 +1,8 @@
 """Marks of the workers that have spoiled a block: a NaN or an infinity of theirs made its agreed code CODE_NOT_FINITE.
 
-The words of such a block mean nothing: every worker writes NaN over it whatever they come to, and whoever sends them
-fills them with q = 0. So they carry marks, which a switch adds as it adds any words. No switch knows of them: software,
-P4 programs, leaves and shards tell who it was in the packet that tells of the NaN.
+The words of such a block mean nothing: every worker writes NaN over it whatever they add up to, and senders fill them
+with q = 0. So they carry marks, which a switch adds like any words. No switch needs to know of them: with software, P4
+programs, leaves and shards alike, the packet that makes the block NaN also says who caused it.
 
 Words that are added whole (lanes, float64). A block has n words, the job N workers in all, and this one place p:
 
@@ -38,13 +38,13 @@ class Spoiler(NamedTuple):
     """A worker with an element that is not finite, one of [first, first + count) of what is summed."""
 
     place: int
-    """The worker's, among all of the job."""
+    """Number of the worker among all workers of the job."""
     first: int
     count: int  # type: ignore[assignment]  # in the place of tuple.count, which nobody needs
 
 
 class Marks:
-    """How one worker marks blocks, and reads what all have marked. Arrays are one-dimensional, words in host order."""
+    """Marks blocks for one worker, and reads the marks of all. Arrays are one-dimensional, words in host order."""
 
     def __init__(self, codec: Codec, block_elements: int, place: int, workers: int, lanes: LaneField | None = None):
         """`workers`: of all switches together. `lanes`: those of wide sums; None: words are added whole."""

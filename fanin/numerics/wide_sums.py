@@ -1,4 +1,4 @@
-"""Sums that keep their bits: lanes without head room, which the switch adds up one by one and narrows in the end.
+"""Wide sums: lanes without head room, which the switch adds up one by one, and narrows when the round closes.
 
     q     = rint(x' * steps per unit), |q| <= B_U      B_L = 2^(L-1) - 1; a lane of U bits holds q + B_U
     sum   = the sum of q over the contributions        in an accumulator per lane
@@ -36,7 +36,7 @@ from fanin.numerics.reduction import WIDE_SUMS, Element
 from fanin.protocol.wire import MAX_SHIFT, LaneField
 
 MAX_CONTRIBUTIONS = 1 << 14
-"""In one round: rint(MAX_CONTRIBUTIONS * B_U / 2^MAX_SHIFT) fits any D."""
+"""Most contributions in one round: rint(MAX_CONTRIBUTIONS * B_U / 2^MAX_SHIFT) fits any D."""
 
 Sums = npt.NDArray[Any]
 """Accumulators of consecutive lanes, int16 or int32, shape (lanes,)."""
@@ -90,7 +90,7 @@ class WideCodec:
         """`number` is one of WIDE_SUMS. ConfigurationError for more contributions than a result's shift covers."""
         self.lanes = lanes_for(WIDE_SUMS[number], contributions)
         self.fixed = Codec(element, 8, levels=largest(self.lanes.up))
-        """With B_U levels; its lanes are not used."""
+        """Codec of steps and scale codes, with B_U levels; its lanes are not used."""
 
     def quantize(self, x: Array, codes: Codes, block: int, factor: float, residual: Residual | None) -> Words:
         """The words of one contribution; lanes that pad the last one hold q = 0."""

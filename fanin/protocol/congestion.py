@@ -1,9 +1,9 @@
 """How many contributions of a flow may be in flight, and how fast they go out. Twin of native/machine/congestion.hpp.
 
 The rules are R-CONGESTION in docs/protocol.md. The pool bounds how many items wait for their results; this window,
-never larger, bounds how many may load the path. Loss and marks are the signals that cut it, and not everything that is
-late: a round trip contains the lateness of peers, so delay alone changes nothing, and a transmission that the switch
-has is not lost. Where peers make all round trips long, a loss counts: that errs on the side of the others on the link.
+never larger, bounds how many may load the path. Losses and marks cut it. Lateness does not, since a round trip contains
+the lateness of peers, and a transmission that the switch has is not lost. Where peers make all round trips long, a loss
+cuts the window all the same, in favour of the other flows on the link.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ class Congestion:
             initial = min(initial, max(FIRST_SHARE * self._pool, 2.0 * MIN_WINDOW))
         self.window = min(initial, self._pool) if self.shares else self._pool
         self._threshold = self._pool
-        """Slow start up to here."""
+        """Window up to which it grows by slow start."""
         self._recover = 0
         """Losses of transmissions with lower orders belong to the last cut."""
         self.limited = False
         """Whether more would have gone out, had the window or the pace allowed it."""
         self.cuts = 0
         self._silent = 0
-        """Timers since anything was heard of a transmission."""
+        """Timeouts since anything was heard of a transmission."""
         self._shortest_s = self._shortest_before_s = float("inf")
         """Shortest round trips: since `_shortest_since`, and in the SHORTEST_FOR_S or more before that."""
         self._shortest_since = 0.0
         self._recent_s = self._recent_before_s = float("inf")
-        """Shortest of this window of packets, and of the one before."""
+        """Shortest round trips of this window of packets, and of the one before."""
         self._window_ends = 0
         """The order with whose result this window of packets is over."""
         self.path_s = 0.0
-        """The longest round trip of the path, fading."""
+        """Longest round trip of the path, which decays with every measurement."""
         self._drained_at = 0.0
-        """When all that went out will have left at the rate."""
+        """When all that was sent would have left at the paced rate."""
         self._held_until = 0.0
         """After a burst: when the next may begin."""
 
@@ -78,7 +78,7 @@ class Congestion:
         return in_flight < int(self.window) and waiting < int(WINDOWS_WAITING * self.window)
 
     def round_trip(self, round_trip_s: float, now: float) -> None:
-        """A round trip was measured, with or without the lateness of peers."""
+        """Take in a round trip, with or without the lateness of peers."""
         if now - self._shortest_since >= SHORTEST_FOR_S:  # R-CONGESTION-9: paths change
             self._shortest_before_s, self._shortest_s = self._shortest_s, round_trip_s
             self._shortest_since = now
@@ -86,16 +86,16 @@ class Congestion:
         self._recent_s = min(self._recent_s, round_trip_s)
 
     def path_round_trip(self, round_trip_s: float, now: float) -> None:
-        """A round trip was measured that no peer has a part in."""
+        """Take in a round trip of the path alone, in which no peer has a part."""
         self.round_trip(round_trip_s, now)
         self.path_s = max(min(round_trip_s, MAX_PACED_ROUND_TRIP_S), PATH_DECAY * self.path_s)
 
     def heard(self) -> None:
-        """The switch has said something about a transmission: the path is there."""
+        """Note that the switch has answered for a transmission, so the path works."""
         self._silent = 0
 
     def result(self, order: int, next_order: int, overdue: int) -> None:
-        """A result came for that transmission; how many others are overdue."""
+        """Take in the result of that transmission; `overdue`: how many others have overdue results."""
         self._silent = 0
         if order >= self._window_ends:  # R-CONGESTION-9: sent after the window began, so a window of packets is over
             self._recent_before_s, self._recent_s = self._recent_s, float("inf")
@@ -131,7 +131,7 @@ class Congestion:
         self.cuts += 1
 
     def expired(self, arrived: bool, next_order: int) -> None:
-        """The timer expired; whether the switch is known to have what it had been waiting for."""
+        """Take in that the timer expired; `arrived`: the switch is known to have what was waited for."""
         if arrived or not self.shares:
             return
         self._silent += 1
@@ -157,12 +157,12 @@ class Congestion:
     # --- pacing ---
 
     def paced_round_trip(self, smoothed_s: float) -> float:
-        """The round trip in which a window goes out."""
+        """The round trip over which a window is paced, in seconds; 0: no pacing."""
         # R-CONGESTION-12: a peer that was late must not slow down what comes after.
         return min(smoothed_s, self.path_s) if self.shares else 0.0
 
     def may_send(self, round_trip_s: float, now: float) -> bool:
-        """Whether the pace allows a packet now; what is sent is told to `sent`. Otherwise see `held_until`."""
+        """Whether the pace allows a packet now, which is then reported to `sent`; otherwise it does at `held_until`."""
         return round_trip_s < MIN_PACED_ROUND_TRIP_S or self._held_until <= now
 
     @property
@@ -171,7 +171,7 @@ class Congestion:
         return self._held_until
 
     def sent(self, round_trip_s: float, now: float) -> None:
-        """A contribution went out, in a window per that round trip."""
+        """Note that a contribution went out, at a pace of one window per round trip."""
         if round_trip_s < MIN_PACED_ROUND_TRIP_S:  # R-CONGESTION-12: no timer is that fine
             return
         gain = PACING_GAIN_SLOW_START if self.window < self._threshold else PACING_GAIN

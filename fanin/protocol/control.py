@@ -66,9 +66,9 @@ MAX_MESSAGE_BYTES = 1 << 16
 SPENT_INTERVAL_S = 1.0
 """A rank tells how it has spent its time at most this often, where its engine counts that."""
 SUCCESSOR = "~"
-"""Between the name of a job that has gone on without some shards and the number of the job that it goes on as."""
+"""Separates, in the name of a job's successor, the job's own name from the number of the successor: 1, 2, ..."""
 DECIDED_AT = "@"
-"""Between that number and the shard that has decided: two of them may, if the first one dies, and not alike."""
+"""Separates that number from the shard that has decided: if one dies, a second may decide, and not alike."""
 NOBODY = -1
 """In `Regrouped.holders`: no rank has the result, so it is summed anew."""
 MAX_REPLY_BYTES = 1 << 24
@@ -112,17 +112,17 @@ class Refusal(str, enum.Enum):
 
 
 UNSEALED = frozenset((Refusal.VERSION.value, Refusal.MALFORMED.value, Refusal.KEY.value, Refusal.INTERNAL.value))
-"""Refusals that may come without a seal: what they answer had none that holds."""
+"""Refusals that may come without a seal, since the request had no seal that holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Succession:
-    """The job that another one goes on as (Regrouped)."""
+    """The job that a new job succeeds, and the ranks that go on (see Regrouped)."""
 
     job: str
-    """The name of the one before."""
+    """Name of the job before."""
     ranks: tuple[int, ...]
-    """The ranks that the ranks of the later one had there."""
+    """Rank in the job before of each rank of the new job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,8 +148,7 @@ class Join(Asked, AskedRounds):
     shards: int = 1
     """Switches that the job is spread over, for people."""
     share: float = 1.0
-    """Part of a large sum that comes to this switch, and so of what this worker's link can have on its way: all of its
-    switches share a window."""
+    """Part of a large sum that comes to this switch, and so of the window that this worker's switches share."""
     checksum: bool = False
     exposed: bool = False
     """Whether packets of this rank leave its machine, and nothing else protects them."""
@@ -160,8 +159,8 @@ class Join(Asked, AskedRounds):
     """Whether this rank needs an accumulator for each lane at the switch (JobSpec.accumulators). None: it can use
     them."""
     succeeds: Succession | None = None
-    """The ranks have agreed to go on as this job: it does not wait for those that this switch misses in the one
-    before."""
+    """The job before, if its ranks have agreed to go on as this one: ranks that the switch misses there are not waited
+    for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,14 +173,14 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class Placement(Shape):
-    """A job that is on the switch, for whoever is to be one of its workers, and where the data goes."""
+    """Facts of an admitted job for one of its workers, and where its data goes."""
 
     __slots__ = ()
 
     index: int
     generation: int
     token: int
-    """This worker's, 64 bits."""
+    """Token of this worker, 64 bits."""
     ports: tuple[int, ...]
     """UDP ports, one per flow."""
     liveness_timeout_s: float
@@ -191,7 +190,7 @@ class Placement(Shape):
     """Algorithm of that tag."""
 
     def data_key(self, control_key: bytes) -> bytes:
-        """The job's data key, of a control key; empty where packets carry no keyed tag."""
+        """Derive the job's data key from its control key; empty where packets carry no keyed tag."""
         return data_key(control_key, self.index, self.generation, self.tag_algorithm) if self.authenticate else b""
 
 
@@ -210,9 +209,9 @@ class Admitted(Agreed, JobRounds, Placement):
     total_workers: int | None = None
     """At a leaf of a tree: the ranks at all leaves, which lanes are sized for."""
     running: bool = False
-    """The job runs already, and this rank comes into a place that is free."""
+    """Whether the job runs already, and this rank comes into a place that is free."""
     data_host: str = ""
-    """Address that data goes to where that is not this controller's: of a switch that it programs from outside."""
+    """Address for data, of a switch that this controller programs from outside; empty: the controller's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +290,7 @@ class Placed(Placement):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relayed:
-    """A parent to its leaf: what to do with one of its ranks, or to tell it. One of the four is there."""
+    """A parent to its leaf: what to do with one of its ranks, or to tell it. One of the last four fields is set."""
 
     job: str
     rank: int
@@ -310,9 +309,9 @@ class Leave:
     nonce: str
     reason: str = ""
     lost: bool = False
-    """A leaf to its parent: the rank does not say this itself, it is lost."""
+    """Whether a leaf says this to its parent for a rank that is lost."""
     own: bool = False
-    """The reason is the rank's own, and not that others are lost: it is what the others are to hear."""
+    """Whether the reason is the rank's own, not that others are lost: then the other ranks are told it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +341,7 @@ class Explanation:
     gave_up: str = ""
     """The rank that gave the job up for a reason of its own, with the reason, in words."""
     generation: int = 0
-    """The question's, by which a leaf knows whose question to its parent this answers."""
+    """Generation in the question, by which a leaf knows whose question to its parent this answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,13 +357,13 @@ class Regroup:
     lost: tuple[int, ...]
     """Numbers of the shards that this rank has lost."""
     dead: tuple[int, ...]
-    """Ranks among them that are known to have died, since nothing listens at their ports any more."""
+    """Shards among them that are known to have died, since nothing listens at their ports any more."""
     gone: tuple[int, ...]
     """Ranks without which any of the shards goes on, as far as this rank has heard."""
     first: int
     """The first reduction that is not done here."""
     last: int
-    """The last one that was submitted here."""
+    """The last reduction that was submitted here."""
     done: tuple[int, ...] = ()
     """Reductions in between that are done here, as ranges: first, last, first, last, ..."""
     decided: Regrouped | None = None
@@ -377,19 +376,19 @@ class Regrouped:
 
     job: str
     successor: str
-    """The other job's name."""
+    """Name of that other job."""
     ranks: tuple[int, ...]
     """Ranks that are left; worker i of the successor is ranks[i]."""
     lost: tuple[int, ...]
     """Numbers of the shards that are left out."""
     dead: tuple[int, ...]
-    """Ranks among them that any rank knows to have died."""
+    """Shards among them that any rank knows to have died."""
     first: int
     """Reductions before this one are done by all."""
     again: tuple[int, ...] = ()
-    """Reductions from there on that some rank has submitted and some rank has not done."""
+    """Reductions from `first` on that some rank has submitted and some rank has not done."""
     holders: tuple[int, ...] = ()
-    """For each of these, a rank that has done it, and whose result counts; NOBODY: nobody has, so it is summed anew."""
+    """For each of `again`, a rank that has done it, and whose result counts; NOBODY: none has, so it is summed anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,7 +404,7 @@ class Tune:
     quorum: int | None = None
     staleness: int | None = None
     index: int | None = None
-    """The job's at the switch, where an operator means one of several jobs of that name."""
+    """Index of the job at the switch, where an operator means one of several jobs of that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -427,11 +426,11 @@ class Spending:
     communicating_us: int
     """Time for which a sum was under way; the rest is computing."""
     quantizing_us: int
-    """Processor time, over all threads, as what follows is: for making packets."""
+    """Processor time, over all threads, for making packets."""
     sending_us: int
-    """In sending system calls."""
+    """Processor time, over all threads, in sending system calls."""
     decoding_us: int
-    """For results that came."""
+    """Processor time, over all threads, for results that came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -486,7 +485,7 @@ class JobReport(Agreed, JobRounds):
     ring_bytes: int
     """Bytes of the job's rings; 0 if it has none."""
     wanted_ring_bytes: int
-    """The same, or more than was free when it was admitted: then it has none, and goes through sockets."""
+    """Bytes of rings that the job would use; if they were not free at its admission, it has none and uses sockets."""
     age_s: float
     members: tuple[MemberReport, ...]
     counters: dict[str, int]
@@ -499,9 +498,9 @@ class JobReport(Agreed, JobRounds):
     accumulators: bool = False
     """Whether it has an accumulator for each lane, for wide sums."""
     shards: int = 1
-    """Switches that it is spread over, this one included."""
+    """Switches that the job is spread over, this one included."""
     share: float = 1.0
-    """Part of a large sum that comes to this one."""
+    """Part of a large sum that comes to this switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -525,7 +524,7 @@ class ParentReport:
     text: str
     """The state in words, with both addresses."""
     silent_s: float
-    """Since the parent last said something, or since the leaf started."""
+    """Seconds since the parent was last heard, or since the leaf started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -582,7 +581,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A message as it came."""
+    """A message as it came, with its seal, which `holds` checks."""
 
     message: Message
     seal: Seal | None
@@ -634,7 +633,7 @@ def parse(data: bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Message:
 
 
 def read(data: bytes, limit_bytes: int = MAX_MESSAGE_BYTES) -> Sealed:
-    """Read one frame with its seal, which nobody has looked at yet; ControlError as for `parse`."""
+    """Read one frame with its seal, which is not checked; ControlError as for `parse`."""
     if len(data) > limit_bytes:
         raise ControlError(f"{len(data)} bytes; a control message has at most {limit_bytes}")
     try:

@@ -17,14 +17,14 @@ from fanin.protocol.seal import NONCE_BITS, Credentials
 MAX_CHALLENGES = 64
 """Challenges in a row that are answered: one per connection and key, and again where the switch was restarted."""
 MAX_UNHEARD = 64
-"""Requests that are said again after a challenge; older ones are left to whoever repeats them anyway."""
+"""Requests that are sent again after a challenge; older ones are left to callers, who repeat them anyway."""
 MAX_KEYS = 4096
-"""Keys that one conversation is held with; the longest unused is forgotten, and what is answered to it dropped."""
+"""Keys of one conversation; the longest unused is forgotten, and replies sealed with it are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A reply that counts, and the fingerprint of the key that it was sealed with (empty: it had no seal)."""
+    """A reply whose seal holds, and the fingerprint of its key; empty: a refusal that may come without a seal."""
 
     reply: control.Reply
     key: str
@@ -32,7 +32,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class UnknownKey:
-    """The switch does not have the key, and takes none from others (`closed`), or is not to be told this one."""
+    """The switch does not have the key, and takes no further keys (`closed`), or must not be told this one."""
 
     key: str
     closed: bool
@@ -47,7 +47,7 @@ class _Said:
 
 
 class Conversation:
-    """One connection, over all the sockets that it may have."""
+    """The seals of one connection, which may go through several sockets one after another."""
 
     def __init__(self, random_bits: Callable[[int], int]) -> None:
         self._challenge = ""
@@ -64,7 +64,7 @@ class Conversation:
         return self._say(said, disclose=False)
 
     def incoming(self, data: bytes) -> Heard | UnknownKey | None:
-        """Take in the bytes of a reply; None where it is none that counts. `to_say_again` has what is to be sent then.
+        """Take in the bytes of a reply; None for a challenge, after which `to_say_again` has requests, or a bad seal.
 
         ControlError for bytes that are no message, or no reply.
         """

@@ -34,7 +34,7 @@ class WorkerLeft:
 
 @dataclass(frozen=True, slots=True)
 class BranchNarrowed:
-    """Leaf: as PathNarrowed of a worker, on the way to the parent; the job's workers are told BRANCH_LOST."""
+    """Leaf: its path to the parent has become narrower, as in PathNarrowed; the job's workers are told BRANCH_LOST."""
 
     job: int
     needed_bytes: int
@@ -55,10 +55,10 @@ class ReductionDone:
 
 @dataclass(frozen=True, slots=True)
 class Spoiled:
-    """Worker: an element of a worker's was NaN or infinite, and has made a block of a sum NaN. Before ReductionDone.
+    """Worker: an element that some worker contributed was NaN or infinite, and has made a block of a sum NaN.
 
-    Told for each flow and each worker of the first such element that is known; of one before it, too, if that becomes
-    known later.
+    Reported before ReductionDone, by each flow for each worker: the first such element that is known, and an earlier
+    one if that becomes known later.
     """
 
     ticket: int
@@ -89,13 +89,13 @@ class MembersChanged:
     come: int
     """Bitmap of new members."""
     base: int
-    """The base of this worker's oldest unfinished item: rounds from about here on are without, or with, them. Exactly
-    who is in a round is what its result says."""
+    """The base of this worker's oldest unfinished item: rounds from about here on have the new members. Exactly who is
+    in a round, its result says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stands:
-    """Worker that came into a running job: the first base, of any slot, that it has to contribute; see `begin`."""
+    """Worker that came into a running job: the earliest base at which its reductions can begin; see `begin`."""
 
     base: int
 
@@ -134,7 +134,7 @@ class PacketRefused:
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """Worker: it has left. `confirmed` is False when the switch did not echo BYE in time."""
+    """Worker: this worker has left its job. `confirmed` is False when the switch did not echo BYE in time."""
 
     confirmed: bool = True
 

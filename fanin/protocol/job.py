@@ -33,7 +33,7 @@ LIVENESS_TIMEOUT_S = 5.0
 SWITCH_LIVENESS_TIMEOUT_S = 30.0
 """The same in the jobs of a switch that is not told otherwise: docs/errors.md, *How long silence may last*."""
 SUSPICION_SETTLES_S = 0.1
-"""A worker may still be heard for so long after a suspicion by what it had sent before, which queues hold back."""
+"""Time after a suspicion in which packets that the worker had sent before may still arrive, out of queues."""
 SUSPICION_TIMEOUT_S = 0.7
 """Silence after which a suspected worker counts as gone: a heartbeat after the above, and 0.1 s for its way."""
 HEARTBEATS_TO_SILENCE = 3
@@ -312,12 +312,12 @@ class JobSpec(Agreed, JobRounds, Shape):
 
     @property
     def accumulator_bytes(self) -> int:
-        """Bytes of one accumulator, which wraps around: 2, or 4 where so many lanes of 8 bits might not fit."""
+        """Bytes of one accumulator, which wraps around: 2, or 4 where M contributions of 8 bits might not fit."""
         return 2 if self.contributions << 7 < 1 << 15 else 4
 
     @property
     def accumulated_bytes(self) -> int:
-        """Accumulators of one slot, whose open round alone needs them."""
+        """Bytes of the accumulators of one slot, of which only the open round needs a set."""
         return _whole_lines(self.words_per_packet * MAX_LANES_PER_WORD * self.accumulator_bytes)
 
 
@@ -353,10 +353,10 @@ class ParentRoute(AtParent):
     host: str
     """Numeric address of the parent."""
     ports: tuple[int, ...]
-    """One per flow of either switch."""
+    """Ports of the parent, one per flow; both switches have as many flows."""
 
     def uplink(self, parent: int, flow: int) -> Uplink:
-        """For the machine of one flow, whose driver has given the parent this number."""
+        """Return the uplink of one flow; `parent` is the parent's address as the machine's driver numbers its peers."""
         at_parent = facts_of(self, AtParent) | {"data_key": packet_tag.of_flow(self.data_key, flow)}
         return Uplink(parent=parent, **at_parent)
 

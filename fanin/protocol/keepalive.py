@@ -13,7 +13,7 @@ from fanin.protocol.job import BYE_RETRY_S, HEARTBEATS_TO_SILENCE, HELLO_RETRY_S
 
 
 class Phase(enum.Enum):
-    """See the tables of the files that use it."""
+    """Phase of a membership; presence.py and uplink.py have tables of what leads from one to another."""
 
     WAITING = enum.auto()
     """There is nothing to join for yet."""
@@ -28,7 +28,7 @@ class Keepalive:
     """Phase and timers of one member of one job. Times are in seconds."""
 
     def __init__(self, spec: JobSpec, phase: Phase, connect_timeout_s: float) -> None:
-        """`connect_timeout_s`: silence that it bears while it connects, from `start` on."""
+        """`connect_timeout_s`: longest silence of the switch while connecting, from `start` on."""
         self.phase = phase
         self.hello_sequence = 0
         """Number of the next HELLO."""
@@ -50,7 +50,7 @@ class Keepalive:
         return self.phase in (Phase.CONNECTING, Phase.MEMBER)
 
     def start(self, now: float) -> None:
-        """The clock starts, once: the first HELLO is due, and silence counts from here."""
+        """Start the clock, once: the first HELLO is due, and silence counts from here."""
         if not self._started:
             self._started = True
             self._say_at = self._heard_at = now
@@ -62,14 +62,14 @@ class Keepalive:
         return self.joined and now >= self._say_at
 
     def hello_sent(self, now: float) -> None:
-        """HELLO number `hello_sequence` was sent."""
+        """Note that HELLO number `hello_sequence` was sent, as a heartbeat."""
         # R-MEMBER-3; R-MEMBER-1 while connecting.
         self._say_at = now + (HELLO_RETRY_S if self.phase is Phase.CONNECTING else self._heartbeat_s)
         self._unanswered += 1
         self.hello_sequence = (self.hello_sequence + 1) & 0xFFFFFFFF
 
     def probe_sent(self) -> None:
-        """HELLO number `hello_sequence` was sent to try a length: nobody's silence is judged by it."""
+        """Note that HELLO number `hello_sequence` was sent to try a length; unanswered, it is no sign of silence."""
         self.hello_sequence = (self.hello_sequence + 1) & 0xFFFFFFFF
 
     @property
@@ -95,12 +95,12 @@ class Keepalive:
     # --- what is heard ---
 
     def heard(self, now: float) -> None:
-        """A legal packet of this job came from the switch."""
+        """Note that a legal packet of this job came from the switch."""
         self._heard_at = now
         self._unanswered = 0
 
     def _welcomed(self, now: float) -> bool:
-        """WELCOME came. Whether that is news: it makes this a member."""
+        """Take in a WELCOME; return whether it has made this end a member."""
         if self.phase is not Phase.CONNECTING:  # R-MEMBER-3: the answer to a heartbeat
             return False
         self.phase = Phase.MEMBER
@@ -121,7 +121,7 @@ class Keepalive:
         return min(self._say_at, self._heard_at + self._silence_limit_s)
 
     def _left_unconfirmed(self, now: float) -> bool:
-        """Whether leaving has taken long enough."""
+        """Whether BYE has stayed unanswered for LEAVE_TIMEOUT_S."""
         return self.phase is Phase.LEAVING and now >= self._leave_by
 
     def _silent_s(self, now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Decides when a contribution is sent again: when it is missing, and not because a peer's is.
+"""Decides when a contribution is sent again: when it is missing itself, not when a peer's is.
 
 The rules are R-RECOVERY in docs/protocol.md. Three words (docs/glossary.md) say where an outstanding transmission is:
 *in flight*, it may load the path; *overdue*, results that show its own to be late have come; *lost*, it is known to be
@@ -64,25 +64,25 @@ class LossRecovery:
         self._restarted_at = 0.0
         self._expired_at = 0.0
         self._has_receipts = False
-        """Whether this switch gives any."""
+        """Whether this switch gives receipts."""
         self._transmissions: dict[int, Transmission] = {}
         self._on_time: dict[int, None] = {}
         """Slots in order of their last transmission, without those that are overdue or wait to be sent again."""
         self._off_path = 0
-        """How many of these are known to have arrived."""
+        """How many of these count as no longer in flight, since they are known to have arrived."""
         self._more_wait = 0.0
         """Round trips that are added to `overdue_s`."""
         self._resend_at: dict[int, float] = {}
         """Slots whose results are overdue, in the order of the times at which their items are sent again."""
         self._answers_in_a_row = 0
-        """Since the last result of something that was sent once."""
+        """Answers to repetitions since the last result of an item that was sent once."""
         self._highest = 0
-        """Order, of what is known to have arrived."""
+        """Highest order that is known to have arrived."""
         self._resends = 0
         """How many overdue items are sent again at once, since others turned out to be missing; 0: one will do."""
 
     def sent(self, slot: int, now: float) -> bool:
-        """The slot's current item was sent; True if for the first time."""
+        """Note a transmission of the slot's current item; return whether it is the first."""
         order, self.next_order = self.next_order, self.next_order + 1
         self.withdraw(slot)
         self._on_time[slot] = None
@@ -103,7 +103,7 @@ class LossRecovery:
         return self._transmissions[slot].order
 
     def order_before(self, slot: int) -> int:
-        """The order of the one before that: an ANSWER to the latest says that its result was lost."""
+        """The order of the transmission before the latest, whose result was lost if the latest gets an ANSWER."""
         return self._transmissions[slot].order_before
 
     @property
@@ -132,9 +132,10 @@ class LossRecovery:
         return not self._transmissions
 
     def finished(self, slot: int, now: float, *, answered: bool = False) -> float | None:
-        """The slot's result came, or was sent once more because this worker asked for it (`answered`).
+        """Note that the slot's result came; `answered`: it was sent once more, because this worker had asked for it.
 
-        Returns the round trip, if it measures one; see `take_due` for what it shows.
+        Returns the round trip in seconds, or None if it measures none; `take_due` then has the slots that it shows to
+        be overdue.
         """
         self.withdraw(slot)
         transmission = self._transmissions.pop(slot)
@@ -208,7 +209,7 @@ class LossRecovery:
         return oldest
 
     def repetition_was(self, *, needed: bool) -> None:
-        """Something that was sent again turned out to have been missing, or not to have been."""
+        """Adapt the wait for overdue results: a repetition turned out to be needed, or not to be."""
         # R-RECOVERY-6: peers that are held up for longer are waited for longer.
         if needed:
             self._more_wait = max(self._more_wait - LESS_WAIT, 0.0)
@@ -245,11 +246,11 @@ class LossRecovery:
         measures: bool = False,
         spurious: bool = False,
     ) -> tuple[list[int], float | None]:
-        """The switch says which orders have arrived: the one that it answers, the highest, and those before it.
+        """Take in which orders have arrived: the one that the receipt answers, the highest, and those before that.
 
-        `spurious`: what it answers, the switch had before.
-        `measures`: it has the receipt for the sake of the round trip. Then what has arrived still counts as in flight:
-        its results are under way like all others, and a window that left it out would be half as long again.
+        `spurious`: the switch had the item of the answered transmission before.
+        `measures`: the receipt was sent for the round trip alone. Then what has arrived still counts as in flight: its
+        results are under way like all others, and a window that left it out would be half as long again.
 
         Returns the slots whose transmissions are lost, and the round trip of the path, if this measures one.
         """
@@ -294,14 +295,14 @@ class LossRecovery:
 
     @property
     def _wait_s(self) -> float:
-        """How long a result may be overdue."""
+        """How long a result may be overdue before its item is sent again."""
         return self.timer.overdue_s(self._more_wait)
 
     def settle(self, highest: int, closed: Callable[[int], bool], now: float) -> list[int]:
-        """The switch says which rounds were over when order `highest` had come: what is overdue is lost, or a peer's.
+        """Take in which rounds were over when order `highest` had arrived: there, what is outstanding is lost.
 
-        The result of such a round, or its answer to what was sent by then, has left the switch before the receipt.
-        Returns the slots whose results are lost.
+        The result of such a round, or the answer to what was sent by then, left the switch before the receipt. Where
+        the round is open, a peer is late. Returns the slots whose results are lost.
         """
         self.timer.tells_rounds = True
         # R-RECOVERY-2: of a later transmission the switch may say more than this receipt knows.
@@ -318,7 +319,7 @@ class LossRecovery:
         return over
 
     def withdraw(self, slot: int) -> None:
-        """The slot's item is neither in flight nor overdue any more, or is to be sent again for another reason."""
+        """Take a slot out of both lists: its item is neither in flight nor overdue, or will be sent again anyway."""
         if slot in self._on_time:
             del self._on_time[slot]
             self._off_path -= self._transmissions[slot].off_path
@@ -333,12 +334,12 @@ class LossRecovery:
         return min(times, default=None)
 
     def _expires_at(self, oldest: int) -> float:
-        """When the timer does, which the oldest transmission and the last result have started."""
+        """When the timer expires, which runs from the oldest transmission or the last result, whichever came later."""
         sent_at = self._transmissions[oldest].sent_at
         return max(sent_at, self._restarted_at) + self.timer.timeout_s(thin=self._thin)
 
     def expire(self, now: float, lowest: int) -> tuple[int, bool] | None:
-        """If the timer has expired: the slot to send again, and whether that is known to have arrived.
+        """If the timer has expired, return the slot to send again, and whether the switch is known to have its item.
 
         `lowest` is the slot of the lowest unfinished item.
         """

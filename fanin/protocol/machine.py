@@ -17,7 +17,7 @@ class Machine(Protocol[Event]):
         """Everything that is to be sent now."""
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called, or None."""
+        """When to call `handle_timer`; None: not before something else happens."""
 
     def handle_timer(self, now: float) -> None:
         """Do what is due."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 
 class OwnStops:
-    """The time of the next turn that must not be missed."""
+    """Detects that this process was stopped, by the time at which its next turn was due."""
 
     __slots__ = ("_tick_s", "due_at")
 
@@ -27,7 +27,7 @@ class OwnStops:
         """When the next turn is due; None before the first one."""
 
     def watch_every(self, tick_s: float | None) -> None:
-        """Another tick from the next turn on."""
+        """Set another tick, from the next turn on; None: watch no more."""
         self._tick_s = tick_s
         self.due_at = None
 

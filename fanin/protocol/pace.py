@@ -22,13 +22,13 @@ DECREASE_MARKED = 0.85
 QUEUED_PACKETS = 3.0
 """Packets of this flow in queues below which a loss counts as chance (beta of TCP Veno)."""
 WINDOWS_WAITING = 1.5
-"""Windows that may wait for their results, whatever of that is no longer in flight."""
+"""Most items that may wait for their results, in windows, whether or not they are still in flight."""
 OVERDUE_PER_WINDOW = 3
 """The window does not grow while more than one in so many of its packets is overdue."""
 SHORTEST_FOR_S = 10.0
 """How long a shortest round trip counts at least, and half of how long at most: paths change."""
 SILENT_TIMEOUTS = 3
-"""Timers in a row without any answer after which nothing more is known of the path. Fewer may be a peer's fault."""
+"""Timeouts in a row without any answer after which nothing is known of the path any more; fewer may be peers' fault."""
 PACING_GAIN_SLOW_START = 2.0
 PACING_GAIN = 1.25
 """Rate in windows per round trip, so that pacing alone never limits (Linux: tcp_pacing_ss_ratio, tcp_pacing_ca_ratio).
@@ -37,9 +37,9 @@ MIN_PACED_ROUND_TRIP_S = 0.001
 LONGEST_UNQUEUED_S = 5 * MIN_PACED_ROUND_TRIP_S
 """No path within a cluster is longer: a shortest round trip beyond that is of a queue that others keep full."""
 MAX_PACED_ROUND_TRIP_S = 0.1
-"""Longer ones are a process that was stopped."""
+"""Most that a round trip of the path counts for: longer ones come from a process that was stopped."""
 PATH_DECAY = 7 / 8
-"""By which the longest round trip of the path fades with each that is measured."""
+"""Factor on the longest round trip of the path with each further measurement."""
 BURST_S = 0.001
 """Length of a burst, as time at the rate (Linux's TCP makes its trains that long, too)."""
 BURST_PACKETS = 4.0

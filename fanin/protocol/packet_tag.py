@@ -92,12 +92,12 @@ def of_flow(data_key: bytes, flow: int) -> bytes:
 
 
 def of_worker(flow_key: bytes, token: int) -> bytes:
-    """The key of what a worker says, and of what is said to it alone."""
+    """Key of packets that a worker sends, and of packets to it alone."""
     return derived(flow_key, Purpose.WORKER, token)
 
 
 def of_everybody(flow_key: bytes) -> bytes:
-    """The key of what goes to all workers."""
+    """Key of packets that go to all workers."""
     return derived(flow_key, Purpose.EVERYBODY)
 
 
@@ -170,7 +170,7 @@ class PacketKeys:
         self._everybody = of_everybody(flow_key) if flow_key else b""
 
     def renew(self, worker: int, token: int) -> None:
-        """A new process has a worker's place: what the earlier one said holds no more."""
+        """Give a worker's place to a new process, so that tags of the earlier process hold no more."""
         if self._flow_key:
             self._workers[worker] = of_worker(self._flow_key, token)
 

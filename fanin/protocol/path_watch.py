@@ -19,7 +19,7 @@ HEARTBEAT_BYTES = datagram_bytes(0, 2)
 
 
 class PathWatch:
-    """The questions of one member. Times are in seconds, lengths those of UDP payloads in bytes."""
+    """The long HELLOs of one member. Times are in seconds, lengths those of UDP payloads in bytes."""
 
     def __init__(self, limit_s: float) -> None:
         """`limit_s`: how long long packets may be lost, the job's liveness timeout."""
@@ -31,15 +31,15 @@ class PathWatch:
         self._unanswered = 0
         """Long HELLOs since the last that was answered."""
         self.passes_bytes = HEARTBEAT_BYTES
-        """The longest HELLO that was answered since long ones are not."""
+        """Length of the longest HELLO that was answered since long ones are lost."""
         self._fails_bytes = 0
         self._tried_bytes = 0
-        """The last shorter one; 0: none."""
+        """Length of the last shorter HELLO that was tried; 0: none."""
         self._since_s = 0.0
         """When the first of `_unanswered` was sent."""
 
     def beat(self, item: int, needed_bytes: int, now: float) -> list[int]:
-        """A heartbeat is due: lengths of the HELLOs to send behind it, in order.
+        """Return the lengths of the HELLOs to send behind the heartbeat that is due, in order.
 
         `item`: the oldest unfinished one, in packets of `needed_bytes`; -1: nothing is waited for.
         """
@@ -59,7 +59,7 @@ class PathWatch:
         return [*self._shorter(), needed_bytes]
 
     def welcome(self, size_bytes: int) -> None:
-        """A HELLO of that length was answered in its length."""
+        """Note that a HELLO of that length was answered in its length."""
         if size_bytes >= self.needed_bytes:
             self._rest()
         else:
@@ -71,7 +71,7 @@ class PathWatch:
         return self._unanswered > HEARTBEATS_TO_SILENCE
 
     def too_narrow(self, now: float) -> bool:
-        """Whether they have been lost for too long."""
+        """Whether long HELLOs have been lost for `limit_s`."""
         # R-MEMBER-11
         return self.suspects and now >= self._since_s + self._limit_s
 

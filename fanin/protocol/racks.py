@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 TWO = 2
-"""Racks: as many slices as a rack has hosts then load both uplinks alike, whichever racks their roots are in."""
+"""Number of racks with which both uplinks are loaded alike, whichever racks the roots are in, so slices may be odd."""
 
 
 @dataclass(frozen=True, slots=True)
 class RackPlan:
-    """Hosts are numbers, as their racks list them."""
+    """Placement of roots and leaves on the hosts of racks. Hosts are numbers, as their racks list them."""
 
     racks: tuple[tuple[int, ...], ...]
     """The hosts of each; two racks or more, none empty."""
@@ -32,7 +32,7 @@ class RackPlan:
 
     @classmethod
     def of(cls, racks: Sequence[Sequence[int]]) -> RackPlan:
-        """The same for the same racks, wherever it is made."""
+        """Make the plan for these racks; every rank that knows them makes the same."""
         largest, count = max(map(len, racks)), len(racks)
         slices = largest if count == TWO else -(-largest // count) * count
         free = [list(hosts) for hosts in racks]

@@ -21,8 +21,8 @@ WHOLE = 1 << 16
 _TURN = 40_503
 """WHOLE over the golden ratio: successive turns times this, modulo WHOLE, are spread evenly (Fibonacci hashing)."""
 MIN_PACKETS_PER_SHARD = 2
-"""A reduction goes to as many shards as get that many packets each: one round trip through one switch is as quick, and
-what goes to one shard meets in one link, n - 1 times."""
+"""A reduction goes to as many shards as get that many packets each. With fewer, a round trip through one shard is as
+quick; with more at a single shard, all of it would meet in that shard's link, n - 1 times."""
 
 
 def optimal_parts(hosts: Sequence[float], spares: Sequence[float]) -> tuple[float, ...]:
@@ -82,7 +82,7 @@ class Spread:
 
     @classmethod
     def evenly(cls, shards: int) -> Spread:
-        """The same for each."""
+        """Spread reductions over so many shards with equal weights."""
         return cls((1,) * shards)
 
     @property
@@ -108,7 +108,7 @@ class Spread:
     def shares(self, count: int, packet_elements: int, turn: int) -> Iterator[tuple[int, int, int]]:
         """Yield each shard's share of the `turn`-th reduction, of so many elements, as (shard, first, end).
 
-        Cuts are between packets, of `packet_elements` elements; 0: it is not to be cut.
+        Cuts are between packets, of `packet_elements` elements each; 0: the reduction is not cut.
         """
         packets = -(-count // packet_elements) if packet_elements else 0
         worth = min(self.shards, packets // self.least_packets)

@@ -45,7 +45,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a reader takes in."""
+    """Bounds on what a reader accepts."""
 
     text_characters: int
     items: int
@@ -64,7 +64,7 @@ MESSAGES = Limits(text_characters=MAX_TEXT_CHARACTERS, items=MAX_ITEMS, printabl
 
 
 def load_json(data: bytes) -> object:
-    """Parse a JSON text; RecordError if it is none, or one that cannot be taken."""
+    """Parse a JSON text; RecordError if it is none, or breaks the rules above."""
     try:
         body: object = json.loads(
             data.decode(),
@@ -103,7 +103,7 @@ def read(body: object, kind: type[Kind], path: str, limits: Limits = FILES) -> K
 
 
 def read_message(body: Mapping[str, Any], kind: type[Kind], path: str) -> Kind:
-    """The same from anybody on the network: within the limits of messages."""
+    """Read a message as `read` does, within the limits of what anybody on the network may send."""
     return read(body, kind, path, MESSAGES)
 
 
@@ -130,7 +130,7 @@ def value_of(value: object, hint: Any, path: str, limits: Limits = FILES) -> obj
 
 @functools.cache
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """A hint's origin and arguments; there are as many hints as fields are declared."""
+    """A hint's origin and arguments; the cache has at most one entry per declared field."""
     return typing.get_origin(hint), typing.get_args(hint)
 
 
@@ -145,7 +145,7 @@ def _one_of(value: object, hint: Any, arguments: tuple[Any, ...], path: str, lim
 
 
 def _legal(value: object, hint: Any, limits: Limits) -> bool:
-    """Whether it is one of a scalar type, within the limits."""
+    """Whether a value is of a scalar type, and within the limits."""
     if hint is float and type(value) is float:
         return math.isfinite(value)
     if hint in (int, float):

@@ -1,7 +1,7 @@
 """The retransmission timer: RFC 6298's estimator, with bounds that fit aggregation.
 
-A round trip here lasts until the slowest worker has contributed. So it measures the peers, too; but not how long they
-waited before they sent something again (fanin/protocol/loss_recovery.py says which round trips count).
+A round trip here lasts until the slowest worker has contributed, so it measures the peers, too. It must not measure how
+long they waited before they sent something again (fanin/protocol/loss_recovery.py says which round trips count).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ GRANULARITY_S = 0.001
 INITIAL_TIMEOUT_S = 0.1
 """Before the first sample. RFC 6298 has 1 s for the Internet; a switch is in the same building."""
 FIRST_TIMEOUT_S = 0.03
-"""At least, until something has come for a contribution: HELLO has measured the path without the queues that the first
-windows of all flows fill at once. Longer, and a first window that overflows one of them and is lost costs more."""
+"""Least timeout until something has come for a contribution: HELLO has measured the path without the queues that the
+first windows of all flows fill at once. If it were longer, a first window that is lost in a queue would cost more."""
 MIN_TIMEOUT_S = 0.01
 """RFC 6298 has 1 s; Linux TCP 0.2 s. Gap detection finds most losses, so only a tail loss waits for this."""
 PATHS_PER_TIMEOUT = 2.0
@@ -37,8 +37,8 @@ THIN_REORDER_THRESHOLD = 1
 repeats at most REORDER_THRESHOLD packets needlessly. Early retransmit (RFC 5827) counts almost alike.
 """
 RECEIPT_EVERY = 16
-"""One transmission in so many has a receipt although nothing is missing: the round trip of the path, queues included,
-and what is no longer under way. A receipt of 36 bytes per 16 contributions is a six-hundredth of what they take."""
+"""One transmission in so many gets a receipt although nothing is missing, which measures the round trip of the path,
+queues included, and shows what has arrived. A receipt of 36 bytes per 16 contributions is a six-hundredth of theirs."""
 NO_RECEIPTS_AFTER = 4 * RECEIPT_EVERY
 """Transmissions without any receipt after which the switch is taken for one that gives none (hardware)."""
 REORDER_SHARE = 1 / 4
@@ -77,7 +77,7 @@ class RetransmissionTimer:
     smoothed_s: float = 0.0
     variation_s: float = 0.0
     path_s: float = 0.0
-    """The longest round trip that no peer has a part in, fading; 0: not known."""
+    """Longest round trip of the path alone, in which no peer has a part, decaying; 0: not known."""
     backoff: int = 0
     """How many times the timeout has been doubled since the last progress."""
     begun: bool = False
@@ -98,7 +98,7 @@ class RetransmissionTimer:
             self.smoothed_s += ALPHA * (round_trip_s - self.smoothed_s)
 
     def path_round_trip(self, round_trip_s: float) -> None:
-        """Take in a round trip that no peer has a part in."""
+        """Take in a round trip of the path alone, in which no peer has a part."""
         self.path_s = max(min(round_trip_s, pace.MAX_PACED_ROUND_TRIP_S), pace.PATH_DECAY * self.path_s)
 
     def expired(self) -> None:

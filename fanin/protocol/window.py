@@ -53,7 +53,7 @@ PAGED_OVERHEAD_BYTES = 1024
 RESENT_PACKETS = 2
 """Room kept for what timers send again while a process is held up: the window then lies in the buffer already."""
 MAX_WINDOW_BYTES, WHOLE_WINDOWS = 1 << 20, 2
-"""Payload of a flow's window at most, and how many flows may have so much. See the rules."""
+"""Most payload of a flow's window, and the number of flows that may have so much each. See the rules."""
 MAX_FRAMES_WINDOW_BYTES = 1 << 19
 """The same where packets are frames of a network: 4 ms at 1 Gbit/s, which covers a host that is slow to wake up. Where
 the link is the limit, a window waits in the sender's own queue; one of 1 MiB overflowed a queue of that size."""

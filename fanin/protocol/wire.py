@@ -83,10 +83,10 @@ ORDER_MASK = 0xFFFFFFFF
 SWITCH_WORKER = 0xFF
 """The `worker` field of packets that a switch originates for everybody."""
 MAX_RUN = 16
-"""Passes, or bare results, that one datagram tells of. Of two runs in a row that have this length a receipt tells every
-order: it tells of the highest and the 32 before it (switch/machine/receipts.py)."""
+"""Most passes, or bare results, in one run. A receipt tells of the highest order and the 32 before it, so it tells of
+every order of two such runs in a row (switch/machine/receipts.py)."""
 HELLO_RUNS = 1
-"""Bit of a HELLO's `bitmap`: its sender takes bare results as runs. A switch that takes passes so says so in turn."""
+"""Bit of a HELLO's `bitmap`: its sender takes bare results as runs. A switch that takes passes as runs answers RUN."""
 
 LANES_SHIFT = 4
 """The `lanes` field, bits 4 to 7: the power of two that these words' lanes are to be multiplied by."""
@@ -192,7 +192,7 @@ class Reason(enum.IntEnum):
     BRANCH_LOST = 20
     """In a tree of switches: one above or beside the worker's own is gone, or has lost a worker. Final."""
     BRANCH_LEFT = 21
-    """In a tree of switches: all workers of another one have left; to a worker what WORKER_LEFT is."""
+    """In a tree of switches: all workers of another switch have left; workers treat it like WORKER_LEFT."""
     TAG = 22
     """The keyed tag of a job that authenticates its packets is wrong. Counted, and never on the wire."""
 
@@ -228,7 +228,7 @@ class LaneField(NamedTuple):
 
     @property
     def result(self) -> LaneField:
-        """The same, without a shift, of the round's result."""
+        """Lane field of the round's result, without a shift."""
         return LaneField(self.down, self.down)
 
     def result_words(self, words: int) -> int:
@@ -237,8 +237,7 @@ class LaneField(NamedTuple):
 
     @classmethod
     def parse(cls, field: int) -> LaneField | None:
-        """Parse the byte of the field; None for 0, which is words that are added whole. WireError for what says
-        nothing."""
+        """Parse the byte of the field; None for 0, where words are added whole. WireError for illegal widths."""
         if not field:
             return None
         up, down = field >> LANES_UP & 3, field >> LANES_DOWN & 3
@@ -290,7 +289,8 @@ class Packet:
     whole.
     """
     run: int = 1
-    """With Flag.RUN in a pass or a bare result: of how many consecutive items; `words` hold the codes of the others."""
+    """With Flag.RUN in a pass or a bare result: the number of consecutive items. `words` hold the codes of all items
+    but the first."""
 
     def to_bytes(self) -> bytes:
         """The datagram. With Flag.CHECKSUM set, the checksum is filled in."""
@@ -306,7 +306,7 @@ class Packet:
 
     @property
     def lanes_field(self) -> int:
-        """The `lanes` field on the wire: of a run its length."""
+        """The `lanes` field on the wire; in a run its length."""
         if self.run > 1:
             return self.run
         return self.lanes.field if self.lanes else 0
@@ -354,7 +354,7 @@ class Packet:
         contributors: int = 0,
         words: npt.NDArray[np.uint32] | None = None,
     ) -> Packet:
-        """One to the sender of this: same job, worker, generation, slot and base; a checksum if this had one."""
+        """Return a packet to the sender of this one: same job, worker, generation, slot, base, and use of checksums."""
         return Packet(
             kind=kind,
             job=self.job,

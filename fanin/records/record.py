@@ -25,7 +25,7 @@ from fanin.records.dataclass_files import load_json, read_dataclass
 
 VERSION = 1
 PROCESSORS_BUSY, LINKS_BUSY = 0.9, 0.9
-"""From these shares on, processors are called the limit of a measurement, or links are."""
+"""Shares of busy time from which on processors, or links, count as the limit of a measurement."""
 MAX_SPANS = 20_000
 """Spans of one worker. A longer run keeps the first ones and says so in `notes`."""
 
@@ -64,7 +64,7 @@ class WorkerRecord:
     """How much slower than the others it was made."""
     spans: tuple[Span, ...] = ()
     counters: dict[str, float] = dataclasses.field(default_factory=dict)
-    """The engine's at the end: packets_out, bytes_out, retransmissions, gaps, timeouts, srtt_us, ..."""
+    """The engine's counters at the end: packets_out, bytes_out, retransmissions, gaps, timeouts, srtt_us, ..."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class LinkRecord:
     name: str
     """`worker 3`, `rack 1`."""
     rate_bit_s: float | None
-    """Each way; None for no limit."""
+    """Rate of the link each way; None for no limit."""
     delay_s: float = 0.0
     """Delay in one direction, in seconds."""
     loss: float = 0.0
@@ -169,9 +169,9 @@ class Row:
     ideal_s: float | None
     """Time that the links alone need: bytes with all headers over the rate. None for whole steps."""
     ratio_to_gloo: float | None
-    """gloo's median over this one."""
+    """gloo's median time over this row's."""
     max_error: float | None
-    """Relative to the largest contribution; None where it is not defined."""
+    """Largest error relative to the largest contribution; None where it is not defined."""
     retransmissions: int | None = None
     """Packets sent again during all samples, all workers together; None for rivals."""
     switch: str = ""
@@ -196,10 +196,10 @@ class Quantity:
     name: str
     """Name of the owner, such as a worker."""
     value: float | None
-    """None: it was tried, and there is none (a target that was not reached)."""
+    """None: it was measured without a result (a target that was not reached)."""
     unit: Literal["s", "bit/s", "share"]
     group: str = ""
-    """Under which condition; every group has axes of its own."""
+    """Condition under which it was measured; every group has axes of its own."""
     limit: float | None = None
     """A bound or a target, drawn as a dashed line; `caption` says which."""
     caption: str = ""

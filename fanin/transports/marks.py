@@ -24,11 +24,11 @@ AS_CAPABLE: dict[int, Control] = {
     socket.AF_INET: [_IPV4],
     socket.AF_INET6: [(socket.IPPROTO_IPV6, IPV6_TCLASS, _FIELD), _IPV4],
 }
-"""By family: what is sent along with a datagram that is to be ECN-capable. A socket for IPv6 may carry IPv4."""
+"""Control messages, by family, that make a datagram ECN-capable. A socket for IPv6 may carry IPv4."""
 
 
 def report_marks(opened: socket.socket) -> None:
-    """Have the kernel say how datagrams were marked, where it can: without that, congestion shows by losses."""
+    """Have the kernel report ECN marks of datagrams; where it cannot, congestion shows by losses only."""
     options = [(socket.IPPROTO_IP, IP_RECVTOS)]
     if opened.family == socket.AF_INET6:  # IPv4 comes here as well
         options.append((socket.IPPROTO_IPV6, IPV6_RECVTCLASS))
@@ -38,7 +38,7 @@ def report_marks(opened: socket.socket) -> None:
 
 
 def is_marked(control: Control) -> bool:
-    """Whether what came along with a datagram says that it met congestion."""
+    """Whether the control messages of a received datagram say that it met congestion."""
     return any(
         bool(data) and data[0] & ECN_MASK == ECN_CONGESTION
         for level, kind, data in control
@@ -47,7 +47,7 @@ def is_marked(control: Control) -> bool:
 
 
 class Sender:
-    """Sends what is capable as such, as long as the kernel lets it."""
+    """Sends datagrams, `Capable` ones as ECN-capable as long as the kernel accepts that."""
 
     def __init__(self, opened: socket.socket) -> None:
         self._socket = opened
@@ -67,6 +67,6 @@ class Sender:
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP):
                 raise
-            # The field is refused (old kernels, sandboxes), or this datagram is: without the field it will tell.
+            # The kernel refuses the field (old kernels, sandboxes) or this datagram: sending without it shows which.
             self._socket.sendmsg([data], control, 0, *to)
             self._as_capable = []

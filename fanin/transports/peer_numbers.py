@@ -1,4 +1,4 @@
-"""Numbers for peers: what a machine calls address 7 is a socket address or a ZeroMQ identity to its transport."""
+"""Numbers for peers: an address that a machine knows as 7 is a socket address or ZeroMQ identity to its transport."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The loop that drives a machine over a transport: send what is due, wait, take in what came, let timers fire.
 
 The clock is passed in, and the transport does the input and output: so this is shared by workers and switches, and runs
-in virtual time as well. A `Pump` is one machine and one transport. Threads are its users': one each, which `run`s it.
+in virtual time as well. A `Pump` is one machine and one transport; its owner starts a thread that `run`s it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Pump(Generic[AnyEvent]):
     """Drives `machine` over `transport`. Other callers of the machine hold `lock`, and `wake` the pump afterwards.
 
     `on_event` and `on_crash` are called by `run`, without the lock. After a crash (an exception that no machine or
-    transport should let out) it returns. `before_timers` is called under the lock with the time, before timers that are
-    due.
+    transport should raise) `run` returns. `before_timers` is called under the lock with the time, before timers that
+    are due.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Pump(Generic[AnyEvent]):
             self._on_event(event)
 
     def halt(self) -> None:
-        """From here on the machine is not called by the pump any more. Does not wait for `run` to return."""
+        """Make the pump call the machine no more. Does not wait for `run` to return."""
         with self.lock:
             self._halted.set()
         self.transport.wake()

@@ -6,7 +6,8 @@ Rules
 * A datagram is `(data, address)`. Addresses are small integers that the transport hands out, never used twice for two
   peers; a machine passes them around and never looks inside. A worker's transport has one peer, `SWITCH`.
 * A transport may lose, repeat, reorder and truncate: the machines are made for that. It must not invent.
-* `send` never blocks: what the operating system does not take now is lost (and counted by whoever resends it).
+* `send` hardly blocks: what the operating system does not take at once, or within SEND_WAIT_S of the UDP transports, is
+  lost (and counted by whoever resends it).
 * One thread at a time calls `send` and `receive`; `wake` may be called from any thread; `close` by any, once the others
   have stopped.
 """
@@ -27,7 +28,7 @@ MAX_BATCH = 256
 
 
 class Transport(Protocol):
-    """See the rules of this file."""
+    """Interface of transports and of their wrappers; the rules of this file hold for them."""
 
     @property
     def trouble(self) -> str:

@@ -1,4 +1,4 @@
-"""Ends another thread's poll."""
+"""A descriptor by which a thread ends another thread's poll."""
 
 from __future__ import annotations
 

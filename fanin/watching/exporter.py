@@ -67,7 +67,7 @@ class Exporter:
 
     @property
     def port(self) -> int:
-        """The port, also where any was asked for."""
+        """The port that is open; the one that the system chose, where 0 was asked for."""
         return int(self._server.server_port)
 
     def __enter__(self) -> Exporter:
@@ -92,7 +92,7 @@ class _Collector:
         self._collect = collect
 
     def describe(self) -> list[Family]:
-        """Nothing: registering asks nobody."""
+        """Return nothing, so that registering does not collect."""
         return []
 
     def collect(self) -> Iterator[Family]:

@@ -1,7 +1,8 @@
 """Findings on a running job: which rank or switch holds it up, and why. Pure, over snapshots of statistics.
 
-RULES is the whole of it: a finding's kind, the condition, and its words. A rank that more than one rule is true of has
-the first one's finding, since loss and queues are why a rank is waited for. docs/watching.md has the table in words.
+RULES has every kind of finding about a rank, with its condition and its words. Where several rules hold for a rank, it
+gets the finding of the first, since loss and queues are why a rank is waited for. docs/watching.md has the table in
+words.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from fanin.watching.rates import JobRates, RankRates, rates
 WAITED_SHARE = 0.08
 """A rank that is waited for less than this share of the time holds nobody up."""
 TIMES_AS_LONG = 3.0
-"""A straggler is waited for so many times as long as the rank that is waited for most among the others."""
+"""A straggler is waited for at least so many times as long as any other rank."""
 LOST_UP_SHARE = 0.003
 """Loss on the way to the switch is counted exactly, so that little of it is no accident."""
 LOST_DOWN_SHARE = 0.008
 """Results are also asked for again where they are late, as when all wait for one rank's loss: up to 0.4 % in the
 simulator (tests/simulator/test_planted_faults.py)."""
 TIMES_AS_LOSSY = 3.0
-"""A rank's path loses so many times what the next worst one loses; a network that loses everywhere is nobody's."""
+"""A rank's path is lossy if it loses so many times what any other does; loss everywhere is no rank's finding."""
 MIN_LOST = 8
 """Fewer lost packets between two snapshots are chance."""
 QUEUED_TIMES = 4.0
@@ -32,7 +33,7 @@ CONGESTIVE_LOSS_SHARE = 0.01
 """A queue that overflows loses less than this, since senders yield to it; a path that loses more makes turnarounds long
 by itself, for senders yield to that, too."""
 MARKS_SHARE = 0.05
-"""A path whose queue marks so many of a rank's packets is congested."""
+"""Share of a rank's packets from which on marks show that its path is congested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Finding:
     switch: int
     """Position of the switch among those that were asked."""
     share: float
-    """How much it weighs: the share of the time that the rank was waited for, or 1 for a switch."""
+    """Weight of the finding: the share of the time that the rank was waited for, or 1 for a switch."""
     text: str
     """In words, with figures."""
 
@@ -58,11 +59,11 @@ class Rule:
 
     kind: str
     holds: Callable[[RankRates, Sequence[RankRates]], bool]
-    """Whether it is true of a rank, beside the other ranks of the job that the switch counts, at least one."""
+    """The condition: takes a rank, and the other ranks of the job that the switch counts, at least one."""
     words: Callable[[RankRates, Sequence[RankRates]], str]
     everywhere: bool = False
-    """Whether it is true of a rank only if most of the job's switches show it: a rank's own switch may not, and at a
-    single one somebody is always last."""
+    """Whether most of the job's switches must show it: a rank's own switch may not, and at a single switch some rank is
+    always last."""
 
 
 def _queued(rank: RankRates, others: Sequence[RankRates]) -> bool:
@@ -145,7 +146,7 @@ RULES = (
         everywhere=True,
     ),
 )
-"""In the order in which they are tried for a rank."""
+"""Rules in the order in which they are tried for a rank."""
 SLOW_SHARD = "slow shard"
 KINDS = (*(rule.kind for rule in RULES), SLOW_SHARD)
 
@@ -165,7 +166,7 @@ def findings(before: Sequence[Stats | None], after: Sequence[Stats]) -> tuple[Fi
 
 def _of_job(name: str, there: dict[int, JobRates]) -> list[Finding]:
     slow = _slow_shards(name, there)
-    # Ranks at a slow shard look slow for the shard's sake.
+    # Ranks look slow at a slow shard, because of the shard.
     sound = {switch: job for switch, job in there.items() if all(each.switch != switch for each in slow)}
     found = []
     for rank in sorted({rank.rank for job in sound.values() for rank in job.ranks if rank.counted}):

@@ -35,7 +35,7 @@ class Metric:
 
 
 class Sample(NamedTuple):
-    """A value of a metric; of a histogram, by the upper bound of each bucket how many are below."""
+    """A value of a metric; of a histogram, (upper bound, number of values below it) for each bucket."""
 
     name: str
     labels: tuple[str, ...]
@@ -64,7 +64,7 @@ DATA = (
     Source("rounds", "rounds_total", "rounds closed"),
     Source("unsent", "unsent_datagrams_total", "datagrams lost in the switch's own queue"),
 )
-"""By counter of fanin/switch/machine/tally.py; of a switch's data ports (`fanin_switch_...`) and of a job
+"""Metrics from counters of fanin/switch/machine/tally.py: of a switch's data ports (`fanin_switch_...`) and of a job
 (`fanin_job_...`)."""
 RANK = (
     Source("waited_us", "waited_seconds_total", "time for which rounds lacked this rank's contribution alone", US),
@@ -77,7 +77,7 @@ RANK = (
     Source("repeated", "repeated_contributions_total", "contributions sent again though nothing was lost"),
     Source("marks", "marked_packets_total", "datagrams of this rank that met congestion"),
 )
-"""By counter of fanin/switch/machine/member_tally.py."""
+"""Metrics from counters of fanin/switch/machine/member_tally.py."""
 WORKER = (
     Source("packets_out", "sent_packets_total", "datagrams sent"),
     Source("packets_in", "received_packets_total", "datagrams that came"),
@@ -100,7 +100,7 @@ WORKER = (
     Source("communicating_us", "communicating_seconds_total", "time for which a sum was under way", US),
     Source("path_suspected", "path_suspected", "1 while long packets are lost and short ones pass", kind="gauge"),
 )
-"""By counter of a rank's engine (Session.counters)."""
+"""Metrics from counters of a rank's engine (Session.counters)."""
 JOB = "job_name"
 """Label of a job: `job` is Prometheus' own, and would be renamed."""
 BY_SCHEME, BY_JOB, BY_RANK, BY_SESSION = ("scheme",), (JOB,), (JOB, "rank"), (JOB, "rank", "switch")
@@ -128,7 +128,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(TURNAROUNDS, "histogram", BY_RANK, "time from a result to this rank's next packet of that slot"),
     *_of("fanin_worker_", WORKER, BY_SESSION, ""),
 )
-"""Everything that is exported: by a switch up to `fanin_rank_...`, by a rank the rest."""
+"""Everything that is exported: `fanin_worker_...` by ranks, and all others by switches."""
 
 
 def of_switch(stats: Stats) -> Iterator[Sample]:
@@ -186,8 +186,8 @@ def _counted(
 
 
 def families(samples: Iterable[Sample]) -> Iterator[Family]:
-    """Samples as prometheus-client exports them, each under its metric. Jobs of two owners that share a name are added
-    up: labels tell them not apart."""
+    """Samples as prometheus-client exports them, each under its metric. Jobs of two owners with one name are added up,
+    since labels do not tell them apart."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}

@@ -25,11 +25,11 @@ class TimeShares:
     """Shares of a rank's time in 0..1, which add up to 1, by its own account."""
 
     compute: float
-    """No sum was under way."""
+    """Share in which no sum was under way."""
     quantize: float
     send: float
     wait: float
-    """A sum was under way, and no thread of the engine was busy with it."""
+    """Share in which a sum was under way, and no thread of the engine was busy with it."""
     decode: float
 
 
@@ -47,17 +47,17 @@ class RankRates:
     waited_s: float = 0.0
     """Time for which rounds lacked this rank's contribution alone."""
     waited_share: float = 0.0
-    """The same, of the time between the snapshots."""
+    """Share of the time between the snapshots that `waited_s` is."""
     last_share: float = 0.0
-    """Rounds that it closed, of all that closed."""
+    """Share of the closed rounds that this rank was the last to contribute to."""
     lost_up: int = 0
     lost_up_share: float = 0.0
-    """Transmissions lost on the way to the switch, of all."""
+    """Share of the rank's transmissions that were lost on the way to the switch."""
     lost_down: int = 0
     lost_down_share: float = 0.0
-    """Results that it asked for again, of all."""
+    """Share of the results that the rank asked for again."""
     marks_share: float = 0.0
-    """Contributions that met congestion, of all that came."""
+    """Share of the contributions that came which met congestion."""
     turnaround_s: float | None = None
     """Time from a result to the next contribution to the slot while it sends without a pause, rounded up to a power of
     two of microseconds; None: there were too few."""
@@ -90,7 +90,7 @@ class JobRates:
 
 
 def rates(before: Stats | None, after: Stats) -> tuple[JobRates, ...]:
-    """Rates of every job in `after`. None, a job that was not there and a restarted switch count from the beginning."""
+    """Rates of every job in `after`: since `before`, or since its beginning for None, a new job, a restarted switch."""
     restarted = before is None or before.uptime_s > after.uptime_s
     earlier = {} if restarted or before is None else {_key(job): job for job in before.jobs}
     elapsed_s = after.uptime_s - (before.uptime_s if before is not None and not restarted else 0.0)
@@ -165,7 +165,7 @@ def time_shares(before: Spending | None, after: Spending | None) -> TimeShares |
 
 
 def grown(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """By how much each counter has grown; one that has shrunk began anew."""
+    """Return by how much each counter has grown; one that has shrunk is counted from 0."""
     return {
         name: count - before.get(name, 0) if count >= before.get(name, 0) else count for name, count in after.items()
     }

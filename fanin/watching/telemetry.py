@@ -1,8 +1,8 @@
 """Spans and log records of a rank for OpenTelemetry (the extra `otel`), sent to a collector by OTLP over HTTP.
 
-Everything is said by OpenTelemetry's own variables: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME,
-OTEL_RESOURCE_ATTRIBUTES and so on (https://opentelemetry.io/docs/languages/sdk-configuration/). A program that has set
-up a provider of its own keeps it, and gets our spans or records there.
+OpenTelemetry's own variables configure it: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES and
+so on (https://opentelemetry.io/docs/languages/sdk-configuration/). A program that has set up a provider of its own
+keeps it, and gets fanin's spans or records there.
 
 The packages are imported when a Telemetry is made, and not before. They export on threads of their own, and drop what
 they cannot send: no collective waits for a collector.
@@ -25,7 +25,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 LOGGER = "fanin"
 DEFAULT_SERVICE = "fanin"
-"""The name of the service where OTEL_SERVICE_NAME, or OTEL_RESOURCE_ATTRIBUTES, has none."""
+"""Name of the service where neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES gives one."""
 REMEDY = "Remedy: pip install 'fanin[otel]'"
 PROTOCOLS = {
     "http/json": ("opentelemetry.exporter.otlp.json.http", "opentelemetry-exporter-otlp-json-http"),
@@ -42,8 +42,8 @@ class Telemetry:
     thread, and never raise."""
 
     def __init__(self, resource: Attributes) -> None:
-        """`resource`: what holds for everything of this rank. ConfigurationError where a package is missing, or a
-        variable asks for a protocol that has none."""
+        """`resource`: attributes of all spans and records of this rank. ConfigurationError where a package is missing,
+        or a variable asks for a protocol without a package."""
         try:
             from opentelemetry import _logs, trace
             from opentelemetry.sdk._logs import LoggerProvider
@@ -56,7 +56,7 @@ class Telemetry:
         if str(said.attributes.get("service.name", "")).startswith("unknown_service"):
             said = said.merge(Resource({"service.name": DEFAULT_SERVICE}))
         self._own: list[Any] = []
-        """Providers that are ours to end."""
+        """Providers that this object has made, and must shut down."""
         tracers: Any = trace.get_tracer_provider()
         if not isinstance(tracers, TracerProvider):
             tracers = TracerProvider(resource=said, shutdown_on_exit=False)
@@ -80,7 +80,7 @@ class Telemetry:
         """The span of the step that is under way."""
 
     def step(self, number: int, now_ns: int) -> None:
-        """A step begins, and the one before it ends."""
+        """Begin the span of a step, and end that of the step before."""
         if self._step is not None:
             self._step.end(now_ns)
         self._step = self._tracer.start_span(f"step {number}", start_time=now_ns, attributes={"fanin.step": number})
@@ -88,7 +88,7 @@ class Telemetry:
     def collective(
         self, name: str, began_ns: int, ended_ns: int, attributes: Attributes, error: BaseException | None = None
     ) -> None:
-        """A collective has ended, well or with that error. Times as time.time_ns() has them."""
+        """Record the span of a collective that has ended, well or with `error`. Times are those of time.time_ns()."""
         step = self._step
         within: Context | None = None if step is None else self._trace.set_span_in_context(step)
         span = self._tracer.start_span(

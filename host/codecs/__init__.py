@@ -1,8 +1,8 @@
-"""Codecs: how gradients become what a switch can add, and sums of it gradients again. docs/codecs.md has them all.
+"""Codecs: they turn gradients into words that a switch can add, and sums of words into gradients. See docs/codecs.md.
 
-`words/`: how the elements of one sum become the 32-bit words of packets, in the engines.
-The modules beside it: what becomes of a bucket of gradients before and after such sums (codec.py has the rules), and of
-a shard of weights before and after an all-gather (weight_codec.py).
+`words/`: word codecs, by which the engines encode the elements of one sum as the 32-bit words of packets.
+The modules beside it: gradient codecs, which transform a bucket before and after its sums (codec.py has the rules), and
+weight codecs, which encode a shard of weights for an all-gather (weight_codec.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bits for each layer: where they matter, within the error that one width for all would have; and a guard.
+"""Lane widths per layer: a budget gives bits to the layers that lose most, a guard widens lanes that lose too much.
 
     v_l = 2^(-k/2) H D x_l + e_l       per layer, in blocks of its own: the residual stays valid when its lanes change
     s_w = sum over workers of v_l      in one sum for all layers whose lanes are w, clipped as in rotated.py
@@ -10,15 +10,15 @@ steps, and estimates what each width of the ladder would lose of a mean:
     err[l][w] = |x_l - Q_up(x_l)|^2 / N + |y_l - Q_down(y_l)|^2
 
 It chooses the cheapest widths whose errors add up to at most `alpha` times what `lanes` for all would have
-(knapsack.py). The others have the choice by an integer sum, beside the gradients of the same step; it holds from the
-next step on.
+(knapsack.py). The other ranks get the choice by an integer sum, to which they contribute zeros, beside the gradients of
+the same step; it holds from the next step on.
 
 Guard, every WATCH_STEPS steps: per layer the workers sum |v|^2, |e|^2 and |x|^2, exactly, so that all decide alike:
 
     sum |e|^2 / sum |v|^2 > most_nmse,  or  sqrt(sum |e|^2 / sum |x|^2) > most_owed:     the layer's lanes get wider
 
-by one step of the ladder, for good: the budget no longer takes less for it. Each such step is a warning with the layer,
-the value and the bound. The loss by narrowing is in no residual, so the guard does not see it.
+by one rung of the ladder, for good: the budget never chooses fewer bits for that layer again. Each widening is logged
+as a warning with the layer, the value and the bound. Loss by narrowing is in no residual, so the guard misses it.
 
 Source of the budget: L-GreCo (Markov, Alimohammadi, Frantar, Alistarh, MLSys 2024).
 """
@@ -45,11 +45,11 @@ log = logging.getLogger("fanin")
 
 PACKED_LADDER = ("4", "8", "16", "32")
 WIDE_LADDER = ("2/4", "2/8", "4/4", "4/8", "8/8", "16", "32")
-"""From the most error to the least."""
+"""Lanes to choose from, from the most error to the least; `PACKED_LADDER` where `lanes` are packed."""
 GATHERED = 10
-"""Steps whose gradients the budget is drawn up from."""
+"""Steps before each budget whose gradients it is computed from."""
 WATCH_STEPS = 5
-"""Steps over which the guard adds up, so that a single odd step moves nothing."""
+"""Steps over which the guard adds up energies, so that a single outlier step widens nothing."""
 MAX_EVERY = 1_000_000
 
 
@@ -65,11 +65,11 @@ class Adaptive(Codec):
     every: int = 100
     """Steps between budgets, at least 10; 0: no budget, the guard alone."""
     alpha: float = 1.0
-    """The error that the budget allows, in that of `lanes` for all layers; above 0."""
+    """Error that the budget allows, as a multiple of that of `lanes` for all layers; above 0."""
     most_nmse: float = 0.5
-    """The guard's bound for the share of its contributions that a layer loses; above 0. inf: no bound."""
+    """Guard's bound on the share of a layer's contributions that encoding loses; above 0. inf: no bound."""
     most_owed: float = 3.0
-    """The guard's bound for a layer's residual in norms of its gradient; above 0. inf: no bound."""
+    """Guard's bound on a layer's residual, as a multiple of its gradient's norm; above 0. inf: no bound."""
 
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
@@ -80,7 +80,7 @@ class Adaptive(Codec):
                 raise ConfigurationError(f"{name} = {getattr(self, name)}; must be above 0")
 
     def encoder(self, place: Place) -> Encoder:
-        """A residual per element, and each layer's width."""
+        """Return an encoder that keeps a residual per element and a lane width per layer."""
         levels(self.bits, place.size)
         return _Encoder(self, place)
 
@@ -108,13 +108,16 @@ class _Width:
         )
 
     def lost(self, x: Floats, mean: Floats, size: int) -> float:
-        """Estimate of the squared error of a mean, x being one worker's part, both in rows of blocks."""
+        """Estimate the squared error of `mean` in these lanes, for `size` workers that each contribute values like x.
+
+        x and mean: shape (blocks, elements of a block).
+        """
         squares = block_squares(x.reshape(-1), x.shape[1])
         clipped = clip_blocks(x, squares, self.clip)
         step = np.max(np.abs(clipped), axis=1, keepdims=True) / np.float32(self.levels)
         error = energy_of((x - _rounded(clipped, step)).reshape(-1)) / size
         if self.down_levels:
-            # A narrowed sum's step is a power of two of a contribution's.
+            # The step of a narrowed sum is a contribution's step times a power of two.
             most = np.max(np.abs(mean), axis=1, keepdims=True) * np.float32(size)
             with np.errstate(divide="ignore", invalid="ignore"):
                 shift = np.ceil(np.log2(np.maximum(most / (step * np.float32(self.down_levels)), 1.0)))
@@ -131,7 +134,7 @@ class _Layer:
     first: int
     """Offset of the layer among the bucket's elements."""
     padded: slice
-    """The layer's whole blocks among all layers'."""
+    """The layer's elements, filled up to whole blocks, among the filled-up elements of all layers."""
 
     def blocks(self, array: Floats) -> Floats:
         return array[self.padded].reshape(-1, self.block)
@@ -157,7 +160,7 @@ class _Encoder(Encoder):
         self._uniform = next(n for n, width in enumerate(self._widths) if width.lanes == codec.lanes)
         self._choice = np.full(layers, self._uniform, np.int32)
         self._floor = np.zeros(layers, np.int32)
-        """The narrowest that the guard has left each layer."""
+        """Lowest rung of the ladder that the budget may choose for each layer; the guard raises it."""
         self._owed: Floats = np.zeros(padded if codec.feedback else 0, np.float32)
         self._watched = np.zeros((3, layers))
         """|v|^2, |e|^2 and |x|^2, of the steps since the guard looked."""
@@ -165,7 +168,7 @@ class _Encoder(Encoder):
         """|v|^2 and |e|^2 of the last step."""
         gathers = padded if codec.every and place.rank == 0 else 0
         self._gathered: Floats = np.zeros((2, gathers), np.float32)
-        """Sums of rotated gradients, and of their means."""
+        """Sums over steps of rank 0's rotated gradients and of the workers' means; empty at others, or with every=0."""
 
     def reduce(self, x: Floats, step: int) -> Stages:
         if not len(x):
@@ -225,7 +228,7 @@ class _Encoder(Encoder):
         return Sum(values, width.number, residual=np.zeros(len(values), np.float32))
 
     def _scatter(self, group: list[int], asked: Sum, mean: Floats, cut: Floats) -> None:
-        """A sum's values to their layers, and what quantizing lost to what clipping cut off."""
+        """Copy the sum's values to their layers in `mean`, and add what quantizing lost to `cut`."""
         assert asked.residual is not None
         first = 0
         for each in group:
@@ -244,7 +247,10 @@ class _Encoder(Encoder):
     # --- the guard ---
 
     def _observation(self, step: int) -> Sum | None:
-        """This worker's observations of earlier steps since the guard looked last."""
+        """Return a sum over workers of the energies since the guard looked last; None in steps where it does not look.
+
+        The energies of this worker start again at 0.
+        """
         if (step + 1) % WATCH_STEPS:
             return None
         watched = Sum(self._watched.astype(np.float32).reshape(-1), EXACT, average=False)
@@ -252,7 +258,7 @@ class _Encoder(Encoder):
         return watched
 
     def _guard(self, sums: Floats, step: int) -> None:
-        """Wider lanes for layers that lose too much; the same on every rank, since the sums are."""
+        """Widen the lanes of layers that lose too much; alike on every rank, since all have the same sums."""
         total, lost, fresh = sums.astype(np.float64)
         for index, layer in enumerate(self._layers):
             nmse = lost[index] / total[index] if total[index] > 0 else 0.0
@@ -269,7 +275,7 @@ class _Encoder(Encoder):
         now = int(self._choice[index])
         wider = min(now + 1, len(self._widths) - 1)
         if now == wider:
-            return  # 32 bits: what is owed is of earlier lanes
+            return  # 32 bits already: the residual stems from the narrower lanes before
         self._choice[index] = self._floor[index] = wider
         if self.place.rank == 0:
             log.warning(
@@ -281,7 +287,7 @@ class _Encoder(Encoder):
     # --- the budget ---
 
     def _gathers(self, step: int) -> bool:
-        """Whether the budget will look at this step's gradients."""
+        """Whether the next budget is computed from this step's gradients, among others."""
         every = self._codec.every
         return bool(every and self.place.rank == 0 and every - GATHERED <= step % every < every)
 
@@ -292,7 +298,7 @@ class _Encoder(Encoder):
             self._gathered[which] += np.where(np.isfinite(values), values, 0.0)
 
     def _decision(self, step: int) -> Sum | None:
-        """Rank 0's choice, to be summed: the others add nothing."""
+        """Return a sum that gives all ranks rank 0's choice, since the others add zeros; None in steps without one."""
         every = self._codec.every
         if not every or step < every or step % every:
             return None
@@ -300,7 +306,7 @@ class _Encoder(Encoder):
         return Sum(mine, average=False)
 
     def _budgeted(self) -> npt.NDArray[np.int32]:
-        """The cheapest widths within the error that one width for all would have."""
+        """Choose each layer's rung: the cheapest with errors up to `alpha` times the uniform choice's, or that one."""
         x, mean = self._gathered
         errors = np.array([
             [width.lost(layer.blocks(x), layer.blocks(mean), self.place.size) for width in self._widths]
@@ -312,14 +318,14 @@ class _Encoder(Encoder):
         prices[np.arange(len(self._widths)) < self._floor[:, None]] = np.inf
         found, rows = cheapest(prices, errors, most), np.arange(len(self._layers))
         kept = np.maximum(self._uniform, self._floor)
-        # Rounding up to units may have left out one width for all, which is never more than its own error.
+        # The knapsack rounds errors up, so it may miss the uniform choice, whose error is the bound itself.
         if found is None or prices[rows, kept].sum() <= prices[rows, found].sum():
             return kept
         return np.array(found, np.int32)
 
     def _take(self, choice: npt.NDArray[np.int32], step: int) -> None:
-        """The choice that all ranks have."""
-        # The guard may have moved a floor in this very step.
+        """Adopt the choice that all ranks have received."""
+        # The guard may have raised a floor in this very step.
         taken = np.maximum(np.clip(choice, 0, len(self._widths) - 1), self._floor).astype(np.int32)
         changed = np.flatnonzero(taken != self._choice)
         if len(changed) and self.place.rank == 0:
@@ -362,7 +368,7 @@ class _Encoder(Encoder):
 
 
 def _ladder(codec: Adaptive, size: int) -> list[_Width]:
-    """The widths that hold so many workers."""
+    """Return the codec's ladder, without packed lanes that hold no level of `size` workers."""
     found = []
     for lanes in WIDE_LADDER if "/" in codec.lanes else PACKED_LADDER:
         try:
@@ -373,6 +379,6 @@ def _ladder(codec: Adaptive, size: int) -> list[_Width]:
 
 
 def _rounded(x: Floats, step: Floats) -> Floats:
-    """To multiples of each row's step; a row whose step is 0 stays."""
+    """Round each row of x to multiples of its step; a row whose step is 0 stays as it is."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(step > 0, np.rint(x / step) * step, x).astype(np.float32)

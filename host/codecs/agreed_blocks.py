@@ -1,4 +1,4 @@
-"""The largest blocks, by a vote of all workers: what Top-k becomes where an adder sums.
+"""Top-k by blocks: the workers sum the blocks' norms, so all send the same k blocks, which a switch can add.
 
     stage 1:  n_b = sum over workers of |(x_w + e_w)_b|^2           for each block b of 256 elements, or `block`
     stage 2:  y_b = mean (x_w + e_w)_b for the k blocks of largest n_b, 0 elsewhere;   e' = the rest
@@ -41,7 +41,7 @@ Numbers = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class AgreedBlocks(Codec):
-    """A share of the blocks: those with the largest norms."""
+    """Send a share of the blocks: those whose squared norms, summed over the workers, are largest."""
 
     name: ClassVar[str] = "agreed_blocks"
     several_stages: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class AgreedBlocks(Codec):
     share: float = 0.01
     """Share of the blocks that travel in each step, above 0 and at most 1; one at least."""
     block: int = 256
-    """Elements that are chosen together, 8..2^20: best a row, where few rows of a matrix have a gradient."""
+    """Elements per block, 8..2^20; best the length of a row, where few rows of a matrix have a gradient."""
 
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
@@ -59,15 +59,15 @@ class AgreedBlocks(Codec):
             raise ConfigurationError(f"block = {self.block}; must be in {MIN_BLOCK}..{MAX_BLOCK} elements")
 
     def encoder(self, place: Place) -> Encoder:
-        """One residual per element."""
+        """Return an encoder with one residual per element."""
         levels(self.bits, place.size)
         return _Encoder(self, place)
 
 
 class _Encoder(Encoder):
-    """The residual changes where a gradient is not zero, or a block travels, and nowhere else is it touched.
+    """Encoder that reads and writes the residual only of blocks that have a nonzero gradient, or that travel.
 
-    So the gradient of an embedding, of which a step has few rows, costs one pass that reads it.
+    So an embedding's gradient, few of whose rows are nonzero, costs little more than one pass that reads it.
     """
 
     def __init__(self, codec: AgreedBlocks, place: Place) -> None:
@@ -78,9 +78,9 @@ class _Encoder(Encoder):
         self._taken = max(1, round(codec.share * self._blocks)) if self._blocks else 0
         self._owed: Floats = np.zeros((self._blocks, self._block), np.float32)
         self._norms: Floats = np.zeros(self._blocks, np.float32)
-        """Squared, of what is owed."""
+        """Squared norm of each block of the residual."""
         self._kept: Floats = np.empty((0, self._block), np.float32)
-        """Memory for the blocks of a step: fresh memory takes longer to map than to fill."""
+        """Memory for a step's blocks, kept for the next one: fresh memory takes longer to map than to fill."""
 
     def reduce(self, x: Floats, step: int) -> Stages:
         # The residual stays unchanged until the step is over: a step that ends in an error leaves nothing behind.
@@ -94,12 +94,12 @@ class _Encoder(Encoder):
         own[bad] = 0.0
         self.energy = float(own.sum(dtype=np.float64))
         yield chosen
-        # Values that are not finite come first, so that they reach everybody.
+        # Blocks that are not finite count as the largest, so that their NaNs reach every worker.
         taken = largest(np.where(np.isfinite(chosen.values), chosen.values, np.inf), self._taken)
         values = self._rows(taken, touched, fresh)
         lost = np.zeros(values.size, np.float32)
         yield Sum(values.reshape(-1), self._codec.bits, residual=lost)
-        if len(bad):  # where a contribution was not finite, what was owed before is what is owed now
+        if len(bad):  # elements of a contribution that are not finite leave the residual as it was
             rows = np.searchsorted(touched, bad)
             fresh[rows] = np.where(np.isfinite(fresh[rows]), fresh[rows], self._owed[bad])
             own[bad] = block_squares(fresh[rows].reshape(-1), self._block)
@@ -117,7 +117,7 @@ class _Encoder(Encoder):
             x[number * self._block : (number + 1) * self._block] = np.nan
 
     def _added(self, x: Floats, touched: Numbers, norms: Floats, dense: bool) -> Floats:
-        """The sum of residual and x over the blocks that x touches, whose norms are noted; `dense`: all are touched."""
+        """Return residual + x of the blocks `touched`, a row each; `norms` gets their squares. `dense`: all blocks."""
         if len(self._kept) < len(touched):
             self._kept = np.empty((len(touched), self._block), np.float32)
         fresh, whole = self._kept[: len(touched)], len(x) // self._block
@@ -136,7 +136,7 @@ class _Encoder(Encoder):
         return fresh
 
     def _rows(self, taken: Numbers, touched: Numbers, fresh: Floats) -> Floats:
-        """The blocks that travel: those that x touches as they are in `fresh`, and what is owed of the others."""
+        """Return the blocks `taken`, a row each: from `fresh` where x touches them, otherwise from the residual."""
         places = np.full(self._blocks, -1)
         places[touched] = np.arange(len(touched))
         here = places[taken]
@@ -145,7 +145,10 @@ class _Encoder(Encoder):
         return values
 
     def _hand_out(self, x: Floats, touched: Numbers | None, taken: Numbers, values: Floats) -> None:
-        """x: the blocks that travelled, and zeros, which those have already that are not touched; None: all are."""
+        """Write the result to x: `values` in the blocks `taken`, and zeros elsewhere.
+
+        `touched`: the blocks of x that are not zero already; None: all.
+        """
         whole = len(x) // self._block
         rows, full = x[: whole * self._block].reshape(whole, self._block), taken < whole
         if touched is None:
@@ -170,9 +173,9 @@ class _Encoder(Encoder):
 
 
 def largest(norms: Floats, count: int) -> Numbers:
-    """The numbers of the `count` largest, ascending; ties go to the lower number, alike everywhere."""
+    """Return the numbers of the `count` largest norms, ascending; of equal ones the lower number, at every worker."""
     if not count:
         return np.empty(0, np.intp)
-    least = np.sort(norms)[len(norms) - count]  # many are alike, which np.partition takes long for
+    least = np.sort(norms)[len(norms) - count]  # many norms are equal, for which np.partition takes long
     above = np.flatnonzero(norms > least)
     return np.sort(np.concatenate([above, np.flatnonzero(norms == least)[: count - len(above)]]))

@@ -1,10 +1,10 @@
-"""Blocks of consecutive elements: their squared norms, and which of them have anything at all.
+"""Blocks of consecutive elements: their squared norms, and which of them are not all zero.
 
     squares_b = sum of x_i^2 over the block: element i is added to partial sum i mod 16, in the order of i, and the
                 partial sums are then added by halves: j and j + 8, j and j + 4, ...
 
-The order is fixed, so native/kernels/gradient_blocks.cpp gives the same bits, and a restarted run
-those of one that went on.
+The order is fixed, so native/kernels/gradient_blocks.cpp gives the same bits, and a restarted run those of a run
+without interruption.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def block_squares(x: Floats, block: int) -> Floats:
 
 
 def squares_oracle(x: Floats, block: int) -> Floats:
-    """The same in numpy."""
+    """Compute `block_squares` in numpy: the reference of the native kernel."""
     blocks = -(-len(x) // block)
     padded = np.zeros((blocks, -(-block // _PARTIAL_SUMS) * _PARTIAL_SUMS), np.float32)
     whole = len(x) // block
@@ -42,7 +42,7 @@ def squares_oracle(x: Floats, block: int) -> Floats:
 
 
 def row_squares(rows: Floats) -> Floats:
-    """The squared norm of each row, of a multiple of 16 elements, in numpy."""
+    """Squared norm of each row, in numpy; the length of a row is a multiple of 16."""
     partial = np.zeros((len(rows), _PARTIAL_SUMS), np.float32)
     with np.errstate(invalid="ignore", over="ignore"):
         for first in range(0, rows.shape[1], _PARTIAL_SUMS):
@@ -56,7 +56,7 @@ def row_squares(rows: Floats) -> Floats:
 
 
 def nonzero_blocks(x: Floats, block: int) -> Flags:
-    """Whether each `block` elements of x have one that is not zero; NaN is not zero."""
+    """Return for each block of x whether any of its elements is not zero, shape (n,); NaN is not zero."""
     if _NATIVE is None:
         return nonzero_oracle(x, block)
     nonzero = np.empty(-(-len(x) // block), bool)
@@ -65,7 +65,7 @@ def nonzero_blocks(x: Floats, block: int) -> Flags:
 
 
 def nonzero_oracle(x: Floats, block: int) -> Flags:
-    """The same in numpy."""
+    """Compute `nonzero_blocks` in numpy: the reference of the native kernel."""
     if not len(x):
         return np.empty(0, bool)
     return np.logical_or.reduceat(x != 0, np.arange(0, len(x), block))

@@ -1,4 +1,4 @@
-"""Another codec for each parameter: biases and norms in 32 bits, matrices in narrow lanes.
+"""A codec per parameter, chosen by rules: for example biases and norms in 32 bits, matrices in narrow lanes.
 
     rules:  WHERE=>CODEC; WHERE=>CODEC; ...           the first rule that a parameter fits decides
     WHERE:  a pattern of names (`*.bias`, `*embed*`), `dims<2`, `size<4096`, or `*` for all others
@@ -27,14 +27,14 @@ MAX_RULES = 64
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A codec and the parameters that go through it."""
+    """A codec, and the condition for parameters to go through it."""
 
     where: str
     codec: Codec
 
     @property
     def by_name(self) -> bool:
-        """Whether the parameters' names decide."""
+        """Whether the condition is a pattern of names other than `*`."""
         return self.where != "*" and self._limit is None
 
     @property
@@ -43,7 +43,7 @@ class Rule:
         return (what, int(limit)) if less and what in ("dims", "size") and limit.isdecimal() else None
 
     def fits(self, name: str, shape: tuple[int, ...]) -> bool:
-        """Whether it is for this parameter."""
+        """Whether a parameter of this name and shape meets the condition."""
         if self._limit is None:
             return fnmatch.fnmatchcase(name, self.where)
         what, limit = self._limit
@@ -58,7 +58,7 @@ class ByLayer(Codec):
     several_sums: ClassVar[bool] = True
 
     rules: str = field(default="dims<2=>lanes,32;*=>rotated")
-    """At most 64, in the form above."""
+    """Text of the rules, in the form at the top of this file; at most 64."""
 
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
@@ -105,7 +105,7 @@ class ByLayer(Codec):
 
     @property
     def needs_names(self) -> bool:
-        """Whether a rule has a pattern."""
+        """Whether a rule, or the codec of one, looks at names of parameters."""
         return any(rule.by_name or rule.codec.needs_names for rule in self.read_rules())
 
     @property
@@ -114,14 +114,14 @@ class ByLayer(Codec):
         return any(rule.codec.needs_accumulators for rule in self.read_rules())
 
     def without_memory(self) -> Codec:
-        """Each of its codecs without memory."""
+        """Return the same rules, with every codec replaced by its version without memory."""
         rules = ";".join(
             f"{rule.where}=>{str(rule.codec.without_memory()).replace(':', ',')}" for rule in self.read_rules()
         )
         return dataclasses.replace(self, rules=rules)
 
     def encoder(self, place: Place) -> Encoder:
-        """One of each codec. ConfigurationError for a parameter that no rule is for, and for names nobody knows."""
+        """Return an encoder of the rules' codecs. ConfigurationError if no rule fits a parameter, or it needs names."""
         return _Encoder(self, place)
 
 
@@ -142,11 +142,11 @@ class _Group:
         self.encoder = codec.encoder(place.part(number, shapes, names))
 
     def gathered(self, x: Floats) -> Floats:
-        """Their elements, one parameter after the other; where they are in the bucket, if they are side by side."""
+        """Return the group's elements, one parameter after the other: a view of x if they are adjacent, else a copy."""
         return x[self.spans[0]] if len(self.spans) == 1 else np.concatenate([x[span] for span in self.spans])
 
     def scatter(self, values: Floats, x: Floats) -> None:
-        """Put them back where they are in the bucket."""
+        """Copy `values`, as `gathered` returned them, back to their places in x; a view is there already."""
         if len(self.spans) == 1:
             return
         first = 0
@@ -160,7 +160,7 @@ class _Encoder(Encoder):
     def __init__(self, codec: ByLayer, place: Place) -> None:
         super().__init__(place, codec.seed)
         for rule in codec.read_rules():
-            rule.codec.encoder(Place(place.rank, place.size, ()))  # refuses lanes that no bucket here may need, too
+            rule.codec.encoder(Place(place.rank, place.size, ()))  # raises for illegal lanes, even of an unused rule
         self._groups = [_Group(each, place, members, rule) for rule, each, members in codec.members(place)]
 
     def reduce(self, x: Floats, step: int) -> Stages:

@@ -1,20 +1,20 @@
 """Gradient codecs: how a flat float32 array is transformed before and after the switch's sum.
 
-    q_w = Q(A x_w + e_w)        at worker w; A is the same linear map at all workers, e_w what earlier steps still owe
+    q_w = Q(A x_w + e_w)        at worker w; A is the same linear map at all workers, e_w the residual of earlier steps
     s   = sum of q_w            at the switch, in any order
     y   = A^-1 D(s) / N         at every worker, the same bits
 
 Whatever has this form can be summed by a switch. Some codecs need an earlier result for their map (which blocks, which
-subspace), so an encoder is a generator of stages: it yields what is to be summed, and goes on when that is the sum.
+subspace), so an encoder is a generator of stages: it yields arrays to be summed, and resumes when they hold the sums.
 
 Rules
 -----
 * An encoder belongs to one bucket at one worker. It has no clock, no socket and no randomness but `Randomness`, so two
   encoders with the same codec, layout, place and history do the same.
 * Steps of one encoder follow each other; those of one without memory (`without_memory`) may overlap.
-* All that a later step depends on is in `state()`: what `load` brings back goes on as if nothing had happened.
+* All that a later step depends on is in `state()`: an encoder that loads it continues to the same bits.
 * The part of a contribution that encoding loses is in the residual, or is lost: `lost` and `energy` say how much.
-* An element that is not finite makes at least itself NaN at every worker, and no residual.
+* An element that is not finite becomes NaN at every worker, perhaps with others, and enters no residual.
 * A new codec is a module here with a subclass of `Codec`; `codecs.make` finds it by its name.
 """
 
@@ -45,9 +45,9 @@ Floats = npt.NDArray[np.float32]
 State = dict[str, Array]
 
 _PART_SHIFT = 20
-"""Buckets' numbers are below 2^20."""
+"""First bit of a part's number in `Place.bucket`; numbers of buckets are below 2^20."""
 STRETCH = 1 << 15
-"""Elements that a codec's arithmetic goes through at a time: what it reads and writes of them stays in the cache."""
+"""Elements that a codec's arithmetic takes at a time, so that what it reads and writes stays in the cache."""
 
 
 @dataclass(slots=True)
@@ -59,13 +59,13 @@ class Sum:
     lanes: int = 32
     """The word codec's number (`Reduction.lanes`)."""
     average: bool = True
-    """Divided by the workers that contributed; of integers never."""
+    """Whether the sum is divided by the number of workers that contributed; sums of integers never are."""
     operator: Operator = Operator.SUM
-    """Another one with lanes = EXACT only."""
+    """Operator of the reduction; another one than SUM only with lanes = EXACT."""
     scale_code: int = 0
-    """A scale code for every element, that all workers know already (Reduction.scale_code); 0: they agree on codes."""
+    """Scale code of all elements, if all workers know it already (Reduction.scale_code); 0: they agree on codes."""
     residual: Floats | None = None
-    """Added before quantizing, and then what that lost, shape (n,)."""
+    """Added to `values` before quantizing, then overwritten by what quantizing lost, shape (n,); None: neither."""
 
 
 Stages = Generator[Sum | list[Sum], None, None]
@@ -73,7 +73,7 @@ Stages = Generator[Sum | list[Sum], None, None]
 
 
 def sums_of(stage: Sum | list[Sum] | None) -> list[Sum]:
-    """A stage's sums; none of None, which stands for the end."""
+    """Return a stage's sums as a list; an empty one for None, which stands for the end."""
     return [] if stage is None else stage if isinstance(stage, list) else [stage]
 
 
@@ -84,7 +84,7 @@ class Place:
     rank: int
     size: int
     shapes: tuple[tuple[int, ...], ...]
-    """In the order in which the parameters lie in the bucket, flat."""
+    """Shapes of the bucket's parameters, in the order in which they lie there, flattened."""
     bucket: int = 0
     names: tuple[str, ...] = ()
     """Names of the parameters, if the driver knows them: as many as shapes, or none."""
@@ -105,7 +105,7 @@ class Place:
         return sum(self.sizes)
 
     def part(self, number: int, shapes: Sequence[tuple[int, ...]], names: Sequence[str] = ()) -> Place:
-        """A part of the bucket, which draws random numbers of its own."""
+        """Return the place of part `number` of the bucket, for which other random numbers are drawn."""
         return dataclasses.replace(
             self, shapes=tuple(shapes), names=tuple(names), bucket=self.bucket | number << _PART_SHIFT
         )
@@ -113,7 +113,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Parameters that have one account within a bucket, after its last step."""
+    """Parameters of one bucket that were encoded together, with the errors of the last step."""
 
     names: tuple[str, ...]
     codec: str
@@ -126,7 +126,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """A codec's arithmetic for who does it elsewhere, as on a GPU: one sum, and what goes before and after it."""
+    """A codec's arithmetic as plain data, to be done elsewhere, as on a GPU: one sum, and the work before and after."""
 
     lanes: int
     """The word codec's number."""
@@ -134,7 +134,7 @@ class DevicePlan:
     rotated: bool
     """Whether a bucket is rotated and clipped before, and rotated back after the sum (rotation.py)."""
     clip: float = float("inf")
-    """In root mean squares of a row of the rotation."""
+    """Bound at which elements are clipped, in root mean squares of their block of the rotation; inf: none."""
     stochastic: bool = False
     """Whether steps are rounded up or down at random, by one scale for the whole bucket (lanes_codec.py)."""
 
@@ -148,14 +148,17 @@ class Encoder(ABC):
         self.energy = 0.0
         """Squared norm of this worker's contribution in the last step, residual included, before it was encoded."""
         self.lost = 0.0
-        """Squared norm of the part of it that encoding lost."""
+        """Squared norm of the part of that contribution that encoding lost."""
 
     @abstractmethod
     def reduce(self, x: Floats, step: int) -> Stages:
-        """Make the workers' mean of x, shape (place.count,), in place; `step` counts alike on every rank."""
+        """Replace x, shape (place.count,), by the workers' mean, and yield the sums to be made for it.
+
+        `step`: number of the step, the same on every rank.
+        """
 
     def state(self) -> State:
-        """Everything that later steps depend on, as arrays of its own."""
+        """Return everything that later steps depend on, as copies."""
         return {}
 
     def load(self, state: State) -> None:
@@ -171,7 +174,7 @@ class Encoder(ABC):
 
     @property
     def residual_norm(self) -> float:
-        """Euclidean norm of what is still owed."""
+        """Euclidean norm of the residual; 0 for an encoder without one."""
         return 0.0
 
     @property
@@ -180,7 +183,7 @@ class Encoder(ABC):
         return self.lost / self.energy if self.energy else 0.0
 
     def parts(self) -> list[Part]:
-        """The bucket's parameters by account; empty where the bucket has a single one."""
+        """Return the groups of parameters that were encoded apart; empty if the bucket was encoded as a whole."""
         return []
 
 
@@ -189,14 +192,14 @@ class Codec(ABC):
     """A codec's parameters; the same on every rank."""
 
     name: ClassVar[str] = ""
-    """The name that it is found by; empty for abstract classes."""
+    """Name by which `codecs.make` finds the codec; empty for abstract classes."""
     several_sums: ClassVar[bool] = False
     """Whether a stage may be several sums, for which a bucket of parameters is needed."""
     several_stages: ClassVar[bool] = False
     """Whether a later stage depends on the sums of an earlier one, whatever the fields are."""
 
     piecewise: ClassVar[bool] = False
-    """Whether the elements of a bucket may go through several encoders, one after the other."""
+    """Whether a bucket may be cut into pieces that go through encoders of their own."""
 
     lanes: str = field(default="8")
     """Packed bits per lane, as text: "32", "16", "8" or "4"; or bits up / bits down: "8/8", "4/8", "4/4", "2/8" or
@@ -205,13 +208,13 @@ class Codec(ABC):
     """0..2^32 - 1, for whatever is drawn at random."""
 
     def __post_init__(self) -> None:
-        self.bits  # noqa: B018 - raises for what is not there
+        self.bits  # noqa: B018 - raises for lanes that do not exist
         if not 0 <= self.seed < 1 << 32:
             raise ConfigurationError(f"seed = {self.seed}; must be in 0..2^32 - 1")
 
     @property
     def bits(self) -> int:
-        """The word codec's number of the lanes: their width, where they are packed. ConfigurationError for none."""
+        """Number of the word codec of `lanes`: the width if they are packed. ConfigurationError if there is none."""
         if "/" in self.lanes:
             return lanes_number(self.lanes)
         if not self.lanes.isascii() or not self.lanes.isdigit() or int(self.lanes) not in LANES:
@@ -225,12 +228,12 @@ class Codec(ABC):
         return not self.several_stages
 
     def single_stage_at(self, place: Place) -> bool:
-        """The same of this bucket, whose parameters may need fewer stages than others."""
+        """Whether this bucket takes a single stage, though other buckets may take more."""
         return self.single_stage
 
     @property
     def needs_names(self) -> bool:
-        """Whether it must know the parameters' names (Place.names)."""
+        """Whether its encoders must be given the parameters' names (Place.names)."""
         return False
 
     @property
@@ -240,14 +243,14 @@ class Codec(ABC):
 
     @abstractmethod
     def encoder(self, place: Place) -> Encoder:
-        """For one bucket. ConfigurationError for more workers than its lanes hold."""
+        """Return an encoder for one bucket. ConfigurationError for more workers than the lanes hold."""
 
     def device_plan(self, size: int) -> DevicePlan | None:
-        """Plain data that describe this codec among `size` workers; None: only an encoder of this codec knows."""
+        """Return the codec's arithmetic among `size` workers as plain data; None: only its encoder can do it."""
         return None
 
     def without_memory(self) -> Codec:
-        """The same codec with nothing that one step owes the next: for tensors that nobody can tell apart."""
+        """Return the codec without residuals, for tensors that cannot be matched with those of the step before."""
         given = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         return type(self)(**{**given, "feedback": False}) if "feedback" in given else self
 
@@ -258,12 +261,12 @@ class Codec(ABC):
 
     @classmethod
     def read(cls, texts: list[str]) -> Codec:
-        """From `lanes` and `field=value` texts; ConfigurationError says which is wrong."""
+        """Make a codec from texts, `lanes` and `field=value`; ConfigurationError says which is wrong."""
         return cls(**read_fields(cls, cls.name, texts, first="lanes"))  # type: ignore[arg-type]
 
 
 def check_share(share: float) -> None:
-    """ConfigurationError for what is no share of the elements that may travel."""
+    """Raise ConfigurationError unless 0 < share <= 1."""
     if not 0 < share <= 1:
         raise ConfigurationError(f"share = {share}; must be above 0 and at most 1")
 
@@ -287,14 +290,17 @@ def read_fields(kind: type[DataclassInstance], name: str, texts: list[str], *, f
 
 
 def levels(bits: int, workers: int) -> int:
-    """B: the largest step of one contribution in such lanes."""
+    """Return B, the largest number of steps of one contribution, in lanes of word codec `bits` with so many workers."""
     if bits in WIDE_SUMS:
         return largest(WIDE_SUMS[bits][0])
     return largest_step(bits, workers)
 
 
 def integer_lanes(bits: int, workers: int) -> int:
-    """The word codec for small integers in such lanes; 32 bits are the plain one. ConfigurationError: no level."""
+    """Return the number of the word codec that sums small integers in packed lanes of `bits`.
+
+    ConfigurationError for wide sums, and where the lanes hold no level of so many workers.
+    """
     if bits in WIDE_SUMS:
         up, down = WIDE_SUMS[bits]
         raise ConfigurationError(
@@ -305,7 +311,7 @@ def integer_lanes(bits: int, workers: int) -> int:
 
 
 def energy_of(x: Floats) -> float:
-    """The squared norm, in float64 across blocks that are summed in float32."""
+    """Squared norm of x, added up in float32; 0 if an element is not finite."""
     with np.errstate(invalid="ignore", over="ignore"):
         found = float(np.dot(x, x))
     return found if np.isfinite(found) or np.isfinite(x).all() else 0.0

@@ -1,9 +1,9 @@
-"""A choice for each of many layers, so that the price is least and the errors' sum within a bound.
+"""Choose one option per layer, so that the total price is least and the sum of errors within a bound.
 
     minimize sum over l of price[l][c_l]   subject to   sum over l of error[l][c_l] <= most
 
-By dynamic programming over errors in units of most / BUCKETS, each rounded up, so that the bound holds; the answer is
-as cheap as the best for a bound that is less by a unit for each layer.
+Solved by dynamic programming over errors in units of most / BUCKETS, each rounded up, so that the bound holds; the
+answer is at least as cheap as the best one for a bound that is lower by one unit per layer.
 
 Source: L-GreCo (Markov, Alimohammadi, Frantar, Alistarh, MLSys 2024).
 """

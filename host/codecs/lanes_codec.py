@@ -7,8 +7,8 @@ Stochastic rounding, without bias, in one more stage and with one scale for the 
     stage 1:  code: of the maximum over workers of the largest |x + e|, rounded up as every scale code is
     stage 2:  q = floor((x + e) steps + u)     u: from the counter (seed, bucket, step, rank, index): can be replayed
 
-q / steps is then sent under the code that all know, so the engines' rounding to nearest finds integers and moves none.
-Narrowing of wide sums rounds to nearest all the same.
+The engines then send q / steps under that scale code; their rounding to nearest changes nothing, since each q is an
+integer. Where the switch narrows wide sums, it still rounds to nearest.
 
 Error feedback: Seide et al., INTERSPEECH 2014; Karimireddy et al., ICML 2019. Stochastic rounding: QSGD (Alistarh et
 al., NeurIPS 2017).
@@ -62,15 +62,15 @@ class Lanes(Codec):
 
     @property
     def single_stage(self) -> bool:
-        """Stochastic rounding must know the scale before."""
+        """Whether rounding is to nearest: stochastic rounding takes a stage before, for the scale."""
         return not self.stochastic
 
     def device_plan(self, size: int) -> DevicePlan | None:
-        """A sum with a residual."""
+        """Return the plan of one sum without a rotation."""
         return DevicePlan(self.bits, self.feedback, rotated=False, stochastic=self.stochastic)
 
     def encoder(self, place: Place) -> Encoder:
-        """One residual per element."""
+        """Return an encoder with one residual per element, or none without feedback."""
         levels(self.bits, place.size)
         return _Encoder(self, place)
 
@@ -99,7 +99,7 @@ class _Encoder(Encoder):
         largest = Sum(np.abs(whole).max(keepdims=True), EXACT, average=False, operator=Operator.MAX)
         yield largest
         if not np.isfinite(largest.values[0]):
-            x[:] = np.nan  # a single scale for all
+            x[:] = np.nan  # all elements share the scale, which is not finite
             return
         if largest.values[0] == 0:
             x[:] = 0.0
@@ -129,9 +129,9 @@ class _Encoder(Encoder):
 
 
 def steps_at_random(whole: Floats, bound: float, most: int, u: Floats) -> tuple[npt.NDArray[np.float64], Floats]:
-    """Steps of values, rounded up or down as u in [0, 1) says, and the values that they stand for, all of one shape.
+    """Round values to steps, up or down by u in [0, 1); return the steps and the values that these stand for.
 
-    `bound`: value of `most` steps, the largest that is sent.
+    All have one shape. `bound`: value of `most` steps, at which values are clipped.
     """
     # In float64, where a quotient and u add up without another rounding that would favour a side.
     q = np.clip(np.floor(whole.astype(np.float64) * (most / bound) + u), -most, most)

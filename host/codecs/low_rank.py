@@ -29,7 +29,7 @@ from fanin.host.codecs.philox import Purpose
 
 @dataclass(frozen=True, slots=True)
 class LowRank(Codec):
-    """Matrices as products of two narrow ones."""
+    """Send a matrix as the product of two narrow ones."""
 
     name: ClassVar[str] = "low_rank"
     several_stages: ClassVar[bool] = True
@@ -44,7 +44,7 @@ class LowRank(Codec):
             raise ConfigurationError(f"rank = {self.rank}; must be in 1..64")
 
     def encoder(self, place: Place) -> Encoder:
-        """A residual per element of a matrix, and Q."""
+        """Return an encoder with a residual per element, and a Q per matrix."""
         levels(self.bits, place.size)
         return _Encoder(self, place)
 
@@ -85,7 +85,10 @@ class _Encoder(Encoder):
         self._owed: Floats = np.zeros(place.count, np.float32)
 
     def _start(self, skipped: int, columns: int, rank: int) -> Floats:
-        """A random subspace, the same at all workers; uniform numbers span one as well as normal ones."""
+        """Draw the first Q, orthonormal, shape (columns, rank), the same at all workers.
+
+        Uniform numbers span a random subspace as well as normal ones. `skipped`: numbers drawn for matrices before it.
+        """
         drawn = self.random.uniform(Purpose.SUBSPACE, skipped + columns * rank)[skipped:]
         return orthogonal((drawn - np.float32(0.5)).reshape(columns, rank))
 
@@ -142,10 +145,10 @@ class _Encoder(Encoder):
 
 
 def orthogonal(columns: Floats) -> Floats:
-    """Orthonormal columns that span the same, by modified Gram-Schmidt; NaN all over where one is not finite.
+    """Return orthonormal columns that span the same, by modified Gram-Schmidt; all NaN if an element is not finite.
 
     The same bits on every processor: products of float32 are exact in float64, and `math.fsum` rounds once. A column
-    that the others span is zero.
+    in the span of those before it becomes zero.
     """
     result = np.empty_like(columns)
     if not np.isfinite(columns).all():

@@ -3,10 +3,10 @@ SC 2011), a function of a key and a counter, without state.
 
     word i = Philox(key, {counter[0] + i / 4, counter[1], counter[2], counter[3]})[i mod 4]
 
-The key is (seed, stream). Numbers that workers must agree in (signs, coordinates) come from a stream without a rank,
-those that must differ between them (rounding) from a stream with one.
+The key is (seed, stream). Numbers that are the same at all workers (signs, coordinates) come from a stream without a
+rank, numbers that must differ between them (rounding) from a stream with one.
 The counter holds the step, so a step can be replayed alone.
-The fast twin is native/kernels/gradient_kernels.cpp; the vectors of Random123 hold both.
+The fast twin is native/kernels/gradient_kernels.cpp; both are tested against the vectors of Random123.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Randomness:
     bucket: int
 
     def words(self, purpose: Purpose, count: int, step: int = 0, rank: int | None = None) -> Uint32s:
-        """`count` words, uniform; `rank`: of this worker alone."""
+        """Return `count` uniform words of 32 bits, the same at all workers; with `rank`, that worker's own."""
         return words((self.seed, _stream(purpose, rank)), (0, self.bucket, step & 0xFFFFFFFF, step >> 32), count)
 
     def of_kernels(self, purpose: Purpose, step: int, rank: int) -> tuple[int, int, int, int]:
-        """Key, bucket, and the low and the high word of the step, as kernels take them that draw `words` on a GPU."""
+        """Return key, bucket, and low and high word of the step, by which kernels draw the same `words` on a GPU."""
         return self.seed | _stream(purpose, rank) << 32, self.bucket, step & 0xFFFFFFFF, step >> 32
 
     def uniform(self, purpose: Purpose, count: int, step: int = 0, rank: int | None = None) -> npt.NDArray[np.float32]:
@@ -70,7 +70,7 @@ class Randomness:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Numbers by which one contribution is rounded at random: those of `Randomness.uniform` for Purpose.ROUNDING."""
+    """Source of the numbers that round one contribution: `Randomness.uniform` for Purpose.ROUNDING."""
 
     random: Randomness
     step: int
@@ -88,7 +88,7 @@ def signs_of(drawn: Uint32s, count: int) -> npt.NDArray[np.float32]:
 
 
 def words(key: tuple[int, int], counter: tuple[int, int, int, int], count: int) -> Uint32s:
-    """`count` words, natively where that is built."""
+    """Return `count` words of that key, from that counter on; by the native kernel where it is built."""
     if _NATIVE is None:
         return oracle(key, counter, count)
     drawn = np.empty(count, np.uint32)
@@ -97,7 +97,7 @@ def words(key: tuple[int, int], counter: tuple[int, int, int, int], count: int) 
 
 
 def oracle(key: tuple[int, int], counter: tuple[int, int, int, int], count: int) -> Uint32s:
-    """The same in numpy."""
+    """Compute `words` in numpy: the reference of the native kernel."""
     blocks = -(-count // 4)
     a = (np.arange(blocks, dtype=np.uint64) + np.uint64(counter[0])).astype(np.uint32)
     b, c, d = (np.full(blocks, each, np.uint32) for each in counter[1:])

@@ -1,11 +1,12 @@
-"""Some coordinates, drawn alike by all workers in every step.
+"""Random coordinates: in every step all workers draw the same few, and send only those.
 
     S_t: k of the d runs of 32 elements, from the shared counter (seed, bucket, t)
     y[S_t] = (d / k) mean x[S_t], 0 elsewhere            unbiased
     y[S_t] = mean (x + e)[S_t],   e' = (x + e) outside S_t    with feedback
 
-Every worker sends the same coordinates, so they add up, which the largest of each would not. Runs, so that whole cache
-lines are read and written. Sources: Rand-k (Stich et al., NeurIPS 2018); MASHA (Beznosikov et al., NeurIPS 2022).
+Every worker sends the same coordinates, so a switch can add them; each worker's own largest ones could not be added.
+They come in runs, so that whole cache lines are read and written.
+Sources: Rand-k (Stich et al., NeurIPS 2018); MASHA (Beznosikov et al., NeurIPS 2022).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RUN = 32
 
 @dataclass(frozen=True, slots=True)
 class RandomCoordinates(Codec):
-    """A share of the elements, in runs."""
+    """Send a random share of the elements, in runs of 32."""
 
     name: ClassVar[str] = "random_coordinates"
     piecewise: ClassVar[bool] = True
@@ -40,7 +41,7 @@ class RandomCoordinates(Codec):
         check_share(self.share)
 
     def encoder(self, place: Place) -> Encoder:
-        """One residual per element."""
+        """Return an encoder with one residual per element, or none without feedback."""
         levels(self.bits, place.size)
         return _Encoder(self, place)
 

@@ -1,4 +1,4 @@
-"""Rotated, clipped and quantized, with error feedback in the rotated domain.
+"""Lanes after a random rotation and clipping, with error feedback in the rotated domain.
 
     v = 2^(-k/2) H D x + e            per block (rotation.py); D is fixed for the bucket, so e needs no rotating back
     c = clip(v, -T r, T r)            r: the block's root mean square; T by the levels B of the lanes
@@ -23,9 +23,9 @@ from fanin.host.codecs.codec import Codec, DevicePlan, Encoder, Floats, Place, S
 from fanin.host.codecs.rotation import block_for, rotate_and_clip, rotate_back
 
 CLIPS = ((1, 1.22), (3, 1.95), (7, 2.5), (15, 2.9), (31, 3.27), (63, 3.6), (127, 3.9))
-"""(B, T): where a normal variable is clipped that is rounded to B steps each side."""
+"""(B, T): best bound T, in standard deviations, to clip a normal variable that is rounded to B steps each side."""
 WIDEST_CLIP_LEVELS = 1024
-"""From so many levels on clipping gains nothing: the largest element sets the scale."""
+"""With more levels clipping gains nothing, so the largest element sets the scale."""
 
 
 def clip_for(bound: int) -> float:
@@ -49,11 +49,11 @@ class Rotated(Codec):
     """Whether what clipping and rounding cut off is added to the next step."""
 
     def device_plan(self, size: int) -> DevicePlan | None:
-        """Rotation, a sum of what is left by clipping, rotation."""
+        """Return the plan: rotate and clip, sum, rotate back."""
         return DevicePlan(self.bits, self.feedback, rotated=True, clip=clip_for(levels(self.bits, size)))
 
     def encoder(self, place: Place) -> Encoder:
-        """Signs and residuals of whole blocks."""
+        """Return an encoder with a sign per element, and with feedback a residual per element of whole blocks."""
         return _Encoder(self, place, clip_for(levels(self.bits, place.size)))
 
 
@@ -66,7 +66,7 @@ class _Encoder(Encoder):
         self._signs = self.random.sign_words(place.count)
         self._owed: Floats = np.zeros(self._padded if codec.feedback else 0, np.float32)
         self._kept: list[Floats] = []
-        """Arrays of the last step, for the next one: fresh ones take longer to map than to fill."""
+        """Arrays of the last step, used again in the next: fresh memory takes longer to map than to fill."""
 
     def reduce(self, x: Floats, step: int) -> Stages:
         # Steps of an encoder without memory may overlap, so those have arrays of their own.

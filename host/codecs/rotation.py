@@ -3,11 +3,11 @@
     y = 2^(-k/2) H D x   per block of 2^k elements;   x = D 2^(-k/2) H y,   since H H = 2^k I and D D = I
 
 D are random signs, fixed for a bucket; H is the Hadamard matrix in the order of plain butterflies. k is even, so the
-factor is a power of two and exact. Nothing is fused, so numpy and
+factor is a power of two and exact. No multiplication is fused with an addition, so numpy and
 native/kernels/gradient_kernels.cpp give the same bits.
 
-`rotate_and_clip` and `rotate_back` are what a codec does with a bucket before and after its sum. Natively they take
-each block through all of it while it is in the cache (native/kernels/gradient_blocks.cpp).
+`rotate_and_clip` and `rotate_back` are a codec's work on a bucket before and after its sum. The native kernels do all
+of it to one block while that is in the cache (native/kernels/gradient_blocks.cpp).
 
 Sources: Ailon and Chazelle, "The fast Johnson-Lindenstrauss transform", SIAM J. Comput. 2009; Suresh et al.,
 "Distributed mean estimation with limited communication", ICML 2017; THC (Li et al., NSDI 2024).
@@ -45,7 +45,7 @@ def hadamard(x: Floats, block: int) -> None:
 
 
 def oracle(x: Floats, block: int) -> None:
-    """The same in numpy."""
+    """Compute `hadamard` in numpy: the reference of the native kernel."""
     half = 1
     while half < block:
         pairs = x.reshape(-1, 2, half)
@@ -56,9 +56,9 @@ def oracle(x: Floats, block: int) -> None:
 
 
 def clip_blocks(blocks: Floats, squares: Floats, clip: np.float32) -> Floats:
-    """A copy, each row clipped at `clip` times its root mean square; `squares` are the rows' squared norms.
+    """Return a copy, each row clipped at `clip` times its root mean square; `squares`: the rows' squared norms.
 
-    A row that is not finite, or whose squares are not, is not clipped: NaN must reach everybody.
+    A row whose squared norm is not finite is not clipped: NaN must reach all workers.
     """
     if not np.isfinite(clip):
         return blocks.copy()
@@ -71,11 +71,12 @@ def clip_blocks(blocks: Floats, squares: Floats, clip: np.float32) -> Floats:
 def rotate_and_clip(
     x: Floats, signs: Uint32s, block: int, owed: Floats, clip: np.float32, sent: Floats, cut: Floats
 ) -> Floats:
-    """sent + cut = H D x + owed, `sent` clipped at `clip` root mean squares of a block; the blocks' squares before.
+    """Split H D x + owed into `sent`, clipped at `clip` root mean squares of a block, and `cut`, the rest.
 
-    x: shape (n,), filled up with zeros to whole blocks. `signs`: a bit for each element of x (philox.signs_of). `owed`:
-    as long as whole blocks, or empty. `sent`, `cut`: as long as whole blocks; `sent` may be x where n is whole blocks.
-    Of blocks that are not finite `cut` is 0.
+    Returns the blocks' squared norms before clipping.
+    x: shape (n,), taken as filled up with zeros to whole blocks. `signs`: a bit for each element of x
+    (philox.signs_of). `owed`: as long as whole blocks, or empty. `sent`, `cut`: as long as whole blocks; `sent` may be
+    x where n is whole blocks. In blocks that are not finite `cut` is 0.
     """
     if _NATIVE is None:
         return rotate_and_clip_oracle(x, signs, block, owed, clip, sent, cut)
@@ -87,7 +88,7 @@ def rotate_and_clip(
 def rotate_and_clip_oracle(
     x: Floats, signs: Uint32s, block: int, owed: Floats, clip: np.float32, sent: Floats, cut: Floats
 ) -> Floats:
-    """The same in numpy."""
+    """Compute `rotate_and_clip` in numpy: the reference of the native kernel."""
     with np.errstate(invalid="ignore", over="ignore"):
         np.multiply(x, signs_of(signs, len(x)), out=sent[: len(x)])
         sent[len(x) :] = 0.0
@@ -104,7 +105,7 @@ def rotate_and_clip_oracle(
 
 
 def rotate_back(mean: Floats, signs: Uint32s, block: int, lost: Floats, owed: Floats, x: Floats) -> Floats:
-    """x = D H mean, and owed += lost; the squares of the blocks of what is owed then. `mean` is overwritten.
+    """Set x = D H mean and owed += lost; return the squared norms of the blocks of `owed`. `mean` is overwritten.
 
     Shapes and signs as in `rotate_and_clip`; x may be `mean`.
     """
@@ -116,7 +117,7 @@ def rotate_back(mean: Floats, signs: Uint32s, block: int, lost: Floats, owed: Fl
 
 
 def rotate_back_oracle(mean: Floats, signs: Uint32s, block: int, lost: Floats, owed: Floats, x: Floats) -> Floats:
-    """The same in numpy."""
+    """Compute `rotate_back` in numpy: the reference of the native kernel."""
     with np.errstate(invalid="ignore", over="ignore"):
         owed += lost
         oracle(mean, block)

@@ -10,7 +10,7 @@ codes, so ranks need not agree on anything before, and a bucket takes 8 bytes mo
 A bucket of equal elements is exact.
 A bucket with an element that is not finite, or whose range is not, is NaN at every rank.
 
-native/kernels/weight_kernels.cpp has the same bits, a bucket after the other.
+native/kernels/weight_kernels.cpp computes the same bits, one bucket after the other.
 
 Source: QSDP (Markov et al., ICML 2023), where one shift serves all buckets.
 """
@@ -38,12 +38,12 @@ _NATIVE = native_extension(None)
 
 @dataclass(frozen=True, slots=True)
 class ShiftedWeights(WeightCodec):
-    """Codes of 8, 6 or 4 bits. ConfigurationError for others than these."""
+    """Weight codec with codes of 8, 6 or 4 bits. ConfigurationError for other widths."""
 
     name: ClassVar[str] = "shifted"
 
     bucket: int = 1024
-    """Elements that share a grid: 64 .. 2^20, a multiple of 8. Fewer: 8 bytes for each, and a finer grid."""
+    """Elements that share a grid: 64 .. 2^20, a multiple of 8. Fewer: finer grids, each of which takes 8 bytes."""
 
     def __post_init__(self) -> None:
         if self.bits not in BITS:
@@ -63,7 +63,7 @@ class ShiftedWeights(WeightCodec):
         return self.bucket
 
     def device_plan(self) -> WeightPlan:
-        """All that a device must know."""
+        """Return bits and bucket, from which a device can do the arithmetic."""
         return WeightPlan(self.bits, self.bucket)
 
     def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int, *, first: int = 0) -> Loss:
@@ -76,7 +76,7 @@ class ShiftedWeights(WeightCodec):
         return _finite(*_NATIVE.shifted_encode_into(x, self.bucket, self.bits, shifts, into))
 
     def encode_oracle(self, x: Floats, shifts: Floats, into: Bytes) -> Loss:
-        """The same in numpy, of one element or more. `shifts`: one for each bucket."""
+        """Compute `encode` in numpy, for at least one element. `shifts`: one for each bucket."""
         count, buckets = len(x), len(shifts)
         headers = into[: _HEADER_BYTES * buckets].view("<f4").reshape(2, buckets)
         largest = np.float32(2**self.bits - 1)
@@ -110,7 +110,7 @@ class ShiftedWeights(WeightCodec):
             _NATIVE.shifted_decode_into(encoded, count, self.bucket, self.bits, first, into)
 
     def decode_oracle(self, encoded: Bytes, into: Floats, first: int, count: int) -> None:
-        """The same in numpy, of the buckets that hold these elements."""
+        """Compute `decode_rows` of one row in numpy; it decodes only the buckets that hold the elements asked for."""
         buckets = self._buckets(count)
         offset, delta = encoded[: _HEADER_BYTES * buckets].view("<f4").reshape(2, buckets)
         own = slice(first // self.bucket, self._buckets(first + len(into)))
@@ -150,7 +150,7 @@ class ShiftedWeights(WeightCodec):
         return [*parts, (slice(whole, count), slice(full, full + 1))] if whole < count else parts
 
     def _pack(self, codes: Bytes, into: Bytes) -> None:
-        """`into` is filled: codes one after the other, the first in the lowest bits."""
+        """Fill `into` with the codes, one after the other, the first in the lowest bits."""
         if self.bits == 8:
             into[:] = codes
             return

@@ -1,4 +1,4 @@
-"""A sketch of the large elements, which an adder sums and every worker reads without error.
+"""Sketches of each worker's largest elements, which a switch adds and every worker decodes without error.
 
     v = x + e;   kept: the k elements of largest |v|, of each worker its own;   e' = the rest
     stage 1:  m = maximum over workers of the largest |v|;   b = sum of bitmaps of what is kept, one small lane each
@@ -42,9 +42,9 @@ HASHES = 3
 CELLS_PER_ELEMENT = 1.3
 """A load of 0.77: above the threshold of 1.222, with room for sketches that are small."""
 SPARE_CELLS = 32
-"""More of them, since small sketches fall short of the limit that holds for large ones."""
+"""Cells beyond those, since small sketches need more per element than large ones."""
 MAX_DRAWS = 8
-"""Layouts that are tried: two elements with the same three cells are enough to spoil one."""
+"""Most layouts that are tried: two elements with the same three cells are enough to spoil one."""
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Sketched(Codec):
-    """Each worker's largest elements, though they are not the same ones."""
+    """Send each worker's largest elements, which may be other ones at each worker."""
 
     name: ClassVar[str] = "sketched"
     several_stages: ClassVar[bool] = True
@@ -68,7 +68,7 @@ class Sketched(Codec):
         check_share(self.share)
 
     def encoder(self, place: Place) -> Encoder:
-        """One residual per element."""
+        """Return an encoder with one residual per element."""
         return _Encoder(self, place, integer_lanes(self.bits, place.size))
 
 
@@ -100,7 +100,7 @@ class _Encoder(Encoder):
         yield [largest, union]
         most, present = largest.values[0], np.flatnonzero(union.values)
         if not np.isfinite(most):
-            x[:] = np.nan  # NaN cannot be told apart within a sketch
+            x[:] = np.nan  # elements share cells, so the element that is not finite cannot be singled out
             self.lost = 0.0
             return
         unit = np.float32(most) / self._levels
@@ -138,7 +138,7 @@ class Layout:
     """Cells of each element, shape (HASHES, elements): one in each part of the sketch."""
     size: int
     rounds: list[tuple[Int64s, Int64s]]
-    """In each round of peeling: elements, and cells that hold nothing else any more."""
+    """For each round of peeling: the elements that come out, and for each a cell in which it is alone by then."""
     known: npt.NDArray[np.bool_]
     """Mask of the elements that are peeled: all but those that lie in cycles."""
 
@@ -162,7 +162,7 @@ class Layout:
 
     @classmethod
     def peeling(cls, cells: Int64s, size: int) -> Layout:
-        """In which order elements come out of these cells, which depends on no value."""
+        """Find the order in which elements come out of these cells; it does not depend on their values."""
         count = cells.shape[1]
         degree = np.bincount(cells.reshape(-1), minlength=size)
         # The sum of the numbers of the elements that are left in a cell: where one is left, its number.

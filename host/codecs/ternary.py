@@ -1,4 +1,4 @@
-"""Three levels, without bias.
+"""Three levels per element, -s, 0 and s, drawn at random without bias.
 
     per layer:  g = clip(x, -2.5 sigma, 2.5 sigma);   stage 1: s = maximum over workers of max |g|
     stage 2:    t_w in {-1, 0, 1}, t = sign(g) with probability |g| / s, else 0        sum of t_w: integers, exact
@@ -25,7 +25,7 @@ from fanin.numerics.reduction import EXACT, Operator
 
 @dataclass(frozen=True, slots=True)
 class Ternary(Codec):
-    """-s, 0 or s, for each layer its own s."""
+    """Send each element as -s, 0 or s, with an s per layer."""
 
     name: ClassVar[str] = "ternary"
     several_stages: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class Ternary(Codec):
             raise ConfigurationError(f"clip = {self.clip}; must be above 0")
 
     def encoder(self, place: Place) -> Encoder:
-        """Nothing that is kept between steps."""
+        """Return an encoder that keeps nothing between steps."""
         return _Encoder(self, place, integer_lanes(self.bits, place.size))
 
 
@@ -62,7 +62,7 @@ class _Encoder(Encoder):
             part = x[first:end]
             with np.errstate(invalid="ignore", over="ignore"):
                 limit = np.float32(self._codec.clip) * np.sqrt(np.mean(np.square(part), dtype=np.float64))
-            # One element, or all alike, are no outliers: the mean square is about zero, as gradients are.
+            # Mean square about zero, not about the mean: else one element, or equal ones, would be clipped to 0.
             np.clip(part, -limit, limit, out=g[first:end]) if np.isfinite(limit) else np.copyto(g[first:end], part)
             largest[layer] = np.max(np.abs(g[first:end]))
         scales = Sum(largest, EXACT, average=False, operator=Operator.MAX)

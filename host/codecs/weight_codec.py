@@ -48,7 +48,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class WeightPlan:
-    """A shifted grid's arithmetic for who does it elsewhere, as on a GPU."""
+    """Parameters of a shifted grid, for arithmetic that is done elsewhere, as on a GPU."""
 
     bits: int
     bucket: int
@@ -60,7 +60,7 @@ class WeightCodec(ABC):
     """A codec's parameters; the same on every rank."""
 
     name: ClassVar[str] = ""
-    """The name that it is found by; empty for abstract classes."""
+    """Name by which `codecs.make_weights` finds the codec; empty for abstract classes."""
 
     bits: int = 8
     """Bits of an element's code. Fewer: fewer bytes, and coarser weights."""
@@ -74,11 +74,11 @@ class WeightCodec(ABC):
     @property
     @abstractmethod
     def block(self) -> int:
-        """A shard may be encoded in parts, each by itself, that begin at multiples of so many elements."""
+        """Elements at whose multiples parts of a shard must begin that are encoded by themselves."""
 
     @abstractmethod
     def encode(self, x: Floats, into: Bytes, random: Randomness, step: int, rank: int, *, first: int = 0) -> Loss:
-        """Write x, shape (n,), into `into`, shape (encoded_bytes(n),).
+        """Encode x, shape (n,), into `into`, shape (encoded_bytes(n),), and return the loss.
 
         `rank` is the owner's among those who share the weights; replicas of a shard give the same one. x are the
         shard's elements from `first` on, a multiple of `block`: they are decoded to the bits that they have when the
@@ -87,23 +87,23 @@ class WeightCodec(ABC):
 
     @abstractmethod
     def decode_rows(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
-        """Write the values of each row of `encoded`, shape (ranks, encoded_bytes(n)), into one of `into`, (ranks, n).
+        """Decode each row of `encoded`, shape (ranks, encoded_bytes(n)), into that row of `into`, shape (ranks, n).
 
         Rows may lie apart; their elements do not. With `count`: n is `count`, and `into` takes only the values from
         `first` on.
         """
 
     def decode(self, encoded: Bytes, into: Floats, *, first: int = 0, count: int | None = None) -> None:
-        """The same of one rank: shapes (encoded_bytes(n),) and (n,)."""
+        """Decode one rank's bytes, shape (encoded_bytes(n),), into shape (n,); otherwise as `decode_rows`."""
         self.decode_rows(encoded[None], into[None], first=first, count=count)
 
     def device_plan(self) -> WeightPlan | None:
-        """Its arithmetic as plain data; None: only this codec knows."""
+        """Return the codec's arithmetic as plain data; None: only the codec itself can do it."""
         return None
 
     @classmethod
     def read(cls, texts: list[str]) -> WeightCodec:
-        """From bits and `field=value` texts; ConfigurationError says which is wrong."""
+        """Make a codec from texts, bits and `field=value`; ConfigurationError says which is wrong."""
         return cls(**read_fields(cls, cls.name, texts, first="bits"))  # type: ignore[arg-type]
 
     def __str__(self) -> str:

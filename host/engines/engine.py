@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from fanin.host.machine.any_worker_machine import AnyWorkerMachine
 
 FILES_PER_FLOW, SPARE_FILES = 8, 64
-"""Files that an engine opens, and files that gloo and the program may open beside it. On many cores a dozen groups have
-a thousand files, which is what most systems give a process that asks for no more.
+"""File descriptors that an engine opens per flow, and a reserve for gloo and the program. On many cores a dozen groups
+hold a thousand, which is the soft limit of a process on most systems.
 """
 NOT_THE_ADDRESS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENETUNREACH)
 """Errors that keep an engine from starting although the switch's address may be right."""
@@ -39,7 +39,7 @@ class SwitchEndpoint:
     """Address of a job's data: one port per flow."""
 
     scheme: str
-    """A row of fanin/schemes.py."""
+    """Name of a row of fanin/schemes.py, such as udp."""
     host: str
     ports: tuple[int, ...]
     shared_memory: tuple[str, ...] = ()
@@ -63,8 +63,8 @@ class Engine(Protocol):
 
     @property
     def spoiled(self) -> int:
-        """Events Spoiled so far; those of a reduction are told before it is done. Once there was one,
-        `submit_and_wait` returns tickets of what is done, too."""
+        """Number of `Spoiled` events so far; a reduction's are reported before it is done. Once it is above 0,
+        `submit_and_wait` returns the ticket of a reduction that is done, too."""
 
     @property
     def trouble(self) -> str:
@@ -73,22 +73,22 @@ class Engine(Protocol):
     def submit(self, reduction: Reduction) -> int:
         """Queue a reduction and return its ticket: 1, 2, ... Every worker submits the same ones in the same order.
 
-        ConfigurationError for one that cannot be computed. After a failure there is a ticket too, one that is never
-        done: so whoever submits need not fear a failure in between.
+        ConfigurationError for one that cannot be computed. After a failure it returns a ticket that is never done, so
+        a failure just before the call needs no care of the caller.
         """
 
     def submit_and_wait(self, packed: PackedReduction, timeout_s: float, owner: object) -> int:
         """Submit a reduction and wait for it, in one call.
 
-        0 once it is done. Otherwise its ticket, after `timeout_s` or a failure: it goes on, as a submitted one does,
-        and `owner` is kept till its end. Between processes of one machine what Python does around the engine takes
-        longer than the engine does; this is all that collectives need which are waited for."""
+        Returns 0 once it is done. After `timeout_s` or a failure returns its ticket; the reduction continues like a
+        submitted one, and `owner` is kept alive until its end. Between processes of one machine Python takes longer
+        around the engine than the engine itself, so a collective that is waited for needs only this call."""
 
     def begin(self, base: int) -> None:
-        """Let the reductions of a newcomer begin with `base` of every slot: no earlier than its event Stands said."""
+        """Begin a newcomer's reductions with `base` in every slot; it is at least the base of the event `Stands`."""
 
     def wait(self, ticket: int, timeout_s: float) -> bool:
-        """Wait until it is done. False after `timeout_s`, or as soon as the engine has failed."""
+        """Wait for a reduction: True once it is done, False after `timeout_s` or as soon as the engine has failed."""
 
     def done(self, ticket: int) -> bool:
         """Whether every element of the result is in its destination."""
@@ -112,11 +112,12 @@ class Engine(Protocol):
 def make_engine(
     options: Options, spec: JobSpec, worker: int, token: int, endpoint: SwitchEndpoint, newcomer: bool = False
 ) -> Engine:
-    """Start the engine that `options` ask for; `description` of what comes back says which one it is.
+    """Start the engine that `options` ask for; its `description` says which one it is.
 
-    A `newcomer` comes into a job that runs: see `Engine.begin`.
-    Native loop and machine: a scheme that they carry, and neither faults, pcap nor trace asked for. Otherwise a thread
-    that pumps packets between a transport and the native machine, or, with options.native=False, its Python twin.
+    `newcomer`: the worker comes into a running job, see `Engine.begin`.
+    Native loop and machine if they support the scheme, and neither faults, pcap nor trace are asked for. Otherwise a
+    thread per flow that pumps packets between a transport and the native machine, or its Python twin where the
+    extension is not built or options.native=False.
     Raises ConfigurationError when native=True and the extension is not built, SwitchUnreachableError when the address
     does not resolve, has no route or refuses the connection.
     """
@@ -170,7 +171,7 @@ def _native_engine(
     endpoint: SwitchEndpoint,
     newcomer: bool,
 ) -> Engine:
-    """Machine and batched UDP loop in C++."""
+    """Start the engine in C++, with batched UDP; SwitchUnreachableError if that fails."""
     try:
         engine = extension.WorkerEngine(
             spec,

@@ -3,10 +3,10 @@
 Rules
 -----
 * A reduction goes to the machine of every flow, in the same order, under one lock: so all machines give it one ticket.
-* A ticket is done when every flow is. `Ready`, `Stands` (with the latest base) and `Departed` are reported when every
-  flow has reported them, `MembersChanged` when the first has. A round is heard of when every flow has heard of it.
+* A ticket is done when every flow has finished it. `Ready`, `Stands` (with the latest base), `RoundHeard` and
+  `Departed` are reported when every flow has reported them, `MembersChanged` when the first has.
 * The first failure of any flow fails the engine: first every pump is halted, so that nothing writes to tensors any
-  more, then waiters are released, then the event is there to read.
+  more, then waiters are released, then `next_event` returns the failure.
 """
 
 from __future__ import annotations
@@ -48,36 +48,38 @@ class PumpEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._process = os.getpid()
-        """A child forked from it has neither the threads nor, perhaps, the locks: only `close`, which does nothing."""
+        """Process that made the engine. A forked child has none of its threads: submitting, waiting and leaving raise
+        there, and `close` does nothing.
+        """
         self._description = description
         self._clock = clock
         self._machines = [machine for machine, _ in flows]
         self._submitting = threading.Lock()
         self._changed = threading.Condition()
-        """The lock of everything below."""
+        """Lock of the attributes below, notified when they change."""
         self._submitted = 0
         self._offered = 0
         """The last ticket whose reduction a machine may have taken."""
         self._unfinished: dict[int, int] = {}
-        """By ticket: how many flows are still at it."""
+        """By ticket: number of flows that have not finished it."""
         self._owners: dict[int, object] = {}
         """By ticket: what keeps the memory alive for as long as a machine may touch it."""
         self._change: MembersChanged | None = None
         """The last change of membership that was reported."""
         self._stands: list[int] = []
-        """Bases at which the flows of a newcomer begin, of those that know."""
+        """Bases from which the flows of a newcomer can begin, as far as they have reported them."""
         self._heard = [0] * len(flows)
-        """By flow: one past the newest round that it has told of."""
+        """By flow: one past the newest round that it has reported by RoundHeard."""
         self._unready = len(flows)
         self._remaining = len(flows)
         """Flows that have not departed."""
         self._confirmed = True
-        """Whether those that have departed got an echo."""
+        """Whether all flows that have departed got the echo of their BYE."""
         self._events: deque[WorkerEvent] = deque()
         self._subscribed = False
         self._failed = False
         self.spoiled = 0
-        """Events Spoiled so far."""
+        """Number of `Spoiled` events so far."""
         self._pumps = [
             Pump(
                 machine,
@@ -110,7 +112,7 @@ class PumpEngine:
         return next((pump.transport.trouble for pump in self._pumps if pump.transport.trouble), "")
 
     def submit(self, reduction: Reduction) -> int:
-        """Queue a reduction on every flow; its ticket. After a failure there is a ticket too, never done."""
+        """Queue a reduction on every flow and return its ticket; after a failure one that is never done."""
         self._refuse_children()
         with self._submitting:
             ticket = self._submitted + 1
@@ -121,10 +123,10 @@ class PumpEngine:
                 self._submit_to_machines(ticket, reduction)
             except BaseException as error:
                 if interrupts(error) and self._offered == ticket:  # Ctrl-C, or a signal handler that raises
-                    # A machine may have it, and others not. Its memory must not go before they are halted.
+                    # Some machines may have the reduction: they are halted before its memory may be freed.
                     self._fail(EngineStopped(f"submitting was interrupted: {error!r}"))
                     raise
-                # All machines refuse what the first refuses, since they are of one kind and one spec. So none has it.
+                # Machines of one kind and spec refuse the same reductions, so if the first refuses, none has it.
                 with self._changed:
                     del self._unfinished[ticket], self._owners[ticket]
                 raise
@@ -134,25 +136,25 @@ class PumpEngine:
         return ticket
 
     def submit_and_wait(self, packed: PackedReduction, timeout_s: float, owner: object) -> int:
-        """Submit it and wait for it: 0, or the ticket when it is not done by then."""
+        """Submit a reduction and wait for it; return 0 if it is done and nothing was ever spoiled, else its ticket."""
         ticket = self.submit(Reduction.of(packed, owner))
         return 0 if self.wait(ticket, timeout_s) and not self.spoiled else ticket
 
     def wait(self, ticket: int, timeout_s: float) -> bool:
-        """Wait until it is done, the engine has failed, or time is up."""
+        """Wait until the reduction is done, the engine has failed, or time is up; return whether it is done."""
         self._check(ticket)
         with self._changed:
             self._changed.wait_for(lambda: self._failed or ticket not in self._unfinished, timeout_s)
             return ticket not in self._unfinished
 
     def done(self, ticket: int) -> bool:
-        """Whether every flow has finished it."""
+        """Whether every flow has finished the reduction."""
         self._check(ticket)
         with self._changed:
             return ticket not in self._unfinished
 
     def subscribe(self) -> None:
-        """Report ReductionDone as well."""
+        """Report ReductionDone and RoundHeard as well from now on."""
         with self._changed:
             self._subscribed = True
 
@@ -163,7 +165,7 @@ class PumpEngine:
             return self._events.popleft() if self._events else None
 
     def counters(self) -> dict[str, int]:
-        """Sums over flows; of srtt_us, the largest."""
+        """Return the counters' sums over flows; of srtt_us the largest value."""
         total: dict[str, int] = {}
         for machine, pump in zip(self._machines, self._pumps, strict=True):
             with pump.lock:
@@ -223,7 +225,7 @@ class PumpEngine:
                 assert given == ticket, f"a machine gave ticket {given} for {ticket}"
 
     def _take(self, flow: int, event: WorkerEvent) -> None:
-        """An event of one flow, in its pump's thread."""
+        """Handle an event of one flow; called in the thread of that flow's pump."""
         if isinstance(event, ReductionDone):
             with self._changed:
                 self._unfinished[event.ticket] -= 1
@@ -240,8 +242,8 @@ class PumpEngine:
             with self._changed:
                 last = self._change
                 if last is None or event.change > last.change:
-                    # A newcomer enters each flow by itself, in one before a loss and in another after it: what is news
-                    # to this flow need not be to whoever has read what another one has told.
+                    # Flows may see a loss and a newcomer in different orders, so `gone` and `come` of this flow's
+                    # event need not fit the event that was reported last: they are computed from that one.
                     if last is not None:
                         gone, come = last.members & ~event.members, event.members & ~last.members
                         event = replace(event, gone=gone, come=come)

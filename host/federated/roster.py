@@ -1,4 +1,4 @@
-"""The roster: what rank 0 knows of each client, from which policies decide. Times are given; nothing waits here."""
+"""The roster: rank 0's measurements of each client, by which policies decide. No clock: times are arguments."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Roster:
         self._entries: dict[int, _Entry] = {}
 
     def enroll(self, client: int, samples: int) -> None:
-        """A client is there, with so many samples. Idempotent."""
+        """Add a client, or update its number of samples."""
         self._entries.setdefault(client, _Entry(samples)).samples = samples
 
     def handed_in(self, client: int, turns: int, seconds: float, loss: float | None) -> None:
-        """A client has handed in its `turns`-th delta, `seconds` after it began."""
+        """Note that a client has handed in its `turns`-th delta, `seconds` after the turn began."""
         entry = self._entries[client]
         entry.turns, entry.loss, entry.missed_in_a_row = turns, loss, 0
         entry.seconds.append(seconds)
 
     def missed(self, client: int, round: int) -> None:
-        """A round closed without a client that was selected for it."""
+        """Note that a round closed without a client that was selected for it."""
         entry = self._entries[client]
         entry.missed.append(round)
         entry.missed_in_a_row += 1

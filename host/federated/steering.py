@@ -1,7 +1,7 @@
-"""Steering: when a policy is asked for a plan, when a round is closed early, and who has missed one. Times are given.
+"""Steering of rounds: when to ask the policy for a plan, when to close a round early, and who has missed one. No clock.
 
-Rank 0 has one. It hears of deltas, of closed rounds and of clients that come and go, and answers with the plan in
-force and the quorum that the switch is to have.
+Rank 0 has a `Steering`. It is told of deltas, of closed rounds and of clients that come and go, and has the plan in
+force and the quorum to set at the switch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fanin.host.federated.policies.view import RoundPlan
 from fanin.host.federated.roster import Roster
 
 IDLE_LOOKS = 2
-"""Looks at a round that has every delta it can get, after which it closes with them: they may be on their way."""
+"""Calls of `observe` that find a round with every delta it can get before it is closed: the deltas may still travel."""
 
 
 class Steering:
@@ -43,12 +43,12 @@ class Steering:
         return 1 if self._closes_early else self.plan.quorum
 
     def handed_in(self, client: int, turns: int, seconds: float, loss: float | None) -> None:
-        """A client has handed a delta in."""
+        """Note that a client has handed in its `turns`-th delta, `seconds` after the turn began."""
         self.roster.handed_in(client, turns, seconds, loss)
         self._arrived.add(client)
 
     def observe(self, round: int, present: frozenset[int], now_s: float) -> bool:
-        """Take notice of time, of the open round and of who is present. Whether plan or quorum may have changed."""
+        """Take in time, open round and present clients; return whether plan or quorum may have changed."""
         before = self.quorum
         if round != self._round:
             for client in (self.plan.clients or frozenset()) & present - self._arrived:

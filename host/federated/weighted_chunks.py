@@ -29,9 +29,9 @@ class WeightedChunks:
     chunk_elements: int
     """Elements of a chunk, its weight included."""
     head: int = field(init=False)
-    """Elements of the chunk in which the tally ends, behind it."""
+    """Elements behind the tally in the chunk in which the tally ends."""
     rows: int = field(init=False)
-    """Whole chunks behind that."""
+    """Number of whole chunks behind that one."""
 
     def __post_init__(self) -> None:
         if self.chunk_elements < 2:
@@ -43,7 +43,7 @@ class WeightedChunks:
 
     @property
     def elements(self) -> int:
-        """Elements with weights, the tally aside: what a Layout is made for."""
+        """Elements and weights without the tally: `elements` of the Layout."""
         return self.head + self.rows * self.chunk_elements
 
     def write(self, out: Floats, delta: Floats, unit: float) -> None:
@@ -70,7 +70,7 @@ class WeightedChunks:
         return float(weights.min())
 
     def _parts(self, whole: Floats) -> tuple[Floats, Floats]:
-        """The tally's chunk, shape (head,), and the others, shape (rows, chunk_elements)."""
+        """Return what is behind the tally in its chunk, shape (head,), and the others, shape (rows, chunk_elements)."""
         return whole[: self.head], whole[self.head : self.elements].reshape(self.rows, self.chunk_elements)
 
 

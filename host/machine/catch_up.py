@@ -1,4 +1,4 @@
-"""How a worker that came into a running job gets in step with the others, slot by slot.
+"""The way a worker that joins a running job gets in step with the others, slot by slot.
 
 The rules are R-MEMBER-14 and R-MEMBER-15 in docs/protocol.md. A slot is in
 one of these states; any other packet is dropped and counted.
@@ -20,7 +20,7 @@ from collections import deque
 from fanin.protocol.wire import MAX_BASE, Flag, Kind, Packet
 
 ASKING_AT_ONCE = 64
-"""Slots that ask where they stand at one time."""
+"""Slots that ask for their base at the same time."""
 
 
 class Step(enum.Enum):
@@ -53,11 +53,11 @@ class CatchUp:
 
     @property
     def done(self) -> bool:
-        """Whether every slot is."""
+        """Whether every slot is done."""
         return not self._base
 
     def begin(self, base: int) -> list[int]:
-        """Pass up to `base`, and be done there. Returns the slots that stand there already, now done."""
+        """Let every slot pass the bases before `base`, at which it is done. Returns the slots that are done at once."""
         assert self._begin is None
         assert self.first_base is not None
         assert base >= self.first_base
@@ -92,13 +92,13 @@ class CatchUp:
         slot, base = packet.slot, self._base[packet.slot]
         bare = packet.kind is Kind.ANSWER and Flag.BARE in packet.flags
         if base is None:
-            # R-MEMBER-14: a result is the others', and an answer with this worker's bit is for a predecessor in this
-            # place.
+            # R-MEMBER-14: a result is for the other workers, and an answer with this worker's bit for a predecessor in
+            # this place.
             if not bare or own:
                 return Step.IGNORED
             self._base[slot] = packet.base
             self._unknown -= 1
-            if self._unknown == 0:  # R-MEMBER-15: the farthest slot decides, since no base can be made up for
+            if self._unknown == 0:  # R-MEMBER-15: the slot with the highest base decides, since none can go back
                 self.first_base = max(stands for stands in self._base.values() if stands is not None)
             self._ask_one_more()
             return Step.MOVED

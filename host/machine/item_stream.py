@@ -4,8 +4,8 @@ The rules are R-WORKER-1 to R-WORKER-3 in docs/protocol.md.
 
 * The operations of a flow, in the order in which they were submitted, make one stream of items
   (host/machine/operation.py): item g is base g div P of slot g mod P.
-* A slot has one item at a time, its `current` one, and goes on to the next, P later, when that one is finished:
-  its result has come, and this worker's contribution is known to be in one.
+* A slot has one item at a time, its `current` one, and goes on to item number + P when that one is finished: its
+  result has come, and this worker's contribution is known to be in a round.
 * A current item is in one of three states:
 
   | state  | meaning                       | becomes                                                      |
@@ -60,18 +60,18 @@ class ItemStream:
         self._current = list(range(slots))
         self._state = [SlotState.IDLE] * slots
         self._queue: list[int] = []
-        """A heap of items: workers that send the lowest first have the same items under way, however small a window."""
+        """Heap of items: all workers send the lowest first, so that they send the same ones, however small a window."""
         self._again: deque[int] = deque()
         self._is_in_queue = [False] * slots
         self._is_in_again = [False] * slots
         self._repeats = [0] * slots
-        """By slot: items that took another round."""
+        """By slot: number of items that took a second round, since their forecast was wrong."""
         self._agreed: dict[int, Codes] = {}
         self._held: set[int] = set()
-        """Slots that host/machine/catch_up.py still has."""
+        """Slots of a newcomer that are not in step yet (host/machine/catch_up.py): none of their items is sent."""
 
     def begin(self, base: int) -> None:
-        """Start with `base` instead of 0, and with no slot: see `release`."""
+        """Start with `base` instead of 0; every slot is held until `release`."""
         assert not self._operations
         self.end_item = self.oldest_item = base * self.slots
         self._current = [self.end_item + slot for slot in range(self.slots)]
@@ -106,7 +106,7 @@ class ItemStream:
         return self._current[slot]
 
     def base(self, slot: int) -> int:
-        """The slot's round that its current item goes into."""
+        """The base, in its slot, of the slot's current item."""
         return self._current[slot] // self.slots + self._repeats[slot]
 
     def operation(self, item: int) -> Operation:
@@ -118,7 +118,7 @@ class ItemStream:
         return self._agreed.get(item, _NO_CODES)
 
     def forecasts(self, item: int) -> bool:
-        """Whether the item's codes are still to be agreed on, in the round that its words go into by forecast."""
+        """Whether the item goes out by forecast: its words are sent before its codes are agreed on."""
         return self.operation(item).forecasts and item not in self._agreed
 
     def repeat(self, item: int, agreed: Codes) -> None:
@@ -130,7 +130,7 @@ class ItemStream:
         self._enqueue(slot)
 
     def next(self) -> int | None:
-        """The slot whose item is to be sent next, what is sent again first; it stays so until `take`."""
+        """Return the slot whose item is to be sent next, repetitions first, and leave it queued; None: no item."""
         # Both queues are cleaned up only here: a result may come while its slot is queued, and removing it from the
         # middle would cost more than skipping it when it is first.
         while self._again:
@@ -148,7 +148,7 @@ class ItemStream:
         self._is_in_queue[heapq.heappop(self._queue) % self.slots] = False
 
     def take(self) -> int | None:
-        """The next item to send, which is sent from now on; None when there is none."""
+        """Return the next item to send, and count it as sent; None when there is none."""
         slot = self.next()
         if slot is None:
             return None

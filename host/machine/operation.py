@@ -29,7 +29,7 @@ Rules of this file
   | none are kept, or only its own               |                     | bare: codes, and no words (`keeps` is False) |
 
   Words of a packet with a block that is not finite are kept by all, so that all ranks learn who has spoiled it
-  (fanin/numerics/spoilers.py). Floats that are summed exactly are kept by whom they are for, as any words.
+  (fanin/numerics/spoilers.py). Floats that are summed exactly are kept by the ranks that they are for, and no others.
 
 * `source` is only read, and `destination` and `residual` are only written when a chunk's result is stored; so a chunk
   can be encoded again, to the same bits, until then, also where source and destination are the same memory.
@@ -64,7 +64,7 @@ _NO_CODES: Codes = np.empty(0, np.uint16)
 
 
 def memory(address: int, count: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
-    """`count` elements at `address`, shape (count,), without a copy."""
+    """Return a view of the `count` elements at `address`, shape (count,)."""
     if not count:
         return np.empty(0, dtype)
     view = (ctypes.c_uint8 * (count * np.dtype(dtype).itemsize)).from_address(address)
@@ -95,7 +95,7 @@ def check(reduction: Reduction, codec: WordCodec, spec: JobSpec) -> None:
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """A submitted reduction, of which this machine carries out the chunks of one flow."""
+    """One flow's share of a submitted reduction: its memory, its chunks and its items."""
 
     ticket: int
     reduction: Reduction
@@ -104,7 +104,7 @@ class Operation:
     flow_count: int
     first_item: int
     place: int = 0
-    """This worker's, among all of the job."""
+    """Number of this worker among all workers of the job."""
     codec: WordCodec = field(init=False)
     signature: int = field(init=False)
     chunks: int = field(init=False)
@@ -112,9 +112,9 @@ class Operation:
     unfinished_chunks: int = field(init=False)
     forecasts: bool = field(init=False)
     spoilers: dict[int, Spoiler] = field(init=False, default_factory=dict)
-    """By place: the first elements known that are not finite there."""
+    """By place of a worker: the first of its elements that are known not to be finite."""
     forecast: Forecast | None = field(init=False, default=None)
-    """The forecast that the words of the first round were quantized with, once they were: they may be sent again."""
+    """Forecast that the words of the first round were quantized with, kept for repetitions; None before that."""
 
     def __post_init__(self) -> None:
         asked, spec = self.reduction, self.spec
@@ -155,12 +155,12 @@ class Operation:
         return self.spec.codes_per_packet if self.agrees else 0
 
     def codes_chunk(self, item: int) -> int | None:
-        """The chunk whose codes the item carries, to be quantized with later."""
+        """The chunk whose codes the item carries, ahead of its words; None if it carries none."""
         chunk = item - self.first_item
         return chunk if self.lead and chunk < self.chunks else None
 
     def words_chunk(self, item: int) -> int | None:
-        """The chunk whose words the item carries."""
+        """The chunk whose words the item carries; None if it carries codes alone."""
         chunk = item - self.first_item - self.lead
         return chunk if chunk >= 0 else None
 
@@ -185,7 +185,7 @@ class Operation:
         return first == last
 
     def keeps(self, item: int, agreed: Codes) -> bool:
-        """Whether the words of the item's result are needed here."""
+        """Whether this worker needs the words of the item's result."""
         chunk = self.words_chunk(item)
         if chunk is None or self.forecasts:  # (no words; or words that say whether the forecast held)
             return True
@@ -197,7 +197,7 @@ class Operation:
 
     @property
     def sums_exactly(self) -> bool:
-        """Whether every rank's floats are in the words."""
+        """Whether the operation sums floats exactly, so that the words hold every rank's elements."""
         asked = self.reduction
         return asked.lanes == EXACT and asked.element.floating and asked.operator is Operator.SUM
 
@@ -213,7 +213,7 @@ class Operation:
 
     @property
     def shape(self) -> Shape:
-        """Reductions with the same shape are likely to have the same scales."""
+        """Count, element type and codec: reductions with the same shape are likely to have the same scales."""
         return self.reduction.count, self.reduction.element, self.codec.number
 
     # --- numbers ---
@@ -236,8 +236,8 @@ class Operation:
     def store(self, chunk: int, agreed: Codes, words: Words | None, contributors: int, shift: int = 0) -> list[Spoiler]:
         """Write a chunk's result to the destination, and what quantizing lost to the residual.
 
-        `words`: None where none are kept. `shift`: of a sum that the switch has narrowed. Returns what is news of who
-        has spoiled the sum.
+        `words`: None where none are kept. `shift`: of a sum that the switch has narrowed. Returns the spoilers that
+        were not known before, or only by later elements.
         """
         asked, packet = self.reduction, self._packet(chunk)
         if asked.counts:
@@ -266,7 +266,7 @@ class Operation:
         return self.agrees and bool((agreed == CODE_NOT_FINITE).any())
 
     def _is_news(self, spoiler: Spoiler) -> bool:
-        """Whether that worker was not known to have spoiled the sum, or not so near its beginning."""
+        """Remember a spoiler; return whether its worker was not known, or only by later elements."""
         known = self.spoilers.get(spoiler.place)
         if known is not None and known.first <= spoiler.first:
             return False
@@ -274,7 +274,7 @@ class Operation:
         return True
 
     def _write(self, result: npt.NDArray[Any], start: int) -> None:
-        """Copy what is kept of elements from `start` on to the destination, own ones apart."""
+        """Copy the kept elements of `result`, which begins with element `start`, to the destination, but own ones."""
         asked = self.reduction
         first, last = self._kept(start, start + len(result))
         destination = memory(asked.destination, asked.kept, DTYPES[asked.element])

@@ -50,7 +50,7 @@ class Presence(Keepalive):
     def __init__(self, spec: JobSpec, connect_timeout_s: float, events: deque[WorkerEvent]) -> None:
         super().__init__(spec, Phase.CONNECTING, connect_timeout_s)
         self._heartbeat, self._heartbeat_at = 0, 0.0
-        """Number and time of the last HELLO that was no question of the path."""
+        """Number and time of the last HELLO that was a heartbeat, not a question of the path."""
         self._protected = spec.checksum or bool(spec.data_key)
         self._events = events
         self._left = 0
@@ -90,7 +90,7 @@ class Presence(Keepalive):
 
     def peers_gone(self, lost: int, left: int, now: float) -> None:
         """WELCOME or NOTICE names peers that are lost or have left."""
-        if not self.joined or self._survives_loss:  # there the controller evicts it, and rounds close
+        if not self.joined or self._survives_loss:  # there the controller evicts lost peers, and rounds close
             return
         if left and not self._left:  # R-MEMBER-5: the first of them starts the grace; every WELCOME repeats the mask
             self._left_at = now
@@ -147,12 +147,12 @@ class Presence(Keepalive):
     # --- peers that have left ---
 
     def left_deadline(self, moved_at: float) -> float | None:
-        """When reductions that last moved at `moved_at` will have waited long enough for peers that have left."""
+        """When reductions that last moved at `moved_at` have waited too long for peers that left; None: none has."""
         someone_left = self._left or self._branch_left
         return max(moved_at, self._left_at) + LEFT_GRACE_S if self.joined and someone_left else None
 
     def peers_hold_up(self, moved_at: float, now: float) -> None:
-        """Reductions wait, and LEFT_MIN_TIMEOUTS retransmissions in a row brought nothing: for whom?"""
+        """Fail if reductions that LEFT_MIN_TIMEOUTS timeouts in a row did not move wait for peers that have left."""
         deadline = self.left_deadline(moved_at)
         if deadline is not None and now >= deadline:  # R-MEMBER-5
             self._fail(WorkersGone(0, self._left) if self._left else PacketRefused(Reason.BRANCH_LEFT))

@@ -1,8 +1,8 @@
 """The table of what a worker does with a result or an answer, as data that both machines read.
 
 `ROWS` are the rules R-RESULT-1 to R-RESULT-11: docs/protocol.md (*A result, row by row*) and
-native/machine/result_rows.hpp are made of them (`make constants`). The first row that holds for the facts of a packet
-decides. worker_machine.py and its native twin gather the facts, and carry out the deed.
+native/machine/result_rows.hpp are generated from them (`make constants`). The first row that holds for the facts of a
+packet decides. worker_machine.py and its native twin gather the facts, and carry out the deed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Fact(enum.IntFlag):
     EARLIER = enum.auto()
     """Its base is before the slot's current item; no other fact is asked for."""
     AHEAD = enum.auto()
-    """Its base is after that, or the item was never sent; no other fact is asked for."""
+    """Its base is after the current item's, or the item was never sent; no other fact is asked for."""
     OTHER = enum.auto()
-    """Its signature is another."""
+    """Its signature is not the item's."""
     PASSES_ALONE = enum.auto()
     """Nobody contributed to the round: no codes, no words, no contributors."""
     OWNED = enum.auto()
@@ -28,7 +28,7 @@ class Fact(enum.IntFlag):
     ACKNOWLEDGED = enum.auto()
     """This worker's bit is set."""
     BARE = enum.auto()
-    """It is an ANSWER without words, which may say nothing of what is summed."""
+    """It is a bare ANSWER: it has no words, and may have neither codes nor a signature."""
     ENOUGH = enum.auto()
     """It has all that this worker keeps: codes, and no words."""
     ACCEPTED = enum.auto()
@@ -47,17 +47,17 @@ class Deed(enum.IntEnum):
     DUPLICATE = 0
     """Count it as a duplicate, and an ANSWER as spurious."""
     HEAR = 1
-    """Count it as FUTURE; a RESULT says that a round is over."""
+    """Count it as FUTURE; a RESULT shows that a round is over."""
     MISMATCH = 2
     """Count it as MISMATCH."""
     FAIL_UNOWNED = 3
-    """Fail: somebody else was to contribute, and calls another collective, or another root."""
+    """Fail: the elements' owner did not contribute, so it calls another collective or names another root."""
     NOTHING_NEW = 4
-    """Count it as a duplicate; it was asked for in vain, or said before."""
+    """Count it as a duplicate: it says nothing that was not known."""
     ASK = 5
     """Send the contribution again, as long as its result, at once."""
     LEAVE = 6
-    """Leave it for the answer that a retransmission brings."""
+    """Do not store it; the answer to a retransmission will acknowledge the contribution first."""
     LENGTH = 7
     """Count it as LENGTH."""
     FAIL_INCOMPLETE = 8
@@ -72,7 +72,7 @@ class Row:
 
     title: str
     condition: str
-    """The same in words."""
+    """The facts of `has` and `lacks` in words, for the documents."""
     done: str
     """Description of the deed, and its reason."""
     deed: Deed

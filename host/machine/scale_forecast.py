@@ -25,7 +25,7 @@ from fanin.numerics.lanes import Words
 from fanin.numerics.reduction import Element
 
 AGE_WORDS = 2
-"""Words that a contribution with a forecast has more: a and a^2."""
+"""Additional words of a contribution with a forecast: a and a^2."""
 MAX_AGE = 1024
 """Tickets after which codes are forgotten."""
 MAX_SHAPES = 8

@@ -1,7 +1,8 @@
-"""How one rank of a job over several shards agrees with the others on how to go on, once it has lost some of them.
+"""One rank's agreement with the others on how a job over several shards continues, once it has lost some shards.
 
-The first shard that is left is asked (Regroup), again and again: its controller hears all ranks, and answers all alike
-(switch/controller/regroup.py). No socket, no clock: requests and times come out, replies and losses go in.
+The rank asks the first shard that it has not lost (Regroup), again and again: that shard's controller hears all ranks,
+and answers all alike (switch/controller/regroup.py). No socket, no clock: requests and times come out, replies and
+losses go in.
 
     state    | what is seen                              | next
     ---------+-------------------------------------------+---------------------------------------------------------
@@ -16,9 +17,9 @@ The first shard that is left is asked (Regroup), again and again: its controller
 
 Passing on
 ----------
-* A shard may die when it has told some ranks, and not the others: these ask the next one, which waits for those that
-  know already. So they tell it what was decided, and it says the same to all. It could decide by itself only if none of
-  them was left.
+* A shard may die when it has told some ranks of its decision, and not the others. The others then ask the next shard,
+  which waits for all ranks. So the ranks that know the decision tell it to that shard, which answers all alike. It
+  decides anew only if no rank that knows is left.
 
 Enough shards
 -------------
@@ -26,8 +27,9 @@ Enough shards
   the one with more than half of the shards or, of two halves, with the lowest one.
 * A shard that is known to have died (nothing listens at its port any more) is in no part, and does not count.
 * Where no rank is left out, there is nobody who could go on in another part.
-* All of this is asked of the last job that this rank was in at all of its shards (`Whole`). One that it could not join
-  at some of them may never have begun there: they may be in the other part, and have gone on as another job.
+* These rules count the shards of the last job that this rank was in at all of its shards (`Whole`). A later job that
+  the rank could not join at some shards may never have begun there: these may be in the other part of the network, and
+  continue as another job.
 """
 
 from __future__ import annotations
@@ -40,12 +42,12 @@ from fanin.protocol.control import Refused, Regroup, Regrouped, Reply, Waiting
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 SETTLING_S = SUSPICION_TIMEOUT_S + HEARTBEAT_INTERVAL_S
-"""How long other shards that are lost at the same time, as in a rack without power, may take to be noticed."""
+"""Wait before asking, in which the loss of other shards is noticed, as of all in a rack without power."""
 AGREEMENT_GRACE_S = 5.0
-"""How much longer than a silent shard takes to be noticed the ranks may take to agree."""
+"""Time that the ranks may take to agree, beyond the liveness timeout."""
 ASK_INTERVAL_S = 0.1
 ANSWER_TIMEOUT_S = 2.0
-"""How long a controller that is asked may be silent before its shard counts as lost, too."""
+"""Silence of the controller that is asked after which its shard counts as lost, too."""
 
 
 class Stage(enum.Enum):
@@ -58,7 +60,7 @@ class Stage(enum.Enum):
 
 
 class Why(enum.Enum):
-    """This rank cannot go on."""
+    """Reason for which this rank cannot go on."""
 
     NONE_LEFT = "no shard is left"
     TOO_FEW = "the shards that are left may be the smaller part of a network that fell into two"
@@ -76,11 +78,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """The last job that a rank was in at all of its shards: whoever goes on elsewhere is a part of that one."""
+    """The last job that a rank was in at all of its shards: ranks that continue elsewhere are members of it, too."""
 
     workers: int
     shards: tuple[int, ...]
-    """Without those that were known to have died when it ended."""
+    """Its shards, without those that were known to have died when it ended."""
 
     def may_go_on(self, workers: int, left: Sequence[int], dead: Collection[int]) -> bool:
         """Whether so many workers may go on at the shards that are `left`: see the head of this file."""
@@ -93,7 +95,7 @@ class Whole:
 
 
 class Agreement:
-    """One rank's part in it. Shards have the numbers that they had when the job began."""
+    """One rank's part in the agreement. Shards have the numbers that they had when the job began."""
 
     def __init__(
         self,
@@ -109,8 +111,8 @@ class Agreement:
         patience_s: float,
         now: float,
     ) -> None:
-        """`shards`: of the present job; `places` by shard, where this rank is a member; `progress` as in Regroup:
-        first, last, done; `gone`: workers that are missed at any shard; `whole`: the present job, or one before it;
+        """`shards`: those of the present job. `places`: by shard, where this rank is a member. `progress`: first, last
+        and done of Regroup. `gone`: workers that are missed at any shard. `whole`: the present job, or one before it.
         `patience_s`: the liveness timeout."""
         self.stage = Stage.SETTLING
         self.why: Why | None = None
@@ -135,11 +137,11 @@ class Agreement:
         return self.stage in {Stage.AGREED, Stage.STRANDED}
 
     def lose(self, shard: int, now: float, *, dead: bool = False) -> None:
-        """This rank has lost another one, perhaps one that is known to have died."""
+        """Note that this rank has lost another shard; `dead`: the shard is known to have died."""
         self.lost.add(shard)
         if dead:
             self.dead.add(shard)
-        # The next one is asked, and told what this one had decided.
+        # The next shard is asked, or told what this one had decided.
         if shard == self.asked and self.stage in {Stage.ASKING, Stage.AGREED}:
             self._ask_next(now)
 
@@ -149,7 +151,7 @@ class Agreement:
             return
         self._silent_at = float("inf")
         if self.stage is Stage.AGREED:
-            self._ask_at = float("inf")  # it knows
+            self._ask_at = float("inf")  # the shard has the decision now
             return
         match reply:
             case Waiting():
@@ -181,7 +183,7 @@ class Agreement:
         return [(self.asked, said)]
 
     def next_timer(self) -> float | None:
-        """When `handle_timer`, and then `requests`, want to be called."""
+        """When to call `handle_timer`, and then `requests`; None: not before something else happens."""
         match self.stage:
             case Stage.SETTLING:
                 return self._settled_at
@@ -195,9 +197,9 @@ class Agreement:
         """Do what is due."""
         if self.stage is Stage.SETTLING and now >= self._settled_at:
             self._ask_next(now)
-        elif self.stage is Stage.ASKING and now >= self._ends_at:  # the others have not lost what this rank has
+        elif self.stage is Stage.ASKING and now >= self._ends_at:  # the other ranks have not lost these shards
             self._strand(Why.ALONE)
-        elif now >= self._silent_at and self.asked is not None:  # R-JOB-12: it may die when it has told some ranks
+        elif now >= self._silent_at and self.asked is not None:  # R-JOB-12: it may have died after telling some ranks
             self.lose(self.asked, now)
 
     def _ask_next(self, now: float) -> None:

@@ -207,7 +207,7 @@ class WorkerMachine:
             questions = self._path_questions(now)
             datagrams.append(self._hello())
             self._presence.hello_sent(now)
-            for size_bytes in questions:  # R-MEMBER-10: as questions of the path they are judged by nobody's silence
+            for size_bytes in questions:  # R-MEMBER-10: that they stay unanswered does not count as silence
                 datagrams.append(self._hello(size_bytes))
                 self._presence.probe_sent()
         if self._presence.bye_due(now):  # R-MEMBER-4
@@ -225,7 +225,7 @@ class WorkerMachine:
             slot = self._stream.next()
             assert slot is not None
             # R-CONGESTION-13: repetitions are not paced, as peers wait for them, and they replace packets that have
-            # left the path. Nor are passes, which are next to nothing; what comes for them comes at others' pace.
+            # left the path. Nor are passes: they are tiny, and their results come at the pace of other workers.
             item = self._stream.current(slot)
             first = not self._recovery.was_sent(slot)
             paced = not (first and self._stream.operation(item).passes(item))
@@ -241,7 +241,7 @@ class WorkerMachine:
             run = longer or (contribution if first and Flag.PASS in contribution.flags else None)
             datagram = self._keys.finish((longer or contribution).to_bytes())
             datagrams.append(Capable(datagram) if self._capable else datagram)
-            if paced:  # R-CONGESTION-13: repetitions count, too
+            if paced:  # R-CONGESTION-13: repetitions count towards the pace, too
                 self._congestion.sent(round_trip_s, now)
             if self._recovery.idle:  # waiting begins here: the pause before it counts against no departed peer
                 self._moved_at = now
@@ -277,7 +277,7 @@ class WorkerMachine:
                 self._congestion.expired(arrived, self._recovery.next_order)
                 self._send_again(slot)
         self._presence.handle_timer(now)
-        # R-MEMBER-11: where nothing at all is answered, silence is the matter, and not the length.
+        # R-MEMBER-11: if nothing at all is answered, the switch is silent, and the length of packets is not the cause.
         if self._presence.phase is Phase.MEMBER and self._path.too_narrow(now) and self._presence.answered:
             self._presence.path_narrowed(self._path.needed_bytes, self._path.passes_bytes)
         if self._waits_for_departed():
@@ -340,7 +340,7 @@ class WorkerMachine:
                 return Reason.KIND
 
     def _hear_switch(self, now: float) -> None:
-        """The switch lives; unless somebody may be repeating what it once said: a keyed tag holds for ever."""
+        """Count a sign of life of the switch, but not with keyed tags: these hold for ever, so it may be a replay."""
         if not self._spec.data_key:  # R-MEMBER-3
             self._presence.heard(now)
 
@@ -351,7 +351,7 @@ class WorkerMachine:
         if len(packet.words) < 2 or (connecting and size_bytes != self._spec.packet_bytes):
             return Reason.LENGTH
         if self._spec.data_key:
-            # R-MEMBER-3: repeated by somebody, or overtaken: its tag holds all the same.
+            # R-MEMBER-3: a replay, or overtaken by a later WELCOME; its tag holds all the same.
             if packet.slot < self._welcomes:
                 return Reason.ANCIENT
             self._welcomes = packet.slot + 1
@@ -394,7 +394,7 @@ class WorkerMachine:
         self._recovery.timer.path_round_trip(round_trip_s)
 
     def _receipt(self, packet: Packet, now: float, *, marked: bool) -> None:
-        """The switch says which transmissions have arrived; of one that it answers, whether it was spurious."""
+        """Take in a receipt: which transmissions have arrived, and whether the one that it answers was spurious."""
         repeated = bool(packet.contributors & RECEIPT_REPEATED)
         by_rota = not repeated and measures(packet.slot)
         lost, round_trip_s = self._recovery.receipt(
@@ -402,8 +402,8 @@ class WorkerMachine:
         )
         self._congestion.heard()
         if round_trip_s is not None:
-            round_trip_s += packet.base * 1e-6  # of what is above a leaf
-            # R-CONGESTION-12: the pace does not follow those that come by rota.
+            round_trip_s += packet.base * 1e-6  # the round trip of the path above a leaf
+            # R-CONGESTION-12: the pace does not follow round trips that are measured by rota.
             if by_rota:
                 self._recovery.timer.path_round_trip(round_trip_s)
             else:
@@ -428,7 +428,7 @@ class WorkerMachine:
                 self._send_again(slot)
 
     def _closed_rounds(self, parities: Words) -> Callable[[int], bool] | None:
-        """By slot of an outstanding item: whether its round had closed when the receipt was sent. None: not told."""
+        """Return a test, by slot, of whether an item's round had closed when the receipt was sent; None: not told."""
         # R-RECEIPT-8: without staleness an item's round is the open one or the one before that: a bit tells which.
         told = len(parities) == -(-self._spec.slots // WORD_BITS) and self._spec.history == SYNCHRONOUS_HISTORY
         if not told or self._catch_up is not None:  # a newcomer's slots stand at other bases
@@ -504,7 +504,7 @@ class WorkerMachine:
         return reduce(or_, (fact for fact, holds in facts.items() if holds), Fact(0))
 
     def _take(self, packet: Packet, now: float, *, answered: bool, marked: bool) -> None:
-        """Take a result in: what it shows of the path, and then its words."""
+        """Take in a result: what it shows of the path, then its words, unless a forecast was wrong."""
         slot, item = packet.slot, self._stream.current(packet.slot)
         operation, forecasts = self._stream.operation(item), self._stream.forecasts(item)
         if marked:  # R-CONGESTION-10
@@ -523,7 +523,7 @@ class WorkerMachine:
             self._store(operation, item, packet, by_forecast=forecasts)
 
     def _catch(self, catch_up: CatchUp, packet: Packet, now: float) -> None:
-        """A result, or an answer, for a slot that is not in step yet."""
+        """Take in a result, or an answer, for a slot that is not in step yet."""
         slot = packet.slot
         knew = catch_up.first_base is not None
         step = Step.IGNORED
@@ -553,7 +553,7 @@ class WorkerMachine:
             self._stream.send_again(slot)
 
     def _hear(self, slot: int, base: int) -> None:
-        """A round was closed for which nothing was sent yet: news where that can happen, in jobs with staleness."""
+        """Note a round that has closed before anything was sent for it; report RoundHeard in jobs with staleness."""
         self._closed[slot] = max(self._closed[slot], base + 1)
         if self._spec.history == SYNCHRONOUS_HISTORY:  # no round closes without this worker there
             return
@@ -564,7 +564,7 @@ class WorkerMachine:
             self._events.append(RoundHeard(heard - 1))
 
     def _count_result(self, slot: int, now: float, *, answered: bool) -> None:
-        """The round that the slot's current item was in is over for this worker."""
+        """Count a result: the round of the slot's current item is over for this worker."""
         self._accepted.discard(slot)
         self._presence.heard(now)
         self._counters["results"] += 1
@@ -572,7 +572,7 @@ class WorkerMachine:
         self._finished(slot, now, answered=answered)
 
     def _finished(self, slot: int, now: float, *, answered: bool) -> None:
-        """The slot's transmission has its result: for all, or `answered` because this worker has asked again."""
+        """Tell recovery and congestion of a slot's result; `answered`: it came to this worker, which asked again."""
         order = self._recovery.order(slot)  # before `finished`, which forgets it
         round_trip_s = self._recovery.finished(slot, now, answered=answered)
         if round_trip_s is not None:
@@ -580,11 +580,11 @@ class WorkerMachine:
         self._congestion.result(order, self._recovery.next_order, self._recovery.overdue)
 
     def _sendable(self) -> bool:
-        """Whether there is an item to send and the window has room for it; what is sent again needs none."""
+        """Whether there is an item to send, and the window has room for it; repetitions need no room."""
         slot = self._stream.next()
         if slot is None:
             return False
-        # R-CONGESTION-3: workers whose windows were full of different items would wait for each other.
+        # R-CONGESTION-3: the oldest needs no room, since workers with windows full of different items would deadlock.
         oldest = self._stream.current(slot) == self._stream.oldest_item
         if oldest or self._recovery.was_sent(slot):
             return True
@@ -600,7 +600,7 @@ class WorkerMachine:
         return held
 
     def _store(self, operation: Operation, item: int, packet: Packet, *, by_forecast: bool) -> None:
-        """Write a result where it belongs, and let the slot go on. By forecast, it brought its own words' codes."""
+        """Store a result and let the slot go on. `by_forecast`: the result's codes are those of its own words."""
         brought = np.array(packet.codes, np.uint16)
         words_chunk = operation.words_chunk(item)
         if words_chunk is not None:  # an item with codes only brings no words
@@ -680,7 +680,8 @@ class WorkerMachine:
         elif passes:  # R-WORKER-5
             flags |= Flag.PASS | Flag.LATE if self._closed[slot] > base else Flag.PASS
             lanes = None
-        # R-WORKER-6: a stale round's pass is of whatever its worker has come to, and not of what the others contribute.
+        # R-WORKER-6: in a stale job a pass may come from another reduction than the others' contributions, so it has no
+        # signature.
         signature = 0 if flags & Flag.PASS and not self._spec.synchronous else operation.signature
         return self._packet(
             Kind.CONTRIBUTION,

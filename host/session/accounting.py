@@ -15,11 +15,11 @@ COUNTED = {
     "sending_us": "socket_send_us",
     "decoding_us": "decoding_us",
 }
-"""Fields of Spending, and the engine's counters that they are."""
+"""Fields of Spending, each with the engine's counter that fills it."""
 
 
 def accountant(engine: Engine, who: Membership, nonce: str) -> Callable[[], Spent | None]:
-    """A function that tells how the rank has spent its time since now; None where the engine does not count that."""
+    """Return a function that tells how the rank has spent its time from now on, or None if the engine counts none."""
     began_s = time.monotonic()
 
     def account() -> Spent | None:

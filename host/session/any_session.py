@@ -53,7 +53,7 @@ class AnySession(Protocol):
 
     @property
     def failure(self) -> FaninError | None:
-        """Why nothing works any more, or None. Sticky."""
+        """The error that has ended this session for good, or None."""
 
     @property
     def inherited(self) -> bool:
@@ -89,7 +89,7 @@ class AnySession(Protocol):
         """Whether the ticket's result is in place."""
 
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
-        """The numbers of the sessions that sum parts of that reduction, each with a count of elements."""
+        """Return (number of a session, elements) for each part of that reduction."""
 
     def take_changes(self) -> list[MembershipChange]:
         """Changes of membership since the last call, oldest first."""
@@ -98,7 +98,7 @@ class AnySession(Protocol):
         """The engines' counters by name."""
 
     def abandon(self, failure: FaninError) -> None:
-        """Stop without a word to the switch, for `failure`, which is elsewhere. `close` is still to be called."""
+        """Stop without a BYE to the switch, because of `failure` elsewhere. `close` must still be called."""
 
     def close(self, timeout_s: float = 10) -> None:
         """Leave the job and release everything. Idempotent, bounded."""

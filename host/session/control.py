@@ -1,4 +1,4 @@
-"""The worker's end of the control channel: a DEALER socket whose every wait is bounded and every word sealed."""
+"""The worker's end of the control channel: a DEALER socket whose every wait is bounded and every message sealed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class ControlClient:
     ) -> None:
         """Connect; SwitchUnreachableError when nothing accepts TCP there within `timeout_s` (see path.reach).
 
-        `otherwise_open`: ask as anybody may where the switch does not have the key of the `credentials`.
+        `otherwise_open`: where the switch does not have the key of `credentials`, ask again without one, as anybody
+        may.
         """
         self.address = address
         self._credentials = credentials
@@ -63,7 +64,7 @@ class ControlClient:
             self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
             opened.callback(self._socket.close, linger=0)
             self.monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_TOLD)
-            """Tells when the connection comes and goes."""
+            """Reports when the connection comes and goes."""
             opened.callback(self.monitor.close, linger=0)
             opened.callback(self._socket.disable_monitor)
             self._configure(curve_server_key)
@@ -77,7 +78,7 @@ class ControlClient:
         self._send(self._conversation.outgoing(request, self._credentials))
 
     def receive(self, timeout_s: float) -> control.Reply | None:
-        """The next reply that counts, or None. AdmissionError for bytes that are not a reply of this version."""
+        """Return the next reply whose seal holds, or None. AdmissionError for bytes that this version cannot read."""
         deadline = time.monotonic() + timeout_s
         while self._socket.poll(ceil(max(deadline - time.monotonic(), 0.0) * 1000)):
             data = self._socket.recv(zmq.NOBLOCK)
@@ -160,7 +161,7 @@ class ControlClient:
 def job_state(address: SwitchAddress, job_name: str, options: Options, credentials: Credentials = OPEN) -> str | None:
     """The state of a job (fanin.protocol.control.JobReport), None when the switch has none of that name and key.
 
-    A job over several shards that goes on without some of them has another name at the others, and still is that job.
+    A job over shards that has lost some of them continues at the others under another name; it counts as the same job.
     SwitchUnreachableError when there is no answer in connect_timeout_s.
     """
     key, timeout_s = options.curve_server_key, options.connect_timeout_s

@@ -1,13 +1,14 @@
-"""A switch of one's own: a child process that rank 0 starts when no switch is configured.
+"""A switch as a child process, which rank 0 starts when no switch is configured.
 
-No orphan, ever: the child holds the other end of a pipe, and of a descriptor that stands for this process. When either
-says that this process is gone (or has closed the pipe), the child serves what jobs are still alive and then exits; a
-job without live workers ends by itself, by the liveness timeout. It has a session of its own and ignores SIGINT, so
-that Ctrl-C in a terminal reaches the workers first, and they can still leave.
+The child never outlives its use: it holds the read end of a pipe from this process, and where the system has them a
+pidfd of this process. When either shows that this process is gone (or has closed the pipe), the child serves the jobs
+that are still alive and then exits; a job without live workers ends by the liveness timeout. The child has an operating
+system session of its own and ignores SIGINT, so that Ctrl-C in a terminal reaches the workers first, and they can still
+leave.
 
-The key of the jobs that it is for goes down the same pipe before anybody can ask: it serves no others, and nobody needs
-to tell it the key over the network. All of its options come by the pipe as well, so that a child can be started, by
-`prepare`, before they are known: it imports while its parent does.
+The key of its jobs goes down the same pipe before anybody can ask, so the child serves no other jobs, and the key never
+travels over the network. All of its options come by the pipe as well, so that `prepare` can start a child before they
+are known: it imports while its parent does.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ class EmbeddedSwitch:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process still runs."""
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Let go of it: it ends by itself once its last job is gone. Idempotent, never raises, waits for nothing.
+        """Close the pipe to the process, which ends once its last job is gone. Idempotent, never raises or waits.
 
         Nothing happens in a child forked from the process that started it.
         """
@@ -95,12 +96,12 @@ def start_switch(
 ) -> EmbeddedSwitch:
     """Start a switch beside this process, listening on `host` (a name or address that the other ranks can reach).
 
-    With several hosts it is a process of several switches, one at each. With `parents` these are leaves, of one parent
-    each, in that order; a single host is that of all of them. `credentials` are those of the jobs that it serves; None:
-    any job's.
+    With several hosts, the process runs a switch at each. With `parents` it runs a leaf of each of them, in that order:
+    at the host in the same place, or all at a single one. `credentials` are those of the jobs that it serves; None: any
+    job's.
 
-    `options` decide flows, native and, where `liveness_timeout_s` is None, that. Raises SwitchUnreachableError with the
-    child's own words when it does not come up.
+    `options` give flows, ports, native and, where `liveness_timeout_s` is None, the liveness timeout. Raises
+    SwitchUnreachableError with the child's own words when it does not come up.
     """
     hosts = (host,) * max(len(parents), 1) if isinstance(host, str) else tuple(host)
     wanted = SwitchAddress(scheme, hosts[0], 0)
@@ -133,7 +134,7 @@ def start_switch(
 
 
 def prepare() -> None:
-    """Start a process that the next `start_switch` uses: it imports meanwhile. Never raises; undone by `discard`."""
+    """Start a process that imports now, for the next `start_switch` to use. Never raises; undone by `discard`."""
     _PREPARED.prepare()
 
 
@@ -153,13 +154,13 @@ class _Child:
 
     @classmethod
     def start(cls) -> _Child:
-        """OSError where none starts."""
+        """Start a process; OSError if that fails."""
         report, theirs = os.pipe()
         try:
             process = subprocess.Popen(
                 running("fanin.embedded_switch", str(theirs)),
                 stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,  # what Python's site prints there is nobody's
+                stdout=subprocess.DEVNULL,  # Python's site may print there, which nobody reads
                 pass_fds=(theirs,),
                 start_new_session=True,
                 env=_environment(),
@@ -172,14 +173,14 @@ class _Child:
         return cls(process, report)
 
     def tell(self, order: SwitchOrder) -> None:
-        """Give it its order; one that has ended says why in its exit status."""
+        """Write the order; that a process has ended is left for `_read_report` to find."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(order.line())
             self.process.stdin.flush()
 
     def let_go(self) -> None:
-        """Close everything: without an order, it ends."""
+        """Close report and pipe; a process without an order then ends."""
         os.close(self.report)
         _let_go(self.process)
 
@@ -206,7 +207,7 @@ class _Prepared:
         return child
 
     def forget(self) -> None:
-        """Forget the parent's in a child of fork(), where the lock may be locked."""
+        """In a child of fork(): forget the parent's process, and make a new lock, since the old one may be held."""
         self._lock, self._child = threading.Lock(), None
 
 
@@ -215,7 +216,7 @@ os.register_at_fork(after_in_child=_PREPARED.forget)
 
 
 def _environment() -> dict[str, str]:
-    """The child's: without the worker's own options, which would mean something else there."""
+    """Return the child's environment, without the worker's own options, which would mean something else there."""
     return {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
 
 
@@ -259,6 +260,6 @@ def _let_go(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(OSError):
             process.stdin.close()
     if process.poll() is None:
-        # Nobody waits for it, since the others may still have their BYE to say. This thread takes its exit status, or,
-        # where this process ends, whoever inherits its children.
+        # Do not wait, since the other ranks may still have to say BYE to this switch. A thread takes the exit status;
+        # if this process ends before, its children are inherited, and so is that.
         started(process.wait, name="fanin switch")

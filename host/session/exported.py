@@ -1,7 +1,7 @@
 """Metrics of this process's sessions, at one HTTP port (Options.metrics): a label says which job, rank and switch.
 
-The port is opened by the first session that asks for one, and given up with the last. Nothing is counted for it: a
-scrape reads the counters that engines have.
+The first session that asks for the port opens it, and the last one closes it. Nothing is counted for the port alone: a
+scrape reads the engines' counters.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VARIABLE = f"{ENVIRONMENT_PREFIX}METRICS"
 
 
 class Measured(Protocol):
-    """A session, as far as its metrics go."""
+    """The part of a session that its metrics need."""
 
     address: SwitchAddress
     job_name: str
@@ -38,9 +38,9 @@ class Exported:
         self._exporter: Exporter | None = None
 
     def add(self, session: Measured, where: str) -> None:
-        """Serve this session's metrics as well; the first one opens the port, which is `where`'s and the rank more.
+        """Serve this session's metrics as well. The first session opens the port: that of `where` plus its rank.
 
-        ConfigurationError where the port cannot be had, or prometheus-client is not installed.
+        ConfigurationError where the port cannot be opened, or prometheus-client is not installed.
         """
         with self._lock:
             if self._exporter is None:
@@ -49,7 +49,7 @@ class Exported:
             self._sessions.append(session)
 
     def remove(self, session: Measured) -> None:
-        """Leave it out from now on; the last one gives up the port. Nothing happens where it was not added."""
+        """Serve a session's metrics no more; the last one closes the port. One that was not added changes nothing."""
         with self._lock:
             if session not in self._sessions:
                 return

@@ -1,4 +1,4 @@
-"""The last event of a failed engine as an error that names ranks, address and remedy. Pure."""
+"""Errors from the last event of a failed engine, which name ranks, address and remedy. Pure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Membership:
     rank: int
     size: int
     processes: tuple[str, ...] = ()
-    """`host:pid` by rank, once known; empty for one that came later."""
+    """`host:pid` by rank, once known; an empty text for a rank that came later."""
 
     worker_ranks: tuple[int, ...] = ()
     """At a leaf of a tree: the ranks of its workers 0, 1, ...; empty where a worker's number is its rank."""
@@ -63,7 +63,7 @@ def ranks_of(mask: int) -> tuple[int, ...]:
 
 
 def used_in_child(who: Membership) -> FaninError:
-    """A child of fork() uses what it has inherited."""
+    """The error for a child of fork() that uses its parent's session."""
     return FaninError(
         f"rank {who.rank} of job {who.job_name!r} at {who.address} is the process that this one was forked from. "
         "Remedy: reduce in the parent, or have the child join a job of its own (init_process_group after the fork)"
@@ -73,7 +73,7 @@ def used_in_child(who: Membership) -> FaninError:
 def workers_gone(
     who: Membership, lost: Sequence[int], left: Sequence[int], timeout_s: float, explanation: Explanation | None = None
 ) -> WorkerLostError:
-    """Peers are missing from a collective that needs them. `explanation`: what the job's controller says, if asked."""
+    """The error for peers that a collective needs and misses. `explanation`: what the controller says, if asked."""
     parts = []
     if lost and explanation is not None and explanation.gave_up:
         parts.append(f"{who.name(lost)} of job {who.job_name!r} at switch {who.address}: {explanation.gave_up}")
@@ -89,7 +89,7 @@ def workers_gone(
 
 
 def with_forgeries(trouble: str, dropped: int) -> str:
-    """The system's complaint, and the number of packets whose keyed tag did not hold, if there were any."""
+    """Add to the system's complaint the number of packets whose keyed tag did not hold, if there were any."""
     if not dropped:
         return trouble
     forged = f"{dropped:,} packets from its address were dropped, since their keyed tag is wrong: forged, or damaged"
@@ -101,7 +101,7 @@ IPV6_LONGER_BYTES = 20
 
 
 def path_suspected(who: Membership, spec: JobSpec) -> str:
-    """Long packets are lost now, for whatever reason, and short ones are not."""
+    """Describe a path on which long packets are lost at this time and short ones are not, with the remedy."""
     return (
         f"long packets (up to {spec.packet_bytes} bytes) do not pass between rank {who.rank} of job {who.job_name!r} "
         f"and switch {who.address} at this time, while short ones do: the path has become narrower. Remedy: give it "
@@ -123,7 +123,7 @@ def path_moved(joined: PathFacts | None, now: PathFacts | None) -> str:
 def path_narrowed(
     who: Membership, event: PathNarrowed, timeout_s: float, joined: PathFacts | None, now: PathFacts | None
 ) -> PathNarrowedError:
-    """Packets as long as this rank's do not pass any more. `joined`, `now`: the path as the system knew and knows it.
+    """The error for packets as long as needed that pass no more. `joined`, `now`: the path as the system knew it.
 
     Lengths are of UDP payloads; an MTU counts their headers.
     """
@@ -152,7 +152,7 @@ def switch_silent(
     moved: str = "",
     firewall: bool = False,
 ) -> SwitchLostError:
-    """A switch that was there says nothing any more. `explanation` is its controller's, None if that is silent too.
+    """The error for a switch that has fallen silent. `explanation` is its controller's, None if that is silent too.
 
     `moved`: see `path_moved`. `firewall`: connections to its control port were refused while its data still came.
     """
@@ -179,7 +179,7 @@ def switch_silent(
 
 
 def switch_gone(who: Membership) -> SwitchLostError:
-    """The switch has closed the control connection, and refuses another one."""
+    """The error for a switch whose control connection has closed, and whose port refuses another one."""
     return SwitchLostError(
         str(who.address),
         f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, its control "
@@ -192,7 +192,7 @@ def switch_gone(who: Membership) -> SwitchLostError:
 def reduction_late(
     job_name: str, address: SwitchAddress, rank: int, ticket: int, timeout_s: float, narrow: str
 ) -> FaninError:
-    """A reduction was not done in time, and no rank is known to be gone; `narrow`: the trouble of its path."""
+    """The error for a reduction that is late though no rank is known to be gone; `narrow`: the trouble of its path."""
     why = narrow or (
         "every rank is alive, so one of them has not come this far. Remedy: find the rank that does not call this "
         "collective, or allow more time"
@@ -204,12 +204,12 @@ def reduction_late(
 
 
 def engine_stopped(who: Membership, why: str) -> FaninError:
-    """The engine gave up by itself."""
+    """The error for an engine that has stopped by itself."""
     return FaninError(f"the engine of rank {who.rank} of job {who.job_name!r} stopped: {why}")
 
 
 def data_path_closed(who: Membership, admitted: Admitted, silent_s: float, trouble: str) -> SwitchUnreachableError:
-    """The controller answers and the data ports do not."""
+    """The error for a switch whose controller answers and whose data ports do not."""
     ports = ", ".join(map(str, admitted.ports))
     noted = f" (the system says: {trouble})" if trouble else ""
     protocol = scheme_of(admitted.scheme).protocol
@@ -222,7 +222,7 @@ def data_path_closed(who: Membership, admitted: Admitted, silent_s: float, troub
 
 
 def packet_refused(who: Membership, reason: Reason, explanation: Explanation | None, timeout_s: float) -> FaninError:
-    """The switch told this worker off. `explanation` is what its controller says of the job, if it could be asked."""
+    """The error for a NOTICE that refuses this worker. `explanation`: what the controller says of the job, if asked."""
     if reason is Reason.MISMATCH:
         return CollectiveMismatchError(
             f"rank {who.rank} of job {who.job_name!r} and another rank called different collectives, or the same one "
@@ -249,7 +249,7 @@ def packet_refused(who: Membership, reason: Reason, explanation: Explanation | N
 
 
 def superseded(who: Membership) -> AdmissionError:
-    """The job was over before this rank knew that it had begun, and its name is another job's by now."""
+    """The error for a job that ended before this rank knew that it had begun, and whose name another job has by now."""
     text = (
         f"job {who.job_name!r} at switch {who.address} ended, and another one of that name began, while rank "
         f"{who.rank} waited for its start. Remedy: see the output of the other ranks, then start the job again"
@@ -258,7 +258,7 @@ def superseded(who: Membership) -> AdmissionError:
 
 
 def branch_gone(who: Membership, explanation: Explanation | None) -> FaninError:
-    """In a tree of switches: another leaf, workers of another leaf, or the root is gone. The controllers know which."""
+    """The error in a tree that has lost a leaf, workers of another leaf, or the root: the controllers know which."""
     told = "its controller does not answer" if explanation is None else explanation.text
     text = (
         f"the tree of switches above {who.address} has lost a part that rank {who.rank} of job {who.job_name!r} needs: "

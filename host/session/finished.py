@@ -6,8 +6,8 @@ A worker sends item g of a flow only when result g - P has come (P: slots). So w
 rank has the results up to g - P. A rank that keeps inputs or results for the others (fallback.py, surviving.py) may
 forget whatever lies that far back: a window of packets per flow is kept, beside the reductions in flight.
 
-A reduction is told by its ends: per flow that carries some of it, how many items there are up to and including its
-own. A flow that carries none of it tells nothing of it.
+A reduction is known by its *ends*: for each flow that carries some of it, the number of items up to and including its
+own.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class FinishedEverywhere:
         self._sessions = sessions
         self._items: Ends = {}
         self._come: Ends = {}
-        """Items among these whose results have come; the results of all items before have come as well."""
+        """By flow: the number of items, from the first one on, whose results have all come."""
 
     def dealt(self, parts: Iterable[tuple[int, int]], element: Element, lanes: int, operator: Operator) -> Ends:
-        """The next reduction goes to these sessions, by number, with so many elements each: returns its ends."""
+        """Count the next reduction, whose parts are (number of a session, elements), and return its ends."""
         ends: Ends = {}
         for number, count in parts:
             session = self._sessions[number]
@@ -59,9 +59,9 @@ class FinishedEverywhere:
         return ends
 
     def come(self, ends: Ends) -> None:
-        """A reduction is finished here, as are all before it."""
+        """Note that the reduction with these ends, and all before it, are finished at this rank."""
         self._come |= ends
 
     def knows(self, ends: Ends) -> bool:
-        """Whether every rank has finished that one."""
+        """Whether every rank has finished the reduction with these ends."""
         return all(self._come.get(flow, 0) - end >= self._sessions[flow[0]].spec.slots for flow, end in ends.items())

@@ -1,21 +1,21 @@
-"""A running job's state, from one of its workers to a newcomer: a TCP connection from the one to the other.
+"""Transfer of a running job's state, from one of its workers (the giver) to a newcomer, over a TCP connection.
 
     newcomer                              giver
                                    <-     its challenge
     HEAD: challenge, base, tag     ->
-                                   <-     empty frames, one per ALIVE_INTERVAL_S, until it is as far as that base
-                                   <-     standing: where it is, small, so that the newcomer can begin
-                                   <-     state: what belongs to that place
+                                   <-     empty frames, one per ALIVE_INTERVAL_S, until it has reached that base
+                                   <-     standing: its position, small, so that the newcomer can begin
+                                   <-     state: weights and whatever else belongs to that position
 
 Rules of this file
 ------------------
-* A frame is its length in LENGTH bytes, then as many bytes, then, unless it is empty, its tag. Its users decide what
-  is in it.
+* A frame is its length (LENGTH), then as many bytes, then, unless it is empty, its tag. The callers decide on its
+  contents.
 * A tag is a keyed hash (fanin/protocol/seal.py) with a key that the job's secret gives, over both challenges and what
   is tagged: a peer that does not know the secret gets no answer, its answers are not believed, and a recorded tag holds
   for no other connection.
 * Silence of a whole timeout, and a connection that ends early, are an OSError or an EOFError at the newcomer, which
-  then asks somebody else. The giver gives up on the same, and nobody hears of it.
+  then asks another giver. The giver gives up in the same cases, without an error.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ PURPOSE = b"fanin handover"
 """Purpose for which a key is derived from the job's secret."""
 LENGTH = struct.Struct("!Q")
 ALIVE_INTERVAL_S = 1.0
-"""A giver that is not as far yet says so this often; less than any silence that a newcomer bears."""
+"""Interval of empty frames from a giver that has not reached the base yet; shorter than any newcomer's timeout."""
 GIVER_TIMEOUT_S = 10.0
 """Longest that a giver waits for a newcomer to take in what was sent."""
 HEAD_TIMEOUT_S = 2.0
-"""Longest that a place is kept for a connection that has not shown that it knows the key."""
+"""Longest that a connection may take to show that it knows the key."""
 MAX_AT_ONCE = 8
-"""Newcomers that are given to at one time; whoever comes beyond it is closed to, and asks another."""
+"""Newcomers that are served at the same time; further connections are closed, and those newcomers ask another giver."""
 PAUSE_S = 0.1
-"""How long nobody is let in after an error: the system has no files left, say, and the next call would fail as well."""
+"""Pause after an error of accept(): if the system has no files left, say, the next call would fail as well."""
 READ_BYTES = 1 << 20
 
 Snapshot = Callable[[int, float], tuple[bytes, bytes] | None]
-"""Standing and state once a base is reached; None after so many seconds."""
+"""Takes a base and a number of seconds; returns standing and state once the base is reached, None after the seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class GiverAddress:
 
 
 class Giver:
-    """Hands out this worker's state to whoever knows the key, until it is closed."""
+    """Gives this worker's state to newcomers that know the key, until it is closed."""
 
     def __init__(self, host: str, snapshot: Snapshot, key: bytes) -> None:
         """`host`: name or address of this machine, as the newcomers reach it. Raises OSError when it cannot listen."""
@@ -103,7 +103,7 @@ class Giver:
         while not self._closing.is_set():
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # as accept(2) has it, also what went wrong with one connection
+            except OSError:  # accept(2) also reports errors of a single connection
                 self._closing.wait(PAUSE_S)
                 continue
             if not self._places.acquire(blocking=False):
@@ -152,9 +152,9 @@ class Source:
             raise
 
     def read(self, within_s: float) -> bytes:
-        """The next frame. Raises EOFError when it ends early, OSError (TimeoutError: silence, or all of `within_s`).
+        """Return the next frame. EOFError when the connection ends early, TimeoutError for silence or after `within_s`.
 
-        ConnectionError for a frame whose tag does not hold.
+        ConnectionError for a frame whose tag does not hold, OSError for any other trouble.
         """
         deadline = time.monotonic() + within_s
         while not (length := LENGTH.unpack(_read(self._connection, LENGTH.size))[0]):

@@ -53,7 +53,7 @@ from fanin.protocol.tag_algorithm import TagAlgorithm
 from fanin.protocol.wire import VERSION as WIRE_VERSION
 
 MAX_EVENT_WAIT_S = 0.05
-"""While the engine looks for its data path, the controller is listened to this often."""
+"""Longest wait for an event of the engine, after which the controller's replies are read."""
 ENTRY_MARGIN = 1
 """A newcomer's reductions begin that many bases after the latest that any of its slots stands at."""
 FIRST_WARNING_S = 5.0
@@ -72,7 +72,7 @@ class Joined:
     flows: int
     """Sockets that the job is spread over."""
     nonce: str
-    """Named in Leave, to show that it comes from this session."""
+    """Random text in Join and Leave, which shows that a Leave comes from this session."""
     line: Line | None = None
     """The control connection, open for as long as the session is. None only in tests that bring their own engine."""
     path: PathFacts | None = None
@@ -98,13 +98,13 @@ class JoinTerms:
     credentials: Credentials | None = None
     """The keys of the rank's requests; None: those that follow from options.secret."""
     interrupted: Callable[[], None] | None = None
-    """Called about twice per second until then; may end the join by raising an error."""
+    """Called about twice per second while joining; it raises to cancel."""
     shards: int = 1
-    """To how many switches this process sends the parts of that job."""
+    """Number of switches over which the job is spread."""
     share: float = 1.0
-    """How large this switch's part of a large sum is."""
+    """This switch's part of a large sum, above 0 and at most 1."""
     succeeds: control.Succession | None = None
-    """The job that goes on as that one."""
+    """The job, and those of its ranks, that continue as this job; None: it succeeds no other."""
 
 
 def join(terms: JoinTerms) -> Joined:
@@ -165,7 +165,7 @@ class _Joining:
         )
         self._engine: Engine | None = None
         self._start: control.Started | None = None
-        """May come while the data path is still opening, and only once: asked later, the job may be over."""
+        """Kept, since it may come while the data path is still opening, and the job may be over when asked again."""
         self._next_join_s = 0.0
         self._started_s = time.monotonic()
         self._warn_s = self._started_s + FIRST_WARNING_S
@@ -253,9 +253,9 @@ class _Joining:
     def _wait_for_data_path(
         self, engine: Engine, admitted: control.Admitted, awaited: type[Ready | Stands]
     ) -> list[WorkerEvent]:
-        """Until the engine reports `awaited`; returns that, last, and what else it reported.
+        """Wait until the engine reports `awaited`; return what it has reported, that event last.
 
-        Ready is its first answer from the switch, for which it waits connect_timeout_s itself.
+        Ready is the first answer of the switch; the engine itself gives up waiting for it after connect_timeout_s.
         """
         events: list[WorkerEvent] = []
         while True:
@@ -332,7 +332,7 @@ def accumulators_wished(options: Options, rounds: Rounds) -> bool | None:
 
 
 def tags_taken(options: Options) -> tuple[TagAlgorithm, ...]:
-    """Algorithms of keyed tags that a rank takes; ConfigurationError where the one that it was given does not run."""
+    """Algorithms of keyed tags that this rank can compute; ConfigurationError if options.tag is none of them."""
     able = tag_algorithms(options.native)
     if options.tag is None:
         return able
@@ -345,13 +345,15 @@ def tags_taken(options: Options) -> tuple[TagAlgorithm, ...]:
 
 
 def worker_of(admitted: control.Admitted) -> int:
-    """The number that this rank has at its switch: its own, or its place among those at its leaf."""
+    """Number of this rank's worker at its switch: the rank itself, or at a leaf its place among the leaf's ranks."""
     return admitted.ranks.index(admitted.rank) if admitted.ranks else admitted.rank
 
 
 def spec_of(admitted: control.Admitted, credentials: Credentials = OPEN) -> JobSpec:
-    """The job as its worker, which speaks with these credentials, sees it: the other ranks' tokens are not its
-    business."""
+    """The job's facts for this worker; other ranks' tokens, which it is not told, are 0.
+
+    `credentials`: those of its requests, from which the key of the packets' tags follows.
+    """
     return JobSpec(
         job=admitted.index,
         generation=admitted.generation,

@@ -18,7 +18,7 @@ from fanin.protocol.seal import OPEN, Credentials
 from fanin.protocol.spread import Spread
 
 JoinOne = Callable[[int, Callable[[], None] | None], Session]
-"""Joins at one of some switches, by number; the other argument is Session.join's `interrupted`."""
+"""Joins at the switch of that number; the other argument is Session.join's `interrupted`."""
 REJOIN_TIMEOUT_S = 10.0
 """How long ranks that go on at other shards may take to meet there: all of them have just agreed to."""
 
@@ -56,7 +56,7 @@ def join_shards(
     join_one = _joining(terms, switches, spread, local, slots)
     joined = _join_all(join_one, len(switches), interrupted, f"rank {rank} of job {job_name!r}")
     try:
-        if joined[0].spec.survives_loss and options.fallback != "gloo":  # that goes on in another way
+        if joined[0].spec.survives_loss and options.fallback != "gloo":  # else ranks go on over gloo
             return SurvivingSession(joined, job_name, rejoin, options, spread)
         return ShardedSession(joined, job_name, spread)
     except BaseException:
@@ -66,7 +66,7 @@ def join_shards(
 
 
 def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | None, who: str) -> list[Session]:
-    """A session at each; if one cannot be had, none is left open, and none is waited for."""
+    """Join at each switch. If one join fails, the others are cancelled and no session is left open."""
     useless = threading.Event()
 
     def useless_or_interrupted() -> None:
@@ -82,7 +82,7 @@ def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | N
             joins += (pool.submit(join_one, number, useless_or_interrupted) for number in range(count))
             first, _ = wait(joins, return_when=FIRST_EXCEPTION)
             return [each.result() for each in joins if each in first]
-        except BaseException:  # Ctrl-C, too: what is joined by then is nobody's
+        except BaseException:  # Ctrl-C, too: sessions that are joined by then would have no owner
             useless.set()
             wait(joins)
             _close_all(joins)
@@ -92,7 +92,10 @@ def _join_all(join_one: JoinOne, count: int, interrupted: Callable[[], None] | N
 def _join_living(
     join_one: JoinOne, count: int, interrupted: Callable[[], None]
 ) -> list[Session | SwitchUnreachableError | SwitchLostError]:
-    """A session at each, or the error at one that is lost; if all are, or any has another error, none is left open."""
+    """Join at each switch; where a switch is lost, the error stands in place of a session.
+
+    Raises if all are lost, or any join fails otherwise, and leaves no session open then.
+    """
     with ThreadPoolExecutor(count, "fanin join") as pool:
         joins = [pool.submit(join_one, number, interrupted) for number in range(count)]
         wait(joins)
@@ -115,7 +118,7 @@ def _joining(
     terms: JoinTerms, switches: Sequence[SwitchAddress], spread: Spread, local: frozenset[SwitchAddress],
     slots: Sequence[int] = (),
 ) -> JoinOne:  # fmt: skip
-    """Joins at any one of the switches, on these terms but for what differs between shards."""
+    """Return a function that joins at one of the switches, on these terms but for what differs between shards."""
 
     def join_one(number: int, interrupted: Callable[[], None] | None) -> Session:
         address, options = switches[number], terms.options

@@ -43,7 +43,7 @@ WORD_BYTES = 4
 
 @dataclass(slots=True, eq=False)
 class KeptReduction:
-    """One that was submitted."""
+    """One submitted reduction, with all that is needed to sum it again, or to hand its result on."""
 
     ticket: int
     given: Reduction | None
@@ -56,20 +56,20 @@ class KeptReduction:
     ends: Ends = field(default_factory=dict)
     """Ends of the parts that were dealt out."""
     handed: Words | None = None
-    """Result of handing one rank's result on: a word and a 1 in turn."""
+    """Destination of the sum that hands one rank's result on, each word followed by a 1; None: there is no such sum."""
     torn: bool = False
-    """The rank that had the result was lost on the way."""
+    """Whether the rank that handed its result on was lost meanwhile."""
 
     @classmethod
     def of(cls, ticket: int, given: Reduction) -> KeptReduction:
-        """To be dealt out yet."""
+        """Make the entry of a reduction that is not dealt out yet, with a copy of its residual."""
         words = -(-given.count * given.element.bytes // WORD_BYTES)
         residual = ctypes.string_at(given.residual, given.count * RESIDUAL_BYTES) if given.residual else b""
         return cls(ticket, given, np.zeros(words, np.int32), residual)
 
     @property
     def is_done(self) -> bool:
-        """Whether the result is where the user wants it."""
+        """Whether the result is in the reduction's destination."""
         return self.given is None
 
     @property
@@ -79,11 +79,11 @@ class KeptReduction:
 
     @property
     def may_go(self) -> bool:
-        """Whether it is done, also for the ranks that it is handed on to."""
+        """Whether this rank no longer needs the entry: it is done, and it is neither being handed on nor torn."""
         return self.is_done and self.handed is None and not self.torn
 
     def summed(self) -> Reduction:
-        """The reduction to deal out, first or again: from the original input into our own memory."""
+        """The reduction to deal out, for the first time or again: from the original input into `result`."""
         given = self.given
         assert given is not None
         if self.residual:
@@ -106,7 +106,7 @@ class KeptReduction:
         )
 
     def finish(self) -> None:
-        """The result has come: copy what the user keeps of it to where it is to be, unless it is torn."""
+        """Take the sum that has come: unless it is torn, copy the elements that are kept to the destination."""
         given, handed, self.handed = self.given, self.handed, None
         if handed is not None:
             self.torn = not bool((handed[1::2] == 1).all())
@@ -128,7 +128,7 @@ class KeptReductions:
         self.restart(())
 
     def restart(self, sessions: Sequence[Summing]) -> None:
-        """From here on parts go to these sessions."""
+        """Deal parts to these sessions from now on."""
         self._sessions = sessions
         self._log.restart(sessions)
 
@@ -139,7 +139,7 @@ class KeptReductions:
         return len(self._log)
 
     def get(self, ticket: int) -> KeptReduction | None:
-        """One that is not forgotten."""
+        """The reduction of that ticket; None if it is forgotten."""
         return self._by_ticket.get(ticket)
 
     def append(self, kept: KeptReduction) -> None:
@@ -148,7 +148,7 @@ class KeptReductions:
         self._by_ticket[kept.ticket] = kept
 
     def dealt(self, kept: KeptReduction, parts: Sequence[tuple[int, int, Reduction]]) -> None:
-        """It was dealt out: parts of it to sessions, by number, which gave them these tickets."""
+        """Note how a reduction was dealt out; each part: number of the session, its ticket, and what it sums."""
         kept.parts = tuple((self._sessions[number], ticket) for number, ticket, _ in parts)
         whole = parts[0][2]
         counts = ((number, part.count) for number, _, part in parts)
@@ -163,7 +163,7 @@ class KeptReductions:
 
     @property
     def handing(self) -> bool:
-        """Whether any result is still on its way that a rank hands on."""
+        """Whether any sum is under way by which a rank hands its result on."""
         return any(kept.handed is not None for kept in self)
 
     @property
@@ -172,7 +172,7 @@ class KeptReductions:
         return any(kept.torn for kept in self)
 
     def keep_only(self, tickets: Collection[int]) -> None:
-        """Drop all others, which all ranks have done; nothing that comes from where these were dealt out counts."""
+        """Keep only these tickets, since all ranks have done the others, and forget how they were dealt out."""
         self._log.keep_only([kept for kept in self if kept.ticket in tickets])
         for kept in self:
             kept.parts, kept.ends, kept.handed, kept.torn = (), {}, None, False

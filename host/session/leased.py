@@ -1,4 +1,4 @@
-"""A membership that is there while it is used: joined at the first reduction, given back to the switch when idle.
+"""A membership for as long as it is used: joined at the first reduction, given back to the switch when idle.
 
 A job holds a pool of slots at its switch, and in every rank sockets and buffers. A program with a mesh has a dozen
 groups, and sums over few of them at a time.
@@ -25,8 +25,8 @@ Rules
 * So a member that leaves is told from one that is lost: a lease is given up only after it was decided that it ends.
 * Each lease is a job of its own at the switch, since the name of the one before may be held by a rank that has not
   yet left it.
-* A failure to join, to ask, or of the job while it is leased, is this group's failure, for good; so is whatever else
-  a thread of its own raises, since nobody would go on from where it was.
+* A failure to join, to ask, or of the job while it is leased, is this group's failure, for good. The same holds for any
+  other exception in a thread of the session, since nothing else would complete its work.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ log = logging.getLogger("fanin")
 CLOSE_TIMEOUT_S = 5.0
 """How long `close` waits for a join that it interrupts; the join looks about twice per second."""
 MIN_LOOK_INTERVAL_S = 1.0
-"""How often at most a rank that is idle looks whether the others are."""
+"""Least time between two looks of an idle rank at whether the lease has ended."""
 
 
 class Life(enum.Enum):
@@ -73,28 +73,28 @@ class Life(enum.Enum):
 
 
 class BallotOverError(FaninError):
-    """Nobody can decide anything any more: what the ranks had to decide through has ended."""
+    """The ranks cannot decide on anything any more: the store through which they vote has ended."""
 
 
 class Ballot(Protocol):
     """Vote of a job's ranks on whether a lease has ended after so many reductions; one answer for all of them.
 
-    Any method may raise a FaninError where it cannot be known, and BallotOverError where it never will be.
+    Any method may raise a FaninError where the answer cannot be known now, and BallotOverError where it never will be.
     """
 
     def idle(self, lease: int, count: int) -> bool:
-        """This rank is idle after `count` reductions, and asks `goes_on` before its next. Whether the lease has ended
-        there."""
+        """Say that this rank is idle after `count` reductions, and will ask `goes_on` before its next one. Returns
+        whether the lease has ended there."""
 
     def has_ended(self, lease: int, count: int) -> bool | None:
         """Whether the lease ended there; None while that is not decided."""
 
     def goes_on(self, lease: int, count: int) -> bool:
-        """This rank is to submit more: False if the lease had ended before, else it does not end there for anybody."""
+        """Ask before submitting more: False if the lease has ended there; True, if it ends there for no rank."""
 
 
 class Worker(Protocol):
-    """A thread, as far as it is waited for."""
+    """A thread that can be waited for."""
 
     def join(self, timeout: float | None = None) -> None:
         """Return once it has ended."""
@@ -124,11 +124,11 @@ class LeasedSession:
         clock: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None], str], Worker] | None = None,
     ) -> None:
-        """`join` becomes a member of the job of that name; it calls what it is given now and then, which raises when
-        it is to end. `who`: where, and as which rank.
+        """`join(name, interrupted)` joins the job of that name; it calls `interrupted` about twice per second, which
+        raises to cancel. `who`: the switch, and this rank's names.
 
         With a `ballot`, `return_if_idle` gives the lease back after `idle_s` seconds without a reduction.
-        `elsewhere`: a failure that others have noticed of this group's ranks, asked while there is no lease.
+        `elsewhere` returns a failure of this group's ranks that was noticed elsewhere; asked while there is no lease.
         """
         self._who = who
         self.address: SwitchAddress = who.address
@@ -140,7 +140,7 @@ class LeasedSession:
         self._start = start or _thread
         self._process = os.getpid()
         self._changed = threading.Condition()
-        """The lock of everything that follows."""
+        """Lock of the attributes below, notified when they change."""
         self._state = Life.ABSENT
         self._leases = 0
         self._session: JoinedSession | None = None
@@ -155,11 +155,11 @@ class LeasedSession:
         self._offset = 0
         """Difference between a ticket here and the session's."""
         self._direct = 0
-        """Threads that are at the session."""
+        """Threads that are inside the session's `submit_and_wait`."""
         self._seen_at = (0, clock())
-        """How many tickets there were when it last changed, and when that was seen."""
+        """The number of tickets when it was last seen to change, and the time of that."""
         self._goes_on_at = -1
-        """The count of reductions after which the lease is known not to end."""
+        """Count of reductions at which the ranks have decided that the lease does not end; -1: none."""
         self._next_look_s = 0.0
         self._failure: FaninError | None = None
         self._closing = False
@@ -171,20 +171,20 @@ class LeasedSession:
 
     @observed
     def submit(self, reduction: Reduction) -> int:
-        """Never waits for the other ranks."""
+        """Start a reduction, or queue it until there is a lease; never waits for other ranks."""
         self._refuse_children()
         with self._changed:
             if self._state is Life.LEASED and self._session is not None:
                 ticket = self._session.submit(reduction) + self._offset
                 self._submitted += 1
             else:
-                if self._state is not Life.IDLE or self._failure is not None:  # then the thread that asks finds out
+                if self._state is not Life.IDLE or self._failure is not None:  # idle: the thread that asks looks
                     self._raise_if_over()
                 ticket = self._enqueue(reduction)
         return ticket
 
     def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
-        """Without a lease at the moment, return the ticket at once."""
+        """Submit and wait as `Session.submit_and_wait` does; without a lease, queue and return the ticket at once."""
         self._refuse_children()
         with self._changed:
             session = self._session if self._state is Life.LEASED and self.observer is None else None
@@ -197,7 +197,7 @@ class LeasedSession:
         try:
             left = session.submit_and_wait(packed, owner)
         except BaseException as error:
-            taken = interrupts(error)  # then it goes on at the switch
+            taken = interrupts(error)  # an interrupted reduction continues at the switch
             raise
         finally:
             with self._changed:
@@ -207,7 +207,7 @@ class LeasedSession:
         return left + self._offset if left else 0
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
-        """A queued reduction waits for the lease first, within the same time."""
+        """Wait as `Session.wait` does; for a queued reduction first for the lease, within the same time."""
         self._refuse_children()
         left_s, deadline = timeout_s, None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -247,7 +247,7 @@ class LeasedSession:
         return [] if found.session is None else found.session.spoilers_of(found.ticket)
 
     def joined(self) -> JoinedSession:
-        """The membership of the present lease, joined if there is none. Waits for the other ranks to join, too."""
+        """The membership of the present lease; without one, join, which waits for the other ranks to join, too."""
         self._refuse_children()
         with self._changed:
             while self._session is None or self._state not in (Life.LEASED, Life.IDLE):
@@ -257,7 +257,7 @@ class LeasedSession:
                 self._changed.wait(WAIT_SLICE_S)
             return self._session
 
-    # --- what it is ---
+    # --- description ---
 
     @property
     def spec(self) -> JobSpec:
@@ -270,7 +270,7 @@ class LeasedSession:
         return self.joined().sessions
 
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
-        """For groups that keep their lease."""
+        """Counts at the lease's sessions, for groups that never give it back: `ticket` is taken as the session's."""
         return self.joined().counts_at(ticket, count, element, lanes)
 
     @property
@@ -301,7 +301,7 @@ class LeasedSession:
         return tuple(range(self.size)) if session is None else session.members
 
     def take_changes(self) -> list[MembershipChange]:
-        """None: such a job ends with the first rank that it loses."""
+        """Return no changes: such a job ends with the first rank that it loses."""
         return []
 
     @property
@@ -310,7 +310,7 @@ class LeasedSession:
 
     @property
     def failure(self) -> FaninError | None:
-        """Without a lease: the loss of a rank that others have missed."""
+        """The error that has ended this session, or None; without a lease, also a failure noticed elsewhere."""
         if self.inherited:
             return used_in_child(self._who)
         if self._failure is not None or self._state is Life.OVER:
@@ -350,11 +350,13 @@ class LeasedSession:
             session.close(timeout_s)
         if worker is not None and worker is not threading.current_thread():
             worker.join(min(timeout_s, CLOSE_TIMEOUT_S))
-        # These lead back to who holds this: descriptors must not wait for the collector of cycles.
+        # These refer back to the owner of this session: without the cycle, its descriptors are closed at once.
         self._join, self._elsewhere = _join_no_more, _nothing
 
     def return_if_idle(self) -> None:
-        """Give the lease back if it is time to, or has been decided; called now and then, by one thread. Never waits.
+        """Begin to give the lease back if this rank was idle long enough; called again and again, by one thread.
+
+        Never waits.
 
         The ballot is asked in a thread of its own.
         """
@@ -389,7 +391,7 @@ class LeasedSession:
         return self._submitted
 
     def _begin(self, state: Life, work: Callable[[], None], name: str) -> None:
-        """Go there, where `work`, in a thread of its own, goes on from."""
+        """Enter `state`, and start `work` in a thread, after the thread before it has ended."""
         before = self._worker
 
         def after_the_one_before() -> None:
@@ -401,7 +403,7 @@ class LeasedSession:
         self._state = state
 
     def _started(self, work: Callable[[], None], name: str) -> Worker:
-        """Start a thread for `work`. An exception of it becomes this group's failure, so that nobody waits for ever."""
+        """Start a thread for `work`, whose exception becomes this group's failure, so that no call waits for ever."""
 
         def contained() -> None:
             try:
@@ -454,7 +456,7 @@ class LeasedSession:
             session.close()
 
     def _hand_over(self, last: int) -> None:
-        """The queue goes to the session, whose tickets went up to `last` (called with the lock held)."""
+        """Submit the queue to the session, whose last ticket is `last`; then LEASED (called with the lock held)."""
         assert self._session is not None
         while self._queue:
             ticket, reduction = self._queue[0]
@@ -472,7 +474,7 @@ class LeasedSession:
         self._changed.notify_all()
 
     def _become_idle(self) -> None:
-        """Nothing was submitted for a while: if all of it is done, tell the others."""
+        """Say that this rank is idle, if all reductions are done and none is submitted meanwhile."""
         assert self._ballot is not None
         with self._changed:
             count = self._submitted
@@ -487,17 +489,17 @@ class LeasedSession:
                 return
             self._settled = count
             self._early = {ticket: own for ticket, own in self._early.items() if isinstance(own, Exception)}
-            self._state = Life.IDLE  # before it is said: from here on nothing is submitted without having asked
+            self._state = Life.IDLE  # before the ballot is told: from here on nothing is submitted without asking it
             lease = self._leases
         ended: bool | None = None
         try:
             ended = self._ballot.idle(lease, count) or None
         except BallotOverError as error:
-            # Nobody has heard of it, nor will, so the lease ends for nobody: the group keeps it from here on.
+            # No rank can learn of this vote, so the lease ends for none of them: the group keeps it from here on.
             log.info("job %r keeps its lease: %s", self.job_name, error)
             self._idle_s, ended = math.inf, False
         except FaninError:
-            pass  # whoever asks finds out
+            pass  # unknown for now: `has_ended` and `goes_on` ask again
         self._finish_looking(ended)
 
     def _see_whether_it_has_ended(self) -> None:
@@ -525,14 +527,14 @@ class LeasedSession:
                 self._worker = None
 
     def _forget_lease(self) -> JoinedSession:
-        """Called with the lock held, once all that was submitted to it is done. The caller closes what it returns."""
+        """Give up the session, whose reductions are all done, and return it to be closed (with the lock held)."""
         session, self._session = self._session, None
         assert session is not None
         self._past = [added_up([*self._past, session.counters()])]
         return session
 
     def _ask(self) -> None:
-        """A reduction came while this rank was idle."""
+        """Ask whether the lease goes on, for a reduction that came while this rank was idle; else take a new one."""
         assert self._ballot is not None
         goes_on = self._ballot.goes_on(self._leases, self._settled)
         with self._changed:
@@ -547,11 +549,11 @@ class LeasedSession:
         self._take_lease()
 
     def _left_in_order(self, failure: FaninError) -> bool:
-        """Whether that failure of the session only says that others have given the lease back."""
+        """Whether a failure of the session only means that other ranks have given the lease back."""
         if not isinstance(failure, WorkerLostError) or self._ballot is None:
             return False
         if self._state is Life.ASKING:
-            return True  # its thread finds out
+            return True  # the thread that asks finds out whether the lease has ended
         if self._state is not Life.IDLE:
             return False  # this rank has not said that it is idle, so nobody has left in order
         with contextlib.suppress(FaninError):

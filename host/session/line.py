@@ -1,17 +1,16 @@
-"""A member's control connection, open for as long as it is one: each end learns from its closing that the other died.
+"""A member's control connection, open as long as the membership: by its closing each end learns that the other died.
 
 Rules
 -----
-* While the job runs, nothing is said over it but how this rank spends its time, every SPENT_INTERVAL_S, for `fanin top`
-  and `fanin stats`. That it ends tells the switch at once that this process has ended.
-* libzmq connects it anew by itself, for as long as that takes. The switch does not know whose the new connection is, as
-  no Join is said over it: from there on only silence tells it of this rank's death.
+* While the job runs, nothing is sent over it but how this rank spends its time, every SPENT_INTERVAL_S, for `fanin top`
+  and `fanin stats`. When the connection closes, the switch knows at once that this process has ended.
+* libzmq reconnects by itself, however long that takes. The switch does not know whose the new connection is, as no Join
+  is sent over it: from there on only silence tells it of this rank's death.
 * A connection that ends is a suspicion, as it is for the switch (switch/machine/suspicion.py). Where the port refuses
   another one and nothing comes over the data path for SUSPICION_TIMEOUT_S, the process of the switch has ended.
-* Where data comes all the same, something on the way refuses, as a firewall does. That is logged once, and refusals
-  show nothing from there on, until there is a connection again: whether the switch lives is for the data path to find
-  out.
-* When something accepts, or nothing answers, that is for the data path, too.
+* Where data comes all the same, something on the way refuses, as a firewall does. That is logged once, and from there
+  on refusals count for nothing, until there is a connection again: the data path shows whether the switch lives.
+* If the port accepts, or does not answer, nothing is concluded, and the data path decides, too.
 * No poll waits: a thread that submits a reduction polls as well.
 * A forked child has a copy of the connection, which is closed there (host/transports/forking.py).
 """
@@ -37,7 +36,7 @@ from fanin.protocol.job import SUSPICION_TIMEOUT_S
 from fanin.transports.numeric import socket_address
 
 LOOK_INTERVAL_S = 0.1
-"""How often at most it is looked at."""
+"""Least time between two looks at the connection."""
 PROBE_TIMEOUT_S = 1.0
 """How long the switch's port may take to refuse a connection; if it does not, nothing is concluded."""
 MAX_PROBE_INTERVAL_S = 2.0
@@ -47,7 +46,7 @@ log = logging.getLogger("fanin")
 
 
 class Line:
-    """Owns the client. Any thread may poll it."""
+    """The control connection of one member. Owns the client; any thread may poll it."""
 
     def __init__(
         self,
@@ -57,11 +56,11 @@ class Line:
         heard: Callable[[], int],
         spent: Callable[[], Spent | None] = lambda: None,
     ) -> None:
-        """`heard`: how many packets have come over the data path so far. `spent`: how this rank has spent its time;
-        None where its engine does not count that.
+        """`heard` returns how many packets have come over the data path so far. `spent` returns how this rank has spent
+        its time, or None where its engine does not count that.
 
-        `serves_data`: whether the data path ends where this does. The controller of a switch that is programmed from
-        outside may be restarted, and the job goes on.
+        `serves_data`: whether the data path ends in the same process. If not, this connection ends at a controller that
+        programs a switch from outside: it may be restarted while the job goes on.
         """
         self._client, self._serves_data, self._heard = client, serves_data, heard
         self._looking = threading.Lock()
@@ -70,12 +69,12 @@ class Line:
         self._ended_s: float | None = None
         """When the connection was seen to have ended, if there is no new one."""
         self._probe: Probe | None = None
-        """Attempt to connect that has been under way since then."""
+        """Attempt to connect anew after the connection ended; None: there is none."""
         self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
         self._spent: Callable[[], Spent | None] | None = spent
         self._next_account_s = time.monotonic() + SPENT_INTERVAL_S
         self._packets, self._heard_s = 0, 0.0
-        """Packets that had come when it was last looked at, and when there was one more than before."""
+        """Number of packets at the last look, and the time when it was last seen to grow."""
         self.is_refused_by_others = False
         """Whether connections are refused though the switch lives: its data comes."""
         self._closed = False
@@ -83,11 +82,11 @@ class Line:
 
     @property
     def suspects(self) -> bool:
-        """Whether it should be looked at soon again."""
+        """Whether the switch may be gone, so that `poll` should be called soon again."""
         return self._ended_s is not None and self._serves_data and not self.is_refused_by_others
 
     def poll(self) -> bool:
-        """Whether the switch is gone, as far as can be seen from here. Does not wait."""
+        """Look at the connection, and return whether the switch is known to be gone. Does not wait."""
         now = time.monotonic()
         if now < self._next_look_s or not self._looking.acquire(blocking=False):
             return False
@@ -125,7 +124,7 @@ class Line:
                 self._connected_again()
 
     def _give_account(self, now: float) -> None:
-        """Tell the switch how this rank spends its time, if it is time to, and the switch takes that."""
+        """Send the switch an account of this rank's time, if it is due; never again after a refusal."""
         if self._spent is None or self._ended_s is not None or now < self._next_account_s:
             return
         self._next_account_s = now + SPENT_INTERVAL_S
@@ -169,7 +168,7 @@ class Line:
         return refused and now >= self._heard_s + SUSPICION_TIMEOUT_S
 
     def _is_refused(self, now: float) -> bool:
-        """Whether the port refuses connections, as far as is known by now; asks again where it did not."""
+        """Whether the port is known to refuse connections; if the last attempt was not refused, try again later."""
         try:
             if self._probe is None and now >= self._next_probe_s:
                 self._probe = Probe(self._client.host, self._client.address.port, now)
@@ -189,7 +188,7 @@ class Line:
 
 
 class Probe:
-    """One attempt to connect to a port, which nobody waits for."""
+    """One attempt to connect to a port, without waiting."""
 
     def __init__(self, host: str, port: int, now: float) -> None:
         self._until_s = now + PROBE_TIMEOUT_S

@@ -1,4 +1,4 @@
-"""The files that a worker's options name, looked at before it joins: later, other ranks would have to do without it."""
+"""Checks of the output files that options name, before the worker joins: later, the others would lose a rank by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_A_JOB = ("metrics", "pcap", "trace")
 
 
 def check_outputs(options: Options, rank: int) -> None:
-    """ConfigurationError for one that cannot be written, with rank and path."""
+    """Raise ConfigurationError, with rank and path, for an output file that cannot be written."""
     for option in OUTPUTS:
         given = getattr(options, option)
         if given is None or given == STANDARD_ERROR:

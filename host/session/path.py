@@ -51,7 +51,7 @@ class Reached:
 
 
 def start_hint(address: SwitchAddress) -> str:
-    """The remedy when nothing answers."""
+    """The remedy where no switch answers."""
     bind = f"{_bracketed(address.host)}:{address.port}"
     return (
         f"Start one there (`fanin switch --bind {bind}`) or correct FANIN_SWITCH; `fanin doctor {address}` tells more"
@@ -89,8 +89,8 @@ def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
 def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> Reached:
     """The address at which the switch's control port accepts TCP.
 
-    A `patient` caller wants it tried again for `timeout_s` when it is refused, since the switch may be starting at this
-    moment. Raises SwitchUnreachableError with the last reason.
+    `patient`: try again for `timeout_s` when the connection is refused, since the switch may be starting just then.
+    Raises SwitchUnreachableError with the last reason.
     """
     deadline = time.monotonic() + timeout_s
     hosts = resolve(address, timeout_s)
@@ -101,7 +101,7 @@ def reach(address: SwitchAddress, timeout_s: float, *, patient: bool) -> Reached
             if left_s <= 0:
                 break
             try:
-                # Later hosts of the name must get their chance, so the first attempt does not use up all of the time.
+                # The first attempt leaves time for the name's other addresses.
                 own_s = left_s if attempt else left_s / len(hosts)
                 with socket.create_connection((host, address.port), own_s) as connected:
                     return Reached(host, stream_mtu(connected))

@@ -1,7 +1,8 @@
 """Events of a stale job over shards: those of several sessions as those of one.
 
-A reduction is done when all of its parts are, and a round was heard of when every shard has closed it: as an engine
-adds up its flows. So nothing can be told before the session that is behind has an event, and that one is waited on.
+A reduction is done when all of its parts are, and a round was heard of when every shard has closed it, just as an
+engine adds up its flows. So nothing can be reported before the session that is furthest behind has an event: `next`
+waits for that one.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ class Progress:
     """Follows sessions that each get a part of every reduction. For one thread."""
 
     def __init__(self, sessions: Sequence[Session]) -> None:
-        """From now on; before the first reduction."""
+        """Follow these sessions from now on; before the first reduction."""
         self._sessions = tuple(sessions)
         self._done = [0] * len(sessions)
-        """By session: its parts that are done."""
+        """By session: number of its parts that are done."""
         self._heard = [0] * len(sessions)
-        """One past the newest round that it has told of."""
+        """By session: one past the newest round that it has reported."""
         self._events: deque[ReductionDone | RoundHeard] = deque()
         for session in self._sessions:
             session.follow()

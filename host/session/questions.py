@@ -17,7 +17,7 @@ AFTERWARDS_S = 1.0
 
 
 class Questions:
-    """Any thread may ask."""
+    """Puts one member's questions to its controller. Any thread may ask."""
 
     def __init__(self, who: Membership, options: Options, credentials: Credentials) -> None:
         """`who`: the rank as this job's controller knows it."""
@@ -48,7 +48,7 @@ class Questions:
         return None
 
     def leave(self, nonce: str, failure: FaninError | None, timeout_s: float, *, own: bool = False) -> None:
-        """For an engine that could not say BYE: the job's memory is free again at once. `own`: as in control.Leave."""
+        """Leave where the engine could not say BYE, so that the job's memory is freed at once. `own`: as in Leave."""
         reason = control.one_line(str(failure)) if failure is not None else ""
         leave = control.Leave(job=self._who.job_name, rank=self._who.rank, nonce=nonce, reason=reason, own=own)
         self._ask(leave, min(timeout_s, AFTERWARDS_S))

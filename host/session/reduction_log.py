@@ -1,7 +1,8 @@
 """One log of a rank's reductions, in order, kept until every rank is known to have finished them.
 
-Two ways of going on use it: over gloo when the switch is lost (host/torch/collectives/fallback.py), and at the shards
-that are left (kept_reductions.py). Both need what one rank has finished and another has not: inputs and results.
+Two ways to continue use it: over gloo when the switch is lost (host/torch/collectives/fallback.py), and at the shards
+that are left (kept_reductions.py). Both need inputs and results of reductions that some ranks have finished and others
+have not.
 
 | step | call |
 |---|---|
@@ -33,7 +34,7 @@ class Logged(Protocol):
 
     @property
     def may_go(self) -> bool:
-        """Whether this rank itself needs it no more."""
+        """Whether this rank no longer needs the entry."""
 
 
 Entry = TypeVar("Entry", bound=Logged)
@@ -47,10 +48,10 @@ class ReductionLog(Generic[Entry]):
         self.restart(sessions)
 
     def restart(self, sessions: Sequence[Counted]) -> None:
-        """From here on parts go to these sessions, by number; what was dealt to others is not counted."""
+        """Count parts at these sessions, by number, from now on; parts at earlier sessions count no more."""
         self._finished = FinishedEverywhere(sessions)
         self._coming: deque[Entry] = deque()
-        """Dealt out, and not yet seen to have come."""
+        """Reductions that were dealt out, and have not been seen to have come."""
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)
@@ -65,7 +66,7 @@ class ReductionLog(Generic[Entry]):
     def dealt(
         self, entry: Entry, parts: Iterable[tuple[int, int]], element: Element, lanes: int, operator: Operator
     ) -> None:
-        """It was dealt out: so many elements each to sessions, by number."""
+        """Note that a reduction was dealt out; each part: number of the session, and elements."""
         entry.ends = self._finished.dealt(parts, element, lanes, operator)
         self._coming.append(entry)
 

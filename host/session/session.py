@@ -1,7 +1,7 @@
-"""A worker's membership in one job: joined by name, reductions submitted and waited for, failures told precisely.
+"""A worker's membership in one job: it joins by name, submits reductions and waits for them, and reports failures.
 
 `Session` is the only thing that a framework's adapter (host/torch) needs of the host stack. It owns the engine;
-whatever goes wrong is one typed error of `fanin.errors`, sticky, which names ranks, address and remedy.
+whatever goes wrong becomes one typed error of `fanin.errors`, which names ranks, address and remedy, and stays.
 
 A wait goes straight to the engine, so that a small reduction costs no detour through another thread. Events are read by
 whoever needs one: the thread in `next_progress`, or the first one that finds the engine failed.
@@ -70,13 +70,13 @@ from fanin.protocol.job import LEAVE_TIMEOUT_S, JobSpec
 from fanin.protocol.seal import OPEN, Credentials
 
 WAIT_SLICE_S = 0.5
-"""A wait returns to Python this often, so that Ctrl-C is heard."""
+"""Longest wait in the engine before it returns to Python, so that Ctrl-C is noticed."""
 REASON_TIMEOUT_S = 2.0
 """How long a failed engine may take to say why."""
 SPOILED_TIMEOUT_S = 1.0
 """How long another thread may take between reading and noting who has spoiled a sum."""
 TELL_TIMEOUT_S = 1.0
-"""How long it may take to tell the others, through the controller, why this rank gives up."""
+"""Longest wait to tell the other ranks, through the controller, why this rank gives up."""
 MAX_CHANGES = 1024
 """Changes of membership that are remembered for `take_changes`."""
 
@@ -94,14 +94,14 @@ class MembershipChange:
     members: tuple[int, ...]
     """The ranks that rounds wait for from here on."""
     base: int
-    """Rounds from about this one on; exactly who is in a round is what its contributor count says."""
+    """Base from about which on rounds have these members; how many are in a round, its contributor count says."""
 
 
 class Session:
     """One worker of one job. Thread safe: any thread may submit, wait and ask; one thread calls `next_progress`.
 
-    It belongs to the process that joined. In a child forked from it `close` does nothing, since the child's end is not
-    this worker's, and whatever needs the engine raises FaninError.
+    It belongs to the process that joined. In a forked child `close` does nothing, since the worker does not end with
+    the child, and whatever needs the engine raises FaninError.
     """
 
     address: SwitchAddress
@@ -122,7 +122,7 @@ class Session:
     """One line for people: job, rank, switch, engine (native or twin), transport, packet and window sizes."""
 
     def __init__(self, joined: joining.Joined, options: Options, credentials: Credentials | None = None) -> None:
-        """For `join`, and for tests that bring their own engine."""
+        """Take over what a join has brought; called by `enter`, and by tests that bring their own engine."""
         self.credentials = credentials or Credentials.of_job(options.secret)
         """The keys of this rank's requests to the controller."""
         self._engine: Engine = joined.engine
@@ -132,7 +132,7 @@ class Session:
         self._joined_path = joined.path
         self._path_was_suspected = False
         self._falls_back = options.fallback == "gloo"
-        """Whether the ranks agree among themselves on what becomes of a switch that one of them has lost."""
+        """Whether the group falls back to gloo: then its ranks agree among themselves when one has lost the switch."""
         self._process = os.getpid()
         self._line = joined.line
         self.spec = joined.spec
@@ -150,7 +150,7 @@ class Session:
         self.observer: Observer | None = None
         """Told of every ticket, after its reduction was submitted (host/torch/collectives/timeline.py)."""
         self._lock = threading.Lock()
-        """The lock of everything that follows."""
+        """Lock of the attributes below."""
         self._failure: FaninError | None = None
         self.switch_is_dead = False
         """Whether nothing listens at the switch's port any more: it is not just out of reach."""
@@ -192,7 +192,7 @@ class Session:
 
         Where the job runs already with options.on_worker_loss="continue", and has lost or been left by this very rank,
         this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes
-        for all before; what the tensors held there it must have from a peer. Its reductions need a `signature`.
+        all bases before that, and must get the state of training there from a peer. Its reductions need a `signature`.
         """
         return cls.enter(
             joining.JoinTerms(
@@ -306,7 +306,7 @@ class Session:
             return self._spoiled_sums.of(ticket)
 
     def follow(self) -> None:
-        """From now on `next_progress` tells of everything that happens; before the first submit, for one thread."""
+        """Report every event by `next_progress` from now on, to one thread; called before the first submit."""
         self._followed = True
         self._engine.subscribe()
 
@@ -327,7 +327,7 @@ class Session:
 
     @property
     def failure(self) -> FaninError | None:
-        """Why nothing works any more, or None. Sticky: the first failure stays the one that is reported."""
+        """The error that has ended this session for good, or None; the first failure stays the one that is reported."""
         if self.inherited:
             return used_in_child(self._who)
         if self._failure is None and not self._closed:
@@ -341,7 +341,7 @@ class Session:
         """Change K, S or both for all workers of the job while it runs; returns what is in force then.
 
         Each slot applies it between two packets: a round closes under what is in force when it closes. With neither,
-        it only tells. Raises AdmissionError for values that the job was not admitted for (max_staleness),
+        nothing changes. Raises AdmissionError for values that the job was not admitted for (max_staleness),
         SwitchUnreachableError within connect_timeout_s.
         """
         return self._questions.tune(quorum, staleness, self._who)
@@ -394,8 +394,8 @@ class Session:
             if not confirmed and not isinstance(self._failure, SwitchLostError):
                 self._questions.leave(self._nonce, self._failure, timeout_s)
 
-        # Nobody is left to act on a failure on the way out, and it keeps no other step from being done: above all,
-        # nothing may write to tensors from here on. The last step is named first.
+        # No caller could act on a failure of one step, and it must not keep the others from being done: above all,
+        # nothing may write to tensors from here on. An ExitStack runs the last callback first.
         try:
             with contextlib.ExitStack() as steps:
                 steps.callback(self._over.set)
@@ -431,13 +431,13 @@ class Session:
             error = self._explain(event)
             narrowed = isinstance(error, PathNarrowedError) and not self._falls_back
             if narrowed or isinstance(error, CollectiveMismatchError):
-                # The others wait for this rank, and would only see that it is gone.
+                # The other ranks wait for this one, and would only see that it is gone, not why.
                 with contextlib.suppress(FaninError):
                     self._questions.leave(self._nonce, error, TELL_TIMEOUT_S, own=True)
             self._fail(error)
 
     def _note(self, event: MembersChanged) -> None:
-        """Never silently: who goes on without a rank must be able to see it."""
+        """Record a change of membership, and log it, so that a user sees that the job continues without a rank."""
         change = MembershipChange(
             at_s=time.time(),
             gone=self._who.ranks(event.gone),
@@ -450,7 +450,7 @@ class Session:
             self._changes.append(change)
         told = [f"{self._who.name(change.gone)} is gone"] if change.gone else []
         processes = tuple("" if rank in change.come else name for rank, name in enumerate(self._who.processes))
-        self._who = replace(self._who, processes=processes)  # those who come are others than had the places
+        self._who = replace(self._who, processes=processes)  # a newcomer is another process than its predecessor
         told += [f"{self._who.name(change.come)} has come"] if change.come else []
         log.warning(
             "job %r at %s: %s; rounds from about %d on are of %d ranks",
@@ -462,7 +462,7 @@ class Session:
         )
 
     def _read_events(self) -> None:
-        """Take in what the engine has to say, unless a thread of its own does so anyway."""
+        """Take in the engine's events, unless a thread follows progress and reads them."""
         if self._followed:
             return
         while (event := self._engine.next_event(0.0)) is not None:
@@ -480,15 +480,15 @@ class Session:
 
     @property
     def nonce(self) -> str:
-        """With which this rank is known to the controller, besides its number."""
+        """Random text by which the controller knows this rank, besides its number."""
         return self._nonce
 
     def stands_for(self, rank: int, ranks: tuple[int, ...], processes: tuple[str, ...]) -> None:
-        """This job is part of a larger one, in which its workers have these numbers: what is said names them so."""
+        """Name the workers by these ranks of a larger job that this one is part of, in errors, logs and `members`."""
         self._read_events()
         with self._lock:
             self._who = who = replace(self._who, rank=rank, worker_ranks=ranks, processes=processes)
-            # A worker may be gone already: what has been heard of it is said in numbers of this job alone.
+            # Changes that were heard of before name workers by their numbers in this job: rename them as well.
             self._members = tuple(ranks[worker] for worker in self._members)
             for at, change in enumerate(self._changes):
                 gone, come, members = (
@@ -503,7 +503,7 @@ class Session:
         return self._who.processes
 
     def abandon(self, failure: FaninError) -> None:
-        """Stop without a word to the switch: `failure`, elsewhere, has ended what this session is a part of.
+        """Stop without a BYE to the switch: `failure`, elsewhere, has ended the job that this session is a part of.
 
         Nothing is written to tensors any more, and `done` does not change. `close` is still to be called.
         """
@@ -512,7 +512,7 @@ class Session:
         self._engine.close()
 
     def _switch_is_gone(self) -> None:
-        """The control connection has ended, and nothing listens there: sooner known than by silence."""
+        """Fail, since the control connection has ended and nothing listens there: silence would show it later."""
         self.switch_is_dead = True
         self._fail(switch_gone(self._who))
         self._engine.close()  # from here on nothing writes to tensors

@@ -11,14 +11,14 @@ Rules
 * A large reduction is cut into contiguous parts, one per shard and as large as its weight says
   (fanin/protocol/spread.py), at multiples of the elements of a packet: the packets hold the same elements as at a
   single switch, so they share the same scales, and the result has the same bits.
-* A small one goes to one shard whole, each to the next: dealing it out would cost a packet per shard. So does an exact
-  one, whose packets are not cut at elements.
+* A small one goes whole to one shard, each to the next in turn: dealing it out would cost a packet per shard. An exact
+  one goes whole as well, since its packets are not cut at elements.
 * Each shard's session numbers what it is given, and all ranks give each shard the same things in the same order.
 * The session over shards has one life, and the first thing that ends it ends it at all of them:
 
     state  | what is seen                        | next   | what is submitted | what is waited for
     -------+-------------------------------------+--------+-------------------+------------------------------------
-    WHOLE  | a shard is lost                     | NAMING | goes to the parts | is waited for
+    WHOLE  | a shard is lost                     | NAMING | is dealt out      | is waited for
            | a rank is lost, or anything else    | OVER   |                   |
     NAMING | a rank is lost, or anything else    | OVER   | waits             | is waited for
            | NAMING_GRACE_S pass                 | OVER   |                   |
@@ -57,7 +57,7 @@ MAX_UNSEEN_TICKETS = 4096
 """Tickets that nobody has waited for and that are remembered; done ones beyond that are forgotten."""
 
 NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S
-"""How long a lost shard may turn out to be a lost host: as long as the others take to miss its ranks."""
+"""Wait, after a shard is lost, for the loss of its host's ranks to be noticed, which would explain more."""
 
 
 class Life(enum.Enum):
@@ -73,7 +73,7 @@ Part = tuple[Session, int]
 
 
 def elements_per_packet(spec: JobSpec, element: Element, lanes: int) -> int:
-    """How many elements share a packet (docs/numerics.md); 0 for what is not cut into parts."""
+    """Number of elements that share a packet (docs/numerics.md); 0 for reductions that are not cut into parts."""
     if not codec_class(element, lanes).divisible:
         return 0
     return codec_for(element, lanes, 0, spec).packet_elements
@@ -82,7 +82,7 @@ def elements_per_packet(spec: JobSpec, element: Element, lanes: int) -> int:
 def deal(reduction: Reduction, packet_elements: int, spread: Spread, turn: int) -> Iterator[tuple[int, Reduction]]:
     """The parts of the `turn`-th reduction, each with the number of its shard; all ranks get the same ones.
 
-    A part keeps those of its elements that the whole reduction keeps, and owns those that that owns.
+    A part keeps, and owns, those of its elements that the whole reduction keeps, and owns.
     """
     size, last = reduction.element.bytes, reduction.keep_first + reduction.kept
     for shard, first, end in spread.shares(reduction.count, packet_elements, turn):
@@ -114,7 +114,7 @@ def deal(reduction: Reduction, packet_elements: int, spread: Spread, turn: int) 
 
 
 class ShardedSession:
-    """One worker of a job that is spread over several switches. What AnySession has, and the calls of a stale job."""
+    """One worker of a job that is spread over several switches: an AnySession, with the calls of a stale job."""
 
     def __init__(self, sessions: Sequence[Session], job_name: str, spread: Spread | None = None) -> None:
         """Over sessions at the shards, in the same order on every rank; `job_name` is the whole job's, and `spread` how
@@ -137,32 +137,32 @@ class ShardedSession:
         self.newcomer, self.first_base = False, 0
         self.observer: Observer | None = None
         self._lock = threading.Lock()
-        """The lock of everything that follows."""
+        """Lock of the attributes below."""
         self._submitted = 0
         self._life = Life.WHOLE
         self._naming_until_s = 0.0
         self._failure: FaninError | None = None
         self._progress: Progress | None = None
         self._undone: frozenset[int] = frozenset()
-        """Once it is over: tickets that were not done, and never will be."""
+        """In OVER: tickets that were not done by then, and never will be."""
         self._parts: dict[int, tuple[Part, ...]] = {}
-        """Parts of tickets that nobody has seen finished, oldest first."""
+        """Parts of tickets that no caller has seen finished, oldest first."""
         self._firsts: dict[int, tuple[int, ...]] = {}
         """The first elements of those parts, where there are several."""
         self._spoiled_sums = SpoiledSums()
 
     def _use(self, sessions: Sequence[Session], spread: Spread) -> None:
-        """Deal reductions to these, and be what they are together."""
+        """Deal reductions to these sessions from now on, and set the facts that follow: spec, flows, description."""
         self._sessions, self._spread = tuple(sessions), spread
         self.address: SwitchAddress = sessions[0].address
-        # A reduction that one of them cannot make is refused before any of them has a part of it.
+        # A reduction that one session would refuse is refused before any of them has a part of it.
         accumulators = all(each.spec.accumulators for each in sessions)
         self.spec = dataclasses.replace(sessions[0].spec, accumulators=accumulators)
         self.flows = sum(each.flows for each in sessions)
         where = ", ".join(in_words(each.address, number, spread) for number, each in enumerate(sessions))
         self.description = f"{sessions[0].description}; one of {len(sessions)} shards: {where}"
         self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
-        """Asked for every sum, of which the small ones are quick; there are a few kinds in a job."""
+        """By element type and lanes; cached, since every sum asks for it, and small sums are quick."""
 
     @property
     def sessions(self) -> tuple[Session, ...]:
@@ -171,8 +171,10 @@ class ShardedSession:
 
     @observed
     def submit(self, reduction: Reduction) -> int:
-        """While it is not clear what has failed, nothing more is dealt: no shard must
-        get a part that others miss.
+        """Deal a reduction out and return its ticket.
+
+        In NAMING nothing is dealt out, since no shard must get a part that others miss: it waits for the failure, and
+        raises it.
         """
         try:
             return self._submit(reduction)
@@ -257,7 +259,7 @@ class ShardedSession:
     def _wait_for(
         self, session: Session, part: int, ticket: int, timeout_s: float | None, deadline: float | None
     ) -> None:
-        """In slices, since a failure at another shard ends this wait, too."""
+        """Wait for one part, in slices, since a failure at another shard ends this wait, too."""
         while True:
             left_s = WAIT_SLICE_S if deadline is None else min(WAIT_SLICE_S, max(0.0, deadline - time.monotonic()))
             try:
@@ -339,13 +341,13 @@ class ShardedSession:
         self._failure, self._life = failure, Life.OVER
 
     def _settled(self, error: FaninError) -> FaninError:
-        """The error to raise in a call that has met `error`: the failure, once it is known to be all."""
+        """The error to raise in a call that has met `error`: the session's failure, waiting for it while NAMING."""
         while isinstance(error, SwitchLostError) and self.failure is None:
             time.sleep(WAIT_SLICE_S / 10)
         return self.failure or error
 
     def counts_at(self, ticket: int, count: int, element: Element, lanes: int) -> list[tuple[int, int]]:
-        """Places of that reduction's elements: the numbers of the sessions, each with a count."""
+        """Return (number of a session, elements) for each part of that reduction."""
         packet_elements = self._packet_elements(element, lanes)
         dealt = self._spread.shares(count, packet_elements, ticket)
         return [(shard, end - first) for shard, first, end in dealt]
@@ -366,7 +368,7 @@ class ShardedSession:
         return tuple(sorted(set.intersection(*found)))
 
     def take_changes(self) -> list[MembershipChange]:
-        """None: such a job ends with the first rank that it loses. One that does not is in surviving.py."""
+        """Return no changes: such a job ends with the first rank that it loses (surviving.py has one that does not)."""
         return []
 
     def counters(self) -> dict[str, int | float]:
@@ -387,19 +389,19 @@ class ShardedSession:
 
 
 JoinedSession = Session | ShardedSession
-"""At one switch, or at several shards."""
+"""A membership that is joined: at one switch, or at several shards."""
 
 
 def in_words(address: SwitchAddress, number: int, spread: Spread) -> str:
-    """A shard, with its part of large sums where that is not everybody's."""
+    """Name of a shard, with its part of large sums if the parts differ."""
     return f"{address} ({spread.part(number):.1%})" if len(set(spread.weights)) > 1 else str(address)
 
 
 def leave_all(sessions: Sequence[Session], timeout_s: float) -> None:
-    """Close them at the same time, since each waits for an answer of its switch.
+    """Close the sessions at the same time, since each waits for an answer of its switch.
 
-    A program that ends without leaving leaves at its exit, where pools start no threads any more, and Python 3.12
-    starts none at all: then one after another.
+    A program that ends without closing them does so at its exit, where pools start no threads any more, and Python 3.12
+    starts none at all: then they are closed one after another.
     """
     ends_at = time.monotonic() + timeout_s
     waits = [(each, started(each.close, timeout_s, name="fanin leave")) for each in sessions[1:]]

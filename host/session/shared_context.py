@@ -1,6 +1,7 @@
-"""One ZeroMQ context for all control connections of a process, for as long as there are any: a context has two threads.
+"""One ZeroMQ context for all control connections of a process, as long as there are any, since it has two threads.
 
-A child of fork() has neither the threads nor, perhaps, the lock: it starts with none, and leaves its parent's alone.
+A child of fork() does not have these threads, and the lock may be held: it starts without a context, and does not touch
+its parent's.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ THREADS = 2
 
 
 class SharedContext:
-    """Any thread may open and release; a socket is used by one thread at a time, as ever."""
+    """The context and its number of users. Any thread may open and release; a socket is for one thread at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._context: Context | None = None
         self._users = 0
         self._inherited: list[Context] = []
-        """Kept, in a child of fork(), since dropping them would end them."""
+        """The parent's contexts, in a child of fork(): kept, since dropping them would terminate them."""
 
     def open(self) -> Context:
         """The context. Call `release` once for it, with all sockets closed."""
@@ -37,7 +38,7 @@ class SharedContext:
             return self._context
 
     def release(self, context: Context) -> None:
-        """One user less; the last one waits until what it has sent has left, at most as long as its sockets linger."""
+        """Count one user less; the last one terminates the context, which waits as long as its sockets linger."""
         with self._lock:
             if context is not self._context:
                 return  # the parent's
@@ -48,7 +49,7 @@ class SharedContext:
         context.term()
 
     def forget(self) -> None:
-        """In a child of fork()."""
+        """In a child of fork(): start without a context, and keep the parent's untouched."""
         self._lock = threading.Lock()
         if self._context is not None:
             self._inherited.append(self._context)

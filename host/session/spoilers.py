@@ -1,7 +1,7 @@
 """Record of the spoiled sums of a session: NaN and infinities, by the ranks that contributed them.
 
-A machine tells of them before it tells that a reduction is done (fanin/protocol/events.py, Spoiled), so that whoever
-has waited for a sum may ask.
+A machine reports them (fanin/protocol/events.py, Spoiled) before it reports that the reduction is done, so they are
+known to whoever has waited for a sum.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class SpoiledSums:
 
     def __init__(self) -> None:
         self.taken = 0
-        """Events that were taken in."""
+        """Number of events that were taken in."""
         self._of: OrderedDict[int, dict[int, Spoiler]] = OrderedDict()
 
     def take(self, event: Spoiled, rank: int) -> None:
-        """A rank has spoiled a sum."""
+        """Take in the event that a rank has spoiled a sum."""
         self.taken += 1
         self.note(event.ticket, [Spoiler(rank, event.first, event.count)])
 
     def note(self, ticket: int, spoilers: Iterable[Spoiler]) -> None:
-        """These have spoiled the sum; of each rank the first element counts."""
+        """Remember who has spoiled a sum; of each rank the first element counts."""
         known = self._of.setdefault(ticket, {})
         for each in spoilers:
             if each.rank not in known or each.first < known[each.rank].first:

@@ -26,7 +26,7 @@ from fanin.protocol.spread import Spread
 
 LEAVE_TIMEOUT_S = 2.0
 LOOK_INTERVAL_S = 0.1
-"""How often the ranks' thread looks for further losses while they agree."""
+"""Longest time between two looks for further losses while the ranks agree."""
 CONNECT_TIMEOUT_S = 2.0
 """How long a shard that is to be asked may take to accept a connection."""
 
@@ -34,29 +34,29 @@ Rejoin = Callable[
     [Sequence[SwitchAddress], Successor, Callable[[], None]],
     list[Session | SwitchUnreachableError | SwitchLostError],
 ]
-"""Become a worker of that job at its shards, which have these addresses: as join_shards does it.
+"""Joins the successor at its shards, which have these addresses (made by join_shards).
 
-In place of a session there is an error where the shard is lost, too; one session there is at least. The last argument
-is Session.join's `interrupted`.
+Returns a session per shard, or the error in its place where that shard is lost, too; at least one is a session. The
+last argument is Session.join's `interrupted`.
 """
 
 log = logging.getLogger("fanin")
 
 
 class SurvivingSession(ShardedSession):
-    """One worker of such a job."""
+    """One worker of a job over shards that goes on without lost ranks and shards."""
 
     def __init__(
         self, sessions: Sequence[Session], job_name: str, rejoin: Rejoin, options: Options,
         spread: Spread | None = None,
     ) -> None:  # fmt: skip
-        """Construct as ShardedSession. Parts of a lost shard go to the others, in proportion to theirs."""
+        """`rejoin` joins a successor. Parts of a lost shard go to the others, in proportion to `spread`."""
         super().__init__(sessions, job_name, spread)
         self._first_spread = self._spread
         self._rejoin, self._options = rejoin, options
         self._all_addresses = tuple(each.address for each in sessions)
         self._at = dict(enumerate(sessions))
-        """By shard; another object whenever it changes."""
+        """Sessions by shard; a change replaces the dictionary, so that its identity shows whether it changed."""
         self._changed = threading.Condition(self._lock)
         self._survivor = Survivor(
             job_name, self.rank, self.size, sessions, self._spread, [str(each) for each in self._all_addresses]
@@ -71,7 +71,7 @@ class SurvivingSession(ShardedSession):
 
     @observed
     def submit(self, reduction: Reduction) -> int:
-        """While it is not clear who is left, it waits."""
+        """Deal a reduction out and return its ticket; waits while the ranks agree on who is left."""
         with self._changed:
             while self._survivor.state is Life.DEALING:
                 self._changed.wait(WAIT_SLICE_S)
@@ -82,7 +82,7 @@ class SurvivingSession(ShardedSession):
         return ticket
 
     def submit_and_wait(self, packed: PackedReduction, owner: object) -> int:
-        """Without the short way of a `Session`."""
+        """Submit, and return the ticket: all reductions are kept, so there is no fast path."""
         return self.submit(Reduction.of(packed, owner))
 
     def wait(self, ticket: int, timeout_s: float | None = None) -> None:
@@ -113,7 +113,7 @@ class SurvivingSession(ShardedSession):
                     f"{timeout_s:g} s: a shard is lost, and the ranks have not yet agreed on how to go on. Remedy: "
                     "allow more time"
                 )
-            _ = self.failure  # also where this ticket's own shards are well
+            _ = self.failure  # look for failures of shards that have no part of this ticket, too
 
     @property
     def spoiled(self) -> bool:
@@ -128,7 +128,7 @@ class SurvivingSession(ShardedSession):
 
     @property
     def failure(self) -> FaninError | None:
-        """The loss of a shard is none, as long as others are left."""
+        """The error that has ended this session, or None; a lost shard is no failure as long as others are left."""
         if self.inherited:
             return self._sessions[0].failure
         if self._survivor.state is Life.WHOLE:
@@ -136,7 +136,7 @@ class SurvivingSession(ShardedSession):
         return self._survivor.failure
 
     def _take_failures(self) -> None:
-        """Whether sessions have failed meanwhile."""
+        """Tell the survivor which sessions have failed, and let it see which results have come."""
         sessions = self._at
         failures = {number: failure for number, each in sessions.items() if (failure := each.failure) is not None}
         if failures or self._survivor.handing:
@@ -147,7 +147,7 @@ class SurvivingSession(ShardedSession):
                     self._follow()
 
     def _follow(self) -> None:
-        """The survivor may have moved on (called with the lock held)."""
+        """Do what the survivor's state asks for: start the thread that deals anew, or wake all waits (lock held)."""
         if self._survivor.state is Life.DEALING and self._dealer is None:
             self._dealer = threading.Thread(target=self._deal_anew, name="fanin-dealing", daemon=True)
             self._dealer.start()
@@ -155,7 +155,7 @@ class SurvivingSession(ShardedSession):
             self._changed.notify_all()
 
     def _interrupted(self) -> None:
-        """The error with which a join of the successor is to end: nobody needs it any more."""
+        """Cancel a join of the successor by raising, if this session is over."""
         with self._lock:
             self._raise_if_over()
 
@@ -167,7 +167,7 @@ class SurvivingSession(ShardedSession):
     # --- going on with the shards that are left ---
 
     def _deal_anew(self) -> None:
-        """In a thread of its own, until the job is whole again or over; never raises."""
+        """Agree with the other ranks and join the successor, until the job is whole or over; a thread, never raises."""
         questions = _Questions(self._options)
         joining: threading.Thread | None = None
         try:
@@ -214,7 +214,7 @@ class SurvivingSession(ShardedSession):
             return False
 
     def _join(self, successor: Successor) -> None:
-        """In a thread of its own: become a member of the successor."""
+        """Join the successor; runs in a thread of its own."""
         addresses = [self._all_addresses[number] for number in successor.shards]
         try:
             found = self._rejoin(addresses, successor, self._interrupted)
@@ -236,12 +236,12 @@ class SurvivingSession(ShardedSession):
         leave_all(leaving, LEAVE_TIMEOUT_S)
 
     def _go_on(self, sessions: dict[int, Session]) -> None:
-        """This rank is a member of the successor (called with the lock held)."""
+        """Go over to the sessions at the successor, which this rank has joined (called with the lock held)."""
         survivor = self._survivor
         self._past = self.counters()
         before = set(survivor.shards)
         superseded = FaninError(f"job {self.job_name!r} goes on at other shards")
-        for each in self._sessions:  # before anything is written where these may still write
+        for each in self._sessions:  # first, since they may still write to memory that is reduced anew
             each.abandon(superseded)
         processes = next((each.processes for each in self._sessions if each.processes), ())
         self._at = sessions
@@ -285,7 +285,7 @@ class SurvivingSession(ShardedSession):
                 self._note(change.gone, change.base)
 
     def _note(self, ranks: Sequence[int], base: int) -> None:
-        """Ranks are gone, as one shard says (called with the lock held)."""
+        """Record that ranks are gone, as one shard has reported (called with the lock held)."""
         gone = tuple(rank for rank in ranks if rank in self._present)
         if not gone:
             return
@@ -311,7 +311,7 @@ class SurvivingSession(ShardedSession):
         ends_at = time.monotonic() + timeout_s
         super().close(timeout_s)
         if dealer is not None and dealer is not threading.current_thread():
-            # No longer than asked for: a join under way ends by itself, and what it may yet yield is left again.
+            # No longer than `timeout_s`: a join under way is cancelled, and a session that it still yields is closed.
             dealer.join(max(0.0, ends_at - time.monotonic()))
 
 

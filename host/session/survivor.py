@@ -1,4 +1,4 @@
-"""A rank's reductions over shards, some of which may be lost: what is dealt out, what is kept, and how it goes on.
+"""Rules of a rank over shards, some of which may be lost: what it deals out, what it keeps, and how it continues.
 
 No thread, no socket, no clock: surviving.py drives it over sessions, and the simulator over machines in virtual time.
 
@@ -28,11 +28,11 @@ Rules
 * A rank that dies on the way to the new job, or in it, is taken out of that at each shard; before it begins there, as
   soon as the shard has lost the rank in the present job (switch/controller/lifecycle.py). If it had a result that it
   was to hand on to the others, they agree anew, in the new job, on what any of them has (kept_reductions.py).
-* Nobody goes on alone: whoever is not part of what was agreed on, or cannot join the new job, raises.
-* Who has joined the new job where it could, and has lost its other shards, is as those who have joined everywhere and
-  lose these shards a moment later: they agree with one another, in the new job.
-* A shard that this rank alone has lost is lost to nobody else: then the others take this rank for lost, and it raises
-  an error that names the pair, when nobody has joined it for the liveness timeout and AGREEMENT_GRACE_S.
+* No rank goes on alone: one that is not among the ranks agreed on, or cannot join the new job, raises.
+* A rank that has joined the new job at some shards, and has lost the others, is in the same state as a rank that has
+  joined everywhere and loses these shards a moment later: such ranks agree with one another, in the new job.
+* If this rank alone has lost a shard, the others take this rank for lost. It raises an error that names itself and that
+  shard when no other rank has asked, too, within the liveness timeout and AGREEMENT_GRACE_S.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Member(Summing, Protocol):
 
 
 class Life(enum.Enum):
-    """Life of such a rank: see the table above."""
+    """Life of a rank of a job over shards: see the table above."""
 
     WHOLE = enum.auto()
     DEALING = enum.auto()
@@ -86,7 +86,7 @@ class Life(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """The job that a rank is to join."""
+    """The job that a rank joins next, in place of the present one."""
 
     name: str
     shards: tuple[int, ...]
@@ -97,12 +97,12 @@ class Successor:
 
     @property
     def workers(self) -> int:
-        """How many there are."""
+        """Number of its workers."""
         return len(self.succeeds.ranks)
 
 
 class Survivor:
-    """One rank. Not thread safe. Shards have the numbers that they had when the job began."""
+    """One rank's state and decisions. Not thread safe. Shards keep the numbers that they had when the job began."""
 
     agreement_type = Agreement
 
@@ -113,23 +113,23 @@ class Survivor:
         self.job, self.rank = job, rank
         self.state = Life.WHOLE
         self.failure: FaninError | None = None
-        """Why it is over."""
+        """The error that later calls raise; None before OVER."""
         self.shards = tuple(range(len(members)))
         """Shards of the present job."""
         self.members: dict[int, Member] = {}
-        """By shard; while DEALING perhaps not at all of them."""
+        """Memberships by shard; while DEALING, some shards may have none."""
         self.ranks = tuple(range(size))
         """The ranks behind the workers of the present job."""
         self.name = job
         """Name of the present job at the switches."""
         self.submitted = 0
         self.dealt_anew = 0
-        """How often the ranks have gone on as another job."""
+        """Number of successors that this rank has joined."""
         self.handing = False
-        """Whether results that single ranks have are on their way to all: then `take_results` is to be called."""
+        """Whether results that single ranks have are on their way to all, so that `take_results` must be called."""
         self.agreement: Agreement | None = None
         self.successor: Successor | None = None
-        """While it is to be joined."""
+        """The job that is to be joined now; None: none is."""
         self.kept = KeptReductions()
         self.spread = spread
         self._names = names
@@ -139,14 +139,14 @@ class Survivor:
         self._dead: set[int] = set()
         self._whole = Whole(workers=size, shards=self.shards)
         self._reason: FaninError | None = None
-        """Why it is dealt anew."""
+        """The first loss of a shard since the job was WHOLE, for which reductions are dealt anew; None: none."""
         self._use(dict(enumerate(members)))
 
     def _use(self, members: dict[int, Member]) -> None:
         self.members, self.spread = members, self._first_spread.only(self.shards)
         specs = [each.spec for each in members.values()]
         self.kept.restart(tuple(members.values()))
-        # A reduction that one of them cannot make is refused before any of them has a part of it.
+        # A reduction that one session would refuse is refused before any of them has a part of it.
         spec = dataclasses.replace(specs[0], accumulators=all(each.accumulators for each in specs))
         self._liveness_timeout_s = spec.liveness_timeout_s
         self._packet_elements: Callable[..., int] = functools.cache(functools.partial(elements_per_packet, spec))
@@ -154,7 +154,7 @@ class Survivor:
     # --- reductions ---
 
     def submit(self, reduction: Reduction, now: float) -> int:
-        """Deal one out while WHOLE; its ticket."""
+        """Deal a reduction out and return its ticket; only while WHOLE."""
         ticket = self.submitted = self.submitted + 1
         kept = KeptReduction.of(ticket, reduction)
         self.kept.append(kept)
@@ -164,7 +164,7 @@ class Survivor:
         return ticket
 
     def _deal(self, kept: KeptReduction, reduction: Reduction, now: float) -> None:
-        """Give its parts to the shards. Parts for a lost shard are dealt again."""
+        """Submit a reduction's parts to the shards. If one is lost, the reduction is dealt out again later."""
         packet_elements = self._packet_elements(reduction.element, reduction.lanes)
         dealt = []
         try:
@@ -180,7 +180,7 @@ class Survivor:
         self.kept.dealt(kept, dealt)
 
     def done(self, ticket: int) -> bool:
-        """Whether the result is where the user wants it."""
+        """Whether the result is in the reduction's destination; it is copied there if all of its parts have come."""
         kept = self.kept.get(ticket)
         if kept is None:
             return ticket <= self.submitted
@@ -189,7 +189,7 @@ class Survivor:
         return kept.is_done
 
     def take_results(self, now: float) -> None:
-        """See what has come, also where nobody waits for it: is it what the rank has that handed it on?"""
+        """Finish what has come, also where no caller waits for it; agree anew if a result handed on is torn."""
         if self.state is Life.WHOLE and self.handing:
             self.kept.forget()
             self.handing = self.kept.handing
@@ -210,7 +210,7 @@ class Survivor:
     # --- failures ---
 
     def lose(self, failures: Mapping[int, FaninError], now: float) -> None:
-        """Sessions at these shards of the present job have failed."""
+        """Take in failures of sessions, by shard: agree on how to go on if shards are lost, and end for others."""
         if self.state is Life.OVER or not failures:
             return
         told = next((each for each in failures.values() if not isinstance(each, SwitchLostError)), None)
@@ -229,7 +229,7 @@ class Survivor:
             self._agree(now)
 
     def end(self, failure: FaninError) -> None:
-        """Stop at all shards."""
+        """Stop at all shards; later calls raise `failure`."""
         if self.state is Life.OVER:
             return
         self._settle()
@@ -239,12 +239,12 @@ class Survivor:
             each.abandon(failure)
 
     def leave(self, failure: FaninError) -> None:
-        """The sessions are about to leave in order: `failure` is what later calls raise."""
+        """Be over, since the sessions are about to leave in order; later calls raise `failure`."""
         self._settle()
         self.state, self.failure = Life.OVER, failure
 
     def _settle(self) -> None:
-        """From here on what is done does not change."""
+        """Finish all reductions whose parts have come: from here on the set of those that are done does not change."""
         for kept in self.kept:
             self.done(kept.ticket)
 
@@ -263,12 +263,15 @@ class Survivor:
         )  # fmt: skip
 
     def _gone(self) -> set[int]:
-        """Workers without which any shard goes on: there are results without them."""
+        """Workers that any shard has taken out of the job: there are results without them."""
         missed = {rank for each in self.members.values() for rank in self.ranks if rank not in each.members}
         return {self.ranks.index(rank) for rank in missed if rank != self.rank}
 
     def after_turn(self) -> None:
-        """The agreement was given replies or time: see whether it is over. It lasts until the successor is joined."""
+        """Act on the agreement after it was given replies or time: name the successor, or end if it is stranded.
+
+        The agreement is kept until the successor is joined.
+        """
         agreement = self.agreement
         if self.state is not Life.DEALING or agreement is None or self.successor is not None or not agreement.over:
             return
@@ -296,9 +299,9 @@ class Survivor:
         return tuple(self.ranks[worker] for worker in self.agreement.agreed.ranks)
 
     def joined(self, members: Mapping[int, Member], now: float) -> None:
-        """It is a member of the successor at these of its shards; the others are lost, too.
+        """Go over to the successor, which this rank has joined at these of its shards; its others are lost, too.
 
-        Those of the present job may not write to memory any more.
+        The members of the job before must not write to memory any more.
         """
         assert self.agreement is not None
         assert self.successor is not None
@@ -322,7 +325,7 @@ class Survivor:
         self._reason, self.handing = None, True
         for ticket, holder, holds in zip(agreed.again, agreed.holders, holding, strict=True):
             kept = self.kept.get(ticket)
-            if self.state is not Life.WHOLE:  # lost another one meanwhile: that is agreed on anew
+            if self.state is not Life.WHOLE:  # another shard was lost meanwhile, so the ranks agree anew
                 return
             if kept is None and ticket <= self.submitted:
                 self.end(FaninError(f"reduction {ticket} is needed by another rank, and rank {self.rank} forgot it"))
@@ -331,11 +334,11 @@ class Survivor:
                 self._deal(kept, kept.summed() if nobody else kept.handed_on(holds=holds), now)
 
     def holds(self, holder: int) -> bool:
-        """Whether a result is to be this rank's, if it is that of this worker of the present job."""
+        """Whether this rank is the worker of the present job that holds a result."""
         return holder == self._me
 
     def cannot_join(self, error: FaninError) -> None:
-        """It cannot become a member of the successor."""
+        """End, since this rank cannot join the successor."""
         assert self.successor is not None
         gone = set(self.shards).difference(self.successor.shards)
         if isinstance(error, WorkerLostError) and self.successor.worker in error.ranks:
@@ -351,7 +354,7 @@ class Survivor:
         )
 
     def _stranded(self, agreement: Agreement) -> FaninError:
-        """Why it cannot go on, for people."""
+        """The error of a rank whose agreement is stranded."""
         lost = self.named(agreement.lost)
         where = self._names[self.shards[0] if agreement.asked is None else agreement.asked]
         match agreement.why:

@@ -9,7 +9,7 @@ from fanin.errors import FaninError
 
 
 def require(count: int) -> None:
-    """FaninError unless the system has so many more threads: libzmq ends the process where it gets none of its own."""
+    """Raise FaninError unless `count` more threads can be started: where libzmq gets none, it ends the process."""
     go_on = threading.Event()
     threads = [threading.Thread(target=go_on.wait, name="fanin-tried", daemon=True) for _ in range(count)]
     tried: list[threading.Thread] = []
@@ -28,7 +28,7 @@ def require(count: int) -> None:
 
 
 def started(target: Callable[..., object], *arguments: object, name: str) -> threading.Thread | None:
-    """A daemon thread that runs; None where none starts: the interpreter ends, or the system has no more."""
+    """Start a daemon thread and return it; None where none starts: the interpreter ends, or the system has no more."""
     thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
     try:
         thread.start()

@@ -65,7 +65,7 @@ class Account:
 
     @property
     def passes(self) -> int:
-        """Bases that it passed."""
+        """Bases that this worker passed."""
         return len(self.bases) - self.contributions
 
     def round_over(self, counts: npt.NDArray[np.uint32]) -> None:
@@ -95,11 +95,11 @@ class Account:
 
 
 def check_balance(accounts: Sequence[Account], lost: int = 0) -> None:
-    """Raise UnbalancedError unless the accounts of all workers of one job, taken after a flush, agree to the last one.
+    """Raise UnbalancedError unless the accounts of all workers of one job, taken after a flush, agree exactly.
 
-    `lost`: processes that the job has gone on without and whose accounts nobody has, replaced or not. Their
-    contributions are those in the rounds beyond the others': at most one per worker and round, and for each of them all
-    chunks alike, but for the round in which it died.
+    `lost`: processes that the job has lost, replaced or not, and whose accounts are missing. Contributions in the
+    rounds beyond the accounts are theirs: at most one per lost process and round, and equally many in all chunks but
+    for the round in which a process died.
     """
     for account in accounts:
         account.check()

@@ -19,7 +19,7 @@ WAIT_TOLERANCE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How a worker goes: when it last contributed, in seconds since the job's start, and how long its step took."""
+    """A worker's pace: when it last contributed, in seconds since the job's start, and how long its step took."""
 
     last_s: float
     step_s: float

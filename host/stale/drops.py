@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW_GRADIENTS = 20
-"""The share is that of the last so many."""
+"""Number of last gradients that the share is of."""
 MOST = 0.5
 """A share beyond which training drops most of what it computes."""
 FEW = 0.1
 """A share below which K may be smaller again."""
 CALM_LOOKS = 10
-"""So many looks in a row that find few drops let K fall by one: it rises at once."""
+"""Observations of few drops in a row after which K falls by one; it rises at the first observation of many."""
 WARNING_INTERVAL_S = 30.0
-"""A worker says so at most this often."""
+"""Least time between two warnings of one worker."""
 
 
 class DropWatch:
@@ -35,7 +35,7 @@ class DropWatch:
         return (dropped - lost) / (handed_in - given) if len(self._counts) > WINDOW_GRADIENTS else 0.0
 
     def handed_in(self, handed_in: int, dropped: int, now: float) -> bool:
-        """One more gradient, with the worker's totals so far; whether to warn now that most are dropped."""
+        """Count one more gradient, given the worker's totals; return whether to warn now that most are dropped."""
         self._counts.append((handed_in, dropped))
         if self.share <= MOST or now < self._next_warning_s:
             return False
@@ -44,7 +44,7 @@ class DropWatch:
 
 
 class QuorumFloor:
-    """The least K, of `workers`: halfway from the present one to N whenever most is dropped, falling when few are."""
+    """Least K to allow, with N = `workers`: half of the way to N when most is dropped, lower again when little is."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -52,7 +52,7 @@ class QuorumFloor:
         self._calm = 0
 
     def observe(self, share: float, quorum: int) -> int:
-        """So much was dropped under this K; the least K from here on."""
+        """Take in the share that was dropped under this K, and return the least K from now on."""
         if share > MOST:
             present = max(quorum, self.floor)
             self.floor = present + (self.workers - present + 1) // 2

@@ -18,8 +18,8 @@ from fanin.protocol.job import JobSpec
 from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 
 MAX_WIDE_CONTRIBUTIONS = 64
-"""Most contributions to a round of wide sums: one worker's entry in the tally (scale.py) is still seen beside all
-others'.
+"""Most contributions to a round of wide sums: with more, narrowing could hide one worker's entry in the tally
+(scale.py).
 """
 MAX_SLOTS = 65_536
 """Upper limit of fanin.Options."""
@@ -35,7 +35,7 @@ class Layout:
     flows: tuple[int, ...]
     """Number of flows of each shard."""
     weights: tuple[int, ...] = (1,)
-    """How much of a round each of them is to have (fanin/protocol/spread.py)."""
+    """Share of a round for each shard, relative to the others' (fanin/protocol/spread.py)."""
     lanes: int = 32
     workers: int = 1
     """Number N of workers."""
@@ -48,7 +48,7 @@ class Layout:
     def __post_init__(self) -> None:
         if self.elements < 1:
             raise ConfigurationError("a model without parameters has nothing to contribute")
-        spec = JobSpec(  # of the job as far as codecs know it: there may be none yet
+        spec = JobSpec(  # what codecs look at; the job itself may not exist yet
             job=0, generation=0, workers=self.workers, quorum=self.workers, staleness=self.staleness, slots=1,
             words_per_packet=self.words_per_packet, tokens=(0,) * self.workers, accumulators=True,
         )  # fmt: skip
@@ -82,7 +82,7 @@ class Layout:
 
     @property
     def spread(self) -> Spread:
-        """How a round is dealt: to each shard all that its slots hold."""
+        """Distribution of a round's chunks over the shards: each gets one per slot."""
         return Spread(tuple(slots * flows for slots, flows in zip(self.slots, self.flows, strict=False)), 1)
 
     @property

@@ -13,9 +13,9 @@ import math
 from dataclasses import dataclass
 
 MEMORY = 0.95
-"""The weight of a loss after one more has come: about twenty count."""
+"""Factor on a loss's weight with each later loss, so that about the last twenty count."""
 MIN_RATIO, MAX_RATIO = 0.25, 1.0
-"""A prediction never turns a gradient up, and never switches it off."""
+"""Bounds of the factor on a gradient: a prediction never enlarges it, and never makes it vanish."""
 MIN_OBSERVATIONS = 5
 
 
@@ -33,7 +33,7 @@ class LossPredictor:
     """Weighted sum of products of x and y about their means."""
 
     def observe(self, version: int, loss: float) -> None:
-        """A loss was computed on this version. One that has no logarithm teaches nothing."""
+        """Take in a loss that was computed on this version; one that is not positive and finite is ignored."""
         if not (math.isfinite(loss) and loss > 0):
             return
         self._count += 1
@@ -51,5 +51,5 @@ class LossPredictor:
         return self._together / self._spread if self._count >= MIN_OBSERVATIONS and self._spread > 0 else 0.0
 
     def ratio(self, age: int) -> float:
-        """Loss predicted `age` versions on, over the loss now."""
+        """Loss predicted for `age` versions later, over the loss now, within MIN_RATIO..MAX_RATIO."""
         return min(max(math.exp(min(self.slope * age, 0.0)), MIN_RATIO), MAX_RATIO)

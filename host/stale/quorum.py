@@ -1,4 +1,4 @@
-"""The quorum at run time: how many gradients make a round, from the workers' measured speeds or from what it brings.
+"""Choice of the quorum K at run time, from the workers' measured speeds or from the effect of K on the loss.
 
 Workers that never wait deliver sum(1 / step) gradients per second, so a round of K lasts K / sum(1 / step), and a
 gradient of a worker with steps of t seconds is t sum(1 / step) / K rounds old when it lands. A small K means many small
@@ -51,7 +51,7 @@ class AdaptiveQuorum:
     _last_gain: float = -math.inf
 
     def observe(self, seconds: float, loss_before: float, loss_after: float) -> int:
-        """So it went with the present K; the next one."""
+        """Take in how the loss changed in so many seconds under the present K, and return the next K."""
         if seconds <= 0 or not (loss_before > 0 and loss_after > 0):
             return self.quorum
         gain = math.log(loss_before / loss_after) / seconds

@@ -1,4 +1,4 @@
-"""The contents of a worker's rounds: the state machine behind stale training. No thread, no clock, no memory.
+"""A worker's decisions, base by base: the state machine behind stale training. No thread, no clock, no tensors.
 
 Rules of this file
 ------------------
@@ -98,7 +98,7 @@ class StaleRounds:
     """Whether the gradient before this one was dropped or folded."""
     _folded_gradients: int = 0
     _lands_folded: bool = False
-    """Whether what is ready is what was folded before the flush: its last chance, so no policy is asked."""
+    """Whether the ready gradient is what was folded before the flush: it is contributed without asking the policy."""
     _passes_next: bool = False
     """Whether this base is passed: its gradient was folded, or a flush has one more base and nothing was folded."""
     _idle_bases: int = 0
@@ -120,7 +120,7 @@ class StaleRounds:
         return self.end is not None and self.base + self.under_way >= self.end
 
     def hand_in(self, version: int) -> None:
-        """A gradient computed on this version of the weights is ready; none was."""
+        """Take in a gradient that was computed on this version of the weights; no other may be ready."""
         assert self._ready_version is None
         if self.ended:
             self.refuse("at the end")
@@ -132,16 +132,16 @@ class StaleRounds:
         self.account.in_hand += 1
 
     def refuse(self, reason: str) -> None:
-        """A gradient was handed in that is not fit to be contributed."""
+        """Count a gradient that was handed in and cannot be contributed, by reason."""
         self.account.handed_in += 1
         self.account.dropped[reason] += 1
 
     def pass_base(self) -> None:
-        """Training has nothing for one of the next bases, and nobody is to wait for it."""
+        """Pass one of the next bases at once, since training has no gradient for it."""
         self._idle_bases += 1
 
     def hear(self, base: int) -> None:
-        """Round `base` is over."""
+        """Note that round `base` is over."""
         self._heard = max(self._heard, base + 1)
 
     def flush(self) -> None:
@@ -197,7 +197,8 @@ class StaleRounds:
         if not self.policy.passes_over or self._lands_folded:
             return False
         if self._catch_up_to is None:
-            # Not what is heard of later: rounds may close as fast as passes are answered, and it would never be sent.
+            # Rounds heard of later do not count: they may close as fast as passes are answered, and then the gradient
+            # would never be sent.
             self._catch_up_to = self._heard
         return self.base < self._catch_up_to and (age < self.bound or not self._was_too_old)
 
@@ -227,7 +228,7 @@ class StaleRounds:
         return self._decide(CONTRIBUTED)
 
     def _give_up(self) -> None:
-        """Nothing is contributed any more."""
+        """Drop the ready gradient and the folded ones: no base takes them any more."""
         self.account.dropped["at the end"] += self._ready_gradients + self._folded_gradients
         self.account.in_hand -= self._folded_gradients
         self._folded_gradients = 0

@@ -26,10 +26,10 @@ from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol.events import ReductionDone, RoundHeard
 
 FOLLOW_SLICE_S = 0.5
-"""The thread looks this often whether it is to end."""
+"""Longest wait of the thread for progress, after which it checks whether it is to end."""
 STOP_TIMEOUT_S = 5.0
 KEPT_BYTES = 256 << 20
-"""Results that a newcomer keeps; at least one."""
+"""Bytes of results that a newcomer keeps; at least one result."""
 
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class Session(Protocol):
         """Start a reduction and return its ticket."""
 
     def follow(self) -> None:
-        """Tell of progress from now on."""
+        """Report progress by `next_progress` from now on."""
 
     def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
         """The next event, or None."""
@@ -66,7 +66,7 @@ class Result:
     gradient: Floats
     """The sum of all contributions, shape (elements,)."""
     contributors: npt.NDArray[np.uint32]
-    """By chunk of `chunk_elements`, the tally being in the first: how many contributions the sum holds."""
+    """By chunk, the first of which begins with the tally: how many contributions the sum holds, shape (chunks,)."""
     layout: Layout
 
     @property
@@ -94,7 +94,7 @@ class StaleRunner:
         patience_s: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`weigh` gives what a gradient of some age is multiplied by when it is sent (rate by staleness, compensation).
+        """`weigh`: factor of a gradient by its age, applied when it is sent (staleness rate, compensation).
 
         `patience_s`: how long `hand_in` and `flush` wait for others before they raise CollectiveTimeoutError."""
         self.layout = layout
@@ -108,18 +108,19 @@ class StaleRunner:
         self._pending, self._source, self._result, self._residual, self._folded = (
             np.zeros(layout.padded, np.float32) for _ in range(5)
         )
-        """The gradient that is handed in next; the one that is under way; sums; what is still owed; what is folded."""
+        """In this order: the next gradient, the contribution in flight, the sums, the residual, what is folded."""
         self._counts = np.zeros(layout.chunks, np.uint32)
         self._gradient = slice(TALLY_BINS, TALLY_BINS + layout.elements)
         self._changed = threading.Condition()
-        """Guards the rounds, and tells of every change."""
+        """Guards the rounds, and is notified of every change."""
         self._failure: Exception | None = None
         self._closing = False
         self._applying = False
-        """Whether a result is between `on_result` and the next base."""
+        """Whether a result is being applied, so that rounds and weights do not fit together."""
         self._kept: list[Result] = []
-        self._arrived_version = 0
         """Results that a newcomer without weights has yet to apply."""
+        self._arrived_version = 0
+        """Version of the weights that a newcomer was given: results before it are in them."""
         self._keeps = max(KEPT_BYTES // self._result.nbytes, 1)
         session.follow()
         self._thread = threading.Thread(target=self._run, name="fanin-stale", daemon=True)
@@ -131,14 +132,14 @@ class StaleRunner:
 
     @property
     def rounds(self) -> StaleRounds:
-        """The state; to be read only."""
+        """State of the rounds, only to be read."""
         return self._rounds
 
     def hand_in(self, write: Callable[[Floats], None], version: int) -> None:
         """Contribute what `write` writes (all of an array of shape (elements,)), computed on this version.
 
-        Returns as soon as it is noted; waits while the gradient before it is not under way yet. One that is not finite
-        is not contributed, but counted. Raises the session's failure.
+        Returns as soon as the gradient is taken over; waits until the one before it has been sent, dropped or folded. A
+        gradient that is not finite is counted and not contributed. Raises the session's failure.
         """
         self._wait_until(lambda: not self._rounds.ready, "the gradient before this one is not under way")
         write(self._pending[self._gradient])
@@ -164,8 +165,9 @@ class StaleRunner:
         return self._drops.share
 
     def between_rounds(self, base: int, look: Callable[[StaleRounds], T], timeout_s: float) -> T | None:
-        """The result of `look` once all results before `base`, at least, are applied and none is being applied; None
-        after `timeout_s`, or when the job is over. For any thread; rounds wait while it looks.
+        """Return what `look` returns, called once all results before `base` are applied and none is being applied.
+
+        None after `timeout_s`, or when the job is over. For any thread; rounds wait while `look` runs.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._stands_at(base) or self._failure or self._closing, timeout_s)
@@ -174,8 +176,8 @@ class StaleRunner:
     def arrive(self, version: int) -> None:
         """A newcomer has the weights of this version, `known_from` or later: apply what came since, and join in.
 
-        Waits until its own rounds are there: a loaded process follows them later than the peer that gave the weights,
-        and what those include must not be applied again. Raises as `hand_in` does.
+        Waits until its own rounds have reached `version`: on a loaded machine they come later than at the peer that
+        gave the weights, and results that the weights include must not be applied again. Raises as `hand_in` does.
         """
         with self._changed:
             self._arrived_version = version
@@ -191,7 +193,7 @@ class StaleRunner:
             self._changed.notify_all()
 
     def wait_for_results(self) -> None:
-        """Return once what was handed in is contributed, its round's result applied, and nothing is under way."""
+        """Return once the gradient handed in is contributed, its round's result applied, and no base is under way."""
         self._wait_until(
             lambda: not self._rounds.ready and not self._rounds.under_way, "the round's result has not come"
         )
@@ -257,7 +259,7 @@ class StaleRunner:
                 self._changed.notify_all()
 
     def _round_over(self) -> None:
-        """The result of the base under way is in its memory."""
+        """Apply or keep the result of the base under way, which is in `_result`, and go on to the next base."""
         rounds = self._rounds
         self._residual[:TALLY_BINS] = 0.0  # the tally is not a gradient, so it leaves no residual
         result = Result(rounds.base, self._result[self._gradient], self._counts, self.layout)
@@ -276,7 +278,7 @@ class StaleRunner:
             self._changed.notify_all()
 
     def _keep(self, result: Result) -> bool:
-        """Whether it is put aside, since the weights that it applies to are not there yet. Needs the lock."""
+        """Put a result aside if this newcomer has no weights yet, and return whether it has none. Needs the lock."""
         self._changed.wait_for(lambda: not self._rounds.absent or len(self._kept) < self._keeps or self._closing)
         if self._rounds.absent and result.index >= self._arrived_version:
             self._kept.append(replace(result, gradient=result.gradient.copy(), contributors=result.contributors.copy()))

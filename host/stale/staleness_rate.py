@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def staleness_factor(age: int) -> float:
-    """The factor of a gradient of that age (equation 6): 1 / age, 1 if fresh."""
+    """Factor of the learning rate for a gradient of that age (equation 6): 1 / age, and 1 at age 0."""
     return 1.0 / max(age, 1)

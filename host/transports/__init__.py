@@ -1,8 +1,8 @@
-"""How a worker's datagrams reach its switch. Every module has one transport or one wrapper; wrappers nest:
+"""Transports that carry a worker's datagrams to its switch. Every module has one transport or one wrapper; they nest:
 
-    faulty(tracer(pcap(udp)))      what the tracer and the capture show is what is on the wire, faults included
+    faulty(tracer(pcap(udp)))      tracer and capture show what is on the wire, faults included
 
-The interface, and its rules, stand in fanin/transports/transport.py.
+fanin/transports/transport.py has the interface and its rules.
 """
 
 from fanin.host.transports.faulty import FaultyTransport

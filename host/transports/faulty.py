@@ -17,7 +17,7 @@ HELD_BACK = 3
 
 
 class FaultyTransport:
-    """Wraps a transport. `stream` tells apart the dice of several (a rank, a flow) that share one seed."""
+    """Wraps a transport. `stream` (a rank, a flow) gives each of several wrappers with one seed its own faults."""
 
     def __init__(self, inner: Transport, plan: FaultPlan, stream: str = "") -> None:
         self._inner = inner
@@ -34,7 +34,7 @@ class FaultyTransport:
         self._inner.send(self._outgoing.suffer(datagrams))
 
     def receive(self, timeout_s: float) -> list[Datagram]:
-        """Datagrams that came and survive; on a silence, those that were held back."""
+        """Return the datagrams that came and survive; if none came, those that were held back."""
         arrived = self._inner.receive(timeout_s)
         return self._incoming.suffer(arrived) if arrived else self._incoming.release()
 
@@ -54,7 +54,7 @@ class _Fate:
         self._plan = plan
         self._dice = random.Random(seed)
         self._held: list[tuple[int, Datagram]] = []
-        """Datagrams with how many may still pass them."""
+        """Datagrams that are held back, each with the number of others that still have to pass it."""
 
     def suffer(self, datagrams: Iterable[Datagram]) -> list[Datagram]:
         plan, dice = self._plan, self._dice
@@ -74,7 +74,7 @@ class _Fate:
         return survivors
 
     def release(self) -> list[Datagram]:
-        """Everything that is held back."""
+        """Return everything that is held back, and hold it no longer."""
         held, self._held = self._held, []
         return [datagram for _, datagram in held]
 

@@ -1,4 +1,4 @@
-"""Connections of libzmq's that a forked child closes: its copies would keep them open beyond its parent's death."""
+"""Connections of libzmq whose copies a forked child closes: they would stay open beyond the parent's death."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _CONNECTIONS: weakref.WeakSet[OwnConnection] = weakref.WeakSet()
 
 
 class OwnConnection:
-    """One that is this process's alone, for as long as this object is held."""
+    """A connection of this process alone: while this object exists, every forked child closes its copy."""
 
     def __init__(self, port: int) -> None:
-        """`port` is the peer's, by which the descriptor is known again."""
+        """`port`: the peer's, by which a child checks that the descriptor is still that of the connection."""
         self._port = port
         self.descriptor: int | None = None
-        """Descriptor that libzmq's monitor told last; None while there is no connection."""
+        """Descriptor that libzmq's monitor reported last; None while there is no connection."""
         _CONNECTIONS.add(self)
 
     def close_copy(self) -> None:
-        """In a child: give up the copy, if the descriptor is still the connection's."""
+        """In a child: close the copy, if the descriptor is still the connection's."""
         if self.descriptor is None:
             return
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as copy:

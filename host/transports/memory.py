@@ -53,7 +53,7 @@ class MemoryTransport:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Lose what comes from now on."""
+        """Drop what is queued, and what comes from now on."""
         with self._changed:
             self._closed = True
             self._inbox.clear()

@@ -1,8 +1,8 @@
 """UDP through an ordinary Python socket: one system call per datagram. The native engine has the batched loop.
 
 The socket is connected, so the kernel delivers only what the switch sends, and reports what comes back as ICMP: a port
-where nobody listens, a path that is too narrow, a network that is not there. None of that ends the transport: whether
-silence is a failure is for the worker machine's timers to say, and `trouble` then explains it.
+where nobody listens, a path that is too narrow, a network that is not there. None of these ends the transport: the
+worker machine's timers decide when silence is a failure, and `trouble` then explains it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fanin.transports.waker import Waker
 SEND_WAIT_S = 0.01
 """How long one `send` waits, in all, for a full send buffer to drain before it drops the rest."""
 RECEIVE_BYTES = 65_536
-"""More than any datagram: one that is longer than a packet may be is seen whole, and counted for what it is."""
+"""More than any datagram, so that one that is longer than a packet may be is read whole, and counted as too long."""
 
 _TROUBLES = {
     errno.ECONNREFUSED: "nothing listens at this port: is the switch running, and is the port right?",
@@ -109,7 +109,7 @@ class UdpTransport:
     def _sent(self, data: bytes) -> bool:
         """Send one datagram; False where there is no room for it.
 
-        An error that an earlier one left on the socket is noted, and this one is sent anyway.
+        An error that an earlier datagram left on the socket is noted, and this one is sent again.
         """
         for _ in range(2):
             try:

@@ -47,8 +47,8 @@ def open_worker(end: WorkerEnd) -> ZmqTransport:
 class ZmqTransport:
     """A connection to `zmq://host:port`, open (and with a key, encrypted) when the constructor returns.
 
-    `curve_server_key` is the switch's public key in Z85; this end has a key pair of its own (fanin/curve.py), which
-    says whether it may come in: it is the token that says who a worker is. Raises SwitchUnreachableError, within
+    `curve_server_key` is the switch's public key in Z85. This end has a key pair of its own (fanin/curve.py), by which
+    a switch may admit it or not; its token, not its key, identifies a worker. Raises SwitchUnreachableError, within
     `connect_timeout_s`, when nobody listens, the name does not resolve, or the key is not the switch's.
     """
 

@@ -1,8 +1,8 @@
 """The table of word codecs: every module of this folder that defines one is in it, found by its name.
 
-To add one: a module here with a subclass of `WordCodec` (codec.py says what it must do), and native/codec_NAME.cpp with
-its twin, which enters itself into the native table. Nothing else has to know of it: the engines, shards and the
-fallback ask the codec for what they need, and tests/codecs runs its contract over whatever is in the table.
+To add one: a module here with a subclass of `WordCodec` (codec.py has the rules), and native/codecs/codec_NAME.cpp with
+its twin, which enters itself into the native table. Nothing else names it: the engines, shards and the fallback ask the
+codec for what they need, and tests/codecs checks every codec of the table against the contract.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def _is_word_codec(found: object) -> bool:
 
 
 def number_for(element: Element, lanes: int) -> int:
-    """The number to look up: what is no float of at most 32 bits travels in words of 32, as it does in any lanes."""
+    """Return the codec number to look up: 32 for int32 and narrower, and for float64, where `lanes` asks for wide sums.
+
+    Those elements travel in whole words whatever lanes are asked for. All others: `lanes` as it is.
+    """
     narrow = element.floating and element is not Element.FLOAT64
     return WORD_BITS if lanes in WIDE_SUMS and not narrow and element is not Element.INT64 else lanes
 

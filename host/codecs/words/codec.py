@@ -8,7 +8,7 @@ Rules
   maximum over the workers, and what is encoded is encoded under that maximum.
 * Codecs know nothing of slots, rounds and retransmission: the same packet may be encoded several times, to the same
   bits, and is decoded once.
-* Every codec has a native twin, native/codec_*.cpp, that agrees with it bit for bit.
+* Every codec has a native twin, native/codecs/codec_*.cpp, that agrees with it bit for bit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WordCodec(ABC):
     """The codec of one reduction. Arrays are one-dimensional; words and codes are in host order."""
 
     name: ClassVar[str] = ""
-    """The name that it is found by, in both engines; empty for abstract classes."""
+    """Name of the codec in both engines; empty for abstract classes."""
     numbers: ClassVar[tuple[int, ...]]
     """Values of `Reduction.lanes` that ask for it: bits per lane, EXACT, or from FIRST_NAMED_CODEC on."""
     elements: ClassVar[frozenset[Element]]
@@ -43,7 +43,7 @@ class WordCodec(ABC):
     packets: int
     """Packets of the reduction, over all flows."""
     packet_elements: int
-    """Elements that a packet holds; the last one fewer."""
+    """Elements that a packet holds; the last packet may hold fewer."""
     block_elements: int
     """Elements that share a scale code."""
     scaled: bool = False
@@ -51,15 +51,18 @@ class WordCodec(ABC):
     lanes: LaneField | None = None
     """Lane field of contributions whose lanes the switch adds up one by one; None for other codecs."""
     in_one_flow: bool = False
-    """Whether all packets must travel in the first flow, since only together they are decoded."""
+    """Whether all packets must travel in the first flow, since they are decoded together."""
 
     @abstractmethod
     def __init__(self, element: Element, lanes: int, count: int, spec: JobSpec, operator: Operator, place: int) -> None:
-        """For `count` elements. `place`: this worker's among all of the job. ConfigurationError: it cannot carry it."""
+        """Lay out `count` elements in packets; ConfigurationError for what the codec cannot carry.
+
+        `place`: number of this worker among all workers of the job.
+        """
 
     @abstractmethod
     def span(self, packet: int) -> tuple[int, int]:
-        """The first element, and how many, that a packet is encoded from and decoded to."""
+        """Return (first, count) of the elements that a packet is encoded from and decoded to."""
 
     @abstractmethod
     def word_count(self, packet: int) -> int:
@@ -71,25 +74,25 @@ class WordCodec(ABC):
         return self.lanes.result_words(words) if self.lanes else words
 
     def codes(self, x: Array, factor: float, residual: Residual | None) -> Codes:
-        """This worker's scale codes of a packet's elements, one per block; of a scaled codec only."""
+        """Return this worker's scale codes of a packet's elements, one per block; none unless the codec is scaled."""
         return np.empty(0, np.uint16)
 
     @abstractmethod
     def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
-        """A packet's words: of x * factor + residual, under the agreed codes."""
+        """Encode x * factor + residual, the elements of one packet, as words under the agreed codes."""
 
     def collect(self, packet: int, words: Words) -> Words | None:
-        """The input of `decode` when a packet's sum has come; None while it needs more packets."""
+        """Take the sum of one packet, and return the input of `decode`; None while that needs more packets."""
         return words
 
     @abstractmethod
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
-        """The elements that the sum of `contributors` contributions stands for, divided; divisor 0: by how many."""
+        """Return the elements that a sum stands for, divided by `divisor`; 0: by the number of contributors."""
 
     def decode_narrowed(
         self, words: Words, count: int, codes: Codes, contributors: int, divisor: float, shift: int
     ) -> Array:
-        """`decode` of a sum that the switch has narrowed: its lanes stand for 2^shift each. Of a codec with `lanes`."""
+        """Decode a sum that the switch has narrowed: its lanes stand for 2^shift each. Only for codecs with `lanes`."""
         assert not shift, f"{self.name} sums have no shift"
         return self.decode(words, count, codes, contributors, divisor)
 
@@ -99,12 +102,12 @@ class WordCodec(ABC):
         """Mark in a packet's encoded words the blocks that this worker has spoiled (fanin/numerics/spoilers.py)."""
 
     def spoilers(self, packet: int, words: Words, codes: Codes, contributors: int) -> list[Spoiler]:
-        """Workers that have spoiled elements of a packet, by the words that `collect` has returned."""
+        """Return the workers that have spoiled elements of a packet; `words`: as `collect` has returned them."""
         return []
 
     @abstractmethod
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
-        """Loss of x * factor + residual by encoding. Only for float32, float16 and bfloat16."""
+        """Return what encoding loses of x * factor + residual. Only for float32, float16 and bfloat16."""
 
 
 class Blocks(WordCodec):
@@ -130,5 +133,5 @@ class Blocks(WordCodec):
             self.marks.mark(words, codes, x, factor, residual)
 
     def spoilers(self, packet: int, words: Words, codes: Codes, contributors: int) -> list[Spoiler]:
-        """Workers that have marked such blocks."""
+        """Return the workers that have marked blocks of the packet."""
         return [] if self.marks is None else self.marks.read(words, codes, *self.span(packet), contributors)

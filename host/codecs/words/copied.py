@@ -1,9 +1,9 @@
-"""Bytes as they are, each from the one rank that owns it: what gathers and broadcasts travel in.
+"""Bytes as they are, each contributed by the one rank that owns it: the codec of gathers and broadcasts.
 
     word = four bytes, the first the least significant, zeros where another rank owns them    y = the sum's bytes
 
-Every byte has one contribution that is not zero, so nothing carries, and each comes back as it went in, whatever it is
-a part of: any element type is bytes here. native/codecs/codec_copied.cpp is the twin.
+At most one contribution to a byte is not zero, so no addition carries, and each byte comes back as it was sent.
+Elements of any type travel as their bytes. native/codecs/codec_copied.cpp is the twin.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Copied(Blocks):
         self._lay_out(count, spec.words_per_packet * WORD_BYTES, 1)
 
     def word_count(self, packet: int) -> int:
-        """Four bytes in each; the last word of all is filled up with zeros."""
+        """Words of the packet, four bytes each; the last word of the reduction is filled up with zeros."""
         return -(-self.span(packet)[1] // WORD_BYTES)
 
     def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
-        """The bytes, four by four."""
+        """Pack the bytes into words, four in each."""
         return np.pad(x, (0, -len(x) % WORD_BYTES)).view("<u4").astype(np.uint32)
 
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
-        """The bytes; never divided."""
+        """Unpack the words into bytes, which are never divided."""
         return words.astype("<u4").view(np.uint8)[:count]
 
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:

@@ -6,12 +6,13 @@
 Rules of this file
 ------------------
 * A packet has every rank's part of as many elements as fit, one part after another in the order of ranks. So each
-  packet is a reduction of its own, stored when its result comes, and of any flow.
+  packet is a reduction of its own, is stored when its result comes, and may travel in any flow.
 * Where a packet has less than one element's room for every rank (many ranks in a tree, or short packets) the reduction
   is `spread`: all ranks' words in one row, rank after rank, cut into packets. Its result is stored when the last packet
   is in, and all its packets travel in the first flow.
-* In a job that goes on without workers it has lost, a word in front marks who has contributed: bit r, rank r. Nothing
-  tells the zeros of a missing rank from a rank's zeros otherwise. A spread reduction holds whoever is in all packets.
+* In a job that is not synchronous (it may go on without lost workers), a word in front marks who has contributed: bit
+  r for rank r. Otherwise a missing rank's zeros would look like zeros of its own. A spread reduction takes the elements
+  of the ranks that are in all of its packets.
 
 native/codecs/codec_exact.cpp is the twin.
 """
@@ -32,11 +33,11 @@ from fanin.protocol.job import JobSpec
 MAX_SPREAD_WORDS = 1 << 20
 """Words of a spread reduction, which every worker keeps until the last packet is in: 4 MiB."""
 FIRST_OPERATOR = 128
-"""This and the operator are what ranks must agree in, in the place of lanes."""
+"""Plus the operator, the codec's number in the signature, so that ranks must agree on the operator."""
 
 
 class Exact(WordCodec):
-    """Any element type and operator, at as many times the words as there are ranks."""
+    """Word codec for any element type and operator; it takes as many times the words as there are ranks."""
 
     name = "exact"
     numbers = (EXACT,)
@@ -50,9 +51,9 @@ class Exact(WordCodec):
         self.number = FIRST_OPERATOR + operator
         self._ranks = spec.total_workers
         self._marks = 0 if spec.synchronous else 1
-        """Words in front that say who has contributed."""
+        """Words at the front of a packet that mark who has contributed: 0 or 1."""
         self._room = spec.words_per_packet - self._marks
-        """Number of words behind the marks."""
+        """Words of a packet behind the marks."""
         self.packet_elements = self.block_elements = exact.elements_for(element, self._room // self._ranks)
         self.in_one_flow = self._spread = self.packet_elements == 0
         if not self._spread:
@@ -71,7 +72,7 @@ class Exact(WordCodec):
         """The words that have come, shape (words of all ranks,)."""
 
     def span(self, packet: int) -> tuple[int, int]:
-        """The packet's elements, or all where packets do not hold whole elements."""
+        """Return (first, count) of the packet's elements; of all elements if the reduction is spread."""
         if self._spread:
             return 0, self._count
         start = packet * self.packet_elements
@@ -84,7 +85,7 @@ class Exact(WordCodec):
         return self._marks + self._ranks * exact.words_for(self._element, self.span(packet)[1])
 
     def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
-        """This rank's words, and zeros around."""
+        """Return the packet with this rank's mark, its words in their place, and zeros elsewhere."""
         own = exact.encode(x, self._element, factor, residual)
         words = np.zeros(self.word_count(packet), np.uint32)
         if self._marks:

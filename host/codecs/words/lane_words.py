@@ -1,4 +1,4 @@
-"""Block floating point in lanes of 32, 16, 8 or 4 bits: what gradients travel in.
+"""Block floating point in packed lanes of 32, 16, 8 or 4 bits: the codec of most gradients.
 
     q = rint(x' * steps per unit), |q| <= B        x' = x * factor + residual; the unit is the block's agreed scale code
     y = sum of q / divisor * units per step
@@ -18,7 +18,7 @@ from fanin.protocol.job import JobSpec
 
 
 class Lanes(Blocks):
-    """float32, float16 and bfloat16, with a scale code for every block of a packet."""
+    """Word codec of float32, float16 and bfloat16, with a scale code for every block of a packet."""
 
     name = "lanes"
     numbers = LANES
@@ -38,15 +38,15 @@ class Lanes(Blocks):
         return self.fixed.words_for(self.span(packet)[1])
 
     def codes(self, x: Array, factor: float, residual: Residual | None) -> Codes:
-        """The block's largest magnitudes, rounded up."""
+        """Return each block's scale code: its largest magnitude, rounded up."""
         return self.fixed.codes(x, self.block_elements, factor, residual)
 
     def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
-        """Quantized to the nearest step, ties to even."""
+        """Quantize to the nearest step, ties to even, and pack the lanes."""
         return self.fixed.quantize(x, codes, self.block_elements, factor, residual)
 
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
-        """Steps, divided, times the unit."""
+        """Return the sums of the lanes, divided, times the value of a step."""
         return self.fixed.dequantize(
             words, codes, self.block_elements, count, contributors, divisor or max(contributors, 1)
         )

@@ -1,4 +1,4 @@
-"""Small integers in lanes of 16, 8 or 4 bits: what codecs that send indices rather than values travel in.
+"""Small integers in packed lanes of 16, 8 or 4 bits, for codecs that send indices rather than values.
 
     lane = clip(x, -B, B) + B,  B = (2^L - 1) // (2 M)        y = the lane's sum - contributors * B
 
@@ -42,11 +42,11 @@ class NarrowIntegers(Blocks):
         return words_for(self.span(packet)[1], self._bits)
 
     def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
-        """Clipped, and shifted to be positive."""
+        """Clip to -B..B, add B, so that lanes are not negative, and pack them."""
         return pack(np.clip(x, -self._bound, self._bound).astype(np.int32), self._bits, self._bound)
 
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
-        """The lanes' sums, truncated to the element; never divided."""
+        """Return the sums of the lanes, truncated to the element type; they are never divided."""
         return unpack(words, self._bits, count, self._bound, contributors).astype(self._dtype)
 
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:

@@ -3,12 +3,12 @@
     elements of a packet, int32     in: | words of the contribution | read by nobody |
                                     out: | words of the sum | shift | 0 | 0 | 0 |
 
-Words and shift are the ones that `WideSums` has for the same packet, so what is quantized and decoded elsewhere has its
-bits. Scale codes travel apart (host/torch/device). A packet's contribution lies where its sum comes
-to lie, since a reduction has as many elements there as back; U bits up take U / D of the room.
+Words and shift are those of `WideSums` for the same packet, so a sum that is quantized and decoded elsewhere has the
+same bits. Scale codes travel in a reduction of their own (host/torch/device). A reduction returns as many elements as
+it takes, so a packet's contribution lies in the place of its sum; with U bits up it fills U / D of that place.
 
-The shift has SHIFT_WORDS, so that the words of every packet are aligned as the first ones are. A last packet of n
-elements has n - SHIFT_WORDS words of the sum. native/codecs/codec_packed_lanes.cpp is the twin.
+The shift takes SHIFT_WORDS words, so that the words of every packet are aligned as those of the first are. A last
+packet of n elements has n - SHIFT_WORDS words of the sum. native/codecs/codec_packed_lanes.cpp is the twin.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDTHS = {number: widths for widths, number in PACKED_LANES.items()}
 
 
 def zeros_word(bits: int) -> int:
-    """A word of lanes of so many bits, wide, that all stand for 0."""
+    """Return a word of wide sums whose lanes of `bits` bits all stand for 0."""
     return int(pack(np.zeros(1, np.int32), bits, largest(bits))[0])
 
 
@@ -54,17 +54,17 @@ class PackedLanes(Blocks):
         return max(1, -(-_words_of(self.span(packet)[1]) * self.lanes.up // self.lanes.down))
 
     def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
-        """The words, as they are."""
+        """Return the words of the contribution as they are."""
         return x[: self.word_count(packet)].view(np.uint32).copy()
 
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
-        """Take a sum that needed no narrowing."""
+        """Decode a sum that was not narrowed, so its shift is 0."""
         return self.decode_narrowed(words, count, codes, contributors, divisor, 0)
 
     def decode_narrowed(
         self, words: Words, count: int, codes: Codes, contributors: int, divisor: float, shift: int
     ) -> Array:
-        """The words and the shift; never divided. Lanes of 0 where nobody contributed."""
+        """Return the words and the shift, never divided; where nobody contributed, words whose lanes stand for 0."""
         summed = _words_of(count)
         result = np.zeros(count, np.uint32)
         result[:summed] = words[:summed] if contributors else zeros_word(self.lanes.down)
@@ -77,5 +77,5 @@ class PackedLanes(Blocks):
 
 
 def _words_of(count: int) -> int:
-    """Words of the sum among so many elements of a packet."""
+    """Return how many of a packet's `count` elements are words of the sum."""
     return max(0, count - SHIFT_WORDS)

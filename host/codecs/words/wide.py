@@ -16,13 +16,13 @@ from fanin.protocol.job import JobSpec
 
 
 class Wide(Lanes):
-    """float64, whatever the width of lanes that is asked for."""
+    """Word codec of float64, whatever the width of lanes that is asked for."""
 
     name = "wide"
     elements = frozenset({Element.FLOAT64})
 
     def __init__(self, element: Element, lanes: int, count: int, spec: JobSpec, operator: Operator, place: int) -> None:
-        """For any number of workers that 32 bits have room for."""
+        """ConfigurationError where 32 bits hold no level of so many contributions."""
         super().__init__(element, WORD_BITS, count, spec, operator, place)
 
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:

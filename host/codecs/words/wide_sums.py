@@ -1,4 +1,4 @@
-"""Block floating point in lanes without head room: sums that keep their bits.
+"""Block floating point in lanes without head room, which the switch adds one by one and narrows afterwards.
 
     q = rint(x' * steps per unit), |q| <= 2^(U-1) - 1      U bits up; x' = x * factor + residual
     r = rint(sum of q / 2^shift), |r| <= 2^(D-1) - 1       D bits down, by the switch
@@ -46,11 +46,11 @@ class WideSums(Blocks):
         return words_for(self.span(packet)[1], self.lanes.up)
 
     def codes(self, x: Array, factor: float, residual: Residual | None) -> Codes:
-        """The block's largest magnitudes, rounded up."""
+        """Return each block's scale code: its largest magnitude, rounded up."""
         return self.wide.fixed.codes(x, self.block_elements, factor, residual)
 
     def encode(self, packet: int, x: Array, codes: Codes, factor: float, residual: Residual | None) -> Words:
-        """Quantized to the nearest step, ties to even."""
+        """Quantize to the nearest step, ties to even, and pack the lanes."""
         return self.wide.quantize(x, codes, self.block_elements, factor, residual)
 
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
@@ -60,7 +60,7 @@ class WideSums(Blocks):
     def decode_narrowed(
         self, words: Words, count: int, codes: Codes, contributors: int, divisor: float, shift: int
     ) -> Array:
-        """Steps, divided, times the unit."""
+        """Return the sums of the lanes, divided, times the value of a step."""
         by = divisor or max(contributors, 1)
         return self.wide.dequantize(words, codes, self.block_elements, count, contributors, by, shift)
 

@@ -25,7 +25,7 @@ class Adaptive(FederatedPolicy):
         """Round, seconds and loss at the last choice."""
 
     def plan(self, view: FederationView) -> RoundPlan:
-        """K after the effect of the last one."""
+        """Set K, which moves by one every few rounds: on where the loss fell faster than before, else back."""
         present = len(view.clients)
         if self._climber is None:
             self._climber = AdaptiveQuorum(workers=present, quorum=max(present // 2, 1))

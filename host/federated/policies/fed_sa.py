@@ -23,7 +23,7 @@ class FedSA(FederatedPolicy):
         self._chooser = SemiAsynchronousQuorum(bound=bound)
 
     def plan(self, view: FederationView) -> RoundPlan:
-        """All clients until each has been measured; K and rates by the measured durations after that."""
+        """Set K and rates by measured durations; until all are known, K is all clients in round 0, and half later."""
         if any(not each.seconds for each in view.clients):
             return RoundPlan(quorum=len(view.clients) if view.round == 0 else max(len(view.clients) // 2, 1))
         turns_s = {each.client: sum(each.seconds) / len(each.seconds) for each in view.clients}

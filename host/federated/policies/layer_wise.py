@@ -32,7 +32,7 @@ class LayerWise(FederatedPolicy):
         self._fraction = fraction
 
     def plan(self, view: FederationView) -> RoundPlan:
-        """The fraction of the clients that are present."""
+        """Set K to that fraction of the clients that are present."""
         return RoundPlan(quorum=max(round(self._fraction * len(view.clients)), 1))
 
     def weight(self, samples: int, version: int, round: int) -> float:
@@ -40,7 +40,7 @@ class LayerWise(FederatedPolicy):
         return float(samples * (math.e / 2) ** (version - round))
 
     def deep(self, names: Sequence[str]) -> frozenset[str]:
-        """The named ones; ConfigurationError for one that the model does not have, or if no layer is left shallow."""
+        """Return the deep parameters; ConfigurationError if the model lacks one, or if no parameter is left shallow."""
         deep = frozenset(names[len(names) // 2 :] if self._deep is None else self._deep)
         if unknown := deep - set(names):
             raise ConfigurationError(f"deep layers {sorted(unknown)}: the model has {', '.join(names)}")

@@ -17,17 +17,17 @@ from fanin.host.federated.policies.view import FederationView, RoundPlan
 
 
 class FederatedPolicy(ABC):
-    """Base of all policies; a subclass of the user's own is passed to `Federated` as these are."""
+    """Base of all policies; `Federated` takes an object of any subclass, a user's own as well."""
 
     name: ClassVar[str]
     waits: ClassVar[bool] = True
     """Whether a client that has handed in begins its next turn with the result of a round, and not at once."""
     deep_every: int = 1
-    """Rounds of the whole model from one that carries its deep layers to the next; 1: every round carries all."""
+    """Rounds from one that carries the model's deep layers to the next; 1: every round carries the whole model."""
 
     @abstractmethod
     def plan(self, view: FederationView) -> RoundPlan:
-        """The round that begins."""
+        """Decide on the round that begins."""
 
     def weight(self, samples: int, version: int, round: int) -> float:
         """Weight, above 0, of a delta of so many samples, computed on `version` and handed in for `round`."""

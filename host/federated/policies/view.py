@@ -29,7 +29,7 @@ class ClientRecord:
 
     @property
     def rookie(self) -> bool:
-        """Whether nothing is known of it."""
+        """Whether the client has neither handed in a delta nor missed a round."""
         return not self.turns and not self.missed
 
     @property

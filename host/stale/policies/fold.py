@@ -12,5 +12,5 @@ class Fold(RoundPolicy):
     passes_over = True
 
     def fate(self, age: int, bound: int, *, over: bool) -> Fate:
-        """The age alone decides."""
+        """Contribute up to the age `bound`, and fold older ones."""
         return Fate.CONTRIBUTE if age <= bound else Fate.FOLD

@@ -33,7 +33,7 @@ class RoundPolicy(ABC):
     """The policy of one worker."""
 
     name: ClassVar[str]
-    """The name that it is found by in `fanin.host.stale.policies.POLICIES`, where its class is entered."""
+    """Name of the policy in options, and its key in `fanin.host.stale.policies.POLICIES`."""
     passes_over: ClassVar[bool]
     """Whether a worker without a gradient passes a base whose round is over. If not, it waits for its gradient."""
     lands_folded: ClassVar[bool] = False

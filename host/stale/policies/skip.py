@@ -12,5 +12,5 @@ class Skip(RoundPolicy):
     passes_over = True
 
     def fate(self, age: int, bound: int, *, over: bool) -> Fate:
-        """The age alone decides."""
+        """Contribute up to the age `bound`, and drop older ones."""
         return Fate.CONTRIBUTE if age <= bound else Fate.DROP

@@ -22,7 +22,7 @@ class Wait(RoundPolicy):
         self._folded_last = False
 
     def fate(self, age: int, bound: int, *, over: bool) -> Fate:
-        """The state of its round decides, and the fate of the gradient before."""
+        """Fold and pass if the round is over, unless the gradient before was folded; else contribute."""
         # Never twice in a row: a worker that is always late would otherwise contribute nothing. It contributes every
         # other time, late if need be.
         self._folded_last = over and not self._folded_last
