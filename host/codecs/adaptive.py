@@ -318,8 +318,10 @@ class _Encoder(Encoder):
         prices[np.arange(len(self._widths)) < self._floor[:, None]] = np.inf
         found, rows = cheapest(prices, errors, most), np.arange(len(self._layers))
         kept = np.maximum(self._uniform, self._floor)
-        # The knapsack rounds errors up, so it may miss the uniform choice, whose error is the bound itself.
-        if found is None or prices[rows, kept].sum() <= prices[rows, found].sum():
+        if found is None:
+            return kept
+        # The knapsack rounds errors up, so it may miss the uniform choice, whose error may be the bound itself.
+        if errors[rows, kept].sum() <= most and prices[rows, kept].sum() <= prices[rows, found].sum():
             return kept
         return np.array(found, np.int32)
 
