@@ -86,9 +86,7 @@ def linked(ports: Sequence[int]) -> Iterator[Links]:
 
 @contextlib.contextmanager
 def launched(log: Path, links: Links) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Run a switch without a program on `links`; yields its P4Runtime address and its process. `log` gets its
-    output.
-    """
+    """Run a switch without a program on `links`, logging to `log`; yields its P4Runtime address and its process."""
     with contextlib.ExitStack() as stack:
         address = f"127.0.0.1:{free_port()}"
         output = stack.enter_context(log.open("wb"))

@@ -38,9 +38,7 @@ def fields_of(asked: Sum, workers: int) -> dict[str, Any]:
 
 
 def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
-    """Return a function that sums as a switch would: it encodes with the word codec, adds words and decodes per
-    worker.
-    """
+    """Return a function that sums as a switch does: encode by the word codec, add words, decode per worker."""
     here = min(workers, MAX_WORKERS)
     tree: dict[str, Any] = {} if workers == here else {"total_workers": workers, "places": tuple(range(here))}
     spec = JobSpec(

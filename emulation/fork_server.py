@@ -45,9 +45,7 @@ class ForkServer:
     """Imports modules once, and starts ranks as its forks. A context manager: ranks run within it."""
 
     def __init__(self, *modules: str) -> None:
-        """`modules` are imported before the first fork; if an import fails, the ranks repeat it and report the
-        error.
-        """
+        """`modules` are imported before the first fork; if an import fails, the ranks repeat it and report why."""
         self._modules = modules
 
     def __enter__(self) -> ForkServer:
@@ -56,8 +54,7 @@ class ForkServer:
             self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             opened.enter_context(self._channel)
             self._log = opened.enter_context(tempfile.TemporaryFile())
-            # Importing torch._dynamo creates this folder and never removes it; jobs compile nothing that others could
-            # use.
+            # Importing torch._dynamo creates this folder for good; jobs compile nothing that others could use.
             scratch = opened.enter_context(tempfile.TemporaryDirectory(prefix="fanin-"))
             words = ["fanin.emulation.fork_server", str(theirs.fileno()), *self._modules]
             with theirs:

@@ -63,8 +63,7 @@ class Process(Protocol):
 
 
 def follow(processes: Mapping[int, Process], tick_s: float | None) -> Iterator[Printed | Ended | None]:
-    """Yield the processes' lines and ends in order, each with its rank, and None at least every `tick_s` if that is
-    given.
+    """Yield the processes' lines and ends in order, each with its rank, and None at least every `tick_s`, if given.
 
     The iterator ends after the last process. Standard output of each must be a pipe that nobody else reads; it becomes
     non-blocking.

@@ -110,9 +110,7 @@ class LocalJob:
         return tuple(process.pid for process in self._processes)
 
     def reports(self) -> Iterator[Report]:
-        """Yield reports as they arrive, until all workers have ended with status 0; WorkerFailedError if one does
-        not.
-        """
+        """Yield reports as they arrive, until all workers have ended with status 0; else WorkerFailedError."""
         for item in follow(dict(enumerate(self._processes)), None):
             if isinstance(item, Ended):
                 if item.status != 0:
@@ -140,8 +138,7 @@ class LocalJob:
 
     def _failure(self, rank: int) -> WorkerFailedError:
         failures = [(os.fstat(log.fileno()).st_mtime_ns, other) for other, log in enumerate(self._logs)]
-        # The first to end need not be the first to fail: a worker that raises prints the error before it leaves its
-        # peers.
+        # The first to end need not be the first to fail: a worker prints its exception before it leaves its peers.
         said = [other for _, other in sorted(failures) if EXCEPTION_LINE.search(self._log(other))]
         culprit = rank if self._processes[rank].wait() < 0 or not said else said[0]
         return WorkerFailedError(culprit, self._processes[culprit].poll(), self._log(culprit))

@@ -106,9 +106,7 @@ def driver_command(options: ModelOptions) -> list[str]:
 
 
 def harness_command(conf: Path, test: Path, log: Path) -> list[str]:
-    """Command line of the model's own harness, which needs no driver: a program, and a packet test (STF) with its
-    entries.
-    """
+    """Command line of the model's own harness, without a driver: a program, and a packet test (STF) with entries."""
     return [HARNESS, "-l", str(conf), "--observation-log", str(log), str(test)]
 
 
@@ -176,9 +174,7 @@ def _said(folder: Path, name: str) -> str:
 
 @contextlib.contextmanager
 def linked(ports: Mapping[int, tuple[int, int]]) -> Iterator[None]:
-    """Make the veth pairs of these ports, and delete them at exit; needs root. Port 0's host end has the workers'
-    address.
-    """
+    """Make the veth pairs of these ports, and delete them at exit; needs root. Workers are at port 0's host end."""
     with contextlib.ExitStack() as stack:
         for port, (model, host) in ports.items():
             _ip("link", "add", f"veth{model}", "type", "veth", "peer", "name", f"veth{host}")

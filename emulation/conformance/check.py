@@ -85,9 +85,7 @@ class _Play:
         return Verdict(self._history.name, self._seed, outcome, self._packets, self._bare, difference)
 
     def _say(self, said: Iterable[tuple[int, bytes]]) -> str:
-        """Send datagrams (place, data) to both until their answers differ; returns the difference as text, "" for
-        none.
-        """
+        """Send datagrams (place, data) to both until their answers differ; returns the difference as text, or ""."""
         for place, data in said:
             self._packets += 1
             self._twin.receive_datagram(data, place, 0.0)

@@ -135,8 +135,7 @@ class Subject:
     # --- packets ---
 
     def exchange(self, place: int, data: bytes, expected: Mapping[int, int]) -> Sent:
-        """Send a datagram from a place, and return all datagrams that it causes. Raises SilentSubjectError without an
-        ECHO.
+        """Send a datagram from a place; returns all datagrams that it causes. SilentSubjectError without an ECHO.
 
         `expected`: how many datagrams the twin sends, by place. Datagrams that are missing after the ECHO are awaited
         for LATE_TIMEOUT_S more, because answers of a switch's processor may come later (docs/protocol.md).
@@ -153,9 +152,7 @@ class Subject:
         return sent
 
     def _take(self, place: int, deadline: float, sent: Sent) -> Packet | None:
-        """Receive the next datagram of a place; enter it in `sent` unless it is our ECHO or a RECEIPT. None at
-        `deadline`.
-        """
+        """Receive a place's next datagram, None at `deadline`; enter it in `sent` unless it is our ECHO or RECEIPT."""
         own = self._socket(place)
         while is_ready([own], READABLE, max(deadline - time.monotonic(), 0.0)):
             try:

@@ -161,9 +161,7 @@ class Recorder:
         )
 
     def _faults_at_steps(self, member: Member) -> Iterator[Event]:
-        """Yield the worker faults in the member's settings that its time line shows, and note each that it does not
-        show.
-        """
+        """Yield the worker faults in a member's settings that its time line shows, and note those that it does not."""
         joined = self._joined[member.address]
         try:
             faults = FaultSchedule.parse(joined.settings.get("FANIN_FAULTS", "")).scheduled
@@ -266,9 +264,7 @@ def _names_one_switch(text: str) -> bool:
 
 
 def grown(counts: Sequence[int]) -> list[int]:
-    """Growth of a counter since its first sample, per sample; a value that fell shows that the switch restarted at
-    0.
-    """
+    """Growth of a counter since its first sample, per sample; a smaller value shows that the switch restarted at 0."""
     total, before, found = 0, counts[0] if counts else 0, []
     for count in counts:
         total, before = total + (count - before if count >= before else count), count

@@ -56,9 +56,7 @@ def connect(host: str, port: int) -> Channel:
 
 
 def expect(channel: Channel, kind: str, timeout_s: float | None) -> dict[str, Any]:
-    """Wait for the next message of that kind; FaninError if the job refuses, is gone, or takes longer than
-    `timeout_s`.
-    """
+    """Wait for the next message of that kind; FaninError if the job refuses or is gone, or after `timeout_s`."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
@@ -99,9 +97,7 @@ class Program:
         self._log = b""
 
     def follow(self, channel: Channel) -> tuple[int, str]:
-        """Report to the job until the command ends, at least every BEAT_S. Returns its status, and why it failed ("" at
-        0).
-        """
+        """Report to the job at least every BEAT_S until the command ends; returns its status, and a failure's cause."""
         process = self._process
         assert process.stdout
         assert process.stderr

@@ -30,9 +30,7 @@ def description(scenario: Scenario) -> str:
 
 
 def links_now(time_s: float, links: Mapping[str, Sequence[LinkSample]]) -> FigureTable | Text:
-    """Table of the links' current rates; before the first packet a line of text, since workers take seconds to
-    import.
-    """
+    """Table of the links' current rates; before the first packet one line, since workers take seconds to import."""
     if not any(sample.up_bytes for samples in links.values() for sample in samples[-1:]):
         return Text(f"{time_s:.0f} s: workers start")
     return links_table(time_s, links)

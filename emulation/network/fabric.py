@@ -77,9 +77,7 @@ class Fabric:
     """A running network of namespaces. A context manager: it exists from entry to exit."""
 
     def __init__(self, topology: Topology, *, bridged: bool = True) -> None:
-        """`bridged=False`: links end in ports from which a switch program reads frames (`free_ports`), not in a
-        bridge.
-        """
+        """`bridged=False`: links end in ports from which a switch program reads frames (`free_ports`)."""
         self.topology = topology
         self._bridged = bridged
         self.cables: list[Cable] = []
@@ -126,9 +124,7 @@ class Fabric:
         return self.host_namespace(self.topology.host_of(worker))
 
     def worker_processes(self, worker: int) -> set[int]:
-        """Process ids of a worker: all in its namespace or, if it shares the host, those there whose RANK is its
-        own.
-        """
+        """Process ids of a worker: all in its namespace, or those there with its RANK, if it shares the host."""
         found = ownership.processes_in([self.worker_namespace(worker)])
         if self.topology.ranks_per_host == 1:
             return found
@@ -176,9 +172,7 @@ class Fabric:
         return sum(each["lost"] + each["overflowed"] + each["refused"] for each in self._wires.counters(cable.wire))
 
     def close(self) -> None:
-        """End all processes in the namespaces and remove them. Idempotent; FaninError names what could not be
-        removed.
-        """
+        """End all processes in the namespaces and remove them. Idempotent; FaninError names what remains."""
         run, self._run = self._run, None
         if self._wires is not None:
             self._wires.close()
@@ -248,9 +242,7 @@ class Fabric:
             commands.without_offloads(lower.namespace, lower.device, OFFLOADS)
 
     def _control_port(self) -> None:
-        """Make a veth pair in the switch's namespace: one end is a port of the switch, the other its controller's
-        device.
-        """
+        """Make a veth pair in the switch's namespace: a port of the switch, and its controller's device."""
         namespace, address = self.switch_namespace(), self.topology.root_address
         pair = f"link add {CONTROL_DEVICE} type veth peer name {CONTROL_PORT_DEVICE}"
         up = [f"link set {device} mtu {self._largest_mtu()} up" for device in (CONTROL_DEVICE, CONTROL_PORT_DEVICE)]

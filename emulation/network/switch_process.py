@@ -22,9 +22,7 @@ STOP_GRACE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A TCP port that is open once the process is ready; by default control, which a switch opens after its data
-    ports.
-    """
+    """A TCP port that is open once the process is ready; a switch opens control last, after its data ports."""
 
     port: int
 

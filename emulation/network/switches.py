@@ -19,9 +19,7 @@ program, run by fanin.switch.p4. bmv2: the same program in simple_switch_grpc.""
 
 
 def fabric_for(topology: Topology, target: str) -> Fabric:
-    """The network for the topology, with ports as the target needs them. UnsupportedError if the target cannot run
-    here.
-    """
+    """The network for the topology, with ports as the target needs them. UnsupportedError if it cannot run here."""
     if target not in TARGETS:
         raise UnsupportedError(f"--target {target}: must be one of {', '.join(TARGETS)}")
     if topology.switch_at.started_by_ranks and target != "native":
@@ -43,8 +41,7 @@ class Switches:
 
     def __init__(self, fabric: Fabric, target: str, log_folder: Path) -> None:
         self.all = _processes(fabric, target, log_folder)
-        """Root first, then racks' switches; or spare hosts' switches; or BMv2 and its controller. Empty if ranks start
-        them."""
+        """Root, then racks' switches; or spare hosts' switches; or BMv2, its controller. Empty if ranks start them."""
         self._falls_with_root = target == "bmv2"
         """Whether the other processes must restart with the root, as BMv2's controller must."""
 

@@ -119,9 +119,7 @@ def counters_in(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def spans(lines: Sequence[dict[str, Any]], origin_s: float, arrivals: Sequence[Arrivals]) -> tuple[Span, ...]:
-    """A worker's time line, in seconds since `origin_s`; waits name the ranks that came last, by the switch's
-    counts.
-    """
+    """A worker's time line, in seconds since `origin_s`; waits name the ranks that came last, by `arrivals`."""
     found: list[Span] = []
     begun_s = next((line["time"] for line in lines if line["kind"] == "start"), None)
     ended_s = next((line["time"] for line in reversed(lines) if line["kind"] in ("end", "step")), None)

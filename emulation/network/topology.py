@@ -68,9 +68,7 @@ class Link:
 
     @property
     def needs_wire(self) -> bool:
-        """Whether the link needs the wire element, because queueing disciplines without netem have none of its
-        faults.
-        """
+        """Whether the link needs the wire element, because queueing disciplines without netem cannot do it."""
         return any((self.delay_s, self.loss, self.duplicate, self.reorder))
 
     @property
@@ -92,8 +90,7 @@ class Topology:
     """1..8. From 2 on, racks have a bridge each, and host h is in rack h * racks // hosts. With switch_at `own`, each
     rack has a switch below a root switch."""
     lone_rack: bool = False
-    """With racks = 1: put the hosts behind a router and its uplink nevertheless, and spare hosts at the other end of
-    it."""
+    """With racks = 1: put the hosts behind a router with an uplink nevertheless, and spare hosts at its other end."""
     link: Link = Link()
     """Link between a host, also a spare one, and its bridge."""
     links: dict[int, Link] = field(default_factory=dict)
@@ -138,9 +135,7 @@ class Topology:
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """Share of a tensor that each shard sums, first those on hosts, then those on spare hosts, as ranks compute
-        it.
-        """
+        """Share of a tensor that each shard sums, as ranks compute it: shards on hosts, then on spare hosts."""
         hosts = self.hosts if self.switch_at.on_hosts else 0
         return optimal_parts([1.0] * hosts, [1.0] * self.switch_at.spares)
 

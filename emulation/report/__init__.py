@@ -54,8 +54,7 @@ def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) 
 
 
 def publish(record: RunRecord, html: Path | None, console: Console) -> None:
-    """Write the page of a run that has ended, and print its path. `html` None: DEFAULT_PAGE, or no page without the
-    extra.
+    """Write the page of an ended run, and print its path. `html` None: DEFAULT_PAGE, or none without the extra.
 
     If the page cannot be drawn, the record is written instead, as JSON.
     """

@@ -51,9 +51,7 @@ def _plot(key: str, quantities: list[Quantity]) -> Plot:
 
 
 def _bars(canvas: Canvas, axes: Axes, quantities: list[Quantity], names: list[str]) -> None:
-    """Draw the bars of one group; a name has the same colour in every group, and in curves with the same order of
-    names.
-    """
+    """Draw the bars of one group; a name has one colour in all groups, and in curves with the same order of names."""
     label = LABELS[quantities[0].unit]
     for place, quantity in enumerate(quantities):
         axes.barh(place, quantity.value or 0.0, color=canvas.palette.of(names.index(quantity.name)), height=0.62)

@@ -33,9 +33,7 @@ def lives(worker: WorkerRecord) -> list[list[Span]]:
 
 
 def steady_spans(worker: WorkerRecord) -> tuple[Span, ...]:
-    """The spans after the first and before the last step of each life with at least MIN_STEPS; all spans if none
-    has.
-    """
+    """Spans after the first and before the last step of each life with MIN_STEPS or more; all spans if none has."""
     found: list[Span] = []
     for life in lives(worker):
         steps = {span.step for span in life if span.step is not None}

@@ -63,9 +63,7 @@ class LeafLedger(JobLedger):
         self._ascended[packet.slot] = packet.base
 
     def descended(self, packet: Packet) -> None:
-        """Note a packet from the parent. If no worker is left to get the result, only the counter shows that a round
-        closed.
-        """
+        """Note a packet from the parent. Without a worker to get the result, only the counter shows a closed round."""
         before = self._counters["rounds"]
         self.counted()
         if self._counters["rounds"] > before and packet.kind in (Kind.RESULT, Kind.ANSWER) and not self._audience():

@@ -88,9 +88,7 @@ class SlotLedger:
         return len(self.results)
 
     def add(self, packet: Packet, holds: int, accumulator_bytes: int) -> None:
-        """Enter an accepted contribution; `holds`: the contributors that it counts for, more than 1 if a leaf sent
-        it.
-        """
+        """Enter an accepted contribution; `holds`: the contributors that it counts for, several if a leaf sent it."""
         self.arrivals += not packet.flags & Flag.LATE
         self.accepted[packet.base] = self.accepted.get(packet.base, 0) | 1 << packet.worker
         if packet.flags & Flag.BARE and packet.base == self.open:
@@ -354,9 +352,7 @@ class JobLedger:
             )
 
     def settle(self) -> None:
-        """Check after a step that no round is open that was due, and that the machine counts as many rounds as were
-        seen.
-        """
+        """Check after a step that no due round is still open, and that the machine counts the rounds that were seen."""
         for index, slot in enumerate(self.slots):
             self._settle_slot(index, slot)
         closed = sum(slot.open for slot in self.slots)

@@ -56,9 +56,7 @@ class Node:
 
 
 class Network:
-    """Nodes, pipes and random draws. `link` may be replaced while it runs; `links` holds exceptions, keyed by
-    `ends`.
-    """
+    """Nodes, pipes and random draws. `link` may be replaced during a run; `links` holds exceptions by `ends`."""
 
     def __init__(self, queue: EventQueue, link: Link, dice: random.Random) -> None:
         self.queue = queue

@@ -38,9 +38,7 @@ class Rule:
         )  # fmt: skip
 
     def result(self, rank: int, step: int, inputs: Sequence[Array], total: Array | None) -> Array:
-        """The array that a worker must hold after a step. `inputs`: all ranks' arrays; `total`: their sum, None for
-        moves.
-        """
+        """The array that a worker must hold after a step. `inputs`: all ranks'; `total`: their sum, None for moves."""
         after = np.array(inputs[rank])
         if total is not None:
             first, end = self._part(rank, len(after))

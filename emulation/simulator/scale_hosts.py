@@ -58,8 +58,7 @@ def spread_over_hosts(fabric: Fabric, transfer: Transfer) -> float:
     sizes = dataclasses.replace(transfer, tensor_bytes=transfer.tensor_bytes // hosts, window=window).item_bytes()
     up, down = _Link(fabric), _Link(fabric)
     missing = [hosts - 1] * len(sizes)
-    """By item of this host's shard, contributions of other hosts still missing; its own counts with the first of
-    them."""
+    """By item of this host's shard, missing contributions of others; its own arrives with the first of them."""
     events: list[tuple[float, int, int, int, bool, int]] = []
     number = 0
 

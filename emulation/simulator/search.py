@@ -116,8 +116,7 @@ def _run_batch(seeds: range, kind: Kind, scenario: Scenario | None) -> Tally:
 def shorten(
     scenario: Scenario, seed: int, violation: ViolationError, *, kind: Kind = "native", switch: SwitchType | None = None
 ) -> Failure:
-    """Remove everything from a failing schedule that is not needed for it to fail: faults, link properties, jobs'
-    extras.
+    """Remove all from a failing schedule that it does not need to fail: faults, link properties, jobs' extras.
 
     Faults by delta debugging (Zeller and Hildebrandt, IEEE TSE 28(2), 2002: `ddmin`). A shorter schedule must violate
     the same kind of invariant, not at the same event.

@@ -185,9 +185,7 @@ class SimulatedJob:
         self.explanations.append((process.rank, self.queue.now, explanation))
 
     def departed(self, process: Process) -> None:
-        """Start a worker again after it has left, unless it was done and its peers still work on the same
-        generation.
-        """
+        """Restart a worker that has left, unless it was done and its peers still work on the same generation."""
         generation = process.generation
         done = self._finished.get(generation, set())
         if self.complete or process.phase is not Phase.OUT:

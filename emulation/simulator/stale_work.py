@@ -66,8 +66,7 @@ class StaleWork:
         self._computes_ahead = self.rounds.policy.passes_over
         self._computing = False
         self._computed: int | None = None
-        """Version on which a finished gradient was computed, while an earlier one still waits to be contributed; or
-        None."""
+        """Version on which a finished gradient was computed, while an earlier one waits to be contributed; or None."""
         self._counts = np.zeros(plan.chunks, np.uint32)
 
     def begin(self) -> None:

@@ -152,9 +152,7 @@ class Process:
 
     @property
     def forecasts(self) -> tuple[int, int]:
-        """Reductions in all lives whose scales were foreseen (host/machine/scale_forecast.py), and whose were
-        missed.
-        """
+        """Reductions in all lives whose scales were foreseen (host/machine/scale_forecast.py), and those missed."""
         if self._machine is None:
             return self._forecasts
         held, missed = self._forecasts

@@ -88,9 +88,7 @@ def _aligned(reference: RankTimes, rank: RankTimes) -> Alignment:
 
 
 def _bounds(reference: RankTimes, rank: RankTimes, common: list[Sum]) -> tuple[float, float] | None:
-    """Least and largest difference of the clocks for which no sum is done before both have begun it; None without
-    any.
-    """
+    """Least and largest difference of the clocks for which no sum is done before both began it; None without any."""
     if not common:
         return None
     least = max(rank.sums[each][0] - reference.sums[each][1] for each in common)

@@ -16,8 +16,7 @@ from fanin.records.record import MAX_SPANS, VERSION, RunRecord, Span, WorkerReco
 
 UNFINISHED = "its file has no end: it was killed, or still runs"
 MIN_LATE_S = 1e-4
-"""Least time by which a rank must begin a sum after all others to count as waited for; the clocks' error, if that is
-larger."""
+"""Least time by which a rank must be the last to begin a sum to count as waited for, unless clocks err by more."""
 
 
 def record_of_files(paths: Sequence[Path], command: str) -> RunRecord:

@@ -173,8 +173,7 @@ class TraceRecorder:
     # --- the trace ---
 
     def trace(self, step: int | None) -> Trace:
-        """The whole trace or, with `step`, its part from when the first worker begins that step to when the last ends
-        it.
+        """The whole trace or, with `step`, its part from that step's beginning on any worker to its end on all.
 
         Steps are those of the first job. ConfigurationError if no worker has done that step.
         """
@@ -187,9 +186,7 @@ class TraceRecorder:
         return made
 
     def replay(self, step: int, title: str) -> str:
-        """One step of the first job as an animated SVG (replay.py). ConfigurationError if no worker has done that
-        step.
-        """
+        """One step of the first job as an animated SVG (replay.py). ConfigurationError if no worker has done it."""
         self._note_what_never_came()
         chosen = self._of_step(step)
         processes = self._simulation.jobs[0].processes
