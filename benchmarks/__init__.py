@@ -1,4 +1,4 @@
-"""Benchmarks: `fanin bench NAME` is the module of that name, and its command is made from what stands in it.
+"""Benchmarks: `fanin bench NAME` is the module of that name; its command is generated from the module.
 
 A benchmark has four parts, 40 to 80 lines beside its rows (allreduce.py on one machine, cost.py over links):
 
@@ -7,13 +7,13 @@ A benchmark has four parts, 40 to 80 lines beside its rows (allreduce.py on one 
   `check_bounds(self)` and refuses the rest with a ConfigurationError that names option, value and bounds.
 * `Asked`, a dataclass that each rank gets as its command line, and a module that a rank runs: `asked_of(Asked, ...)`
   reads it, `with group_of_ranks() as (rank, ranks)` is torch.distributed's world, `report({...})` prints a JSON object,
-  `progress("sample 3 of 11")` says how far it is (ranks.py). Rivals take turns in every sample.
+  `progress("sample 3 of 11")` shows progress (ranks.py). Rivals take turns in every sample.
 * `Row`, a dataclass of figures, and `table_of(plan, rows)`, which calls `table(title, rows, columns)` (harness.py).
 * `bench(plan, output) -> list[Row]`: `reports(output, words, ranks, WORKER, asked, link=..., switch_at=...)` yields
-  what ranks report, over emulated links or on this machine; `by(found, "rival")` groups it; `slowest`,
-  `explained_error` and `alike` check it; `output.show(rows, table)` prints and writes --json, and
+  the ranks' reports, over emulated links or on this machine; `by(found, "rival")` groups them; `slowest`,
+  `explained_error` and `alike` check them; `output.show(rows, table)` prints and writes --json, and
   `output.publish(title, settings, rows=...)` writes --record and the page.
 
 A line in BENCHMARKS of fanin/cli/bench.py names the command, and one in fanin/cli/epilogs.py has its examples.
-A module with a Plan imports neither numpy nor torch at its top, directly or not: `--help` shall not wait for them.
+A module with a Plan must not import numpy or torch at its top, directly or not: `--help` must not wait for them.
 """

@@ -1,8 +1,8 @@
 """`fanin bench allreduce`: torch.distributed.all_reduce over fanin's lanes and over its rivals, in one run.
 
-Every rival takes its turn in every sample, so that whatever else the machine does hits all alike. Each result is
-compared with a float64 sum and between ranks. The ideal that the table names is the ratio of the bytes that a worker
-sends: a switch takes every gradient once, in lanes as narrow as asked for; a ring takes it 2 (N - 1) / N times.
+Every rival takes its turn in every sample, so that other load on the machine affects all alike. Each result is compared
+with a float64 sum and between ranks. The ideal in the table is the ratio of the bytes that a worker sends: to a switch,
+every gradient once, in lanes as narrow as asked for; around a ring, 2 (N - 1) / N times as float32.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fanin.settings import Bounds, Lanes, Named, Percentages, Words, check_bound
 
 WORKER = "fanin.benchmarks.allreduce_worker"
 ROUNDS = 3
-"""OpenMPI's ranks wait by spinning, so they run only while the others are blocked: once in each round."""
+"""Rounds of samples; OpenMPI's ranks wait by spinning, so they run once per round, while the others are blocked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Plan:
 
     @property
     def fanin(self) -> list[Rival]:
-        """The rows of fanin itself; those with losses have 32-bit lanes."""
+        """fanin's own rivals: one per lane width, and one with 32-bit lanes per loss."""
         clean = [Rival("fanin", lanes) for lanes in self.lanes]
         return clean + [Rival("fanin", loss_percent=percent) for percent in self.loss_percent]
 
@@ -83,22 +83,22 @@ class Row:
     workers: int
     bytes: int
     median_s: float
-    """Per call, of the slowest rank."""
+    """Median time per call, of the slowest rank."""
     ratio_to_gloo: float | None
     """gloo's median over this one: above 1 is faster than gloo."""
     ideal_ratio_to_gloo: float
-    """The same for the bytes that a worker sends."""
+    """Ratio to gloo of the bytes that a worker sends: gloo's over this one's."""
     max_error: float
     """Largest difference to a float64 sum, relative to the largest contribution of any worker."""
     fastest_s: float
     slowest_s: float
     samples: int
     loss_percent: float | None
-    """Datagrams that a fault injector dropped; None where there was no injector."""
+    """Percent of datagrams that a fault injector dropped; None without an injector."""
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
-    """Measure, check, print a table; write rows, record and page. FaninError where a result is wrong or differs."""
+    """Measure, check, print a table; write rows, record and page. FaninError for a wrong or differing result."""
     rivals = rivals_of(plan.fanin, plan.against, ("tcp", "shm"), output)
     asked = Asked(rivals=tuple(rivals), count=plan.bytes // FLOAT_BYTES, samples_per_round=-(-plan.samples // ROUNDS))
     with tempfile.TemporaryDirectory() as folder:
@@ -120,14 +120,14 @@ def bench(plan: Plan, output: Output) -> list[Row]:
 
 
 def checked_error(rival: Rival, found: Sequence[Report], workers: int) -> float:
-    """The largest error of any rank. FaninError where it has no explanation, or where ranks got different results."""
+    """Largest error of any rank. FaninError if it cannot be explained, or if ranks got different results."""
     error = explained_error(rival.label, found, rival.tolerated_error(workers))
     alike(rival.label, found, "checksums")
     return error
 
 
 def _seconds(plan: Plan, found: Sequence[Report]) -> list[float]:
-    """Return as many samples as were asked for; rounds are of one size, so that they have some more in all."""
+    """The requested number of samples; the ranks may have taken more, because all rounds have equally many."""
     return slowest(found)[: plan.samples]
 
 
@@ -151,7 +151,7 @@ def _row(plan: Plan, rival: Rival, found: Sequence[Report], gloo_s: float | None
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
     caption = f"{min(row.samples for row in rows)} samples each, interleaved; ideal: by bytes sent"
     if plan.loss_percent:
         caption += "; -1 %: so many datagrams dropped each way at each worker, Python's loop"
@@ -173,7 +173,7 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
 
 
 def _recorded(row: Row) -> RecordedRow:
-    """The row in the record; one machine has no links, so there is no physical limit."""
+    """The row as in the record; without links there is no physical limit."""
     behind = "" if row.loss_percent is None else f" at {row.loss_percent:g} % loss"
     same = ("lanes", "workers", "bytes", "median_s", "fastest_s", "slowest_s", "samples", "ratio_to_gloo", "max_error")
     return RecordedRow(

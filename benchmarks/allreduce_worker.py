@@ -20,8 +20,8 @@ from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT, asked_of, group_of_ranks,
 from fanin.benchmarks.rivals import Rival
 
 SAMPLE_TARGET_S = 0.1
-"""Quick calls are repeated to about this long, so that the clock, the start of the ranks and the few milliseconds in
-which the system finds a core for each of them weigh little."""
+"""Least duration of a sample: quick calls are repeated, so that the clock, the ranks' start and the few milliseconds in
+which the system finds a core for each rank weigh little."""
 MAX_CALLS = 400
 WARM_UP_CALLS = 3
 
@@ -33,12 +33,12 @@ class Measured:
     rival: Rival
     reduce: Callable[[Tensor], object]
     counters: Callable[[], dict[str, int | float]] = dict
-    """Read the backend's counters."""
+    """Returns the backend's counters."""
     buffers: list[Tensor] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     max_error: float = 0.0
     checksums: list[int] = field(default_factory=list)
-    """CRC-32 of every result: the ranks must agree."""
+    """CRC-32 of every result; all ranks must have the same."""
     processor: ProcessorMeter = field(default_factory=ProcessorMeter)
 
 
@@ -48,7 +48,7 @@ def contribution(rank: int, count: int) -> Tensor:
 
 
 def group_of(rival: Rival) -> dist.ProcessGroup:
-    """A process group of all ranks over it."""
+    """Make a process group of all ranks over the rival's backend."""
     options = rival.options(dist.get_rank(), os.environ) if rival.backend == "fanin" else None
     module, _, backend = rival.backend.rpartition(":")
     if module:
@@ -58,9 +58,9 @@ def group_of(rival: Rival) -> dist.ProcessGroup:
 
 
 class Bench:
-    """This rank's contribution, the exact sum of all and the largest magnitude in it.
+    """This rank's contribution, the exact sum of all ranks', and the largest magnitude in any.
 
-    The world group, over gloo, is what ranks agree through on how to measure.
+    Ranks agree on how to measure through the world group, which is over gloo.
     """
 
     def __init__(self, count: int) -> None:
@@ -95,14 +95,14 @@ class Bench:
         for buffer in measured.buffers:
             buffer.copy_(self.own)
         dist.barrier(group=self.control)
-        measured.reduce(torch.zeros(1))  # lines the ranks up more closely than a barrier over another backend
+        measured.reduce(torch.zeros(1))  # aligns the ranks' start more closely than a barrier over another backend
         measured.processor.start()
         started = time.perf_counter()
         for buffer in measured.buffers:
             measured.reduce(buffer)
         measured.seconds.append((time.perf_counter() - started) / len(measured.buffers))
         measured.processor.stop()
-        dist.barrier(group=self.control)  # who is done first must not take the cores for checking while others measure
+        dist.barrier(group=self.control)  # a rank that is done must not take a core for checking while others measure
         for buffer in measured.buffers:
             error = (buffer.double() - self.exact).abs().max().item() / self.largest
             measured.max_error = max(measured.max_error, error if error == error else float("inf"))
@@ -110,7 +110,7 @@ class Bench:
 
 
 def run(asked: Asked) -> None:
-    """Rounds of samples, every rival once per sample; OpenMPI, which has processes of its own, once per round."""
+    """Take rounds of samples: every rival once per sample, OpenMPI, whose ranks are other processes, once per round."""
     with group_of_ranks() as (rank, workers):
         bench = Bench(asked.count)
         measured = [bench.measured(rival) for rival in asked.rivals if rival.backend != "mpi"]
@@ -134,7 +134,7 @@ def run(asked: Asked) -> None:
                     "seconds": one.seconds,
                     "max_error": one.max_error,
                     "checksums": one.checksums,
-                    # Packets sent again, warming up included.
+                    # packets sent again, also during warm-up
                     "retransmissions": one.counters().get("engine.retransmissions"),
                     "processor": one.processor.share,
                 }

@@ -1,4 +1,4 @@
-"""Is a pipeline without a flush faster than 1F1B? The example's two pipelines in virtual time, without processes.
+"""Is a pipeline without a flush faster than 1F1B? Both pipelines of the example in virtual time, without processes.
 
     python -m fanin.benchmarks.ampnet_virtual --seeds 5
 
@@ -7,10 +7,10 @@ Rules of this file
 * Durations are those of examples/ampnet.py: a stage's forward pass takes FORWARD_S, its backward pass twice as long,
   and one microbatch in ten SLOW_FACTOR times as long at a stage. A message and a sum take EXCHANGE_S each.
 * AMPNet: a first stage has at most `in_flight` microbatches under way. Gradient k of a stage is under way once the
-  stage has the result of round k - 1; a stage goes on once its gradient before is under way (host/stale/runner.py);
-  round k closes with gradient k of every replica, which is the policy `wait` with a quorum of all.
+  stage has the result of round k - 1; a stage goes on once its previous gradient is under way (host/stale/runner.py);
+  round k closes with gradient k of every replica: the policy `wait` with a quorum of all.
 * 1F1B: torch's order, and at the end of each step a sum over the replicas of each stage.
-* Both have the same draws. Nothing else takes time: processors, which ranks of one machine share, are left out.
+* Both use the same random durations. Nothing else takes time; in particular, ranks do not compete for processors.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from fanin.examples.ampnet import FORWARD_S, SLOW_FACTOR, SLOW_PROBABILITY, STAG
 REPLICAS, IN_FLIGHT = 2, 4
 EXCHANGE_S = 0.0005
 BACKWARD = 2.0
-"""Duration of a backward pass, in forward passes."""
+"""Duration of a backward pass, as a multiple of the forward pass."""
 PER_STEP = (4, 8, 16)
-"""Microbatches of a step of 1F1B: the more there are, the less its flush costs, and the fewer steps it takes."""
+"""Microbatches per step of 1F1B; more of them make its flush cheaper, and its steps fewer."""
 
 Durations = list[list[list[float]]]
-"""Seconds of forward passes, by replica, stage and microbatch."""
+"""Seconds of each forward pass, by replica, stage and microbatch."""
 
 
 def durations(count: int, seed: int, slow_probability: float) -> Durations:
-    """Draw the durations of `count` microbatches; so many of them, by chance, are slow."""
+    """Draw the durations of `count` microbatches; each is slow at a stage with `slow_probability`."""
     dice = random.Random(seed)
     return [
         [
@@ -51,11 +51,11 @@ def ampnet_s(forward_s: Durations, in_flight: int = IN_FLIGHT) -> float:
     count = len(forward_s[0][0])
     now = [[0.0] * STAGES for _ in range(REPLICAS)]
     under_way = [[0.0] * STAGES for _ in range(REPLICAS)]
-    """The moment at which a stage's last gradient got under way."""
+    """By replica and stage, the time at which the stage's last gradient got under way."""
     closed = [0.0] * STAGES
-    """The moment at which replicas have the result of a stage's last round."""
+    """By stage, the time at which replicas have the result of its last round."""
     arrives = [[0.0] * count for _ in range(REPLICAS)]
-    """Gradients at the first stages."""
+    """By replica and microbatch, the arrival of the gradient at the first stage."""
 
     def hand_in(stage: int) -> None:
         for replica in range(REPLICAS):
@@ -93,9 +93,9 @@ def one_f_one_b_s(forward_s: Durations, per_step: int) -> float:
 
 
 def _step(starts: Sequence[float], forward_s: Sequence[Sequence[float]]) -> list[float]:
-    """A step of one replica: when each of its two stages has done its last backward pass.
+    """One step of one replica: the times at which its two stages have done their last backward passes.
 
-    The first stage goes FF, then B and F in turn; the last one F and B in turn.
+    The first stage does FF, then B and F in turn; the last stage F and B in turn.
     """
     first, last = starts
     count = len(forward_s[0])

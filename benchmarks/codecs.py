@@ -1,11 +1,11 @@
-"""`fanin bench codecs`: what gradient codecs lose, send and take, through a real switch.
+"""`fanin bench codecs`: the error, the bytes and the time of gradient codecs, through a real switch.
 
 Values are drawn, normal and Student t with 3 degrees of freedom (heavy tails), or captured: `digits@50` are the ranks'
-gradients of that task's network at that step, in its parameters' shapes. The error is
-that of the mean against a float64 mean, relative to its square: of one step, and of the same values summed over all
-steps, where error feedback makes up for what single steps lost. Bytes are from the engine's counters, headers and
-repeats included, never from a formula; times are processor time of the codec's own arithmetic. Below the break-even
-rate of a link, the bytes that a codec saves against float32 in 32-bit lanes take longer than its arithmetic.
+gradients of that task's network at that step, in its parameters' shapes. The error is that of the mean against a
+float64 mean, relative to the square of the latter: for one step, and for the same values summed over all steps, where
+error feedback makes up for what single steps lost. Bytes are from the engine's counters, headers and repeats included,
+never from a formula; times are processor time of the codec's own arithmetic. On a link faster than the break-even
+rate, a codec's arithmetic takes longer than the bytes that it saves against float32 in 32-bit lanes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ WORKER = "fanin.benchmarks.codecs_worker"
 MAX_STEP = 10_000
 STEPS = 5
 BASELINE = "lanes:32"
-"""The codec that bytes are compared with."""
+"""The codec with which bytes are compared."""
 DRAWN = ("normal", "student")
 WIDTHS = ("lanes:16", "lanes:8", "lanes:8/8", "rotated:16", "rotated:4/8", "rotated:4/4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(codecs_train_rows.Plan):
-    """Settings of the benchmark, and with `train` of the trainings in its place."""
+    """Settings of the benchmark or, with `train`, of the trainings that take its place."""
 
     bytes: Annotated[int, Bounds(4096, MAX_BYTES)] = 4_194_304
     """Bytes of float32 per worker."""
@@ -69,7 +69,7 @@ class Plan(codecs_train_rows.Plan):
 
     @property
     def measured(self) -> list[str]:
-        """The codecs, the baseline first; by default all, and the first of them in several widths."""
+        """The codecs to measure, the baseline first; by default all codecs, and the first of them in several widths."""
         return list(dict.fromkeys([BASELINE, *(self.codecs or (*WIDTHS, *further_codecs()))]))
 
 
@@ -95,28 +95,28 @@ class Row:
     nmse: float
     """Normalized mean square error of the first step's mean."""
     nmse_of_last: float
-    """Normalized mean square error of the last step's mean, for codecs that change with the gradients that they have
-    seen. With error feedback it holds what earlier steps owed.
+    """Normalized mean square error of the last step's mean, for codecs that adapt to the gradients of earlier steps.
+    With error feedback it includes the corrections of earlier steps.
     """
     nmse_of_steps: float
     """Normalized mean square error of the sum of all steps' means, on the same values in each step."""
     bytes_out: float
-    """Per step, of the worker that sent most; from the engine's counters."""
+    """Bytes sent per step, by the worker that sent most; from the engine's counters."""
     bytes_in: float
     last_bytes: float
-    """In the last step, in both directions, of the worker that moved most."""
+    """Bytes of the last step, in both directions, of the worker that moved most."""
     saved: float
-    """How many times fewer bytes leave a worker than with float32 in 32-bit lanes."""
+    """float32's bytes in 32-bit lanes over this codec's, as sent by a worker."""
     encode_ms: float
     decode_ms: float
     gigabytes_per_s: float
-    """float32 through the codec's arithmetic, both ways, on one core."""
+    """10^9 bytes of float32 per second through the codec's arithmetic, both ways, on one core."""
     break_even_bit_s: float
-    """The rate of a link above which the codec loses time; 0 where it saves no bytes."""
+    """Rate of a link above which the codec loses time; 0 if it saves no bytes."""
 
 
 def bench(plan: Plan, output: Output) -> Sequence[Row | codecs_train_rows.Row]:
-    """Measure, check, print a table; write the rows. FaninError where ranks got different results."""
+    """Measure, check, print a table; write the rows. FaninError if ranks got different results."""
     if plan.train:
         return codecs_train.bench(plan, output)
     if output.record is not None or output.html is not None:
@@ -159,7 +159,7 @@ def _row(asked: Asked, found: list[Report], baseline: list[Report]) -> Row:
 
 
 def table_of_thc() -> FigureTable:
-    """THC's own tables on normal values, whose error our rotated lanes are to be compared with."""
+    """Table of THC's errors on normal values, with which ours in rotated lanes are to be compared."""
 
     def released(each: Thc) -> str:
         return "" if each.released is None else f"{each.released:.3g}"
@@ -181,7 +181,7 @@ def table_of_thc() -> FigureTable:
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
     return table(
         f"codecs: {plan.bytes:,} bytes of float32, {plan.workers[0]} workers",
         rows,

@@ -1,6 +1,6 @@
-"""Codecs in the texts of a command line, and torch's hook among them, separated by commas.
+"""Parses codecs, and torch's hook among them, from the text of a command line, separated by commas.
 
-Imports that need numpy are made when a function is called.
+Functions import what needs numpy when they are called.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fanin.settings import Text, commas
 
 
 def split(texts: str) -> tuple[str, ...]:
-    """Codecs that are separated by commas; a comma within a codec's text is not followed by a codec's name."""
+    """Split codecs separated by commas; a comma that no codec's name follows is part of a codec's text."""
     from fanin.host.codecs import table
 
     names = "|".join((*table(), hooks.NAME))
@@ -22,18 +22,18 @@ def split(texts: str) -> tuple[str, ...]:
 
 
 Codecs = Annotated[tuple[str, ...], Text(lambda _, text: split(text), commas)]
-"""A field of codecs."""
+"""Type of a dataclass field of codecs, as text with commas."""
 
 
 def further_codecs() -> list[str]:
-    """Every codec but lanes, with its defaults."""
+    """Every codec but `lanes`, with its default settings."""
     from fanin.host.codecs import table
 
     return sorted(set(table()) - {"lanes"})
 
 
 def check_codecs(texts: Iterable[str], *workers: int) -> None:
-    """ConfigurationError for a codec that is not there, or not for so many workers."""
+    """Raise ConfigurationError for a codec that does not exist, or not for one of these numbers of workers."""
     from fanin.host.codecs import make
     from fanin.host.codecs.codec import Place
 

@@ -1,11 +1,10 @@
 """`fanin bench codecs --train`: how well gradient codecs learn, and how fast over slow star links (root).
 
-All codecs, and gloo's float32 beside them, train the same network on the same samples in the same order; replicas must
-be bit-identical in the end. Every codec is trained with every seed on this machine, without links, which gives its loss
-after so many steps. Over links of each rate a few steps of it are timed, and must come to the loss that they came to
-without links. So a loss is reached after the steps that it takes, times what a step takes there.
-
-The target is what float32 over gloo reaches in the end, plus TARGET_SHARE of it.
+All codecs, and float32 over gloo, train the same network on the same samples in the same order; replicas must be
+bit-identical in the end. Every codec is trained with every seed on this machine, without links, which gives its loss
+after any number of steps. Over links of each rate only a few steps are timed, whose loss must be that of the same steps
+without links. The time to a loss is then the number of steps to it, times the time of a step over these links.
+The target is the final loss of float32 over gloo, plus TARGET_SHARE of it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from fanin.records.record import Scalar
 def bench(plan: Plan, output: Output) -> list[Row]:
     """Train, check, print tables; write rows, the record and the page with all curves.
 
-    `plan.runs_file` keeps every training; those that it has are not done again.
+    Trainings that `plan.runs_file` already holds are not repeated; the others are added to it.
     """
     if plan.rates_bit_s:
         require_privileges()

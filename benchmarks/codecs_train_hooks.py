@@ -1,8 +1,8 @@
-"""PowerSGD as torch has it, beside the codecs of `fanin bench codecs --train`: `power_sgd:GROUP:rank=N`.
+"""torch's own PowerSGD beside the codecs of `fanin bench codecs --train`: `power_sgd:GROUP:rank=N`.
 
-GROUP is the group that the hook sums over, fanin (32-bit lanes) or gloo. The hook is set as the codec `low_rank` works:
-error feedback, warm start, and the same rule for which parameters are matrices (`min_compression_rate=1`). Two
-differences remain: torch's two steps of plain averages at the start, and its own random subspace.
+GROUP is the backend over which the hook sums, fanin (32-bit lanes) or gloo. The hook is configured like the codec
+`low_rank`: error feedback, warm start, and the same rule for which parameters are matrices (`min_compression_rate=1`).
+Two differences remain: torch takes two steps of plain averages at the start, and draws its own random subspace.
 
 Source: torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook; Vogels et al., NeurIPS 2019.
 """
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 NAME = "power_sgd"
 PLAIN_STEPS = 2
-"""Steps before the first approximation, the fewest that torch takes with error feedback."""
+"""Steps of plain averages before the first approximation: the fewest that torch takes with error feedback."""
 MAX_RANK = 64
 ONE_BUCKET = ("digits",)
-"""Tasks whose gradients are one bucket. With several, torch's callbacks sum in orders that differ between ranks, unless
-the group orders its futures, which gloo does not.
+"""Tasks whose gradients are one bucket. With several buckets, torch's callbacks sum in orders that differ between
+ranks, unless the group orders its futures, which gloo does not.
 """
 _TEXT = re.compile(rf"{NAME}:(?P<group>fanin|gloo)(:rank=(?P<rank>[0-9]{{1,2}}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class PowerSgd:
-    """torch's hook over a group."""
+    """torch's PowerSGD hook over a group."""
 
     group: str
     """Backend of the group, fanin or gloo."""
@@ -40,7 +40,7 @@ class PowerSgd:
     """Columns of P and Q, 1..64."""
 
     def register(self, model: DistributedDataParallel, group: dist.ProcessGroup) -> None:
-        """Give a model the hook over that group."""
+        """Register the hook, over that group, with a model."""
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as hooks
 
         state = hooks.PowerSGDState(
@@ -50,12 +50,12 @@ class PowerSgd:
 
 
 def is_hook(text: str) -> bool:
-    """Whether a text names torch's hook and no codec."""
+    """Whether a text names torch's hook rather than a codec."""
     return text.split(":")[0] == NAME
 
 
 def read(text: str) -> PowerSgd:
-    """The hook that "power_sgd:fanin:rank=4" names; ConfigurationError says how it is written."""
+    """Parse a hook such as "power_sgd:fanin:rank=4"; a ConfigurationError says how it is written."""
     found = _TEXT.fullmatch(text)
     if found is None or not 1 <= (rank := int(found["rank"] or PowerSgd("").rank)) <= MAX_RANK:
         raise ConfigurationError(
@@ -65,7 +65,7 @@ def read(text: str) -> PowerSgd:
 
 
 def check_hook(text: str, tasks: tuple[str, ...]) -> None:
-    """ConfigurationError for a hook that is not there, or not for one of these tasks."""
+    """Raise ConfigurationError for a hook that does not exist, or that one of these tasks does not allow."""
     for task in tasks:
         if read(text).group == "gloo" and task not in ONE_BUCKET:
             raise ConfigurationError(

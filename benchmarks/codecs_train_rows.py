@@ -1,4 +1,4 @@
-"""The trainings that a plan of `fanin bench codecs --train` needs, and the rows that come of their outcomes."""
+"""The trainings that a plan of `fanin bench codecs --train` needs, and the rows made of their outcomes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from fanin.errors import ConfigurationError, FaninError
 from fanin.settings import Bounds, Named, Numbers, Words, check_bounds
 
 LINK, PROCESSORS = "link", "processors"
-"""The two resources that may bound a step."""
+"""Names of the two resources that may bound a step."""
 TARGET_SHARE = 0.01
 APART_SHARE = 0.01
-"""How far the loss of timed steps may be from that of the same steps without links: other rounding, nothing else."""
+"""Largest relative difference between the losses of the same steps over links and without: only rounding differs."""
 STEPS = {"digits": 200, "text": 64}
 """Default number of steps of a training."""
 MIN_STEPS = 4
 POINTS = 16
 """Evaluations in each training."""
 STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Two-sided 95 % of Student's t with 1, 2, ... degrees of freedom; the last one serves beyond."""
+"""Two-sided 95 % quantiles of Student's t with 1, 2, ... degrees of freedom; the last also serves for more."""
 DEFAULTS = ("lanes:32", "lanes:8/8", "rotated:4/8", "rotated:4/4", "by_layer:4/8", "adaptive:4/8")
-"""Beside every codec of the table with its own defaults."""
+"""Codecs that are trained by default, beside every codec with its own defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Plan:
 
     def batch_of(self, task: str) -> int:
         """Number of samples per step."""
-        from fanin.examples.tasks import TASKS  # torch is no part of a command's help
+        from fanin.examples.tasks import TASKS  # --help must not import torch
 
         return TASKS[task].batch if self.batch is None else self.batch
 
@@ -91,25 +91,25 @@ class Plan:
 
     @property
     def rivals(self) -> list[str]:
-        """The codecs, and float32 over gloo before them."""
+        """float32 over gloo, then the codecs."""
         return [GLOO, *self.texts]
 
     def learning(self, task: str, workers: int, codec: str, seed: int) -> Run:
-        """A whole training, without links."""
+        """The whole training of one codec with one seed, without links."""
         steps = self.steps_of(task)
         return Run(task, workers, codec, self.batch_of(task), steps, min(POINTS, steps), seed)
 
     def timing(self, task: str, workers: int, codec: str, rate_bit_s: float) -> Run:
-        """The first steps of the first seed, over links."""
+        """The first steps of seed 0 over links of one rate."""
         return Run(task, workers, codec, self.batch_of(task), self.timed_steps, 1, 0, rate_bit_s)
 
     def check_of_timing(self, task: str, workers: int, codec: str) -> Run:
-        """The same steps without links, for their loss."""
+        """The first steps of seed 0 without links, whose loss those over links must have."""
         return Run(task, workers, codec, self.batch_of(task), self.timed_steps, 1)
 
     @property
     def runs(self) -> list[Run]:
-        """All trainings, seed by seed, so that what is there after half the time is of all codecs."""
+        """All trainings, seed by seed, so that an interrupted run has outcomes of all codecs."""
         cases = [(task, workers) for workers in self.workers for task in self.tasks]
         learned = [
             self.learning(task, workers, codec, seed)
@@ -129,7 +129,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One codec, as in the JSON file: what it learned, and over links of a rate how fast. Means over the seeds."""
+    """Outcome of one codec, as in the JSON file: what it learned and, over links of one rate, how fast (means)."""
 
     task: str
     workers: int
@@ -138,58 +138,56 @@ class Row:
     repeats: int
     loss: float
     accuracy: float
-    """At the end, on the test set."""
+    """Accuracy at the end, on the test set."""
     loss_range: float | None
     accuracy_range: float | None
-    """Half of the 95 % interval; None of a single seed."""
+    """Half of the 95 % intervals of loss and accuracy; None for a single seed."""
     loss_change: float
-    """Share by which the loss is above gloo's of the same seed."""
+    """Relative amount by which the loss is above gloo's with the same seed."""
     loss_change_range: float | None = None
-    """Half of its 95 % interval."""
+    """Half of the 95 % interval of `loss_change`."""
     accuracy_change: float
-    """Above gloo's, of the same seeds."""
+    """Amount by which the accuracy is above gloo's with the same seeds."""
     accuracy_change_range: float | None
     target_loss: float
     to_target_steps: float | None
-    """None: with one of the seeds it was not reached."""
+    """Steps until the loss reaches the target; None if it does not with one of the seeds."""
     points: tuple[tuple[int, float, float], ...]
-    """Steps, loss, accuracy, with the first seed."""
+    """(steps, loss, accuracy) of each evaluation, with the first seed."""
     rate_bit_s: float | None = None
-    """None: what is learned alone."""
+    """Rate of the links; None in a row without timed steps."""
     step_s: float | None = None
-    """Median of the timed steps, of the slowest rank."""
+    """Median time of the timed steps, of the slowest rank."""
     compute_s: float | None = None
     """Computation in a step: forward, backward and optimizer, with all workers on this machine's processors."""
     codec_s: float | None = None
     """Codec arithmetic in a step, with all workers on this machine's processors."""
     without_links_s: float | None = None
-    """Time of a step on this machine alone, all workers on its processors: these bound the step, whatever the links
-    are.
-    """
+    """Time of a step without links, with all workers on this machine's processors: a bound whatever the links are."""
     processor_s: float | None = None
     """Processor time of one worker in a step, with all of its threads."""
     bytes_out: float | None = None
-    """Per step, of the worker that sent most."""
+    """Bytes sent per step, by the worker that sent most."""
     bytes_in: float | None = None
-    """Bytes received by the worker that received most."""
+    """Bytes received per step, by the worker that received most."""
     saved: float | None = None
-    """How many times fewer bytes leave a worker than with gloo."""
+    """gloo's bytes over this codec's, as sent by a worker."""
     to_target_s: float | None = None
     speed_up: float | None = None
-    """gloo's time to the target over this one's."""
+    """gloo's time to the target over this codec's."""
     processor: float | None = None
-    """How busy this machine's processors were."""
+    """Load of this machine's processors in the timed steps, 0..1."""
 
     @property
     def link_s(self) -> float | None:
-        """Time that the bytes take on a link alone, in the direction that has more of them."""
+        """Time that a step's bytes alone take on a link, in the busier direction."""
         if self.bytes_out is None or self.bytes_in is None or self.rate_bit_s is None:
             return None
         return max(self.bytes_out, self.bytes_in) * 8 / self.rate_bit_s
 
     @property
     def bound_by(self) -> tuple[str, float] | None:
-        """The resource that takes more of a step, the link or this machine's processors, and its share, at most 1."""
+        """The resource that a step needs longer, LINK or PROCESSORS, and its share of the step's time, at most 1."""
         if self.link_s is None or self.without_links_s is None or not self.step_s:
             return None
         name, bound_s = max((LINK, self.link_s), (PROCESSORS, self.without_links_s), key=lambda each: each[1])
@@ -197,11 +195,11 @@ class Row:
 
     @property
     def own_core_s(self) -> float | None:
-        """A step of workers that have a core each, with nothing of the link's time and of theirs overlapping."""
+        """Time of a step if every worker had a core of its own, and link and processor never worked together."""
         return None if self.link_s is None or self.processor_s is None else self.link_s + self.processor_s
 
     def own_core_speed_up(self, gloo: Row) -> float | None:
-        """gloo's time to the target over this one's, with workers that have a core each."""
+        """gloo's time to the target over this codec's, if every worker had a core of its own."""
         ours, theirs = self._own_core_to_target_s, gloo._own_core_to_target_s
         return theirs / ours if ours and theirs else None
 
@@ -212,7 +210,7 @@ class Row:
 
 
 def rows_of(plan: Plan, kept: Trainings) -> list[Row]:
-    """A row for each codec, and one more for each rate."""
+    """A row for each codec without links, and one for each codec and rate."""
     rows = []
     for workers in plan.workers:
         for task in plan.tasks:
@@ -296,12 +294,12 @@ def _loss(loss: float | None) -> float:
 
 
 def to_target(outcome: Outcome, target: float) -> int | None:
-    """Steps until the loss was first at the target."""
+    """Number of steps at the first evaluation whose loss is at or below the target; None if there is none."""
     return next((each.step for each in outcome.points if _loss(each.loss) <= target), None)
 
 
 def half_interval(values: list[float]) -> float | None:
-    """Half of the 95 % interval of their mean."""
+    """Half of the 95 % interval of the values' mean; None for fewer than two values, or if one is not finite."""
     if len(values) < 2:
         return None
     student = STUDENT[min(len(values) - 1, len(STUDENT)) - 1]

@@ -1,9 +1,9 @@
-"""The trainings of `fanin bench codecs --train`: which there are, how they are run.
+"""The trainings of `fanin bench codecs --train`: their settings, and how they are carried out.
 
-A training without a rate is on this machine alone and says what is learned in how many steps; one with a rate is over
-links, each worker in a namespace of its own with a port at the switch, and says what a step takes. Both have packets of
-the same size, so that a scale is shared by the same elements, and the same samples: the loss after so many steps is the
-same. So an hour of slow links is not spent on finding out how well a codec learns.
+A training without a rate runs on this machine alone, and shows how much is learned in how many steps. One with a rate
+runs over links, each worker in a namespace of its own with a port at the switch, and shows how long a step takes. Both
+use packets of the same size, so that the same elements share a scale, and the same samples: so the loss after a number
+of steps is the same, and hours of slow links are not spent on finding out how well a codec learns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fanin.protocol.window import packet_shape
 
 WORKER = "fanin.benchmarks.codecs_train_worker"
 GLOO = "gloo"
-"""float32 over gloo, instead of a codec."""
+"""Text that stands for float32 over gloo instead of a codec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Run:
     """Samples per step over all workers together."""
     steps: int
     points: int
-    """Evaluations, evenly spread, the last one after the last step."""
+    """Number of evaluations, evenly spread, the last one after the last step."""
     seed: int = 0
-    """Seed of weights and of the order of samples."""
+    """Seed of the weights and of the order of samples."""
     rate_bit_s: float | None = None
-    """Rate of every link; None: this machine alone."""
+    """Rate of every link; None: on this machine, without links."""
 
     @property
     def words(self) -> str:
-        """The training in words, for people."""
+        """The training as text for people."""
         links = "" if self.rate_bit_s is None else f", links of {rate_in_words(self.rate_bit_s)}"
         return f"{self.task}, {self.workers} workers{links}, {self.codec}, seed {self.seed}"
 
@@ -55,9 +55,9 @@ class Point:
     """One evaluation, on the test set."""
 
     step: int
-    """How many were done."""
+    """Number of steps done."""
     loss: float | None
-    """None: it was not finite."""
+    """Test loss; None if it is not finite."""
     accuracy: float
 
 
@@ -68,28 +68,26 @@ class Outcome:
     run: Run
     points: tuple[Point, ...]
     step_s: float
-    """Median, of the slowest rank, without the first steps, in which DDP makes its buckets."""
+    """Median time of a step, of the slowest rank, without the first steps, in which DDP makes its buckets."""
     compute_s: float
-    """Computation in a step: forward and backward without communication, and the optimizer, while all ranks do the
-    same.
-    """
+    """Forward, backward and optimizer of a step, without communication, measured while all ranks compute."""
     codec_s: float
-    """Codec arithmetic in a step, before sums and after them."""
+    """Codec arithmetic in a step, before and after sums."""
     bytes_out: float | None = None
-    """Per step, of the worker that sent most, from its device's counters; None without links."""
+    """Bytes sent per step, by the worker that sent most, from its device's counters; None without links."""
     bytes_in: float | None = None
-    """Bytes received per step, by the worker that received most."""
+    """Bytes received per step, by the worker that received most; None without links."""
     processor: float | None = None
-    """How busy this machine's processors were in steps, 0..1."""
+    """Load of this machine's processors in the steps, 0..1."""
     processor_s: float | None = None
-    """Processor time of one worker in a step, with all of its threads; the median of the worker with most."""
+    """Processor time of one worker in a step, with all its threads: median over steps, of the worker with most."""
 
 
 class Trainings(Kept[Run, Outcome]):
-    """Results of trainings, kept between runs."""
+    """Outcomes of trainings, kept in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        """ConfigurationError for a file that holds something else."""
+        """Read `path`, if it exists; ConfigurationError if it holds something else."""
         super().__init__(path, Outcome)
 
 
@@ -101,7 +99,7 @@ class Asked:
 
 
 def carry_out(runs: list[Run], kept: Trainings, output: Output) -> None:
-    """Do what `kept` has not; FaninError where replicas differ at the end."""
+    """Carry out the runs that `kept` lacks; FaninError if replicas differ at the end."""
     places: dict[tuple[int, float | None], list[Run]] = defaultdict(list)
     for run in kept.missing(runs):
         places[run.workers, run.rate_bit_s].append(run)
@@ -114,13 +112,13 @@ def carry_out(runs: list[Run], kept: Trainings, output: Output) -> None:
             output, words, workers, WORKER, Asked(trainings=tuple(here)), link=link, environment=environment
         )
         for _ in kept.collect(found, here, workers, outcome_of, "run"):
-            pass  # ranks report nothing else
+            pass  # ranks report nothing but trainings
     if left := kept.missing(runs):
         raise FaninError(f"{left[0].words}: not all ranks have said how it went; please report this")
 
 
 def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
-    """From what all ranks say."""
+    """Combine the reports of all ranks on a run into its outcome."""
     if len({each["replica"] for each in said}) != 1:
         raise FaninError(f"{run.words}: the ranks' parameters differ at the end; please report this")
     points: list[list[Any]] = next((each["points"] for each in said if each["points"]), [])
@@ -138,12 +136,12 @@ def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
 
 
 def rate_in_words(rate_bit_s: float) -> str:
-    """A rate in words, for people."""
+    """A link's rate as text for people."""
     return f"{rate_bit_s / 1e6:g} Mbit/s"
 
 
 def evaluated(run: Run) -> Iterator[int]:
-    """The steps after which there is an evaluation."""
+    """Yield the steps after which a run is evaluated."""
     return (
         step + 1 for step in range(run.steps) if (step + 1) * run.points // run.steps > step * run.points // run.steps
     )

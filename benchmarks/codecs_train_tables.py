@@ -13,11 +13,11 @@ from fanin.emulation.figures import FigureTable
 from fanin.records import record
 
 MAX_LABEL = 32
-"""Characters of a codec in a legend."""
+"""Longest name of a codec in a legend, in characters."""
 
 
 def verdicts(rows: list[Row]) -> list[str]:
-    """Sentences that name the codec that reaches the target first, for each task, number of workers and rate."""
+    """Sentences that name, for each task, number of workers and rate, the codec that reaches the target first."""
     found = []
     cases = dict.fromkeys((row.task, row.workers, row.rate_bit_s) for row in rows if row.rate_bit_s is not None)
     for case in cases:
@@ -32,8 +32,8 @@ def verdicts(rows: list[Row]) -> list[str]:
 
 
 def _own_cores(rows: list[Row], first: Row) -> str:
-    """A sentence on the first codec's speed if every worker had cores of its own, where this machine's processors bound
-    its steps.
+    """A sentence on the first codec's speed if every worker had cores of its own; empty unless this machine's
+    processors bound its steps.
     """
     if (bound := first.bound_by) is None or bound[0] != PROCESSORS:
         return ""
@@ -53,9 +53,9 @@ def _case(row: Row) -> str:
 
 
 def recorded(plan: Plan, rows: list[Row]) -> dict[str, Any]:
-    """Parts of the record for the page: the curves, times to the target, and the tables as notes."""
+    """Arguments of a record: the curves, times to the target, and the tables as notes."""
     timed, shown = [row for row in rows if row.rate_bit_s is not None], labels(plan.rivals)
-    # Without rates, steps stand in the place of seconds on the axis of time.
+    # Without rates, the axis of time shows steps instead of seconds.
     drawn = [(row, 1.0 if row.step_s is None else row.step_s) for row in timed or rows]
     return {
         "progress": [
@@ -87,7 +87,7 @@ def recorded(plan: Plan, rows: list[Row]) -> dict[str, Any]:
 
 
 def labels(codecs: list[str]) -> dict[str, str]:
-    """Labels of curves and bars: a long codec's name is cut, and numbered where two begin alike."""
+    """By codec, a label for curves and bars: long names are cut, and numbered if two begin alike."""
     found: dict[str, str] = {}
     for codec in codecs:
         short = codec if len(codec) <= MAX_LABEL else f"{codec[: MAX_LABEL - 5]}..."
@@ -103,7 +103,7 @@ def title_of(plan: Plan) -> str:
 
 
 def _in_words(row: Row) -> str:
-    """A line of a table."""
+    """One row as a line of text."""
     learned = (
         f"loss {row.loss:.3f} ({row.loss_change:+.1%}), accuracy {row.accuracy:.1%} "
         f"({row.accuracy_change * 100:+.1f} points)"
@@ -119,7 +119,7 @@ def _in_words(row: Row) -> str:
 
 
 def tables_of(plan: Plan, rows: list[Row]) -> list[FigureTable]:
-    """For people: what is learned, how fast over links, and what bounds a step there."""
+    """Tables for the terminal: what is learned, how fast over links, and which resource bounds a step there."""
     learned = [row for row in rows if row.rate_bit_s is None]
     timed = [row for row in rows if row.rate_bit_s is not None]
     return [_learned_table(plan, learned), *([_timed_table(plan, timed), _bounds_table(timed)] if timed else [])]

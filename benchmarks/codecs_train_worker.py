@@ -1,4 +1,4 @@
-"""One rank of `fanin bench codecs --train`: one training after the other, each with a network of its own."""
+"""One rank of `fanin bench codecs --train`: carries out one training after another, each with a new network."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from fanin.host.torch import CodecState, codec_hook
 from fanin.options import Options
 
 WARM_UP_STEPS = 2
-"""Steps that are not timed: DDP puts its buckets together in the first one, and encoders are made in both."""
+"""Steps that are not timed: DDP makes its buckets in the first one, and encoders are made in both."""
 COMPUTE_SAMPLES = 3
 BUCKET_MB = 1
-"""Bucket size of DDP, for every codec and gloo. Its own 25 would put all of these networks' gradients into one or two
-buckets, of which nothing travels before the last gradient is there.
+"""Bucket size of DDP, for every codec and gloo. Its default of 25 MB would put each of these networks' gradients into
+one or two buckets, of which none is sent before the last gradient is computed.
 """
 TIMEOUT = timedelta(seconds=300)
 ORDERED = "ordered"
-"""The fanin group of torch's hook, whose callbacks sum."""
+"""Name of the fanin group for torch's hook, whose futures run callbacks in order, because these callbacks sum."""
 
 
 @functools.cache
 def data_of(task: str) -> tuple[TensorDataset, TensorDataset]:
-    """Training and test set, which take seconds to make."""
+    """Training and test set of a task; cached, because making them takes seconds."""
     return TASKS[task].data()
 
 
 def batches(training: TensorDataset, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """This rank's part of each batch, the same for every codec."""
+    """Yield this rank's part of each batch, the same for every codec."""
     rank, workers = dist.get_rank(), dist.get_world_size()
     own = batch // workers
     inputs, classes = training.tensors
@@ -57,7 +57,7 @@ def batches(training: TensorDataset, batch: int, seed: int) -> Iterator[tuple[Te
 
 
 def evaluated_by_all(network: nn.Module, test: TensorDataset, gloo: dist.ProcessGroup) -> tuple[float | None, float]:
-    """Loss (None: not finite) and accuracy on the test set, of which every rank takes a part."""
+    """Loss (None: not finite) and accuracy on the test set, divided among all ranks."""
     rank, workers = dist.get_rank(), dist.get_world_size()
     part = TensorDataset(*(each[rank::workers] for each in test.tensors))
     found = evaluate(network, part) if len(part) else {"test_loss": 0.0, "accuracy": 0.0}
@@ -68,7 +68,7 @@ def evaluated_by_all(network: nn.Module, test: TensorDataset, gloo: dist.Process
 
 
 def compute_s(model: DistributedDataParallel, inputs: Tensor, classes: Tensor, gloo: dist.ProcessGroup) -> float:
-    """Forward and backward, without communication, while all ranks do the same."""
+    """Seconds of a forward and backward pass without communication, while all ranks do the same."""
     taken = []
     for _ in range(COMPUTE_SAMPLES):
         dist.barrier(gloo)
@@ -80,14 +80,14 @@ def compute_s(model: DistributedDataParallel, inputs: Tensor, classes: Tensor, g
 
 
 def group_of(run: Run) -> str:
-    """The group that a training's gradients are summed over."""
+    """Name of the group over which a run's gradients are summed."""
     if hooks.is_hook(run.codec):
         return ORDERED if hooks.read(run.codec).group == "fanin" else GLOO
     return GLOO if run.codec == GLOO else "fanin"
 
 
 def groups_for(runs: Sequence[Run]) -> dict[str, dist.ProcessGroup]:
-    """The groups of these trainings, and gloo's for what is not measured."""
+    """By name, the groups that these runs need, and a gloo group for what is not measured."""
     groups = {GLOO: dist.new_group(backend="gloo", timeout=TIMEOUT), "fanin": dist.new_group(backend="fanin")}
     if any(group_of(run) == ORDERED for run in runs):
         groups[ORDERED] = dist.new_group(backend="fanin", pg_options=Options(ordered_futures=True))
@@ -95,13 +95,13 @@ def groups_for(runs: Sequence[Run]) -> dict[str, dist.ProcessGroup]:
 
 
 def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
-    """One training, as this rank saw it."""
+    """Carry out one training; returns this rank's report."""
     torch.manual_seed(run.seed)
     task = TASKS[run.task]
     network = task.network()
     hook = hooks.read(run.codec) if hooks.is_hook(run.codec) else None
     group = groups[group_of(run)]
-    # The same seed makes the same weights, which need not go over a slow link.
+    # The same seed makes the same weights, so they need not be sent over a slow link.
     model = DistributedDataParallel(
         network, process_group=group, init_sync=False, gradient_as_bucket_view=True, bucket_cap_mb=BUCKET_MB
     )
@@ -153,7 +153,7 @@ def train(run: Run, groups: dict[str, dist.ProcessGroup]) -> dict[str, object]:
 
 
 def main(asked: Asked) -> None:
-    """Do the trainings; every rank reports each."""
+    """Carry out the trainings; every rank reports each."""
     with group_of_ranks(timeout=TIMEOUT):
         groups = groups_for(asked.trainings)
         for number, run in enumerate(asked.trainings):

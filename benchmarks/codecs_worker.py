@@ -19,11 +19,11 @@ from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.codec_sums import reduce_now
 
 ROWS = 256
-"""Rows of the matrix that the values form, for codecs that look at shapes."""
+"""Rows of the matrix as which the values are given to codecs that look at shapes."""
 
 
 def drawn(distribution: str, rank: int, count: int) -> Floats:
-    """A rank's values, seeded by the rank."""
+    """A rank's random values, seeded by the rank."""
     generator = np.random.default_rng(rank)
     values = generator.normal(size=count) if distribution == "normal" else generator.standard_t(3, size=count)
     return values.astype(np.float32)
@@ -32,7 +32,7 @@ def drawn(distribution: str, rank: int, count: int) -> Floats:
 def captured(task: Task, step: int, size: int) -> tuple[list[Floats], tuple[tuple[int, ...], ...]]:
     """Each rank's gradient after `step` steps on the batches of all, and the parameters' shapes.
 
-    Every rank computes all of it, alike, so that each knows the exact mean.
+    Every rank computes the gradients of all ranks, so that each knows the exact mean.
     """
     torch.manual_seed(0)
     network, (training, _) = task.network(), task.data()
@@ -54,7 +54,7 @@ def captured(task: Task, step: int, size: int) -> tuple[list[Floats], tuple[tupl
 
 
 def inputs_of(distribution: str, count: int, size: int) -> tuple[list[Floats], tuple[tuple[int, ...], ...]]:
-    """The values of each rank, and their shapes."""
+    """The values of every rank, and their shapes."""
     task, _, step = distribution.partition("@")
     if step:
         return captured(TASKS[task], int(step), size)
@@ -63,7 +63,7 @@ def inputs_of(distribution: str, count: int, size: int) -> tuple[list[Floats], t
 
 
 def run(asked: Asked) -> None:
-    """Every codec, so many times on the same values."""
+    """Run every codec on every kind of values."""
     with group_of_ranks("fanin") as (rank, size):
         group = dist.group.WORLD
         assert isinstance(group, FaninProcessGroup)
@@ -83,7 +83,7 @@ def measured(
     mean: np.ndarray[tuple[int], np.dtype[np.float64]],
     steps: int,
 ) -> dict[str, object]:
-    """One codec's figures as this rank saw them."""
+    """Run one codec for `steps` steps on the same values; returns this rank's report."""
     count = len(own)
     encoder = make(text).encoder(Place(group.rank(), group.size(), shapes))
     applied = np.zeros(count)
@@ -117,7 +117,7 @@ def measured(
 
 
 def nmse(x: np.ndarray[tuple[int], np.dtype[np.floating]], mean: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Squared error relative to the exact mean's square."""
+    """Sum of squared errors over the sum of squares of the exact mean."""
     return float(np.sum((x - mean) ** 2) / np.sum(mean**2))
 
 

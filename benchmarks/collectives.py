@@ -1,8 +1,9 @@
 """`fanin bench collectives`: every collective that goes through the switch, over fanin, gloo and NCCL, in one run.
 
 Over links of a stated rate (namespaces, root), or on this machine alone. Every rival takes its turn in every sample, on
-the same ranks, each call after a barrier over gloo, the first of its turn untimed; a sample is the mean of its calls as
-the slowest rank saw it, and results are checked. The ideal is what the busiest link alone needs, headers and all.
+the same ranks. Each call follows a barrier over gloo; the first call of a turn is not timed. A sample is the mean time
+of its calls on the slowest rank, and results are checked. The ideal is the time that the busiest link needs, headers
+included.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ WORKER = "fanin.benchmarks.collectives_worker"
 COLLECTIVES = ("broadcast", "all_gather", "reduce_scatter", "reduce", "all_reduce")
 SUMS = ("reduce_scatter", "reduce", "all_reduce")
 WEIGHTS_ERROR = 2.0**-7
-"""Bound on the error of weights in 8 bits, relative to the largest."""
+"""Largest error of weights in 8 bits, relative to the largest weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class Plan:
 
     @property
     def rivals(self) -> list[Rival]:
-        """gloo, for CUDA tensors NCCL over sockets, and fanin with each of the lanes."""
+        """gloo; for CUDA tensors NCCL over sockets, too; and fanin with each of the lane widths."""
         others = [Rival("gloo"), *([Rival(NCCL)] if self.device == "cuda" else [])]
         return [*others, *(Rival("fanin", lanes) for lanes in self.lanes)]
 
@@ -112,20 +113,20 @@ class Row:
     switch_at: str
     device: str
     median_s: float
-    """Median of the samples, each the slowest rank's time."""
+    """Median of the samples, which are times of the slowest rank."""
     fastest_s: float
     to_gloo: float | None
-    """gloo's time / this one's; None where gloo does not run."""
+    """gloo's time over this one's; None if gloo does not run."""
     ideal_s: float | None
     """Time that the busiest link needs; None for gloo, and without links."""
     max_error: float
-    """Relative to the largest value of the result."""
+    """Largest error, relative to the largest value of the result."""
     processor: float | None
-    """How busy this machine's processors were, 0..1."""
+    """Load of this machine's processors, 0..1."""
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
-    """Measure, check, print a table; write the rows. FaninError where a result is wrong."""
+    """Measure, check, print a table; write the rows. FaninError if a result is wrong."""
     require_device(plan.device)
     whole = FLOAT_BYTES * plan.workers
     asked = Asked(
@@ -172,21 +173,21 @@ def _row(plan: Plan, rival: Rival, of_rivals: dict[str, list[Report]]) -> Row:
 
 
 def ideal_s(plan: Plan, rival: Rival, collective: str, moved_bytes: int) -> float | None:
-    """Seconds that the busiest link is busy in its busier direction. None for gloo, spare switches, and without a rate.
+    """Seconds that the busiest link needs in its busier direction. None for gloo, spare switches, and without a rate.
 
-    `moved_bytes`: of all encoded weights, or of float32.
+    `moved_bytes`: bytes of all encoded weights, or of float32.
     """
     if plan.link is None or plan.rate_bit_s is None or rival.backend != "fanin" or plan.switch_at.spares:
         return None
-    packed = rival if collective in SUMS else Rival("fanin", 32)  # bytes as they are
+    packed = rival if collective in SUMS else Rival("fanin", 32)  # moves without lanes
     wire_bytes = tensor_bytes(plan.link, packed, plan.workers, moved_bytes)
     return copies(plan.switch_at, collective, plan.workers) * wire_bytes * 8 / plan.rate_bit_s
 
 
 def copies(switch_at: SwitchPlace, collective: str, hosts: int) -> float:
-    """Tensors that the busiest link carries in its busier direction; every host has a rank, and rank 0 is the root."""
+    """Tensors that the busiest link carries in its busier direction, with a rank per host, and rank 0 as the root."""
     others = hosts - 1
-    if switch_at.on_hosts:  # a host's shard has the part that its own rank keeps or owns
+    if switch_at.on_hosts:  # a host's shard holds the part that the host's own rank keeps or owns
         return others / hosts * (1 if collective in ("all_gather", "reduce_scatter") else 2)
     if switch_at.kind == "rank0":
         return others * (others / hosts if collective == "all_gather" else 1)
@@ -194,7 +195,7 @@ def copies(switch_at: SwitchPlace, collective: str, hosts: int) -> float:
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
     where = "on this machine"
     if plan.rate_bit_s is not None:
         where = f"links of {plan.rate_bit_s / 1e6:g} Mbit/s, switch: {plan.switch_at.in_words}"

@@ -1,4 +1,4 @@
-"""One rank of the benchmark of collectives: times each over every rival in turn, and checks every result."""
+"""One rank of the benchmark of collectives: times each collective over every rival in turn, and checks the results."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from fanin.host.torch.training.shard_groups import Segment
 ROOT = 0
 WARM_UP_CALLS = 2
 SAMPLE_TARGET_S = 0.25
-"""Some calls per sample, also of a large tensor: a step of sharded training gathers layer after layer."""
+"""Least duration of a sample, which has several calls also of a large tensor, as a step of sharded training has."""
 WEIGHTS = "8"
-"""How weights are encoded that an all_gather moves where lanes have 8 bits: as `shard_codecs` does."""
+"""Encoding of the weights that an all_gather moves if lanes have 8 bits, as `shard_codecs` encodes them."""
 
 
 class Given:
-    """Inputs of the ranks, and the expected results. `size`: bytes of float32, a multiple of 4 times the ranks."""
+    """Inputs of all ranks, and expected results. `size`: bytes of float32, a multiple of 4 times the ranks."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -47,7 +47,7 @@ class Given:
 
 
 class Trial:
-    """One collective over one rival."""
+    """Measures one collective over one rival."""
 
     def __init__(self, collective: str, rival: Rival, group: dist.ProcessGroup, given: Given) -> None:
         self.collective, self.rival, self.group = collective, rival, group
@@ -82,7 +82,7 @@ class Trial:
 
     @property
     def moved_bytes(self) -> int:
-        """Bytes of all weights as they travel, or of float32."""
+        """Bytes of all weights as they are encoded, or of float32."""
         if self.weights is None:
             return self.whole.nbytes
         return self.ranks * PiecedGather(self.weights, self.layout).payload_bytes
@@ -105,12 +105,12 @@ class Trial:
         return time.perf_counter() - started
 
     def _synchronize(self) -> None:
-        """On CUDA the call returns before its result is there."""
+        """Wait for the device: on CUDA a call returns before its result is computed."""
         if self.own.is_cuda:
             torch.cuda.synchronize(self.own.device)
 
     def _calls(self) -> int:
-        """Number of calls in a sample: rank 0 chooses it by the time of its last call."""
+        """Number of calls in a sample, which rank 0 chooses by the time of its last call."""
         took = [self._timed() for _ in range(WARM_UP_CALLS)][-1]
         calls = torch.tensor(min(MAX_CALLS, max(1, int(SAMPLE_TARGET_S / took))))
         dist.broadcast(calls, 0)
@@ -119,14 +119,14 @@ class Trial:
     def sample(self) -> None:
         """Time some calls, each after a barrier over gloo, and check the last one's result.
 
-        The one before them is not timed: another rival's turn, and the check of its result, have left caches and
-        links to this one as no step of training finds them.
+        The first call is not timed: after another rival's turn and the check of its result, caches and links are in a
+        state that no step of training meets.
         """
         self._timed()
         self.processor.start()
         self.seconds.append(sum(self._timed() for _ in range(self.calls)) / self.calls)
         self.processor.stop()
-        dist.barrier()  # who is done first must not take the cores for checking while others measure
+        dist.barrier()  # a rank that is done must not take a core for checking while others measure
         self.max_error = max(self.max_error, self._error())
 
     def _error(self) -> float:
@@ -147,7 +147,7 @@ class Trial:
 
 
 def trials(groups: dict[Rival, dist.ProcessGroup], collective: str, size: int, given: Given, samples: int) -> None:
-    """Take all rivals' samples of one collective in turn, and report each."""
+    """Take all rivals' samples of one collective and size in turn, and report each."""
     measured = [Trial(collective, rival, group, given) for rival, group in groups.items()]
     for number in range(samples):
         for one in measured:

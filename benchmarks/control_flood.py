@@ -1,7 +1,7 @@
-"""Strangers at the control port of a switch, for the fairness benchmark: their attacks, as fast as they can.
+"""Attacks on the control port of a switch, as fast as possible, for the fairness benchmark.
 
-None of them needs to know anything but the address. Answers are read and thrown away, since a switch reads
-nothing more from whoever leaves its answers unread.
+The attackers know nothing but the address. They read answers and drop them, since a switch stops reading from a peer
+that leaves its answers unread.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from fanin.protocol.seal import TAG_BYTES, Credentials, tag
 
 CONNECT_TIMEOUT_S = 5.0
 BATCH = 32
-"""Messages that are sent at once."""
+"""Number of messages sent at once."""
 HALF_OPEN = 600
-"""Connections that one stranger tries to hold: more than a switch grants one address."""
+"""Number of connections that one stranger tries to hold: more than a switch allows one address."""
 PATH_MTU, RECEIVE_BUFFER_BYTES = 1500, 1 << 20
 READ_BYTES = 1 << 16
 SEND_BUFFER_BYTES = 1 << 16
-"""Send buffer of a flood's socket: bytes in it count as sent although they have not arrived, so it is small."""
+"""Send buffer of a flood's socket; small, because bytes in it count as sent although they have not arrived."""
 RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER of 0 s: closing resets the connection, which leaves this side nothing to remember."""
+"""SO_LINGER of 0 s, so that closing resets the connection and leaves no state on this side."""
 _REPLIES = ZmtpLimits(frame_bytes=control.MAX_REPLY_BYTES, frames=1, message_bytes=control.MAX_REPLY_BYTES)
 
 
 class _Connection:
-    """A ZMTP connection that is greeted, and whose answers can be thrown away."""
+    """A ZMTP connection after the greeting, which drops the answers that it reads."""
 
     def __init__(self, address: SwitchAddress) -> None:
         self._socket = _connected(address)
@@ -50,7 +50,7 @@ class _Connection:
         self._socket.close()
 
     def challenge(self, credentials: Credentials) -> str:
-        """The switch's challenge for this connection, by a request that lacks it. OSError where none comes."""
+        """Get the switch's challenge for this connection, by a request without one. OSError if none comes."""
         zmtp = ZmtpConnection(_REPLIES)
         zmtp.to_send.clear()
         self._socket.sendall(_framed(b"".join(_sealed_joins(credentials, "", 1))))
@@ -65,7 +65,7 @@ class _Connection:
                     return reply.challenge
 
     def send(self, data: bytes) -> None:
-        """Send it as the switch reads, and read what came back. OSError when the switch hangs up, or reads no more."""
+        """Send bytes as fast as the switch reads, and drop its answers. OSError if it hangs up, or stops reading."""
         self._socket.setblocking(False)
         view, deadline = memoryview(data), time.monotonic() + CONNECT_TIMEOUT_S
         while view:
@@ -78,11 +78,11 @@ class _Connection:
             try:
                 view = view[self._socket.send(view) :]
             except BlockingIOError:
-                time.sleep(0.001)  # the switch takes its time, as it may
+                time.sleep(0.001)  # the switch may take its time
 
 
 def joins(address: SwitchAddress, more: Callable[[], bool]) -> Iterator[int]:
-    """Join after Join, each for a job of another name, all sealed and with the right challenge."""
+    """Send Join after Join, each for a job of another name, all sealed and with the right challenge."""
     credentials = Credentials.of_job(os.urandom(16).hex())
     while more():
         with contextlib.suppress(OSError), _Connection(address) as connection:
@@ -94,7 +94,7 @@ def joins(address: SwitchAddress, more: Callable[[], bool]) -> Iterator[int]:
 
 
 def garbage(address: SwitchAddress, more: Callable[[], bool]) -> Iterator[int]:
-    """Noise instead of a greeting, then messages of noise over a connection that is in order, until it is closed."""
+    """Send noise instead of a greeting, then noise as messages over a valid connection, until it is closed."""
     dice = random.Random(os.getpid())
     noise = b"".join(_framed(dice.randbytes(dice.randrange(1, 200))) for _ in range(BATCH))
     while more():
@@ -108,7 +108,7 @@ def garbage(address: SwitchAddress, more: Callable[[], bool]) -> Iterator[int]:
 
 
 def half_open(address: SwitchAddress, more: Callable[[], bool]) -> Iterator[int]:
-    """Many connections that stop in the middle of the greeting, or after it, and say no more; new ones all the time."""
+    """Keep opening connections that fall silent in the middle of the greeting, or after it."""
     held: deque[socket.socket] = deque()
     dice = random.Random(os.getpid())
     opening = GREETING + READY
@@ -126,7 +126,7 @@ def half_open(address: SwitchAddress, more: Callable[[], bool]) -> Iterator[int]
 
 
 def connections(address: SwitchAddress, more: Callable[[], bool]) -> Iterator[int]:
-    """One connection after the other, greeted and closed at once."""
+    """Open one connection after another, greet and close it at once."""
     while more():
         with contextlib.suppress(OSError), _connected(address) as connection:
             connection.sendall(GREETING + READY)
@@ -139,7 +139,7 @@ FLOODS: dict[str, Callable[[SwitchAddress, Callable[[], bool]], Iterator[int]]] 
     "half-open": half_open,
     "connections": connections,
 }
-"""By the name in the benchmark's table. Each yields how many messages or connections it has just sent or opened."""
+"""Floods by their name in the benchmark's table. Each yields how many messages or connections it has just made."""
 
 
 def _connected(address: SwitchAddress) -> socket.socket:
@@ -150,14 +150,14 @@ def _connected(address: SwitchAddress) -> socket.socket:
 
 
 def _framed(body: bytes) -> bytes:
-    """Frame a body as one ZMTP message of one frame."""
+    """Frame a body as a ZMTP message of a single frame."""
     if len(body) <= 255:
         return bytes((0, len(body))) + body
     return b"\x02" + struct.pack("!Q", len(body)) + body
 
 
 def _sealed_joins(credentials: Credentials, challenge: str, count: int, first: int = 1) -> Iterator[bytes]:
-    """Joins with growing numbers. Encoded once: a stranger spends less on a message than who must judge it."""
+    """Yield joins with growing numbers, encoded once, so that a stranger's message costs it less than the switch."""
     mark = 1234567890123456789
     join = Join(
         job=f"stranger {mark}",

@@ -1,9 +1,9 @@
 """`fanin bench cost`: processor time of an all-reduce per call and host, beside gloo's (root).
 
-Hosts are namespaces whose links have no rate, with a rank and its shard each, so that processors are all that bounds a
-call. Every rival takes its turn in every sample, on the same ranks; a host's time is that of its rank and of the shard
-that the rank started, user and system apart. It depends less than wall time on what else the machine does. From it
-follows which rate of a link one core of a host keeps busy, words and headers and all.
+Hosts are namespaces whose links have no rate, with a rank and its shard each, so that processors are the only limit.
+Every rival takes its turn in every sample, on the same ranks. A host's time is that of its rank and of the shard that
+the rank started, user and system separately; it depends less than wall time on other load of the machine. It shows
+which rate of a link one core of a host keeps busy, headers included.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fanin.settings import Bounds, Lanes, Named, Numbers, check_bounds
 
 WORKER = "fanin.benchmarks.cost_worker"
 MAX_CALLS = 20
-"""Most calls of a sample, which sums in place: values grow by the number of hosts with each call."""
+"""Most calls of a sample, because it sums in place and so multiplies values by the number of hosts with each call."""
 PLACE = SwitchPlace.parse("hosts")
 
 
@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def rivals(self) -> list[Rival]:
-        """gloo, and fanin with each of the lanes."""
+        """gloo, and fanin with each of the lane widths."""
         tagged = [Rival("fanin", lanes) for lanes in self.lanes]
         tagged += [Rival("fanin", lanes, siphash=True) for lanes in self.siphash]
         return [Rival("gloo"), *tagged, *(Rival("fanin", lanes, tags=False) for lanes in self.untagged)]
@@ -88,20 +88,20 @@ class Row:
     """User time per call and host; the next two are per call and host as well."""
     system_s: float
     processor_s: float
-    """User and system together."""
+    """User and system time together."""
     of_gloo: float
-    """This one's processor time / gloo's, the median of samples."""
+    """This one's processor time over gloo's, median of samples."""
     wall_s: float
     """Elapsed time per call."""
     bytes_per_core_s: float
-    """Bytes of float32 that one core of a host sums in a second."""
+    """Bytes of float32 that one core of a host sums per second."""
     link_bit_s_per_core: float
     """Rate of a host's link that one core of the host keeps busy, in the link's busier direction."""
     max_error: float
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
-    """Measure, check, print a table; write the rows. FaninError where a result is wrong."""
+    """Measure, check, print a table; write the rows. FaninError if a result is wrong."""
     asked = Asked(rivals=tuple(plan.rivals), bytes=plan.bytes, samples=plan.samples, calls=plan.calls)
     rows: list[Row] = []
     for hosts, mtu in itertools.product(plan.hosts, plan.mtus):
@@ -134,13 +134,13 @@ def _row(plan: Plan, rival: Rival, hosts: int, mtu: int, ranks: dict[str, list[R
 
 
 def _means(ranks: list[Report]) -> list[tuple[float, ...]]:
-    """Means over the hosts, for each sample: user, system and wall seconds per call."""
+    """By sample: user, system and wall seconds per call, each the mean over the hosts."""
     by_sample = zip(*(rank["samples"] for rank in ranks), strict=True)
     return [tuple(map(statistics.fmean, zip(*sample, strict=True))) for sample in by_sample]
 
 
 def link_bits(rival: Rival, hosts: int, mtu: int, size: int) -> float:
-    """Number of bits that a host's link carries for a call, in its busier direction."""
+    """Bits that a host's link carries per call, in its busier direction."""
     link = Link(mtu=mtu, rate_bit_s=1e9)
     busy_s = ideal_s(Topology(workers=hosts, link=link, switch_at=PLACE), rival, size)
     assert busy_s is not None
@@ -148,7 +148,7 @@ def link_bits(rival: Rival, hosts: int, mtu: int, size: int) -> float:
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
     return table(
         f"processor time of an all-reduce of {plan.bytes:,} bytes per call and host",
         rows,

@@ -1,4 +1,4 @@
-"""One rank of `fanin bench cost`: what a call costs its host, over every rival in turn; rank 0 reports for all.
+"""One rank of `fanin bench cost`: measures what a call costs its host, for every rival in turn; rank 0 reports for all.
 
 On real hosts: `torchrun --nnodes 2 ... -m fanin.benchmarks.cost_worker --rivals gloo,fanin-32,fanin-8 --bytes 26214400
 --samples 5 --calls 10`, with a rank per host.
@@ -22,14 +22,14 @@ WARM_UP_CALLS = 3
 
 
 class Meter:
-    """One rival on this rank."""
+    """Measures one rival on this rank."""
 
     def __init__(self, rival: Rival, own: Tensor) -> None:
         self.rival, self.own = rival, own
         self.group = group_of(rival)
         self.buffer = torch.empty_like(own)
         self.samples: list[tuple[float, float, float]] = []
-        """User, system and wall seconds per call."""
+        """By sample: user, system and wall seconds per call."""
         for _ in range(WARM_UP_CALLS):
             self._begin()
 
@@ -38,26 +38,26 @@ class Meter:
         dist.all_reduce(self.buffer, group=self.group)
 
     def error(self, exact: Tensor, largest: float) -> float:
-        """Error of one sum, relative to the largest contribution; infinite where it is not finite."""
+        """Error of one sum, relative to the largest contribution; infinite if the sum is not finite."""
         self._begin()
         error = float((self.buffer.double() - exact).abs().max()) / largest
         return error if error == error else float("inf")
 
     def sample(self, calls: int) -> None:
-        """So many calls in place, without a pause, after one that finds its rival's memory in no cache."""
+        """Time `calls` calls in place, without a pause, after one call that warms the caches."""
         self._begin()
         dist.barrier()
         before, started = spent(), time.perf_counter()
         for _ in range(calls):
             dist.all_reduce(self.buffer, group=self.group)
         wall_s = time.perf_counter() - started
-        dist.barrier()  # a shard works for the others until all are done
+        dist.barrier()  # a shard works for the other hosts until all are done
         user_s, system_s = spent().since(before)
         self.samples.append((user_s / calls, system_s / calls, wall_s / calls))
 
 
 def run(asked: Asked) -> None:
-    """Every rival once in each sample."""
+    """Take every rival's turn in each sample, and report."""
     with group_of_ranks() as (rank, ranks):
         given = [contribution(each, asked.bytes // FLOAT_BYTES) for each in range(ranks)]
         largest = max(float(each.abs().max()) for each in given)

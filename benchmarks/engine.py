@@ -1,14 +1,14 @@
 """The native engine by itself: no torch, no controller. N worker processes and a switch process on loopback.
 
-UDP carries everything unless `--shared-memory` is given; then it is what training on one machine uses.
+Everything goes over UDP unless `--shared-memory` is given; then it uses the carrier of training on one machine.
 
     python -m benchmarks.engine --workers 4 8 --lanes 32 16 8 --bytes 4096 26214400
 
 Every result is checked: against the float64 sum, and bit by bit between workers and between repetitions. Configurations
-are interleaved, a row is the median over `--iterations` of the slowest worker's time, between two tiny reductions that
-line the workers up. `cpu_ms` is processor time of all processes for one reduction, divided by the number of cores: what
-the time would be if no core ever idled. `floor_ms` is the ideal: the time that the kernel takes to carry the same bytes
-through UDP sockets in full trains, with nothing done to them. `resent` and `overflows` must be 0.
+are interleaved; a row is the median over `--iterations` of the slowest worker's time, between two tiny reductions that
+align the workers. `cpu_ms` is processor time of all processes for one reduction, divided by the number of cores: the
+time if no core ever idled. `floor_ms` is the ideal: the time that the kernel takes to carry the same bytes through UDP
+sockets in full trains, without processing. `resent` and `overflows` must be 0.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from fanin.protocol.window import packet_shape, slots_for
 from fanin.protocol.wire import datagram_bytes
 
 WAIT_S = 60.0
-"""Longest that anything here may take before it counts as hung."""
+"""Longest time that any part may take before it counts as hung."""
 MAX_ERROR = {32: 1e-6, 16: 2e-3, 8: 0.25, 4: 3.0}
-"""Error of an average allowed per lane width, for standard normal gradients and up to eight workers."""
+"""Largest error of an average by lane width, for standard normal gradients and up to eight workers."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Row:
 
 
 def serve(pipe: Connection, settings: Settings) -> None:
-    """The switch process: answers each message with (processor seconds, socket overflows) so far."""
+    """Run the switch process; it answers each message with (processor seconds, socket overflows) so far."""
     spec = settings.spec()
     server = SwitchServer(
         "127.0.0.1",
@@ -109,7 +109,7 @@ def serve(pipe: Connection, settings: Settings) -> None:
 
 
 class Worker:
-    """A worker process: `reduce` is called once per (lanes, bytes) and repetition."""
+    """One worker in a process of its own; `reduce` is called once per (lanes, bytes) and repetition."""
 
     def __init__(self, settings: Settings, rank: int, ports: tuple[int, ...], shared_memory: tuple[str, ...]) -> None:
         self.settings = settings
@@ -131,7 +131,7 @@ class Worker:
         self.gradients: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
     def run(self, values: np.ndarray, lanes: int, divisor: float) -> None:
-        """Average (or sum) in place."""
+        """Reduce the values in place, and divide the sum by `divisor`."""
         address = values.ctypes.data
         ticket = self.engine.submit(
             Reduction(
@@ -147,7 +147,7 @@ class Worker:
             raise RuntimeError(f"worker {self.rank}: {self.engine.next_event(0)}, {self.engine.counters()}")
 
     def reduce(self, lanes: int, size_bytes: int) -> tuple[float, float, float, int]:
-        """(seconds, processor seconds, worst error, CRC-32 of the result); the input is the same every time."""
+        """Reduce the same input as ever; returns (seconds, processor seconds, largest error, CRC-32 of the result)."""
         workers = self.settings.workers
         if size_bytes not in self.gradients:
             of_rank = [np.random.default_rng(rank).standard_normal(size_bytes // 4) for rank in range(workers)]
@@ -161,14 +161,14 @@ class Worker:
         start, cpu_start = time.perf_counter(), time.process_time()
         self.run(values, lanes, float(workers))
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
-        self.run(np.zeros(1, np.float32), 32, 1.0)  # the others measure still
+        self.run(np.zeros(1, np.float32), 32, 1.0)  # other workers still measure
         return seconds, cpu_seconds, float(np.abs(values - mean).max()), zlib.crc32(values.tobytes())
 
 
 def work(
     pipe: Connection, settings: Settings, rank: int, ports: tuple[int, ...], shared_memory: tuple[str, ...]
 ) -> None:
-    """A worker process: reductions as asked for over the pipe."""
+    """Run a worker process, which reduces as it is asked to over the pipe."""
     worker = Worker(settings, rank, ports, shared_memory)
     pipe.send("ready")
     while (request := pipe.recv()) is not None:
@@ -181,7 +181,7 @@ def work(
 
 @contextlib.contextmanager
 def job(settings: Settings) -> Iterator[tuple[Connection, list[Connection]]]:
-    """Processes of one job: pipes to the switch and to the workers."""
+    """Run the processes of one job; yields the pipe to the switch and those to the workers."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     processes = [context.Process(target=serve, args=(theirs, settings), daemon=True)]
@@ -209,7 +209,7 @@ def job(settings: Settings) -> Iterator[tuple[Connection, list[Connection]]]:
 
 
 def kernel_seconds_per_byte() -> float:
-    """Processor time for a byte to go through a UDP socket in trains of 64,000 bytes, sent and received."""
+    """Processor time to send and receive a byte through a UDP socket, in trains of 64,000 bytes."""
     with (
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
@@ -228,7 +228,7 @@ def kernel_seconds_per_byte() -> float:
 
 
 def measure(settings: Settings, lanes: list[int], sizes: list[int], iterations: int) -> list[Row]:
-    """All rows of one job."""
+    """Measure all rows of one job."""
     cores = len(os.sched_getaffinity(0))
     per_byte = kernel_seconds_per_byte()
     rows = []
@@ -252,7 +252,7 @@ def measure(settings: Settings, lanes: list[int], sizes: list[int], iterations: 
                     error[width] = max(error[width], *(answer[2] for answer in answers))
                     overflows = switch_overflows + sum(answer[5] for answer in answers)
                     resent = sum(answer[4] for answer in answers)
-                    if iteration:  # the first one warms up
+                    if iteration:  # the first iteration warms up
                         seconds[width].append(max(answer[0] for answer in answers))
                         cpu[width].append((switch_after - switch_before + sum(answer[1] for answer in answers)) / cores)
             for width in lanes:

@@ -1,7 +1,7 @@
 """`fanin bench fairness`: two jobs of two workers on one switch; what the first keeps while the second floods it.
 
-The second job idles, sums as the first does, sends small packets from a stranger's port as fast as its links take
-them, each of which the switch must look at, refuse and answer, or goes for the control port (control_flood.py). The
+The second job idles; or sums as the first does; or sends small packets from a stranger's port as fast as its links
+allow, each of which the switch must examine, refuse and answer; or attacks the control port (control_flood.py). The
 first job's rate while the second sums is its fair rate. Every sum is checked.
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 WORKERS = 4
 PROMISED_SHARE = 0.8
-"""Share of its fair rate that a job keeps under any load of the other."""
+"""Least share of its fair rate that a job must keep under any load by another."""
 COUNT = 1 << 18
-"""int32 elements of a sum: exact, so that every one can be checked."""
+"""int32 elements of a sum, which are exact, so that every sum can be checked."""
 SECOND_JOBS = ("idle", "sum", "packets", *FLOODS)
-"""Activities of the second job while the first sums; from the third on, it floods the switch."""
+"""Activities of the second job while the first sums; from the third on, they flood the switch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,19 +63,19 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Figures of the first job beside one activity of the second."""
+    """Figures of the first job during one activity of the second."""
 
     second_job: str
     bytes_per_s: float
-    """Bytes of gradients that a worker had summed in a second."""
+    """Bytes of gradients that each worker summed per second."""
     sums: int
     flooded: int
-    """Packets, messages or connections of the second job."""
+    """Number of packets, messages or connections of the second job."""
     of_fair_rate: float
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
-    """Measure, print a table, write rows, record and page. FaninError where a sum is wrong."""
+    """Measure, print a table, write rows, record and page. FaninError if a sum is wrong."""
     from fanin.emulation.network.fabric import Fabric
     from fanin.emulation.network.switches import Switches
     from fanin.emulation.network.traffic import LinkWatch
@@ -86,7 +86,7 @@ def bench(plan: Plan, output: Output) -> list[Row]:
         LinkWatch(fabric, output.began.clock_s) as watch,
     ):
         for second in SECOND_JOBS:
-            # A switch for each: the jobs that a flood of joins leaves forming would use up the quota of its address.
+            # A new switch for each: jobs that a flood of joins leaves forming would use up their address's quota.
             with Switches(fabric, plan.target, fabric.folder):
                 found.append(_measure(plan, fabric, Asked(second_job=second, seconds=plan.seconds), output))
     fair = next(bytes_per_s for second, bytes_per_s, _, _ in found if second == "sum")
@@ -113,7 +113,7 @@ def bench(plan: Plan, output: Output) -> list[Row]:
 
 
 def _measure(plan: Plan, fabric: Fabric, asked: Asked, output: Output) -> tuple[str, float, int, int]:
-    """Run both jobs: the second one's activity, bytes per second and sums of the first, and messages flooded."""
+    """Run both jobs once; returns the second one's activity, the first one's bytes/s and sums, and the flood's size."""
     from fanin.emulation.network.placed_job import placed_job
 
     job = placed_job(fabric, "fanin.benchmarks.fairness_worker", words_of(asked))
@@ -126,7 +126,7 @@ def _measure(plan: Plan, fabric: Fabric, asked: Asked, output: Output) -> tuple[
 
 
 def table_of(rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
     return table(
         "two jobs on one switch: what the first one keeps",
         rows,
@@ -140,7 +140,7 @@ def table_of(rows: Sequence[Row]) -> FigureTable:
 
 
 def quantities_of(rows: Sequence[Row], link: Link) -> list[Quantity]:
-    """The rows as bars: what the first job carried, and of its fair rate."""
+    """The rows as bars: the first job's rate, and that rate as a share of its fair rate."""
     rate = "Gradients per second that a worker of the first job had summed, by what the second job did meanwhile."
     if link.rate_bit_s is not None:
         rate += " Dashed: the rate of its link."

@@ -24,7 +24,7 @@ LOWEST_PRIORITY = 19
 
 
 def summing(session: Session, seconds: float) -> dict[str, object]:
-    """Sum until the time is up; all ranks of the job agree on when by a sum of their clocks' verdicts."""
+    """Sum for `seconds`; element 0 of each sum tells all ranks of the job whether any rank's time is up."""
     done, wrong, step = 0, 0, 0
     began = ended = time.monotonic()
     while True:
@@ -43,9 +43,9 @@ def summing(session: Session, seconds: float) -> dict[str, object]:
 
 
 def flooding(session: Session, seconds: float) -> dict[str, object]:
-    """Send the switch contributions of our own job from a stranger's port, as fast as the link takes them.
+    """Send the switch contributions of our own job from another port, as fast as the link takes them.
 
-    A real stranger has a machine of its own; here it gets the processor time that nobody else wants.
+    A real stranger has a machine of its own; this process gets only processor time that no other process wants.
     """
     _yield_to_others()
     spec, address = session.spec, session.address
@@ -67,14 +67,14 @@ def flooding(session: Session, seconds: float) -> dict[str, object]:
 
 
 def flooding_control(kind: str, address: SwitchAddress, seconds: float) -> dict[str, object]:
-    """Go for the control port of the switch, as a stranger who has no job there."""
+    """Attack the control port of the switch, as a stranger without a job."""
     _yield_to_others()
     end = time.monotonic() + seconds
     return {"flooded": sum(FLOODS[kind](address, lambda: time.monotonic() < end))}
 
 
 def _yield_to_others() -> None:
-    """Take the lowest priority, and give it to our session, too, where the kernel schedules those (autogroup)."""
+    """Set the lowest priority for this process, and for its session if the kernel schedules sessions (autogroup)."""
     os.nice(LOWEST_PRIORITY)
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(LOWEST_PRIORITY), encoding="ascii")
@@ -94,7 +94,7 @@ def _sum(session: Session, values: np.ndarray, signature: int) -> None:
 
 
 def main(asked: Asked) -> None:
-    """Join a job of two, and do as asked."""
+    """Join a job of two workers, and do what `asked` says."""
     job, own_rank = divmod(int(os.environ["RANK"]), 2)
     options = Options.from_environment(os.environ)
     assert options.switch is not None

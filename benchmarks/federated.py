@@ -1,9 +1,9 @@
-"""`fanin bench federated`: does a federated policy pay? Seconds to an accuracy, over three splits of the digits.
+"""`fanin bench federated`: seconds to an accuracy of each federated policy, over three splits of the digits.
 
-8 clients of unlike speeds are processes that train through the switch, and sleep for as long as their turn is to last;
-64 are simulated in virtual time (federated_simulation.py), on one processor. Every policy runs with the same splits,
-weights, batches and durations; what it gains is the ratio to FedAvg's time with the same seed.
-Accounts balance in every run: a delta is in a round, or dropped by name.
+8 clients of unlike speeds are processes that train through the switch, and sleep until their turn has lasted as long
+as it should; 64 are simulated in virtual time (federated_simulation.py), on one processor. Every policy runs with the
+same splits, weights, batches and durations; its gain is FedAvg's time with the same seed over its own.
+Accounts balance in every run: each delta is either in a round, or dropped for a named reason.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PARTITIONS = ("even", "dirichlet", "two-classes")
 POLICIES = ("fedavg", "fedbuff", "fedsa", "adaptive", "fedlesscan", "layerwise")
 BASELINE = "fedavg"
 SPEEDS = (1.0, 1.0, 1.5, 2.0, 3.0, 5.0, 5.0, 10.0)
-"""Duration of a turn of client c, modulo 8, in units of the fastest client's."""
+"""Durations of a turn of client c, modulo 8, relative to the fastest client's."""
 ALL_CLIENTS = ("fedavg", "layerwise")
-"""Policies whose rounds wait for all clients; those of the others take about half of them."""
+"""Policies whose rounds wait for all clients; rounds of the others take about half of the clients."""
 SMOOTHED = 3
-"""Rounds over which accuracy is averaged before it is compared with the target."""
+"""Number of rounds over which accuracy is averaged before it is compared with the target."""
 CLAIMED = {"fedbuff": 1.3, "fedsa": 1.5, "fedlesscan": 1.08}
-"""Times as fast as FedAvg that a policy is to be, on one split at least; `layerwise` is to send 30 % less."""
+"""By policy, the claimed ratio of FedAvg's time to its own, on at least one split; `layerwise` is to send 30 % less."""
 CLAIMED_BYTES = {"layerwise": 0.7}
 
 
@@ -74,19 +74,19 @@ class Plan:
 
     @property
     def places(self) -> list[tuple[int, bool]]:
-        """Places of clients: how many there are, and whether they are simulated."""
+        """Kinds of runs: (number of clients, whether they are simulated)."""
         return [
             (clients, simulated) for clients, simulated in ((self.clients, False), (self.simulated, True)) if clients
         ]
 
     def run(self, clients: int, simulated: bool, partition: str, policy: str, rate: float, seed: int) -> Run:
-        """The run of one policy with one seed."""
+        """Settings of one policy's run with one seed."""
         rounds = rounds_of(policy, self.rounds)
         return Run(policy, partition, seed, clients, simulated, rounds, rate, self.turn_ms)
 
     @property
     def all_runs(self) -> list[Run]:
-        """All of them, seed by seed."""
+        """All runs, seed by seed."""
         cases = list(product(range(self.seeds), self.learning_rates, self.partitions, self.policies))
         return [
             self.run(clients, simulated, partition, policy, rate, seed)
@@ -97,7 +97,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One policy on one split, as in the JSON file."""
+    """Figures of one policy on one split, as in the JSON file."""
 
     where: str
     """`8 processes`, or `64 simulated`."""
@@ -105,35 +105,35 @@ class Row:
     policy: str
     learning_rate: float
     best_rate: bool
-    """Whether this is the policy with the best of several rates, beside FedAvg with its own best one."""
+    """Whether this row has the best of several rates; its FedAvg, too, then has its own best one."""
     seeds: int
     reached: int
-    """Seeds with which the target was reached."""
+    """Number of seeds with which the target was reached."""
     to_target_s: float | None
-    """Mean over the seeds; None: with one of them it was not reached."""
+    """Mean over the seeds; None if the target was not reached with one of them."""
     speed_up: float | None
-    """FedAvg's time over this one's, mean of the ratios by seed; None: one of them did not get there."""
+    """FedAvg's time over this policy's, mean of the seeds' ratios; None if either did not reach the target."""
     speed_up_range: float | None
-    """Half of its 95 % interval."""
+    """Half of the 95 % interval of `speed_up`."""
     bytes_ratio: float | None
     """Bytes to the target over FedAvg's."""
     bytes_ratio_range: float | None
     accuracy: float
-    """At the end, mean of the last rounds and the seeds."""
+    """Accuracy at the end, mean of the last rounds and the seeds."""
     handed_in: int
     dropped: int
-    """Deltas of all seeds: all, and those that are in no round."""
+    """Deltas of all seeds that are in no round; `handed_in` counts all."""
     met: bool | None
-    """Whether it reaches what its paper claims for it here; None: nothing is claimed."""
+    """Whether the policy reaches its paper's claim here; None without a claim."""
 
 
 def rounds_of(policy: str, rounds: int) -> int:
-    """Rounds of a run."""
+    """Number of rounds of a policy's run."""
     return rounds if policy in ALL_CLIENTS else 2 * rounds
 
 
 def first_at_least(values: Sequence[float], target: float) -> int | None:
-    """Index at which the mean of the last SMOOTHED values first reached the target; None: never."""
+    """First index at which the mean of the last SMOOTHED values reaches the target; None if there is none."""
     for end in range(SMOOTHED, len(values) + 1):
         if math.fsum(values[end - SMOOTHED : end]) / SMOOTHED >= target:
             return end - 1
@@ -141,7 +141,7 @@ def first_at_least(values: Sequence[float], target: float) -> int | None:
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
-    """Run, check, print a table; write the rows. UnbalancedError where an account does not balance."""
+    """Run, check, print a table; write the rows. UnbalancedError if an account does not balance."""
     kept = Trainings(plan.runs)
     carry_out(plan.all_runs, kept, output)
     rows = [row for place in plan.places for row in _rows(plan, kept, *place)]
@@ -150,11 +150,11 @@ def bench(plan: Plan, output: Output) -> list[Row]:
 
 
 Reached = dict[int, tuple[float, float] | None]
-"""Seconds and bytes to the target, by seed; None: never."""
+"""By seed, seconds and bytes to the target; None if it was not reached."""
 
 
 def _rows(plan: Plan, kept: Trainings, clients: int, simulated: bool) -> Iterator[Row]:
-    """Rows by rate and split; then, if there are several rates, those of each policy with its best one."""
+    """Yield rows by rate and split; then, if there are several rates, rows of each policy with its best one."""
 
     def outcomes(partition: str, policy: str, rate: float) -> list[Outcome]:
         return [kept[plan.run(clients, simulated, partition, policy, rate, seed)] for seed in range(plan.seeds)]
@@ -173,7 +173,7 @@ def _rows(plan: Plan, kept: Trainings, clients: int, simulated: bool) -> Iterato
 
 
 def _rank(runs: Sequence[Outcome], plan: Plan) -> tuple[float, ...]:
-    """Order of rates, the best one first: by how many seeds get there, then by their mean time, then by accuracy."""
+    """Sort key of rates, best first: seeds that reach the target, then their mean time, then accuracy."""
     seconds = [each[0] for each in _by_seed(runs, plan).values() if each is not None]
     return (-len(seconds), statistics.mean(seconds) if seconds else 0.0, -_accuracy(runs))
 
@@ -235,7 +235,7 @@ def _met(policy: str, speed_up: float | None, bytes_ratio: float | None) -> bool
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
 
     def plus_minus(value: float | None, half: float | None) -> str:
         if value is None:

@@ -1,6 +1,6 @@
-"""The runs of `fanin bench federated`: which there are, and what each brings.
+"""The runs of `fanin bench federated`: their settings and outcomes.
 
-All policies run with a seed before the next one begins, so that what is there after half the time is of whole seeds.
+All policies run with a seed before the next seed begins, so that an interrupted benchmark has complete seeds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fanin.settings import words_of
 
 WORKER, SIMULATOR = "fanin.benchmarks.federated_worker", "fanin.benchmarks.federated_simulator"
 MOST_IN_A_JOB = 200
-"""Runs that one job is asked for: one argument of a command line holds 128 KiB."""
+"""Most runs that one job is asked for, because an argument of a command line holds at most 128 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +32,20 @@ class Run:
     """Seed of the split, the weights, the order of samples and the durations."""
     clients: int
     simulated: bool
-    """In virtual time, or by processes through a switch."""
+    """Whether the run is in virtual time, rather than by processes through a switch."""
     rounds: int
     learning_rate: float
-    """Rate of a client's steps."""
+    """Learning rate of a client's steps."""
     turn_ms: float
 
     @property
     def where(self) -> str:
-        """Place of the clients, in words."""
+        """Place of the clients, as text for people."""
         return f"{self.clients} {'simulated' if self.simulated else 'processes'}"
 
     @property
     def words(self) -> str:
-        """The run in words, for people."""
+        """The run as text for people."""
         return f"{self.policy}, {self.partition}, rate {self.learning_rate:g}, seed {self.seed}"
 
 
@@ -58,9 +58,9 @@ class Outcome:
 
     run: Run
     seconds: tuple[float, ...]
-    """End of each round."""
+    """Time of each round's end."""
     bytes: tuple[int, ...]
-    """Payload of all clients, both ways, up to then."""
+    """Payload bytes of all clients, both ways, up to each round's end."""
     accuracies: tuple[float, ...]
     """Accuracies of the shared weights after each round, on the test set."""
     handed_in: int
@@ -68,10 +68,10 @@ class Outcome:
 
 
 class Trainings(Kept[Run, Outcome]):
-    """Results of runs, kept between commands."""
+    """Outcomes of runs, kept in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        """ConfigurationError for a file that holds something else."""
+        """Read `path`, if it exists; ConfigurationError if it holds something else."""
         super().__init__(path, Outcome)
 
 
@@ -83,7 +83,7 @@ class Asked:
 
 
 def carry_out(runs: Sequence[Run], kept: Trainings, output: Output) -> None:
-    """Do what `kept` has not. UnbalancedError where an account does not balance."""
+    """Carry out the runs that `kept` lacks. UnbalancedError if an account does not balance."""
     places: dict[str, list[Run]] = defaultdict(list)
     for run in kept.missing(runs):
         places[run.where].append(run)
@@ -94,7 +94,7 @@ def carry_out(runs: Sequence[Run], kept: Trainings, output: Output) -> None:
                 found = reports_of_job(output, where, LocalJob(SIMULATOR, words_of(asked), 1, {}))
             else:
                 found = reports(output, where, here[0].clients, WORKER, asked)
-            for _ in kept.collect(found, asked.runs, 1, _outcome_of, "run"):  # rank 0 alone reports
+            for _ in kept.collect(found, asked.runs, 1, _outcome_of, "run"):  # only rank 0 reports
                 pass
 
 
@@ -111,7 +111,7 @@ def _outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
 
 
 def each_run(asked: Asked, carry: Callable[[int, Run], None]) -> None:
-    """Call `carry(number, run)` for every run that is asked for, and say how far it is."""
+    """Call `carry(number, run)` for every requested run, and show progress."""
     for number, run in enumerate(asked.runs):
         carry(number, run)
         progress(f"run {number + 1} of {len(asked.runs)}: {run.words}")

@@ -1,8 +1,8 @@
-"""Federated training in virtual time: the policies' rounds with as many clients as one likes, on one processor.
+"""Federated training in virtual time: the policies' rounds with any number of clients, on one processor.
 
-Clients train in fact, one after the other, and a clock that only events move says when their deltas arrive. Rounds
-follow the rules of fanin.host.torch.Federated: a round closes at the K-th delta; a client has one delta in a round, and
-one more waiting; what is under way at the end is dropped by name.
+Clients really train, one after another; a virtual clock says when their deltas arrive. Rounds follow the rules of
+fanin.host.torch.Federated: a round closes at the K-th delta; a client has one delta in a round, and one more waiting;
+deltas under way at the end are dropped for a named reason.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from fanin.host.stale.account import CONTRIBUTED, PASSED_LATE, Account, check_ba
 
 Floats = npt.NDArray[np.float64]
 Turn = Callable[[int, int, Floats, float], tuple[Floats, float]]
-"""(client, number of its turn, weights, factor of the rate) to (weights after it, loss)."""
+"""(client, number of its turn, weights, factor of the rate) -> (weights after the turn, loss)."""
 MAX_EVENTS = 1_000_000
 MAX_IDLE_LOOKS = 5
-"""Looks at a round without any event to come, after which it never closes."""
+"""Number of times that a round without future events is examined before it counts as stuck."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Clients and their clocks."""
+    """The clients' samples, and how long their work takes."""
 
     samples: Sequence[int]
-    """Samples of each client."""
+    """Number of samples, by client."""
     turn_s: Callable[[int, int], float]
-    """Duration of a client's turn: (client, number)."""
+    """Duration of a client's turn: (client, number of the turn) -> seconds."""
     exchange_s: float = 0.0
-    """From a delta to its round, and from a round's end to the clients."""
+    """Time from a delta to its round, and from a round's end to the clients."""
     absences: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """When a client goes and comes back, in seconds. A turn that it has begun is lost."""
+    """By client, when it leaves and comes back, in seconds; the turn that it has begun is lost."""
 
 
 @dataclass(slots=True)
@@ -49,38 +49,38 @@ class _Client:
     turns: int = 0
     began_s: float = 0.0
     life: int = 0
-    """Number of its process: what an earlier one began is lost."""
+    """Number of the client's process; turns of an earlier one are lost."""
     computing: bool = False
     version: int = 0
     handed_in_at: int = -1
     contributed_to: int = -1
     """Round that holds its last delta."""
     held: list[tuple[Floats, int]] = field(default_factory=list)
-    """Deltas that wait for the next round, with their versions."""
+    """Deltas that wait for the next round, with the versions that they were computed on."""
     deep: Floats | None = None
-    """Its own deep layers; None: the shared ones."""
+    """The client's own deep layers; None: it has the shared ones."""
     deep_movement: Floats | None = None
-    """Their movement since they were last summed."""
+    """Sum of its deep layers' changes since they were last summed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The rounds of one simulated training, and its accounts."""
+    """Outcome of one simulated training: rounds and accounts."""
 
     times_s: list[float]
-    """End of each round."""
+    """Time of each round's end."""
     weights: list[Floats]
     """The shared weights after each round."""
     accounts: list[Account]
-    """By client; they balance."""
+    """Accounts by client; they balance."""
     sent: list[int]
-    """Elements that clients sent up to the end of each round."""
+    """Elements that clients had sent by the end of each round."""
     received: list[int]
-    """Elements that clients received by then."""
+    """Elements that clients had received by the end of each round."""
 
 
 class Simulation:
-    """One run. `deep`: mask of the elements of deep layers, shape (elements,)."""
+    """One training. `deep`: mask of the elements of deep layers, shape (elements,)."""
 
     def __init__(
         self, policy: FederatedPolicy, rounds: int, world: World, start: Floats, deep: npt.NDArray[np.bool_], turn: Turn
@@ -99,7 +99,7 @@ class Simulation:
         self._elements = [0, 0]
 
     def run(self) -> Run:
-        """Carry it out to the last round; UnbalancedError where an account does not balance."""
+        """Simulate to the last round. UnbalancedError for an unbalanced account, FaninError if a round never closes."""
         for client, (goes_s, comes_s) in self._world.absences.items():
             self._at(goes_s, functools.partial(self._leave, client))
             self._at(comes_s, functools.partial(self._come, client))
@@ -121,7 +121,7 @@ class Simulation:
             account.dropped["at the end"] += len(each.held) + each.computing
             account.handed_in += each.computing
             account.in_hand = 0
-        if self._count:  # the flush's rounds take what is under way
+        if self._count:  # the flush's rounds close with the deltas under way
             self._close()
         check_balance(self._accounts)
         return self._run
@@ -136,7 +136,7 @@ class Simulation:
             self._begin(number)
 
     def _begin(self, number: int) -> None:
-        """Begin a turn if this client may."""
+        """Begin a turn, unless the client is absent, busy, not selected, or must wait for a round."""
         client, selected = self._clients[number], self._steering.plan.clients
         blocked = not client.present or client.computing or bool(client.held and not self._policy.waits)
         if blocked or self._version <= client.handed_in_at or (selected is not None and number not in selected):
@@ -234,7 +234,7 @@ class Simulation:
             self._at(self._now + self._world.exchange_s, self._next_round)
 
     def _meet(self, present: int) -> None:
-        """Sum the deep layers of all that have trained them since."""
+        """Sum the deep layers of all clients that have trained them since the last such sum."""
         self._meetings += 1
         total, weights = np.zeros(int(self._deep.sum())), 0.0
         for number, client in enumerate(self._clients):

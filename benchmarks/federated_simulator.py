@@ -1,4 +1,4 @@
-"""The simulated clients of `fanin bench federated`: every run in virtual time, one after the other, in one process."""
+"""Simulates the clients of `fanin bench federated`: every run in virtual time, one after another, in one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ELEMENT_BYTES = 4
 
 
 class Trained:
-    """The training of a Learner in numpy, on flat weights: the same steps as torch's at a fifth of their overhead."""
+    """Trains a Learner's network in numpy, on flat weights: torch's steps at a fifth of their overhead."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -33,12 +33,12 @@ class Trained:
         )
 
     def parts(self, weights: Floats) -> list[Floats]:
-        """Flat weights by parameter: views."""
+        """Views of flat weights, by parameter."""
         parts = np.split(weights, self._ends[:-1])
         return [part.reshape(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def turn(self, client: int, number: int, weights: Floats, rate: float) -> tuple[Floats, float]:
-        """One client's turn from these weights: weights after it, and the mean loss."""
+        """Train for one client's turn from these weights; returns the weights after it, and the mean loss."""
         weights = weights.astype(np.float32)
         parts = self.parts(weights)
         rate *= self.learner.learning_rate
@@ -52,7 +52,7 @@ class Trained:
 
     @staticmethod
     def _step(parts: Sequence[Any], inputs: torch.Tensor, labels: torch.Tensor, rate: float) -> float:
-        """A step of SGD on the mean cross-entropy, in place; the loss before it."""
+        """Take a step of SGD on the mean cross-entropy, in place; returns the loss before it."""
         layers = list(zip(parts[::2], parts[1::2], strict=True))
         values = [inputs.flatten(1).numpy()]
         for weight, bias in layers[:-1]:
@@ -108,7 +108,7 @@ def simulate(number: int, run: Run) -> None:
 
 
 def main() -> None:
-    """Simulate what the command line asks for."""
+    """Simulate the runs of the command line."""
     asked = asked_of(Asked, __doc__)
     torch.set_num_threads(1)
     each_run(asked, simulate)

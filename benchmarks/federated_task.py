@@ -1,4 +1,4 @@
-"""Federated digits: how the training set is split over clients, the network, and one client's turn."""
+"""Federated digits: splits of the training set over clients, the network, and one client's turn."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ CLASSES = 10
 CONCENTRATION = 0.3
 """Concentration of the Dirichlet distribution that deals out each class."""
 LEAST_SAMPLES = 2
-"""Every client has so many at least."""
+"""Fewest samples of a client."""
 BATCH = 16
 LEAST_STEPS = 10
-"""Steps that a turn has at least: an epoch of a small client is repeated until it has taken so many."""
+"""Fewest steps of a turn; the epoch of a small client is repeated until the turn has that many."""
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 
 
 def network() -> nn.Sequential:
-    """6,776 parameters, more than half of them in the last two layers."""
+    """A network of 6,776 parameters, more than half of them in the last two layers."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(64, 24),
@@ -41,7 +41,7 @@ def network() -> nn.Sequential:
 
 
 def partition(labels: Sequence[int], name: str, clients: int, seed: int) -> list[Indices]:
-    """Indices of each client's samples, in the order of the training set: all shuffling comes after the split.
+    """Indices of each client's samples, in the order of the training set; samples are shuffled only after the split.
 
     `even`: alike in number and classes; `dirichlet`: each class dealt out by Dirichlet(0.3); `two-classes`.
     """
@@ -63,20 +63,20 @@ def partition(labels: Sequence[int], name: str, clients: int, seed: int) -> list
         bounds = np.rint(np.cumsum(shares[label]) / shares[label].sum() * len(of_class)).astype(int)
         for client, part in enumerate(np.split(of_class, bounds[:-1])):
             dealt[client] += part.tolist()
-    for client in range(clients):  # nobody may be without data
+    for client in range(clients):  # every client needs data
         while len(dealt[client]) < LEAST_SAMPLES:
             dealt[client].append(max(dealt, key=len).pop())
     return [np.sort(np.array(each, np.int64)) for each in dealt]
 
 
 def turn_s(fastest_s: float, client: int, samples: Sequence[int], draw: random.Random) -> float:
-    """Duration of a client's turn: by its speed, half of it by its samples, and up to 10 % at random."""
+    """Draw the duration of a turn: by the client's speed, half of it by its samples, and up to 10 % at random."""
     share = samples[client] * len(samples) / sum(samples)
     return fastest_s * SPEEDS[client % len(SPEEDS)] * (0.5 + 0.5 * share) * draw.uniform(0.9, 1.1)
 
 
 class Learner:
-    """The network of one process, which trains as any client, and measures the shared weights."""
+    """The network of one process, which trains as any client, and evaluates shared weights."""
 
     def __init__(self, split: str, clients: int, seed: int, learning_rate: float) -> None:
         training, test = digits.load()
@@ -89,11 +89,11 @@ class Learner:
 
     @property
     def samples(self) -> list[int]:
-        """Samples of each client."""
+        """Number of samples, by client."""
         return [len(each) for each in self.parts]
 
     def batches(self, client: int, number: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """An epoch of a client's samples, or as many as make LEAST_STEPS, shuffled for its turn `number`."""
+        """Yield an epoch of a client's batches, repeated to LEAST_STEPS if shorter, shuffled for turn `number`."""
         shuffled = torch.Generator().manual_seed((self._seed * 1000 + client) * 100_000 + number)
         chosen, steps = torch.from_numpy(self.parts[client]), 0
         while steps < LEAST_STEPS:
@@ -102,7 +102,7 @@ class Learner:
                 yield self._inputs[batch], self._labels[batch]
 
     def turn(self, client: int, number: int, rate: float = 1.0) -> float:
-        """Train the network on a client's batches; the mean loss."""
+        """Train the network on a client's batches of one turn; returns the mean loss."""
         optimizer = torch.optim.SGD(self.network.parameters(), self.learning_rate * rate)
         losses = []
         for inputs, labels in self.batches(client, number):
@@ -114,7 +114,7 @@ class Learner:
         return sum(losses) / len(losses)
 
     def accuracy(self, weights: Sequence[Tensor]) -> float:
-        """Accuracy of these weights, in the order of the parameters, on the test set."""
+        """Accuracy on the test set of these weights, in the order of the parameters."""
         with torch.no_grad():
             for parameter, given in zip(self.network.parameters(), weights, strict=True):
                 parameter.copy_(given)

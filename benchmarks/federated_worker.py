@@ -1,7 +1,7 @@
 """One client of `fanin bench federated`: trains with every policy on every split through the switch, one after another.
 
-A turn's length is emulated: the client sleeps until its turn has lasted as long as its speed says. The deltas are real.
-Rank 0 keeps the shared weights of each round, and measures them when the run is over.
+A turn's duration is emulated: the client sleeps until the turn has lasted as long as its speed says. The deltas are
+real. Rank 0 keeps the shared weights of each round, and evaluates them at the end of the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ELEMENT_BYTES = 4
 
 
 class Watch:
-    """Rank 0's record of the rounds: when each ended, and with which shared weights."""
+    """Rank 0's record of the rounds: the time of each end, and the shared weights then."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
@@ -33,7 +33,7 @@ class Watch:
         self.weights: list[list[torch.Tensor]] = []
 
     def note(self, version: int) -> None:
-        """Called in the engine's thread after each round."""
+        """Record a round; called in the engine's thread after each round."""
         if self.federated is not None and version <= self.rounds:
             self.seconds.append(time.perf_counter() - self.started_s)
             self.weights.append(self.federated.shared())
@@ -42,7 +42,7 @@ class Watch:
 def bytes_by_round(
     accounts: list[list[Account]], elements: list[int], rounds: int, deep_every: int, clients: int
 ) -> list[int]:
-    """Payload bytes of all clients, both ways, up to the end of each round; `elements` of the parts."""
+    """Payload bytes of all clients, both ways, up to each round's end; `elements`: of the shallow and the deep part."""
     total, totals = 0, []
     for round in range(rounds):
         total += (accounts[0][0].contributors[round] + clients) * elements[0]
@@ -53,7 +53,7 @@ def bytes_by_round(
 
 
 def take_part(number: int, run: Run) -> None:
-    """One training; every client takes part, and rank 0 reports it."""
+    """Take part in one training, as every client does; rank 0 reports it."""
     client = dist.get_rank()
     learner = Learner(run.partition, run.clients, run.seed, run.learning_rate)
     rounds, policy = run.rounds, make_policy(run.policy)
@@ -95,14 +95,14 @@ def take_part(number: int, run: Run) -> None:
 
 
 def _in_model_order(learner: Learner, deep: frozenset[str]) -> list[int]:
-    """Places in `Federated.shared()` of the model's parameters, in their order: there, deep ones come last."""
+    """Positions of the model's parameters in `Federated.shared()`, where deep ones come last."""
     names = [name for name, _ in learner.network.named_parameters()]
     shared = [name for name in names if name not in deep] + [name for name in names if name in deep]
     return [shared.index(name) for name in names]
 
 
 def main() -> None:
-    """Take part in what the command line asks for."""
+    """Take part in the runs of the command line."""
     asked = asked_of(Asked, __doc__)
     with group_of_ranks("fanin"):
         each_run(asked, take_part)

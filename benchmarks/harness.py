@@ -1,4 +1,4 @@
-"""Common parts of all benchmarks: ranks that report, tables, and the files of results. Use: the package's docstring."""
+"""Common parts of all benchmarks: ranks that report, tables, files of results. The package's docstring shows use."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from fanin.records.recording import Beginning, finished
 from fanin.settings import words_of
 
 UNUSABLE = "unusable"
-"""Key of a report that says why a rival does not run."""
+"""Key of a report that holds the reason why a rival does not run."""
 DEVICES = ("cpu", "cuda")
 
 Report = dict[str, Any]
-"""One JSON object that a rank printed, with its `rank`."""
+"""A JSON object that a rank printed, with the key `rank`."""
 Cell = str | Callable[[Any], str]
-"""Text of a cell from a row: a function, or `attribute:format`."""
+"""How to make a cell's text from a row: a function, or `attribute:format`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,35 +40,35 @@ class Output:
 
     console: Console = field(default_factory=Console)
     json: Path | None = None
-    """File for the rows."""
+    """File for the rows, as a JSON list."""
     record: Path | None = None
     """File for the run's record."""
     html: Path | None = None
-    """File for the page; None: the default one."""
+    """File for the page; None: the default path."""
     command: str = ""
-    """The command line, as it was typed."""
+    """The command line as the user typed it."""
     began: Beginning = field(default_factory=Beginning)
     notes: list[str] = field(default_factory=list)
-    """Remarks that the record has, after those that `publish` is given."""
+    """Remarks for the record, which follow those that `publish` is given."""
 
     def show(self, rows: Sequence[Any], *tables: RenderableType) -> None:
-        """Print the tables, and write the rows, which are dataclasses, as a JSON list."""
+        """Print the tables, and write the rows, which are dataclasses, to `json`, if given."""
         for each in tables:
             self.console.print(each)
         if self.json is not None:
             write_rows(self.json, rows)
 
     def say(self, line: str) -> None:
-        """Print a line as it is."""
+        """Print a line without markup."""
         self.console.print(line, markup=False, highlight=False)
 
     def note(self, line: str) -> None:
-        """Print a remark, which the record keeps."""
+        """Print a remark, and keep it for the record."""
         self.notes.append(line)
         self.console.print(line)
 
     def say_unusable(self, unusable: Mapping[str, str]) -> None:
-        """Print a line for every rival that did not run here."""
+        """Print a line with the reason for every rival that does not run here."""
         for label, reason in unusable.items():
             self.say(f"{label} did not run: {reason}")
 
@@ -91,9 +91,9 @@ class Output:
 
 
 def require_device(device: str) -> None:
-    """ConfigurationError where PyTorch sees no such device on this machine."""
+    """Raise ConfigurationError if PyTorch has no such device on this machine."""
     if device == "cuda":
-        import torch  # the ranks do so anyway, and this process need not wait for it
+        import torch  # only for cuda: in other runs this process leaves torch to the ranks
 
         if not torch.cuda.is_available():
             raise ConfigurationError("device = 'cuda', and PyTorch sees no CUDA device here. Remedy: --device cpu")
@@ -113,10 +113,10 @@ def reports(
     switch_at: SwitchPlace = OWN,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Report]:
-    """Run `module` on every rank with the command line of the dataclass `asked`; yield the ranks' reports as they come.
+    """Run `module` on every rank with the dataclass `asked` as its command line; yield the ranks' reports as they come.
 
-    One rank per host over links like `link`, with the switch at `switch_at`; None: this machine, without links. `words`
-    and the ranks' progress are shown meanwhile.
+    With `link`, there is one rank per host, over links like it, with the switch at `switch_at`; with None all ranks are
+    on this machine, without links. `words` and the ranks' progress are shown meanwhile.
     """
     arguments, environment = words_of(asked), environment or {}
     with ExitStack() as stack:
@@ -134,14 +134,14 @@ def reports(
 
 
 def reports_of_job(output: Output, words: str, job: LocalJob) -> Iterator[Report]:
-    """Run a job to its end, and yield what its ranks report."""
+    """Run a job to its end, show `words` and its progress, and yield its ranks' reports."""
     with announced(output.console, words) as tell, job:
         for rank, record in reports_of(job, tell):
             yield {**record, "rank": rank}
 
 
 def by(found: Iterable[Report], *keys: str) -> dict[Any, list[Report]]:
-    """The reports in groups, by the value of a key, or by a tuple of the values of several."""
+    """Group reports by the value of a key, or by the tuple of the values of several keys."""
     groups: dict[Any, list[Report]] = defaultdict(list)
     for report in found:
         values = tuple(report[key] for key in keys)
@@ -150,12 +150,12 @@ def by(found: Iterable[Report], *keys: str) -> dict[Any, list[Report]]:
 
 
 def slowest(found: Iterable[Mapping[str, Any]]) -> list[float]:
-    """The slowest rank's time of each sample (`seconds`, as many from every rank): a collective ends with its last."""
+    """By sample, the slowest rank's time (`seconds`, equally many per rank): a collective ends with its last rank."""
     return [max(each) for each in zip(*(report["seconds"] for report in found), strict=True)]
 
 
 def explained_error(what: str, found: Iterable[Mapping[str, Any]], tolerated: float) -> float:
-    """The largest `max_error` of any rank; FaninError where it is larger than can be explained."""
+    """Largest `max_error` of any rank; FaninError if it exceeds `tolerated`."""
     error: float = max(report["max_error"] for report in found)
     if not error <= tolerated:
         raise FaninError(f"{what}: an error of {error:.3g} where at most {tolerated:.3g} is explained")
@@ -163,23 +163,23 @@ def explained_error(what: str, found: Iterable[Mapping[str, Any]], tolerated: fl
 
 
 def alike(what: str, found: Sequence[Mapping[str, Any]], key: str) -> None:
-    """FaninError where ranks differ in what they report under `key`, such as checksums of results."""
+    """Raise FaninError if ranks report different values of `key`, such as checksums of results."""
     if any(report[key] != found[0][key] for report in found):
         raise FaninError(f"{what}: the ranks got different results")
 
 
 def busy(found: Iterable[Mapping[str, Any]]) -> float | None:
-    """Load of the processors, as the first rank that knows it saw it; all ranks share the machine."""
+    """Load of the processors by the first report that has it, since all ranks share the machine; None if none has."""
     return next((report["processor"] for report in found if report.get("processor") is not None), None)
 
 
 def median_ratio(ours: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> float | None:
-    """The median time of `theirs` over that of `ours`: above 1, ours is faster. None where they did not run."""
+    """Median time of `theirs` over that of `ours`: above 1, ours is faster. None if `theirs` did not run."""
     return statistics.median(slowest(theirs)) / statistics.median(slowest(ours)) if theirs else None
 
 
 def usable(found: Iterable[Report], unusable: dict[str, str]) -> Iterator[Report]:
-    """Reports of rivals that run here; why others do not goes to `unusable`, by label."""
+    """Yield the reports of rivals that run here; the reasons of the others go to `unusable`, by label."""
     for report in found:
         if UNUSABLE in report:
             unusable[report["rival"]] = report[UNUSABLE]
@@ -199,11 +199,11 @@ def table(
     section: Callable[[Any], str] | None = None,
     caption: str = "",
 ) -> FigureTable:
-    """A table with a line per row. `columns`: headings, and each the cell's text.
+    """A table with a line per row. `columns`: (heading, cell).
 
     A cell is a function of the row, or `attribute:format`, empty for None: `to_gloo:.2f`, `at_s:{:.1f} s`,
-    `median_s:ms` (milliseconds in 4 digits; `ms3`: in 3, `ms0`: whole ones). `left`: headings of further columns of
-    words. `section`: a heading over rows that share it.
+    `median_s:ms` (milliseconds in 4 digits; `ms3`: in 3 digits, `ms0`: whole ones). `left`: headings of further columns
+    that hold words. `section` returns a heading, which is printed above the rows that share it.
     """
     found = FigureTable(title, [heading for heading, _ in columns], left=left)
     over = None

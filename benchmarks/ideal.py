@@ -1,6 +1,4 @@
-"""Time that the links alone need for an all-reduce, for every place of the switch: the busiest link's bytes, headers
-and all.
-"""
+"""Time that links alone need for an all-reduce, for every place of the switch: the busiest link's, headers included."""
 
 from __future__ import annotations
 
@@ -15,29 +13,29 @@ from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES, codes_bytes
 
 ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
 TCP_HEADERS_BYTES = 14 + 20 + 32
-"""Ethernet, IPv4, and TCP with timestamps (RFC 7323)."""
+"""Headers of a TCP segment: Ethernet, IPv4, and TCP with timestamps (RFC 7323)."""
 
 
 class Streams(NamedTuple):
-    """Tensors that a link carries one way. The other way, contributions and results change places."""
+    """Tensors that a link carries one way; for the other way, contributions and results are exchanged."""
 
     contributions: float = 0.0
     results: float = 0.0
     between: float = 0.0
-    """Sums that switches of a tree exchange, narrowed as results are, as many either way."""
+    """Sums that switches of a tree exchange, as narrow as results, equally many each way."""
 
     def wire_bytes(self, contribution: float, result: float) -> float:
-        """In the busier direction, where a contribution and a result have so many."""
+        """Bytes in the busier direction, if a contribution and a result of the tensor have that many bytes each."""
         out = self.contributions * contribution + self.results * result
         back = self.results * contribution + self.contributions * result
         return max(out, back) + self.between * result
 
 
 def ideal_s(topology: Topology, rival: Rival, size: int) -> float | None:
-    """Seconds that the busiest link is busy in its busier direction. None without any rate.
+    """Seconds that the busiest link needs in its busier direction. None if no link has a rate.
 
-    `size`: bytes of float32 per rank. Traffic between ranks of one host crosses no link, and a ring goes from host to
-    host in order of rank, so each link has one sender and one receiver of it.
+    `size`: bytes of float32 per rank. Traffic between ranks of one host crosses no link. A ring goes from host to host
+    in order of ranks, so each link has one sender and one receiver of the ring.
     """
     loads = [(_of_host(topology, rival, host), topology.link_of(host)) for host in range(topology.hosts)]
     spares = topology.switch_at.spares
@@ -58,7 +56,7 @@ def ideal_s(topology: Topology, rival: Rival, size: int) -> float | None:
 
 
 def tensor_bytes(link: Link, rival: Rival, workers: int, size: int, bits: int | None = None) -> float:
-    """A whole tensor on the wire. `bits`: of an element, where lanes are added up one by one; else of a result's."""
+    """Bytes of a tensor on the wire. `bits`: per element as sent, if lanes are added unpacked; None: as results."""
     if rival.backend == "fanin":
         words, codes = packet_shape(link.mtu)
         packets = -(-size // FLOAT_BYTES // _elements(rival, words, workers))
@@ -69,8 +67,8 @@ def tensor_bytes(link: Link, rival: Rival, workers: int, size: int, bits: int | 
 
 
 def _elements(rival: Rival, words: int, workers: int) -> int:
-    """Elements of a packet, of whose words the results take all."""
-    from fanin.numerics.fixed_point import Codec  # numpy is no part of a command's help
+    """Elements of a packet whose result fills all words."""
+    from fanin.numerics.fixed_point import Codec  # --help must not import numpy
 
     if isinstance(rival.lanes, str):
         return words * (8 * WORD_BYTES // rival.widths[1])
@@ -78,13 +76,13 @@ def _elements(rival: Rival, words: int, workers: int) -> int:
 
 
 def _of_host(topology: Topology, rival: Rival, host: int) -> Streams:
-    """Load of a host's link on the way out."""
+    """Streams of a host's link, outwards."""
     if rival.backend != "fanin":
         return Streams(rival.bytes_through_wire(topology.workers) if topology.hosts > 1 else 0.0)
     per_host, hosts = topology.ranks_per_host, topology.hosts
     if topology.rack_plan is not None:
         return Streams(*topology.rack_plan.link_streams(host, per_host))
-    if topology.switch_at.on_hosts:  # ranks of one host meet there first
+    if topology.switch_at.on_hosts:  # ranks of one host sum in its shard first
         return Streams(*(each / topology.cards for each in link_streams(topology.parts, hosts)[host]))
     if topology.switch_at.kind == "rank0" and host == 0:
         return Streams(results=topology.workers - per_host)
@@ -92,14 +90,14 @@ def _of_host(topology: Topology, rival: Rival, host: int) -> Streams:
 
 
 def _of_uplink(topology: Topology, rival: Rival, rack: int) -> Streams:
-    """Load of a rack's uplink on the way out."""
+    """Streams of a rack's uplink, outwards."""
     if rival.backend != "fanin":
         return Streams(rival.bytes_through_wire(topology.workers))
     hosts = topology.hosts
     inside = sum(topology.rack_of(host) == rack for host in range(hosts))
     ranks = inside * topology.ranks_per_host
     if topology.switch_at.kind == "own":
-        return Streams(between=1.0)  # the rack's switch sums first
+        return Streams(between=1.0)  # the rack's switch sums its ranks first
     if topology.rack_plan is not None:
         return Streams(between=topology.rack_plan.uplink_load(rack))
     if topology.switch_at.on_hosts:

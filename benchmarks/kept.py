@@ -1,4 +1,4 @@
-"""A file that keeps what each of many long runs brought, so that a benchmark goes on where it was interrupted."""
+"""A file that keeps the outcome of each of many long runs, so that an interrupted benchmark continues where it was."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class OutcomeOf(Protocol[R_co]):
-    """A dataclass that says of which run it is."""
+    """A dataclass that holds a run's outcome, and names the run."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
     def run(self) -> R_co:
-        """A frozen dataclass: everything that the outcome depends on."""
+        """The run as a frozen dataclass, with everything that the outcome depends on."""
 
 
 Brought = TypeVar("Brought", bound=OutcomeOf[Any])
 
 
 class Kept(Generic[R, Brought]):
-    """Outcomes, in a file where there is one: it is written after every run."""
+    """Outcomes by run; if there is a path, the file is written after every run."""
 
     def __init__(self, path: Path | None, kind: type[Brought]) -> None:
-        """ConfigurationError for a file that holds something else."""
+        """Read `path`, if it exists; ConfigurationError if it holds something else."""
         self._path = path
         self._found: dict[R, Brought] = {}
         if path is not None and path.exists():
@@ -52,7 +52,7 @@ class Kept(Generic[R, Brought]):
         return self._found[run]
 
     def missing(self, runs: Iterable[R]) -> list[R]:
-        """The runs that are still to be done."""
+        """The runs without an outcome."""
         return [run for run in runs if run not in self._found]
 
     def collect(
@@ -63,8 +63,8 @@ class Kept(Generic[R, Brought]):
         outcome_of: Callable[[R, list[Report]], Brought],
         key: str,
     ) -> Iterator[Report]:
-        """Keep the outcome of each run once all ranks have reported it: `key` holds its place in `runs`. Yields reports
-        of other things.
+        """Keep the outcome of each run once `ranks` ranks have reported it; `key` holds the run's index in `runs`.
+        Yields all other reports.
         """
         said: dict[int, list[Report]] = defaultdict(list)
         for report in found:
@@ -77,7 +77,7 @@ class Kept(Generic[R, Brought]):
                 self.add(outcome_of(runs[number], said[number]))
 
     def add(self, outcome: Brought) -> None:
-        """Keep it, in the file, too."""
+        """Keep an outcome, and write the file."""
         self._found[outcome.run] = outcome
         if self._path is not None:
             # The old file stays until the new one is whole.
@@ -88,7 +88,7 @@ class Kept(Generic[R, Brought]):
 
 
 def runs_as_text(kind: type[Any]) -> Text:
-    """The form as text of a field of runs, which are flat dataclasses: a JSON list."""
+    """The text form of a field of runs, which are flat dataclasses: a JSON list."""
     return Text(
         lambda _, text: tuple(kind(**each) for each in json.loads(text)),
         lambda runs: json.dumps([dataclasses.asdict(run) for run in runs]),

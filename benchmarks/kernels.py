@@ -3,9 +3,9 @@
     python -m benchmarks.kernels [--json FILE] [--rounds N]
 
 Every kernel works on an array that fits the second-level cache (256 KiB), in chunks of 8 KiB that share a scale code,
-as a packet of 2,048 words does. Rates count bytes of tensor (float32), whatever the lanes; for the switch's sums, bytes
-of words that come in. The ideal is memcpy over the same array: it too reads and writes each byte once. Rounds of all
-the kernels are interleaved, so that whatever else the machine does meets all of them, and the median is reported. Each
+as a packet of 2,048 words does. Rates count bytes of the float32 tensor, whatever the lanes; for the switch's sums,
+bytes of incoming words. The ideal is memcpy over the same array, which also reads and writes each byte once. Rounds of
+all kernels are interleaved, so that other load on the machine affects all alike, and the median is reported. Each
 result is compared with the numpy oracle before anything is timed.
 """
 
@@ -40,7 +40,7 @@ CALLS_PER_ROUND = 20
 
 @dataclass
 class Row:
-    """One kernel: what is called, and how long the calls took."""
+    """One kernel: the call to time, and the seconds that it took."""
 
     kernel: str
     lanes: int
@@ -54,7 +54,7 @@ class Row:
 
 
 def rows_of(implementation: str, lanes: int, x: npt.NDArray[np.float32]) -> list[Row]:
-    """The kernels of one native implementation over one lane width, checked."""
+    """The kernels of one native implementation with one lane width, whose results are checked."""
     assert _native.use_kernels(implementation)
     oracle, native = Codec(Element.FLOAT32, lanes, WORKERS), _native.Codec(Element.FLOAT32, lanes, WORKERS)
     data = x.view(np.uint8)
@@ -98,7 +98,7 @@ def rows_of(implementation: str, lanes: int, x: npt.NDArray[np.float32]) -> list
 
 
 def switch_rows(implementation: str) -> list[Row]:
-    """The switch's sums, checked."""
+    """The kernels of the switch's sums, whose results are checked."""
     assert _native.use_kernels(implementation)
     words = np.random.default_rng(1).integers(0, 1 << 32, ELEMENTS, np.uint32)
     words_be = words.astype(">u4").view(np.uint8)
@@ -113,9 +113,10 @@ def switch_rows(implementation: str) -> list[Row]:
 
 
 def tag_rows(implementation: str) -> list[Row]:
-    """Keyed tags of packets for Ethernet frames, ELEMENTS words in all, checked.
+    """Kernels of keyed tags of packets, as long as Ethernet frames allow, ELEMENTS words in all, checked.
 
-    Of a train, whose tags are computed several at a time, and of packets of two lengths in turn, each alone.
+    One row is for a train of packets, whose tags are computed several at a time, one for packets of two lengths in
+    turn.
     """
     assert _native.use_kernels(implementation)
     dice = np.random.default_rng(2)
@@ -137,16 +138,16 @@ def tag_rows(implementation: str) -> list[Row]:
 
 
 def narrowing_rows(implementation: str) -> list[Row]:
-    """Narrowing a packet's accumulators to 8 and 4 bits, checked; lanes are those of the result, rates of 4 B per lane.
+    """Kernels that narrow a packet's accumulators to 8 and 4 bits (`lanes`), checked; rates count 4 B per lane.
 
-    In packets, as a switch does it: ELEMENTS lanes in all.
+    They work packet by packet, as a switch does, on ELEMENTS lanes in all.
     """
     assert _native.use_kernels(implementation)
     rows = []
     for up, down in ((8, 8), (4, 8), (4, 4)):
         for dtype in (np.int16, np.int32):
             sums = np.random.default_rng(up).integers(-4000, 4000, BLOCK_ELEMENTS, dtype=dtype)
-            # Accumulators lie plane by plane: the first lanes of all bytes, then the second ones.
+            # Accumulators lie plane by plane: first the lowest lanes of all bytes, then the next ones.
             planes = np.ascontiguousarray(sums.reshape(-1, 8 // up).T).view(np.uint8).reshape(-1)
             words, shift = narrowed(sums, down)
             out = np.empty(4 * len(words), np.uint8)
@@ -165,7 +166,7 @@ def narrowing_rows(implementation: str) -> list[Row]:
 
 
 def rotation_rows(x: npt.NDArray[np.float32]) -> list[Row]:
-    """The rotation of gradient codecs, which chooses its instructions by itself, checked."""
+    """The rotation of gradient codecs, checked; it chooses its instructions by itself."""
     rotated, expected = x.copy(), x.copy()
     rotation.hadamard(rotated, rotation.LARGEST_BLOCK)
     rotation.oracle(expected, rotation.LARGEST_BLOCK)
@@ -174,7 +175,7 @@ def rotation_rows(x: npt.NDArray[np.float32]) -> list[Row]:
 
 
 def numpy_rows(x: npt.NDArray[np.float32]) -> list[Row]:
-    """The readable twin: what a worker without the extension runs."""
+    """The Python twins of the kernels, which a worker without the extension runs."""
     rows = []
     for lanes in LANES:
         codec = Codec(Element.FLOAT32, lanes, WORKERS)
@@ -195,7 +196,7 @@ def _with(implementation: str, call: Callable[[], object]) -> Callable[[], objec
 
 
 def measure(rows: list[Row], rounds: int) -> None:
-    """Time every row once per round; a round takes the mean of some calls in a row, after one that warms the caches."""
+    """Time every row once per round: the mean of some calls in a row, after one that warms the caches."""
     for _ in range(rounds):
         for row in rows:
             calls = 1 if row.implementation == "numpy" else CALLS_PER_ROUND

@@ -1,9 +1,9 @@
 """`fanin bench meetings`: training with fewer meetings beside DDP, in one table and one page of plots.
 
 Every mode trains the same network from the same weights, on the same samples in the same order, over links of a stated
-rate (namespaces, root) or on this machine. A step's computing is emulated by sleeping on top of the gradient's own
-time, since this machine has fewer processors than workers. Replicas must be bit-identical in the end. Evaluation is of
-copies of the weights, after the clock has stopped; bytes are those that left a host by its device.
+rate (namespaces, root) or on this machine. The compute time of a step is emulated: a rank sleeps in addition to
+computing the gradient, since this machine has fewer processors than workers. Replicas must be bit-identical in the end.
+Copies of the weights are evaluated after the clock has stopped; bytes are those that a host's device sent.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ MODES = {
     "co2-gap": "CO2 H = 8, measured gap",
     ALONE: "no communication",
 }
-"""Modes, and their names in tables."""
+"""By mode, its name in tables."""
 CONDITIONS = {"even": "even workers", "random": "each step 5 times longer with probability 0.1"}
 SMOOTHED = 2
-"""Points over which accuracy is averaged before it is compared with the target."""
+"""Number of points over which accuracy is averaged before it is compared with the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class Plan:
 
     @property
     def link(self) -> Link | None:
-        """Every host's link; None: none."""
+        """Link of every host; None: all ranks on this machine, without links."""
         return None if self.rate_bit_s is None else Link(rate_bit_s=self.rate_bit_s)
 
 
@@ -94,39 +94,39 @@ class Asked:
     modes: Words
     condition: str
     links: int
-    """1 if there are links, whose bytes count."""
+    """1 if there are links, whose bytes are counted, or 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One mode under one condition; means over the repeats."""
+    """Figures of one mode under one condition; means over the repeats."""
 
     condition: str
     mode: str
     to_target_s: float | None
-    """Seconds until rank 0's accuracy reached the target; None: in one repeat it did not."""
+    """Seconds until rank 0's accuracy reached the target; None if it did not in one repeat."""
     seconds: float
-    """Duration of all steps, flush included."""
+    """Duration of all steps and the flush."""
     accuracy: float
-    """At the end, on the test set, after equal samples."""
+    """Accuracy at the end, on the test set, after equally many samples."""
     accuracy_range: float | None
-    """Half of its 95 % interval; None of a single repeat."""
+    """Half of the 95 % interval of `accuracy`; None for a single repeat."""
     to_gloo: float | None
-    """DDP over gloo's seconds over this mode's."""
+    """Seconds of DDP over gloo over this mode's."""
     to_lanes: float | None
-    """The same of DDP over 32-bit lanes."""
+    """Seconds of DDP over 32-bit lanes over this mode's."""
     above_alone: float | None
-    """Share by which it takes longer than without communication."""
+    """Relative amount by which it takes longer than without communication."""
     megabytes: float | None
-    """Left the host that sent most; None: there is no link."""
+    """Megabytes sent by the host that sent most; None without links."""
     meetings: float
-    """Exchanges of gradients, weights or deltas of a whole model or of a fragment."""
+    """Number of exchanges of gradients, weights or deltas, each of a whole model or of a fragment."""
     waited_s: float | None
-    """For which training waited for meetings, at the rank that waited longest; None: it is not known."""
+    """Seconds that training waited for meetings, on the rank that waited longest; None if it is not known."""
     peak_mbit_s: float | None
-    """Most that left a host in one second."""
+    """Largest rate at which a host sent in one second."""
     points: tuple[tuple[float, float, float], ...]
-    """Seconds, test loss and accuracy at rank 0, in the first repeat."""
+    """(seconds, test loss, accuracy) at rank 0, in the first repeat."""
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
@@ -161,7 +161,7 @@ def bench(plan: Plan, output: Output) -> list[Row]:
 
 
 def rows_of(plan: Plan, condition: str, found: Sequence[Report]) -> list[Row]:
-    """The rows of one condition; FaninError where replicas differ or a rank said nothing."""
+    """The rows of one condition; FaninError if replicas differ or a rank reported nothing."""
     runs = by(found, "mode", "repeat")
     for mode in plan.modes:
         for repeat in range(plan.repeats):
@@ -209,14 +209,14 @@ def _first(said: Sequence[Report]) -> Report:
 
 
 def _most(runs: Sequence[Sequence[Report]], key: str, factor: float) -> float | None:
-    """Mean over the repeats of the largest of all ranks'; None where it is not known."""
+    """Largest value of all ranks, times `factor`, mean over the repeats; None if it is not known."""
     found = [max((each[key] for each in said if each[key] is not None), default=None) for said in runs]
     known = [each * factor for each in found if each is not None]
     return statistics.mean(known) if known else None
 
 
 def to_target(points: Sequence[Sequence[float]], target: float) -> float | None:
-    """When the mean of the last few accuracies first reached the target."""
+    """Time at which the mean of the last SMOOTHED accuracies first reached the target; None if it never did."""
     for end in range(SMOOTHED, len(points) + 1):
         window = points[end - SMOOTHED : end]
         if sum(point[2] for point in window) / SMOOTHED >= target:
@@ -225,7 +225,7 @@ def to_target(points: Sequence[Sequence[float]], target: float) -> float | None:
 
 
 def title_of(plan: Plan) -> str:
-    """Task, workers, links and length."""
+    """Title of tables and page: task, workers, links and number of steps."""
     links = "no links" if plan.rate_bit_s is None else f"links of {plan.rate_bit_s / 1e6:g} Mbit/s"
     return (
         f"{plan.task}, {plan.workers} workers, {links}, {plan.steps} steps of {plan.step_ms:g} ms, {plan.repeats} runs"
@@ -233,7 +233,7 @@ def title_of(plan: Plan) -> str:
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
 
     def accuracy(row: Row) -> str:
         return f"{row.accuracy:.1%}" + ("" if row.accuracy_range is None else f" ± {row.accuracy_range:.1%}")

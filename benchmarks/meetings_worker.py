@@ -29,30 +29,30 @@ from fanin.host.torch import Every, LocalSteps, Outer, Quadratic
 from fanin.options import Options
 
 POINTS = 16
-"""Points of a curve."""
+"""Number of points of a curve."""
 SLOW_PROBABILITY, SLOW_FACTOR = 0.1, 5.0
 SAMPLED_S, WINDOW_S = 0.1, 1.0
-"""How often bytes are looked at, and over how long a rate is taken."""
+"""Seconds between two readings of the byte counter, and over which a rate is averaged."""
 DILOCO = Outer(lr=0.7, momentum=0.9, nesterov=True)
 CO2 = Outer(momentum=0.2)
-"""Within the range of the released code, whose gap is 1."""
+"""CO2's outer step; the momentum is within the range of the released code, whose gap is 1."""
 MEASURED_GAP = Outer(momentum=0.2, gap="measured")
 GROWTH = 2.0
-"""Alpha of the quadratic rule, in first learning rates."""
+"""Alpha of the quadratic rule, as a multiple of the first learning rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The network, its data and its optimizer."""
+    """A task: the network, its data and its optimizer."""
 
     network: Callable[[], nn.Module]
     data: Callable[[], tuple[TensorDataset, TensorDataset]]
     samples: int
-    """Per step of a worker."""
+    """Samples per step of a worker."""
     rate: float
     optimizer: Callable[[Iterable[Tensor], float], torch.optim.Optimizer]
     evaluated: int
-    """Test samples that a point of a curve takes, at most."""
+    """Most test samples that are evaluated for a point of a curve."""
 
 
 SUBJECTS = {
@@ -68,7 +68,7 @@ SUBJECTS = {
 
 
 class Traffic:
-    """Bytes that leave this host: in all, and most in one window, by a thread that looks now and then."""
+    """Counts the bytes that this host sends, and their largest rate, by a thread that reads the counter regularly."""
 
     def __init__(self) -> None:
         self._first = device_bytes()[0]
@@ -82,7 +82,7 @@ class Traffic:
             self._seen.append((time.monotonic(), device_bytes()[0]))
 
     def stop(self) -> tuple[int, float]:
-        """Bytes, and the largest bit/s over a window."""
+        """Stop counting; returns bytes sent, and the largest bit/s over any WINDOW_S."""
         self._ended.set()
         self._thread.join()
         self._seen.append((time.monotonic(), device_bytes()[0]))
@@ -96,7 +96,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class Training:
-    """One mode's training: what a step does, and what a table needs of it."""
+    """The training of one mode: its step and flush, and what tables need."""
 
     model: nn.Module
     step: Callable[[], object]
@@ -105,11 +105,11 @@ class Training:
     meetings: Callable[[int], int] = lambda steps: steps
     waited_s: Callable[[], float | None] = lambda: None
     snapshots: list[tuple[float, list[Tensor]]] = field(default_factory=list)
-    """Seconds, and a copy of the weights."""
+    """(seconds since the start, copy of the weights) of each point."""
 
 
 def training_of(mode: str, subject: Subject, network: nn.Module, steps: int) -> Training:
-    """The training of a mode; collective."""
+    """Set a mode's training up; all ranks must call it."""
     optimizer = subject.optimizer(network.parameters(), subject.rate)
     if mode == ALONE:
         return Training(network, optimizer.step, optimizer, meetings=lambda _: 0)
@@ -136,7 +136,7 @@ def training_of(mode: str, subject: Subject, network: nn.Module, steps: int) -> 
 
 
 def settings(mode: str, subject: Subject, steps: int) -> dict[str, Any]:
-    """Arguments of LocalSteps in this mode."""
+    """Keyword arguments of LocalSteps in this mode."""
     name, _, detail = mode.partition("-")
     if mode == "co2-gap":
         return {"period": Every(8), "outer": MEASURED_GAP, "overlap": 8}
@@ -153,7 +153,7 @@ _groups: dict[str, dist.ProcessGroup] = {}
 
 
 def group_of(name: str) -> dist.ProcessGroup:
-    """A group of all ranks for each backend and lanes, made when it is first asked for, alike on all ranks."""
+    """The group of all ranks for a mode or backend; made on the first call, in which all ranks must take part."""
     if name not in _groups:
         lanes = name.removeprefix("ddp-")
         if lanes == "gloo":
@@ -166,7 +166,7 @@ def group_of(name: str) -> dist.ProcessGroup:
 
 
 def batches(subject: Subject, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """This rank's part of the training set, shuffled anew in each round through it."""
+    """Yield this rank's batches of the training set, shuffled anew in each epoch."""
     rank, workers = dist.get_rank(), dist.get_world_size()
     inputs, targets = (each[rank::workers] for each in subject.data()[0].tensors)
     generator = torch.Generator().manual_seed(1000 * seed + rank)
@@ -178,7 +178,7 @@ def batches(subject: Subject, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def seconds_of(condition: str, step_s: float, seed: int) -> Iterator[float]:
-    """Emulated compute time of one step after the other, the same in every mode."""
+    """Yield the emulated compute time of each step, the same in every mode."""
     chance = random.Random(1000 * (seed + 1) + dist.get_rank())
     while True:
         hit = condition == "random" and chance.random() < SLOW_PROBABILITY
@@ -232,7 +232,7 @@ def train(mode: str, asked: Asked, seed: int) -> None:
 
 @torch.no_grad()
 def curve(training: Training, network: nn.Module, subject: Subject) -> list[tuple[float, float, float]]:
-    """Seconds, loss and accuracy on the test set of every copy of the weights."""
+    """(seconds, loss, accuracy on the test set) of every snapshot; overwrites the network's weights."""
     inputs, targets = (each[: subject.evaluated] for each in subject.data()[1].tensors)
     points = []
     for at_s, copied in training.snapshots:
@@ -245,7 +245,7 @@ def curve(training: Training, network: nn.Module, subject: Subject) -> list[tupl
 
 
 def run(asked: Asked) -> None:
-    """Every mode with every seed."""
+    """Train in every mode with every seed."""
     with group_of_ranks("fanin", COLLECTIVE_TIMEOUT):
         total, done = asked.repeats * len(asked.modes), 0
         for seed in range(asked.repeats):

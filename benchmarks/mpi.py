@@ -1,4 +1,4 @@
-"""OpenMPI as a rival: a small C program, compiled where mpicc is, run by mpirun over TCP or over shared memory."""
+"""OpenMPI as a rival: a small C program, compiled by mpicc, and run by mpirun over TCP or over shared memory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("mpi_allreduce.c")
 BYTE_TRANSFER_LAYERS = {"tcp": "tcp,self", "shm": "^tcp"}
 PROGRAM_VARIABLE = "FANIN_BENCH_MPI_PROGRAM"
-"""Variable with the path of the compiled program, for the worker processes."""
+"""Environment variable with the path of the compiled program, for the worker processes."""
 AGENT_VARIABLE = "FANIN_BENCH_MPI_AGENT"
-"""A program that runs a command line on another host: given an address and the command. Unset: all ranks are here."""
+"""Variable with a program that runs a command on another host, given address and command. Unset: all ranks are here."""
 HOSTS_VARIABLE = "FANIN_BENCH_MPI_HOSTS"
-"""With an agent: addresses by rank, separated by commas. This process runs on the first."""
+"""Variable with addresses by rank, separated by commas; needed with an agent. This process runs on the first host."""
 DEVICE_VARIABLE = "FANIN_BENCH_MPI_DEVICE"
-"""The network device to use; loopback where unset."""
+"""Variable with the network device to use; loopback if unset."""
 RUN_LIMIT_S = 300
 
 
@@ -30,12 +30,12 @@ class Result:
     max_error: float
 
     def join(self, other: Result) -> Result:
-        """Both runs as one."""
+        """The samples of both results, and the larger error."""
         return Result(self.seconds + other.seconds, max(self.max_error, other.max_error))
 
 
 def missing() -> str | None:
-    """Why OpenMPI cannot take part, or None."""
+    """Reason why OpenMPI cannot take part, or None."""
     absent = [tool for tool in ("mpicc", "mpirun") if shutil.which(tool) is None]
     if absent:
         return f"{' and '.join(absent)} not found"
@@ -44,11 +44,12 @@ def missing() -> str | None:
     if done.returncode == 0:
         return None
     said = done.stderr.splitlines() or [f"status {done.returncode}"]
-    return f"mpicc cannot compile: {said[0]}. Remedy: Debian's libopenmpi-dev"  # its openmpi-bin has mpicc alone
+    # Debian's openmpi-bin has mpicc, but no headers
+    return f"mpicc cannot compile: {said[0]}. Remedy: Debian's libopenmpi-dev"
 
 
 def compile_program(folder: str) -> str:
-    """The benchmark program, built in `folder`."""
+    """Compile the benchmark program in `folder`; returns its path."""
     program = os.path.join(folder, "mpi_allreduce")
     _compiled(program).check_returncode()
     return program
@@ -60,7 +61,7 @@ def _compiled(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def run(transport: str, workers: int, count: int, samples: int) -> Result:
-    """All samples of one mpirun: `workers` ranks on this machine, more than it has cores if need be."""
+    """Run mpirun once, for all samples; the ranks on this machine may outnumber its cores."""
     command = ["mpirun", "--oversubscribe", "--mca", "pml", "ob1", "--mca", "btl", BYTE_TRANSFER_LAYERS[transport]]
     if os.geteuid() == 0:
         command.append("--allow-run-as-root")
@@ -72,7 +73,8 @@ def run(transport: str, workers: int, count: int, samples: int) -> Result:
         command += ["--map-by", "node", "--host", os.environ[HOSTS_VARIABLE]]
     command += ["-np", str(workers), os.environ[PROGRAM_VARIABLE], str(count), str(samples)]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMPI_", "PMIX_"))}
-    with tempfile.TemporaryDirectory() as folder:  # OpenMPI's session files: a short path, and gone afterwards
+    # for OpenMPI's session files, which need a short path, and are removed afterwards
+    with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             command,
             env={**inherited, "TMPDIR": folder},

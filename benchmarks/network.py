@@ -1,9 +1,9 @@
 """`fanin bench network`: all-reduces and training steps over emulated links of stated rates (root; docs/emulation.md).
 
 Every host has a namespace and a link of its own, and the switch is where the plan says. As in `fanin bench allreduce`,
-rivals take turns in every sample, on the same ranks and hosts, every result is compared with a float64 sum and between
-ranks. The ideal is what the busiest link alone needs (benchmarks/ideal.py). Rows that this machine's processors bound
-rather than the links are marked.
+rivals take turns in every sample, on the same ranks and hosts, and every result is compared with a float64 sum and
+between ranks. The ideal is the time that the busiest link needs (benchmarks/ideal.py). Rows that are bound by this
+machine's processors rather than by the links are marked.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from fanin.emulation.network.fabric import Fabric
 
 BOUND_MARK = " !"
-"""Behind the processors' share, where it is what bounds the row."""
+"""Mark behind the processors' load in rows that the processors bound."""
 MAX_JOBS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan(scenario.Cluster):
-    """Settings of the benchmark, and with `shared_link` of another one (shared_link.py)."""
+    """Settings of the benchmark or, with `shared_link`, of another one (shared_link.py)."""
 
     workers: Annotated[int, Bounds(2, MAX_TOTAL_WORKERS)] = 4
     """Number of ranks in all."""
@@ -90,7 +90,7 @@ class Plan(scenario.Cluster):
         check_rivals([Rival("fanin", lanes) for lanes in self.lanes], self.against)
 
     def scenario(self, **changes: Any) -> scenario.Scenario:
-        """The cluster to build; ConfigurationError where there can be none."""
+        """The cluster to build; ConfigurationError if it is impossible."""
         shape = {each.name: getattr(self, each.name) for each in fields(scenario.Cluster)}
         uplink = None if self.uplink is None else scenario.uplink(self.uplink)
         return scenario.Scenario(**{**shape, "uplink": uplink, "tcp_flows": self.tcp_flows[0], **changes})
@@ -102,10 +102,10 @@ class Plan(scenario.Cluster):
 
     @property
     def shared_plans(self) -> list[sharing.Plan]:
-        """The rows of --shared-link: one for each queue and number of TCP flows."""
+        """Plans of the rows of --shared-link: one for each queue and number of TCP flows."""
         if len(self.sizes) != 1:
             raise ConfigurationError(f"bytes = {self.sizes}; expected one number with --shared-link")
-        racks = 1 if self.uplink is None else 2  # with one, a scenario has no uplink
+        racks = 1 if self.uplink is None else 2  # a scenario with one rack has no uplink
         shapes = [self.scenario(queue=queue, racks=racks, tcp_flows=0).topology for queue in self.queue.split(",")]
         return [
             sharing.Plan(
@@ -177,14 +177,14 @@ def bench(plan: Plan, output: Output) -> Sequence[Row | sharing.Shares]:
 
 
 class _Cluster:
-    """Runs worker programs in a fabric."""
+    """Runs the ranks' programs in a fabric."""
 
     def __init__(self, plan: Plan, topology: Topology, fabric: Fabric, output: Output) -> None:
         self._plan, self._topology, self._fabric, self._output = plan, topology, fabric, output
         self._jobs = 0
 
     def all_reduces(self, rivals: Sequence[Rival], size: int) -> list[Row]:
-        """A row per rival. FaninError where a result is wrong or differs between ranks."""
+        """Measure all-reduces; returns a row per rival. FaninError if a result is wrong or differs between ranks."""
         asked = allreduce.Asked(
             rivals=tuple(rivals), count=size // FLOAT_BYTES, samples_per_round=-(-self._plan.samples // ROUNDS)
         )
@@ -210,7 +210,7 @@ class _Cluster:
         return rows
 
     def training_steps(self, rivals: Sequence[Rival]) -> list[Row]:
-        """A row per rival; FaninError where replicas differ."""
+        """Measure training steps; returns a row per rival. FaninError if replicas differ."""
         asked = AskedSteps(rivals=tuple(rivals), steps=self._plan.steps)
         found = self._run(f"{self._plan.steps} training steps", "fanin.benchmarks.step_worker", asked, {})
         gloo_s = self._gloo_s(found)
@@ -227,7 +227,7 @@ class _Cluster:
         return statistics.median(self._seconds(found["gloo"])) if "gloo" in found else None
 
     def _seconds(self, found: Sequence[Report]) -> list[float]:
-        # Rounds are of equal length, so the last one may have measured more than was asked for.
+        # Rounds are of equal length, so the last one may have more samples than were asked for.
         return slowest(found)[: self._plan.samples if "checksums" in found[0] else None]
 
     def _row(self, rival: Rival, found: Sequence[Report], gloo_s: float | None, **measured: Any) -> Row:
@@ -259,7 +259,7 @@ class _Cluster:
         return by(reports_of_job(self._output, f"{self._plan.workers} workers, {what}", job), "rival")
 
     def _mpi(self, workers: int) -> dict[str, str]:
-        """For OpenMPI, which starts its daemons through an agent (address, command line): ours enters a namespace."""
+        """Environment for OpenMPI, whose agent (address, command line) enters the namespace with that address."""
         from fanin.emulation.network.fabric import WORKER_DEVICE
 
         agent = self._fabric.folder / "mpi-agent"
@@ -283,7 +283,7 @@ class _Cluster:
 
 
 def table_of(plan: Plan, rows: Sequence[Row], notes: Sequence[str] = ()) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
     topology = plan.topology
     rate = topology.link.rate_bit_s
     limit = "without limit" if rate is None else f"{rate / 1e6:g} Mbit/s"

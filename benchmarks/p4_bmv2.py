@@ -1,11 +1,11 @@
-"""The compiled P4 program in BMv2 beside fanin's emulator: packets per second, the same packets in turns.
+"""The compiled P4 program in BMv2 beside fanin's emulator: packets per second, with the same packets in turns.
 
     sudo python -m fanin.benchmarks.p4_bmv2
 
 Needs simple_switch_grpc on PATH and root. The work is that of p4_emulator.py: two workers contribute 64 words to 64
-slots, and every result is checked. BMv2 gets its packets through veth pairs, 16 rounds at a time. It
-has several threads, so both its packets per second of wall-clock time and of its processor time are told; the
-emulator, which has one and no sockets here, is measured in processor time.
+slots, and every result is checked. BMv2 gets its packets through veth pairs, 16 rounds at a time. It has several
+threads, so its packets per second are given both by wall-clock time and by its processor time; the emulator, which has
+one thread and no sockets here, is measured in processor time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fanin.switch.p4runtime.opening import BUILD, PROGRAM, Artefacts
 from fanin.switch.p4runtime.server.p4info import read_p4info
 
 BURST = 16
-"""Rounds at a time: a port of BMv2 queues 64 packets, and loses others."""
+"""Rounds sent at a time: a port of BMv2 queues 64 packets, and drops further ones."""
 TIMEOUT_S = 20.0
 
 
 def main() -> None:
-    """Measure in turns and print a line for each."""
+    """Measure in turns, and print a line for each run."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--rounds", type=int, default=2048, help="of one repetition in BMv2, a multiple of 16")
     parser.add_argument("--emulator-rounds", type=int, default=5000)
@@ -76,7 +76,7 @@ def run(program: str, rounds: int) -> tuple[float, float]:
             tap.send(p4_emulator.hello(worker))
             control.receive(link.next_packet(TIMEOUT_S), 0.0)
         for tap in sockets:
-            tap.recv(1 << 14)  # its WELCOME
+            tap.recv(1 << 14)  # the worker's WELCOME
         frames = p4_emulator.contributions(rounds)
         results = []
         begin, begin_s = time.perf_counter(), processor_s(switch.pid)
@@ -92,7 +92,7 @@ def run(program: str, rounds: int) -> tuple[float, float]:
 
 
 def processor_s(pid: int) -> float:
-    """Processor time that a process has used."""
+    """Processor time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -3,8 +3,8 @@
     python -m fanin.benchmarks.p4_emulator
 
 Two workers contribute 64 words to the slots of one job in turn: every second packet closes a round and leaves as two
-copies. Every result is checked, and the two interpreters must send the same bytes. The figure is processor time of
-the thread that works on the packets; what a socket costs comes on top. The goal is 300,000 packets per second.
+copies. Every result is checked, and both interpreters must send the same bytes. The figure counts processor time of the
+thread that runs the program; sockets would cost time in addition. The goal is 300,000 packets per second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fanin.switch.p4runtime.opening import BUILD, PROGRAM, Artefacts, emulated_d
 WORDS = 64
 SLOTS = 64
 BATCH = 64
-"""Packets handed over together, as a socket's loop does."""
+"""Packets handed over together, as by the loop of a socket."""
 SWITCH = Endpoint(mac_of(0x0A00_FFFF), 0x0A00_FFFF, 4919)
 HOSTS = [Endpoint(mac_of(0x0A00_0001 + worker), 0x0A00_0001 + worker, 5000 + worker) for worker in range(2)]
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def run(program: str, rounds: int, native: bool) -> tuple[float, list[tuple[int, bytes]]]:
-    """Packets per second over that many rounds, and what has left."""
+    """Run the program for that many rounds; returns packets per second, and the frames that it sent."""
     device = emulated_device(Artefacts.read(BUILD / f"{program}.json.gz", BUILD / f"{program}.p4info.txtpb"), native)
     link = LocalLink(device, lambda port, data: None)
     switch, vocabulary = device.switch, Vocabulary(link.p4info())
@@ -77,14 +77,14 @@ def run(program: str, rounds: int, native: bool) -> tuple[float, list[tuple[int,
 
 
 def hello(worker: int) -> bytes:
-    """A worker's HELLO, as a frame."""
+    """A worker's HELLO as a frame."""
     token = np.array([0, SPEC.tokens[worker]], np.uint32)
     packet = Packet(kind=Kind.HELLO, job=1, worker=worker, generation=7, words=token)
     return Frame(HOSTS[worker], SWITCH, packet.to_bytes()).to_bytes()
 
 
 def contributions(rounds: int) -> list[tuple[int, bytes]]:
-    """Both workers' contributions to so many rounds, in turn, with the ports that they come in at."""
+    """Both workers' contributions to that many rounds, in turn, as (port, frame)."""
     return [
         (1 + worker, Frame(HOSTS[worker], SWITCH, _contribution(worker, each)).to_bytes())
         for each in range(rounds)
@@ -93,7 +93,7 @@ def contributions(rounds: int) -> list[tuple[int, bytes]]:
 
 
 def check_sum(frame: bytes) -> None:
-    """Check that a frame from the switch has the sum of both workers."""
+    """Check that a frame from the switch holds the sum of both workers."""
     read = read_frame(frame)
     assert read is not None
     assert np.array_equal(parse(read.payload).words, VALUES[0] + VALUES[1])

@@ -2,11 +2,11 @@
 
     python -m fanin.benchmarks.p4_job
 
-Both switches are processes of their own with one UDP port; ranks are processes of torch.distributed over loopback. The
-two take turns, every sum is checked, and the figures are medians of the quotients of neighbours. Words per packet and
-slots, the only things that make their packets differ otherwise, are the same for both (`--words`, `--slots`). On a busy
-machine the time of a call is the scheduler's as much as the switch's: so the processor time of the switch for each
-packet that it got stands beside it. The goal is a quotient of 3 in the time of a call.
+Both switches are processes with one UDP port; ranks are processes of torch.distributed over loopback. The switches take
+turns, every sum is checked, and the figures are medians of the quotients of neighbouring runs. Words per packet and
+slots, the only settings that would make their packets differ, are the same for both (`--words`, `--slots`). On a busy
+machine the time of a call depends on the scheduler as much as on the switch, so the switch's processor time per
+received packet stands beside it. The goal is a quotient of 3 in the time of a call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WARM_UP_CALLS = 2
 
 
 def main() -> None:
-    """Measure and print a line for each run, and one with the medians."""
+    """Measure, print a line for each run, and one with the medians."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--bytes", type=int, default=1 << 20, help="of the tensor, float32")
@@ -70,15 +70,15 @@ class Run:
     """Measurements of one job."""
 
     call_s: float
-    """Time of an all-reduce, the mean of all calls."""
+    """Mean time of an all-reduce."""
     packets: int
-    """Packets that reached the switch, in all of the job."""
+    """Packets that reached the switch during the whole job."""
     busy_s: float
-    """Processor time of the switch meanwhile."""
+    """Processor time of the switch during the job."""
 
     @property
     def packet_us(self) -> float:
-        """Processor time for each."""
+        """Processor time of the switch per packet, in microseconds."""
         return self.busy_s / self.packets * 1e6
 
     def __str__(self) -> str:
@@ -94,21 +94,21 @@ def busy_s(process: int) -> float:
 
 
 def packets_in(address: str) -> int:
-    """Packets that have reached a switch so far."""
+    """Number of packets that a switch has received so far."""
     answer = ask(SwitchAddress.parse(address), control.Ask(), timeout_s=START_TIMEOUT_S)
     assert isinstance(answer, control.Stats)
     return sum(report.counters["packets_in"] for report in answer.data)
 
 
 def run(target: str, given: argparse.Namespace) -> Run:
-    """One job through a switch of that kind."""
+    """Run one job through a switch of that kind."""
     command = running("fanin", "switch", "--bind", "127.0.0.1:0", "--target", target)
     if target == "software":
         command += ["--no-shared-memory", "--flows", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as switch:
         try:
             assert switch.stdout is not None
-            # Python's site may print lines before it.
+            # Python's site module may print lines first.
             found = next(filter(None, (re.search(r"control: TCP port (\d+)", line) for line in switch.stdout)), None)
             assert found, "the switch says where it listens"
             address = f"udp://127.0.0.1:{found[1]}"
@@ -140,7 +140,7 @@ def run(target: str, given: argparse.Namespace) -> Run:
 
 
 def work(given: argparse.Namespace) -> None:
-    """One rank: times its calls, and rank 0 prints the mean."""
+    """Run one rank: time the calls; rank 0 prints the mean."""
     import torch
     import torch.distributed as dist
 

@@ -1,18 +1,16 @@
-"""Whether `fanin top` and `fanin stats` name planted faults: `sudo python -m fanin.benchmarks.planted_faults [5]`.
+"""Are planted faults named by `fanin top` and `fanin stats`? `sudo python -m fanin.benchmarks.planted_faults [5]`
 
 A job of four hosts computes and sums over links of 100 Mbit/s, at one switch and then at three. Faults: a rank that
 computes twice as long, a path that loses one packet in fifty on the way to the switch or back, a link at an eighth of
 its rate, the link of a switch at an eighth of its rate.
-
-* `fanin top --json --interval 3` watches a job that runs: one fault after another is planted and removed again, and
+* `fanin top --json --interval 3` watches a running job: one fault after another is planted and removed again, and
   between faults nothing may be named. Its last view within LIMIT_S of the fault counts.
-* `fanin stats`, which is about the whole life of a job, is asked about jobs that have a fault since they began, and
-  about sound ones. Its answer must be there within LIMIT_S of the job's first rounds.
-
-Both run in the switch's namespace, as an operator types them, and must name the fault, with its rank, and nothing else.
-The argument is how often each fault is planted, five times without. Prints a line per question and a table; the status
-is 1 if an answer was wrong. A machine that is busy otherwise makes stragglers of its own: `sudo chrt -f 10 python -m
-...` keeps it from these processes, which need a small part of a core.
+* `fanin stats`, which covers the whole life of a job, is asked about jobs that have had a fault since they began, and
+  about sound ones. Its answer must come within LIMIT_S of the job's first rounds.
+Both run in the switch's namespace, as an operator would run them, and must name the fault, with its rank, and nothing
+else. The argument is how often each fault is planted, by default five times. Prints a line per question and a table;
+the exit status is 1 if an answer was wrong. On a machine with other load, that load makes stragglers of its own:
+`sudo chrt -f 10 python -m ...` keeps it away from these processes, which need a small part of a core.
 """
 
 from __future__ import annotations
@@ -54,36 +52,36 @@ LIMIT_S = 10.0
 INTERVAL_S = 3.0
 """Time between views of `fanin top`."""
 RECOVERS_S = 30.0
-"""Time in which the window of a rank grows again whose path has lost packets. Until then the others wait for it, and it
-is rightly named."""
+"""Time in which the window of a rank grows again whose path has lost packets; until then the others do wait for the
+rank, and naming it would be right."""
 LIVED_S = 5.0
-"""Age of a job at which `fanin stats` is asked. The command's own start takes the rest on a busy machine."""
+"""Age of a job at which `fanin stats` is asked; the command's own start takes the rest of LIMIT_S on a busy machine."""
 JOIN_LIMIT_S = 60.0
 HEALTHY = "nothing"
 NEXT = "}\n{"
-"""Between the objects of two switches."""
+"""Text between the JSON objects of two switches."""
 
 Named = list[tuple[str, int | None]]
-"""Kinds of findings as fanin.watching.findings has them, each with its rank, or None for a switch."""
+"""Findings: (kind as in fanin.watching.findings, rank or None for a switch)."""
 Fault = tuple[str, int | None, Callable[[], AbstractContextManager[None]]]
-"""Kind, rank, and the fault itself, which is there from entry to exit."""
+"""A fault: kind, rank, and a function whose context manager keeps the fault planted from entry to exit."""
 SOUND: Fault = (HEALTHY, None, contextlib.nullcontext)
 
 
 @dataclass(slots=True)
 class Row:
-    """Answers of one command about one kind of fault."""
+    """Counts of one command's answers about one kind of fault."""
 
     command: str
     kind: str
     asked: int = 0
     right: int = 0
     longest_s: float = 0.0
-    """From the fault, or the job's first rounds, to the answer."""
+    """Longest time from the fault, or from the job's first rounds, to the answer."""
 
 
 class Place:
-    """Hosts with their switches, and what is asked there."""
+    """A cluster with its switches, and the commands that are run there."""
 
     def __init__(self, place: SwitchPlace, stack: ExitStack) -> None:
         self.topology = Topology(workers=WORKERS, link=Link(rate_bit_s=RATE_BIT_S), switch_at=place)
@@ -93,11 +91,11 @@ class Place:
         self._where = self.fabric.switch_namespace() if place is OWN else self.fabric.spare_namespace(0)
 
     def job(self, name: str) -> LocalJob:
-        """Ranks that sum from entry to exit."""
+        """The ranks of a job that computes and sums from entry to exit."""
         return placed_job(self.fabric, WORKER, [str(self.fabric.folder), self.switches, name])
 
     def until_running(self, name: str) -> None:
-        """Return at the first rounds of the job at every switch; TimeoutError after JOIN_LIMIT_S."""
+        """Wait for the job's first rounds at every switch; TimeoutError after JOIN_LIMIT_S."""
         deadline = time.monotonic() + JOIN_LIMIT_S
         while time.monotonic() < deadline:
             with contextlib.suppress(subprocess.CalledProcessError):
@@ -108,11 +106,11 @@ class Place:
         raise TimeoutError(f"the job did not run within {JOIN_LIMIT_S:g} s")
 
     def watched(self, name: str) -> Views:
-        """`fanin top` on that job, from now on."""
+        """A `fanin top` that watches the job, from entry to exit."""
         return Views(in_namespace(self._where, self._line("top", "--json", "--interval", str(INTERVAL_S))), name)
 
     def stats(self, name: str) -> Named:
-        """Findings of `fanin stats` on a job since it began."""
+        """Run `fanin stats`; returns its findings on the job."""
         found = re.findall(rf"^({'|'.join(KINDS)}): {re.escape(name)}: (.*)$", self._says("stats"), re.MULTILINE)
         ranks = [(kind, re.search(r"\brank (\d+)\b", text)) for kind, text in found]
         return [(kind, None if rank is None else int(rank[1])) for kind, rank in ranks]
@@ -126,7 +124,7 @@ class Place:
 
 
 class Views:
-    """A `fanin top` that runs: its views of a job, from entry to exit."""
+    """A running `fanin top`, and the findings of its views on one job; it runs from entry to exit."""
 
     def __init__(self, line: list[str], name: str) -> None:
         self._line, self._name = line, name
@@ -149,7 +147,7 @@ class Views:
             self._seen.put((time.monotonic(), named))
 
     def until(self, end_s: float) -> Iterator[tuple[float, Named]]:
-        """Views from now to `end_s`, each with its time; both are of time.monotonic()."""
+        """Yield the views that appear from now to `end_s`, each with its time; times are of time.monotonic()."""
         while not self._seen.empty():
             self._seen.get()
         with contextlib.suppress(Empty):
@@ -158,13 +156,13 @@ class Views:
 
 
 class Questions:
-    """Counts of answers by command and kind of fault."""
+    """Counts answers by command and kind of fault."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], Row] = {}
 
     def judge(self, command: str, fault: Fault, found: Named | None, took_s: float) -> None:
-        """Count an answer. None: there was none in time. `took_s`: from the fault, or the job's first rounds, to it."""
+        """Count an answer, None if it came too late. `took_s`: time to it from the fault, or the job's first rounds."""
         kind, rank, _ = fault
         row = self.rows.setdefault((command, kind), Row(command, kind))
         row.asked += 1
@@ -174,7 +172,7 @@ class Questions:
 
 
 def main(repeats: int) -> int:
-    """Plant every fault so often; the exit status."""
+    """Plant every fault `repeats` times; returns the exit status."""
     asked = Questions()
     for at, faults_at in ((OWN, _faults_of_ranks), (SwitchPlace.parse("spare-only:3"), _slow_shards)):
         with ExitStack() as stack:
@@ -208,7 +206,7 @@ def _ask_top(place: Place, faults: list[Fault], asked: Questions) -> None:
                     if kind == HEALTHY:
                         time.sleep(RECOVERS_S)
                     since_s = time.monotonic()
-                    lasts_s = 2 * INTERVAL_S if kind == HEALTHY else LIMIT_S  # a whole view at least
+                    lasts_s = 2 * INTERVAL_S if kind == HEALTHY else LIMIT_S  # at least one whole view
                     seen = [(at_s - since_s, named) for at_s, named in views.until(since_s + lasts_s)]
                 rightly = [at_s for at_s, named in seen if named == [(kind, rank)]]
                 last_s, found = seen[-1] if seen else (LIMIT_S, None)
@@ -253,7 +251,7 @@ def _straggling(fabric: Fabric, rank: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _losing(namespace: str, device: str, source: str) -> Iterator[None]:
-    """Packets from that address are lost where they arrive: a sender would see those that it loses itself."""
+    """Drop packets from `source` where they arrive, because a sender notices those that it drops itself."""
     rule = ["INPUT", "-i", device, "-s", source, "-p", "udp"]
     rule += ["-m", "statistic", "--mode", "random", "--probability", str(LOSS), "-j", "DROP"]
     run(in_namespace(namespace, ["iptables", "-A", *rule]))

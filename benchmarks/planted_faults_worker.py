@@ -1,7 +1,7 @@
-"""A rank of `fanin.benchmarks.planted_faults`, without torch: computes, sums, and so on until its parent ends it.
+"""A rank of `fanin.benchmarks.planted_faults`, without torch: computes and sums until its parent ends it.
 
-Arguments: a folder, in which the file `slow-RANK` makes it compute twice as long; the switches, with commas; and the
-job's name.
+Arguments: a folder, in which a file `slow-RANK` makes the rank compute twice as long; the switches, separated by
+commas; the job's name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ELEMENTS = 250_000
 
 
 def main(folder: Path, switches: list[SwitchAddress], job: str) -> None:
-    """Train for ever, as far as the switches can tell."""
+    """Compute and sum for ever, as training does."""
     options = Options.from_environment(os.environ, connect_timeout_s=20.0)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     values = np.ones(ELEMENTS, np.float32)

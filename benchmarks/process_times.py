@@ -1,7 +1,7 @@
-"""Processor time of this process and of all that descend from it: a rank, and the shard that it has started.
+"""Processor time of this process and all its descendants: a rank, and the shard that it has started.
 
-A process's clock (clock_getcpuclockid(3)) counts nanoseconds; how they divide into user and system time is known by the
-kernel's ticks alone (proc(5), /proc/PID/stat). Neither holds the time of other processes.
+A process's clock (clock_getcpuclockid(3)) counts nanoseconds; only the kernel's ticks (proc(5), /proc/PID/stat) say how
+they divide into user and system time. Neither includes the time of other processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 PROCESSES = Path("/proc")
 PARENT_AT, USER_AT, SYSTEM_AT = 1, 11, 12
-"""Behind the name of the program, which may have spaces."""
+"""Indices of fields of /proc/PID/stat, counted from behind the program's name, which may contain spaces."""
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 CPUCLOCK_SCHED = 2
 """Kind of a process's clock that reads the scheduler's count of nanoseconds (linux/posix-timers.h)."""
@@ -27,11 +27,11 @@ class Spent(NamedTuple):
 
     total_s: float
     user_ticks_s: float
-    """By ticks: to be read as a share of both."""
+    """User time by ticks, which is too coarse except as a share of user and system ticks."""
     system_ticks_s: float
 
     def since(self, before: Spent) -> tuple[float, float]:
-        """User and system seconds that were spent from `before` on."""
+        """User and system seconds spent since `before`."""
         total_s = self.total_s - before.total_s
         user_s, system_s = self.user_ticks_s - before.user_ticks_s, self.system_ticks_s - before.system_ticks_s
         share = user_s / (user_s + system_s) if user_s + system_s else 1.0
@@ -39,7 +39,7 @@ class Spent(NamedTuple):
 
 
 def spent(without: Collection[int] = ()) -> Spent:
-    """Up to now, by the processes of the tree that live, but those `without` and what descends from them."""
+    """Processor time so far of the living processes of the tree, except those in `without` and their descendants."""
     children: dict[int, list[int]] = defaultdict(list)
     ticks: dict[int, tuple[int, int]] = {}
     for process, fields in _statistics():
@@ -48,7 +48,7 @@ def spent(without: Collection[int] = ()) -> Spent:
     total_s, user, system = 0.0, 0, 0
     found = [os.getpid()]
     for process in found:
-        with contextlib.suppress(OSError):  # it has ended since
+        with contextlib.suppress(OSError):  # the process has ended meanwhile
             total_s += time.clock_gettime(~process << 3 | CPUCLOCK_SCHED)
             user, system = user + ticks[process][0], system + ticks[process][1]
         found += [child for child in children[process] if child not in without]
@@ -61,6 +61,6 @@ def _statistics() -> Iterator[tuple[int, list[str]]]:
             continue
         try:
             text = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:  # it has ended
+        except OSError:  # the process has ended meanwhile
             continue
         yield int(folder.name), text.rpartition(")")[2].split()

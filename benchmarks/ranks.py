@@ -18,7 +18,7 @@ Asked = TypeVar("Asked")
 
 
 def asked_of(kind: type[Asked], description: str | None) -> Asked:
-    """The dataclass that this process was given as its command line (`settings.words_of`)."""
+    """Parse this process's command line, which `settings.words_of` made of a dataclass, into that dataclass."""
     parser = argparse.ArgumentParser(description=description)
     for setting in settings_of(kind):
         parser.add_argument(
@@ -32,7 +32,7 @@ def asked_of(kind: type[Asked], description: str | None) -> Asked:
 
 @contextlib.contextmanager
 def group_of_ranks(backend: str = "gloo", timeout: timedelta = COLLECTIVE_TIMEOUT) -> Iterator[tuple[int, int]]:
-    """torch.distributed's world with one thread per rank, from entry to exit; yields rank and number of ranks."""
+    """Run torch.distributed's world with one thread per rank, from entry to exit; yields rank and number of ranks."""
     import torch
     import torch.distributed as dist
 
@@ -44,11 +44,11 @@ def group_of_ranks(backend: str = "gloo", timeout: timedelta = COLLECTIVE_TIMEOU
 
 
 def report(record: dict[str, Any]) -> None:
-    """Print a record, which `harness.reports` yields on the other side."""
+    """Print a record, which `harness.reports` yields in the parent."""
     print_object(record)
 
 
 def progress(words: str) -> None:
-    """Say how far the measurement is; of all ranks, rank 0 says it."""
+    """Report progress; only rank 0 does."""
     if os.environ.get("RANK") == "0":
         report({"progress": words})

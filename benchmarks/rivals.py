@@ -18,17 +18,17 @@ from fanin.settings import Text, read_words
 
 FLOAT_BYTES = 4
 MAX_BYTES = 1 << 34
-"""Per worker: more fits no machine that these benchmarks are for."""
+"""Largest size per worker; more fits on no machine that these benchmarks are meant for."""
 MAX_SAMPLES = 1_000_000
 NCCL = "nccl"
 AGAINST = ("gloo", "mpi")
 RIVALS = "fanin.rivals"
-"""The group of entry points by which other packages name theirs."""
+"""Name of the entry points by which other packages add rivals."""
 FLOAT32_EPSILON = 2.0**-23
 UNTAGGED = "-open"
 """Suffix of the label of a rival without tags."""
 BY_SIPHASH = f"-{SIPHASH}"
-"""Suffix of the label of a rival with tags of that algorithm; without a suffix the job chooses."""
+"""Suffix of the label of a rival with SipHash tags; without it, the job chooses the algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,23 @@ class Rival:
     """One way to sum a tensor over all workers."""
 
     backend: str
-    """`fanin`, `gloo`, `mpi`, or another one as `module:backend`: importing the module registers the backend."""
+    """`fanin`, `gloo`, `mpi`, or `module:backend`: importing the module registers the backend."""
     lanes: int | str = 32
-    """Bits per element on the wire; or bits up / bits down, such as "4/8"."""
+    """Bits per element on the wire, or bits up / bits down, such as "4/8"."""
     transport: str = ""
     """Transport of OpenMPI: `tcp` or `shm`."""
     loss_percent: float | None = None
-    """Percentage of datagrams that fanin's fault injector drops, in either direction at every worker. None: no
-    injector, whose Python loop and checksums cost something even where it drops nothing.
+    """Percent of datagrams that fanin's fault injector drops, in either direction at every worker. None: no injector,
+    since its Python loop and checksums cost time even if it drops nothing.
     """
     tags: bool = True
     """Whether fanin's packets carry keyed tags; False: `authenticate=False`."""
     siphash: bool = False
-    """Whether these tags are SipHash's whatever the processor can."""
+    """Whether tags are SipHash's even if the processor supports a faster algorithm."""
 
     @property
     def label(self) -> str:
-        """A name without commas, read back by `parse`."""
+        """Name without commas, which `parse` reads."""
         lossy = "" if self.loss_percent is None else f"-{self.loss_percent:g}"
         tags = (UNTAGGED if not self.tags else "") + (BY_SIPHASH if self.siphash else "")
         if self.backend == "fanin":
@@ -61,7 +61,7 @@ class Rival:
 
     @classmethod
     def parse(cls, label: str) -> Rival:
-        """The rival of that label."""
+        """Parse the label of a rival; ConfigurationError for no such rival."""
         if ":" in label:
             return cls(label)
         backend, _, detail = label.removesuffix(UNTAGGED).removesuffix(BY_SIPHASH).partition("-")
@@ -77,7 +77,7 @@ class Rival:
         return cls(backend, transport=detail)
 
     def options(self, rank: int, environment: Mapping[str, str]) -> Options:
-        """For fanin: the process group's. Options that the rival does not fix come from the environment."""
+        """The process group's options for fanin. Options that the rival does not fix come from the environment."""
         given: dict[str, object] = {"lanes": self.lanes}
         if self.loss_percent is not None:
             given["faults"] = f"drop={self.loss_percent}%@seed={rank}"
@@ -88,18 +88,18 @@ class Rival:
         return Options.from_environment(environment, **given)
 
     def bytes_through_wire(self, workers: int) -> float:
-        """Bytes that a worker sends per byte of float32: once through a switch, almost twice around a ring."""
+        """Bytes that a worker sends per byte of float32: once through a switch, 2 (N - 1) / N times around a ring."""
         return self.widths[0] / 32 if self.backend == "fanin" else 2 * (workers - 1) / workers
 
     @property
     def name(self) -> str:
-        """For tables and records, whose rows have a column for packed lanes."""
+        """Name in tables and records, which have a column of their own for packed lanes."""
         wide = f" {self.lanes}" if isinstance(self.lanes, str) else ""
         return self.backend + (f"-{self.transport}" if self.transport else wide)
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Bits up and down."""
+        """Bits per element on the way up and down."""
         if isinstance(self.lanes, str):
             return WIDE_SUMS[lanes_number(self.lanes)]
         return self.lanes, self.lanes
@@ -115,8 +115,8 @@ class Rival:
             return rounding
         if isinstance(
             self.lanes, str
-        ):  # half a quantum per worker on the way up, half a narrowed sum's on the way down
-            from fanin.numerics.wide_sums import largest  # numpy is no part of a command's help
+        ):  # half a quantum per worker on the way up, and half a quantum of the narrowed sum on the way down
+            from fanin.numerics.wide_sums import largest  # --help must not import numpy
 
             up, down = map(largest, self.widths)
             return rounding + workers * (1 + 2**-5) * (1 / (2 * up) + 1 / down)
@@ -132,18 +132,18 @@ Rivals = Annotated[
         lambda rivals: ",".join(rival.label for rival in rivals),
     ),
 ]
-"""A field of rivals, in text by their labels."""
+"""Type of a dataclass field of rivals, as text by their labels."""
 
 
 def check_bytes(*sizes: int) -> None:
-    """ConfigurationError for a size that is no positive number of float32 elements."""
+    """Raise ConfigurationError for a size that is no positive number of float32 elements."""
     for size in sizes:
         if size <= 0 or size % FLOAT_BYTES:
             raise ConfigurationError(f"bytes = {size}; must be a positive multiple of {FLOAT_BYTES}")
 
 
 def check_rivals(own: Iterable[Rival], against: Sequence[str]) -> None:
-    """ConfigurationError for rivals that are not there, for options that fanin refuses, and for none at all."""
+    """Raise ConfigurationError for unknown rivals, for options that fanin refuses, and for no rival at all."""
     own = list(own)
     for rival in own:
         rival.options(rank=0, environment={})
@@ -160,12 +160,12 @@ def check_rivals(own: Iterable[Rival], against: Sequence[str]) -> None:
 
 
 def named(against: Sequence[str]) -> list[str]:
-    """Rivals with `module:backend` in place of names that other packages have registered (fanin/plugins.py)."""
+    """The rivals, with `module:backend` in place of names that other packages have registered (fanin/plugins.py)."""
     return [name if name in AGAINST else plugins.written(RIVALS, name) or name for name in against]
 
 
 def _is_importable(name: str) -> bool:
-    """Whether it is `module:backend` with a module that is there; it is imported by the ranks alone."""
+    """Whether a name is `module:backend` with a module that exists; only the ranks import it."""
     module, _, backend = name.partition(":")
     try:
         return bool(module and backend) and importlib.util.find_spec(module) is not None
@@ -174,9 +174,7 @@ def _is_importable(name: str) -> bool:
 
 
 def rivals_of(own: Iterable[Rival], against: Sequence[str], transports: Sequence[str], output: Output) -> list[Rival]:
-    """`own` and those that they are measured against. OpenMPI, once per transport, where it is installed; if not, the
-    output says so.
-    """
+    """`own` and the rivals named in `against`; OpenMPI once per transport, or a line of output if it is missing."""
     against = named(against)
     found = [*own, *(Rival(name) for name in against if name != "mpi")]
     if "mpi" in against:

@@ -1,4 +1,4 @@
-"""Scrape HTTP ports once per second, as Prometheus does, till it is ended; a line for every round of all of them.
+"""Scrapes HTTP ports once per second, as Prometheus does, until it is killed; prints a line per round.
 
 Arguments: URLs.
 """
@@ -14,7 +14,7 @@ TIMEOUT_S = 10.0
 
 
 def main(urls: list[str]) -> None:
-    """Read them all, and wait for the next second."""
+    """Read all URLs once per second, for ever."""
     while True:
         size = 0
         for url in urls:

@@ -1,8 +1,8 @@
 """`fanin bench sharded`: FSDP2 of the text transformer with exact and with quantized moves.
 
-Steps: every rival takes a step in turn on the same ranks, over links of a stated rate (namespaces, root), or on this
+Steps: rivals take a step each in turn, on the same ranks, over links of a stated rate (namespaces, root) or on this
 machine alone; a step's time is the slowest rank's. Bytes are from counters. Epochs: every rival trains from the same
-seeds, and the losses stand beside each other; a file keeps each training, so that hours of them can be interrupted.
+seeds, and losses are compared; a file keeps each training, so that hours of trainings can be interrupted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fanin.settings import Bounds, Named, OneOf, Words, check_bounds
 
 WORKER = "fanin.benchmarks.sharded_worker"
 EXACT = "fanin-32"
-"""The rival that bytes are compared with."""
+"""The rival with which bytes are compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class Plan:
         return None if self.rate_bit_s is None else Link(rate_bit_s=self.rate_bit_s, bands=True)
 
     def training(self, rival: str, seed: int) -> Run:
-        """The training of one rival with one seed."""
+        """Settings of one rival's training with one seed."""
         place = "" if self.rate_bit_s is None else str(self.switch_at)
         return Run(rival, self.workers, self.epochs, seed, self.rate_bit_s, place, self.device, self.epoch_steps)
 
@@ -102,7 +102,7 @@ class Asked:
     """Command line of a rank (sharded_worker.py)."""
 
     rivals: Words
-    """Labels of those whose steps are timed."""
+    """Labels of the rivals whose steps are timed."""
     steps: int = 0
     trainings: Runs = ()
     device: str = "cpu"
@@ -110,7 +110,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One rival, as in the JSON file."""
+    """Figures of one rival, as in the JSON file."""
 
     rival: str
     workers: int
@@ -118,46 +118,46 @@ class Row:
     parameter_bytes: int | None = None
     """Bytes of the whole model in float32."""
     seconds: tuple[float, ...] = ()
-    """The slowest rank's time of every step."""
+    """Time of every step, of the slowest rank."""
     median_s: float | None = None
     to_gloo: float | None = None
-    """gloo's float32 time / this one's."""
+    """gloo's float32 time over this one's."""
     sent_bytes: float | None = None
-    """Per step, of the rank that sent most; None where nothing counts them."""
+    """Bytes sent per step, by the rank that sent most; None if nothing counts them."""
     share_of_exact: float | None = None
-    """Bytes as a share of those of fanin's exact moves."""
+    """Bytes sent, as a share of those of fanin's exact moves."""
     processor: float | None = None
-    """How busy this machine's processors were in these steps, with all ranks on them."""
+    """Load of this machine's processors, which all ranks share, in these steps."""
     used_s: float | None = None
-    """Processor time of one rank in a step, with all of its threads; the most of any rank. A host's shard is a process
-    of its own and not in it.
+    """Processor time of one rank in a step, with all its threads; the largest of any rank. It does not include the
+    host's shard, which is a process of its own.
     """
     waited_s: float | None = None
-    """Time in the last step spent on gathers and reductions that were not done when their results were needed."""
+    """Time of the last step spent waiting for gathers and reductions."""
     link_bytes: float | None = None
-    """Per step, that passed a host's link in the direction that had more of them, the shard's included."""
+    """Bytes per step on a host's link, in its busier direction, including those of the shard."""
     losses: tuple[float, ...] = ()
-    """Mean training loss of the last epoch, per seed."""
+    """Mean training loss of the last epoch, by seed."""
     test_losses: tuple[float, ...] = ()
     apart_step: float | None = None
-    """After one step from the first seed: of the parameter that is farthest from the first rival's, the norm of the
-    difference, by the parameter's own."""
+    """Distance from the first rival after one step with the first seed: of the parameter that differs most, the norm of
+    the difference over the parameter's norm."""
     apart: float | None = None
-    """The same in the end, when every rounding has grown through all steps."""
+    """The same distance after all steps, in which rounding differences grow."""
 
     @property
     def link_s(self) -> float | None:
-        """Time that the bytes take on a link alone."""
+        """Time that a step's bytes alone take on a link."""
         return self.link_bytes * 8 / self.rate_bit_s if self.link_bytes and self.rate_bit_s else None
 
     @property
     def own_core_s(self) -> float | None:
-        """A step of ranks that have a core each, if nothing of the link's time and of theirs overlaps."""
+        """Time of a step if every rank had a core of its own, and link and processor never worked at the same time."""
         return None if self.link_s is None or self.used_s is None else self.link_s + self.used_s
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
-    """Measure, print tables; write the rows. FaninError where ranks disagree on a loss. Steps are timed anew."""
+    """Measure, print tables; write the rows. FaninError if ranks disagree on a loss. Steps are timed in every call."""
     require_device(plan.device)
     kept = Trainings(plan.runs)
     unusable: dict[str, str] = {}
@@ -173,7 +173,7 @@ def bench(plan: Plan, output: Output) -> list[Row]:
 def _carry_out(
     plan: Plan, runs: list[Run], kept: Trainings, unusable: dict[str, str], output: Output
 ) -> dict[str, list[Report]]:
-    """Keep what trainings bring, and note rivals that do not run; what all ranks say of the steps, by rival."""
+    """Carry out steps and trainings, keep the trainings, note unusable rivals; returns reports on steps, by rival."""
     if not plan.steps and not runs:
         return defaultdict(list)
     asked = Asked(rivals=plan.rivals, steps=plan.steps, trainings=tuple(runs), device=plan.device)
@@ -207,7 +207,7 @@ def _timed(plan: Plan, label: str, timed: dict[str, list[Report]]) -> Row:
 
 
 def _most(found: Sequence[Report], key: str) -> float | None:
-    """The largest of all ranks'; None where it is 0 or not known."""
+    """Largest value of all ranks; None if it is 0 or not known."""
     return max((report[key] or 0.0 for report in found), default=0.0) or None
 
 
@@ -225,7 +225,7 @@ def _learned(plan: Plan, row: Row, kept: Trainings) -> Row:
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
     rate = "" if plan.rate_bit_s is None else f", links of {plan.rate_bit_s / 1e6:g} Mbit/s"
     where = "" if plan.device == "cpu" else f", weights on {plan.device}"
     first = statistics.mean(rows[0].losses) if rows[0].losses else None
@@ -259,7 +259,7 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
 
 
 def bounds_of(rows: Sequence[Row]) -> FigureTable:
-    """A table of the bounds of a step: the link, or the processors that all ranks share."""
+    """A table of what bounds a step: the link, or the processors that all ranks share."""
     gloo = next((row.own_core_s for row in rows if row.rival == "gloo"), None)
 
     def to_gloo(row: Row) -> str:

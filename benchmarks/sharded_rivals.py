@@ -1,4 +1,4 @@
-"""The rivals of the sharding benchmark: how FSDP2's weights and gradients travel."""
+"""The rivals of the sharding benchmark: ways to move FSDP2's weights and gradients."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class ShardedRival:
     label: str
     backend: str
     weights: str | None = None
-    """Argument `weights` of `shard_codecs`; None: exact."""
+    """Argument `weights` of `shard_codecs`; None: exact moves."""
     gradients: str | None = None
     half: bool = False
-    """bfloat16 weights and gradients (MixedPrecisionPolicy)."""
+    """Whether weights and gradients are bfloat16 (MixedPrecisionPolicy)."""
     keep_codes: bool = False
     """Argument `keep_codes` of `shard_codecs`: weights are gathered once per step."""
 
     @classmethod
     def parse(cls, label: str) -> ShardedRival:
-        """The rival of that label; ConfigurationError for none."""
+        """Find the rival of a label; ConfigurationError for no such rival."""
         if label not in RIVALS:
             raise ConfigurationError(f"rivals = {label!r}; there are {', '.join(RIVALS)}")
         return RIVALS[label]

@@ -1,6 +1,6 @@
-"""The trainings of `fanin bench sharded --epochs`: which there are, and what each brings.
+"""The trainings of `fanin bench sharded --epochs`: their settings and outcomes.
 
-All rivals train with a seed before the next one begins, so that what is there after half the time is of whole seeds.
+All rivals train with a seed before the next seed begins, so that an interrupted benchmark has complete seeds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fanin.benchmarks.kept import Kept, runs_as_text
 from fanin.errors import FaninError
 
 COMPARED_SEED = 0
-"""The one after which the rivals' weights are compared."""
+"""Seed with which the rivals' weights are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +25,11 @@ class Run:
     workers: int
     epochs: int
     seed: int
-    """Seed of weights and of the order of samples."""
+    """Seed of the weights and of the order of samples."""
     rate_bit_s: float | None = None
-    """Rate of every link; None: this machine alone."""
+    """Rate of every link; None: on this machine, without links."""
     switch_at: str = ""
-    """Place of the sums, over links: packets differ by it, and with them the elements that share a scale."""
+    """Place of the switch, over links; it affects packets, and so which elements share a scale."""
     device: str = "cpu"
     epoch_steps: int = 0
     """Most steps of an epoch; 0: all of them."""
@@ -47,21 +47,21 @@ class Outcome:
     """Mean training loss of the last epoch."""
     test_loss: float
     apart_step: float | None = None
-    """With COMPARED_SEED: `Row.apart_step` of sharded.py."""
+    """With COMPARED_SEED, as `Row.apart_step` of sharded.py."""
     apart: float | None = None
 
 
 class Trainings(Kept[Run, Outcome]):
-    """Results of trainings, kept between runs."""
+    """Outcomes of trainings, kept in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        """ConfigurationError for a file that holds something else."""
+        """Read `path`, if it exists; ConfigurationError if it holds something else."""
         super().__init__(path, Outcome)
 
 
 def to_do(runs: Sequence[Run], kept: Trainings) -> list[Run]:
-    """The runs that `kept` lacks; and the first rival's training, if others are compared with the weights that it
-    makes.
+    """The runs that `kept` lacks; and the first rival's training, if one of them is to be compared with the weights
+    that it makes.
     """
     missing = kept.missing(runs)
     compared = any(run.seed == COMPARED_SEED for run in missing)
@@ -69,7 +69,7 @@ def to_do(runs: Sequence[Run], kept: Trainings) -> list[Run]:
 
 
 def outcome_of(run: Run, said: list[dict[str, Any]]) -> Outcome:
-    """From what all ranks say; FaninError where they disagree on a loss."""
+    """Combine the reports of all ranks on a run into its outcome; FaninError if they disagree on a loss."""
     if len({each["loss"] for each in said}) != 1:
         raise FaninError(f"{run.rival}: the ranks have different losses after {run.epochs} epochs; please report this")
     apart_step, apart = (_most([each[name] for each in said]) for name in ("apart_step", "apart"))

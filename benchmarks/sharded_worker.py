@@ -1,4 +1,4 @@
-"""One rank of the sharding benchmark: FSDP2 of the text transformer over each rival in turn, steps or epochs."""
+"""One rank of the sharding benchmark: FSDP2 of the text transformer over each rival in turn, by steps or by epochs."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from fanin.options import Options
 
 @dataclass(slots=True)
 class ShardedTrainee(Trainee[ShardedRival]):
-    """The shards of one rival."""
+    """The sharded model of one rival, and its measurements."""
 
     codecs: ShardCodecs | None = None
     bytes_before: float = 0.0
     link_bytes: tuple[int, int] = (0, 0)
-    """Bytes that left this host in the timed steps, and that came, its shard's included."""
+    """Bytes that this host's device sent and received in the timed steps, the shard's included."""
 
 
 def group_of(rival: ShardedRival) -> dist.ProcessGroup:
-    """All ranks over the rival's backend, in a group of their own."""
+    """Make a group of all ranks over the rival's backend."""
     options = Options.from_environment(os.environ) if rival.backend == "fanin" else None
     group: dist.ProcessGroup = dist.new_group(backend=rival.backend, timeout=COLLECTIVE_TIMEOUT, pg_options=options)
     return group
 
 
 def trainee(rival: ShardedRival, mesh: DeviceMesh, seed: int, learning_rate: float) -> ShardedTrainee:
-    """The same weights for every rival."""
+    """Make a rival's sharded model, with the same weights for every rival."""
     torch.manual_seed(seed)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if rival.half else None
     model = shard(text.Network().to(mesh.device_type), mesh, policy)
@@ -60,7 +60,7 @@ def trainee(rival: ShardedRival, mesh: DeviceMesh, seed: int, learning_rate: flo
 
 
 def sent_bytes(codecs: ShardCodecs | None) -> float:
-    """By this rank, from counters; 0 over gloo alone, which has none."""
+    """Bytes that this rank sent, from counters; 0 over gloo alone, which has none."""
     if codecs is None:
         return 0.0
     counted = codecs.traffic()
@@ -68,7 +68,7 @@ def sent_bytes(codecs: ShardCodecs | None) -> float:
 
 
 def steps_in_turn(meshes: Mapping[str, DeviceMesh], rivals: Sequence[str], steps: int) -> None:
-    """Every rival takes a step in turn; a report for each at the end."""
+    """Let every rival take a step in turn, and report each at the end."""
     training, _ = text.load()
     usable = [label for label in rivals if label in meshes]
     trainees = [trainee(ShardedRival.parse(label), meshes[label], 0, LEARNING_RATE) for label in usable]
@@ -78,7 +78,7 @@ def steps_in_turn(meshes: Mapping[str, DeviceMesh], rivals: Sequence[str], steps
                 one.bytes_before = sent_bytes(one.codecs)
             before = device_bytes()
             one.timed_step(training, number)
-            dist.barrier()  # what other ranks still need of this host is this step's
+            dist.barrier()  # other ranks may still need this host's shard for the step
             if number >= WARM_UP_STEPS:
                 passed = zip(one.link_bytes, device_bytes(), before, strict=True)
                 out, come = (known + now - then for known, now, then in passed)
@@ -105,13 +105,13 @@ def whole(one: ShardedTrainee) -> list[torch.Tensor]:
 
 
 def apart(one: ShardedTrainee, reference: list[torch.Tensor]) -> float:
-    """Distance of the parameter that is farthest from the reference's: the norm of the difference over its own."""
+    """Distance from reference weights: norm of the difference over the parameter's, of the parameter farthest off."""
     found = zip(whole(one), reference, strict=True)
     return max(float((own - first).norm() / first.norm()) for own, first in found)
 
 
 def trainings_in_turn(meshes: Mapping[str, DeviceMesh], runs: Sequence[Run]) -> None:
-    """One training after the other: the losses, and how far the weights are from the first rival's."""
+    """Carry out one training after another; report losses and distances from the first rival's weights."""
     references: dict[str, list[torch.Tensor]] = {}
     for number, run in enumerate(runs):
         if run.rival not in meshes:
@@ -122,7 +122,7 @@ def trainings_in_turn(meshes: Mapping[str, DeviceMesh], runs: Sequence[Run]) -> 
 
 
 def training_of(run: Run, one: ShardedTrainee, references: dict[str, list[torch.Tensor]] | None) -> dict[str, object]:
-    """Train, and report the end. `references`: weights that others are compared with, made by the first one."""
+    """Train, and return the report. `references`: the first rival's weights, which its run stores; others compare."""
     training, test = text.load()
     rank, workers = dist.get_rank(), dist.get_world_size()
     sampler: DistributedSampler[TensorDataset] = DistributedSampler(training, workers, rank, seed=run.seed)

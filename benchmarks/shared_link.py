@@ -1,11 +1,11 @@
 """`fanin bench network --shared-link`: workers, jobs and TCP flows behind one link (root; docs/emulation.md).
 
-One namespace holds every worker and every TCP sender, the other the switch and the receivers; between them is one link
-with a rate and a queue, which is the sending host's own. With an uplink each worker and each TCP sender is a host with
-a link of its own, which sends frames one by one, and they meet at the uplink of their rack: its queue is in the middle
-of the path, and knows neither sockets nor trains. The switch and the receivers share a host at its other end.
-Nothing but the engine and the switch runs: no torch, no controller. Sums are checked. Rates are of the second half of
-the time in which all of them send, in frames with all headers, first transmissions only.
+One namespace holds every worker and every TCP sender, another the switch and the receivers; between them is one link
+with a rate and a queue, which is the sending host's own. With an uplink, each worker and each TCP sender is a host with
+a link of its own, which sends single frames, and they meet at the uplink of their rack: its queue is in the middle of
+the path, and sees neither sockets nor trains. The switch and the receivers share a host at its other end.
+Only the engine and the switch run: no torch, no controller. Sums are checked. Rates cover the second half of the time
+in which all of them send, in frames with all headers, first transmissions only.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from fanin.protocol.wire import HEADER_BYTES, WORD_BYTES
 from fanin.settings import words_of
 
 Marks = Sequence[tuple[float, int]]
-"""Progress of one job or flow: pairs of time and amount."""
+"""Progress of one job or flow: pairs of (time, amount so far)."""
 MIN_SECONDS = 2.0
 SECONDS, SECONDS_BESIDE_TCP = 10.0, 40.0
-"""Duration of a row, by default. A CUBIC flow comes back to the window at which it lost a packet after as many seconds
-as the cube root of 0.75 windows (RFC 9438, section 4.2): 5.6 s for 240 packets. A few such times say how flows begin,
-and not how they share.
+"""Default duration of a row, without and with TCP flows. A CUBIC flow comes back to the window at which it lost a
+packet after as many seconds as the cube root of 0.75 windows (RFC 9438, section 4.2): 5.6 s for 240 packets. A few such
+times show how flows begin, not how they share.
 """
 MAX_PROCESSES = 64
 OWN_QUEUE_BYTES = Link().queue_bytes
-"""Queue of hosts' own links if an uplink is shared: nothing is to be dropped there."""
+"""Queue of the hosts' own links if an uplink is shared: large enough that nothing is dropped there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Users of the shared link, and the duration."""
+    """The workers and TCP flows that share the link, and the duration."""
 
     workers: int
     """Number of workers of each job."""
     jobs: int
     tcp_flows: int
-    """CUBIC, in the direction of contributions."""
+    """Number of CUBIC flows, in the direction of contributions."""
     size: int
     """Bytes of int32 per reduction."""
     link: Link
-    """The one that is shared; with an uplink, every worker's and every TCP sender's own."""
+    """The shared link; with an uplink, the own link of every worker and TCP sender."""
     seconds: float
     uplink: Link | None = None
-    """An uplink that is shared instead: the workers and the TCP senders are hosts of one rack."""
+    """The shared uplink of a rack whose hosts are the workers and the TCP senders; None: `link` is shared."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= 32 or self.jobs < 1 or self.tcp_flows < 0:
@@ -69,16 +69,16 @@ class Plan:
             raise ConfigurationError("the uplink's MTU must be that of the other links")
         if self.size < 8 or self.size % 4 or self.seconds < MIN_SECONDS:
             raise ConfigurationError(f"bytes must be a multiple of 4, seconds at least {MIN_SECONDS:g}")
-        _ = self.topology  # raises where there are too many hosts
+        _ = self.topology  # raises ConfigurationError for too many hosts
 
     @property
     def shared(self) -> Link:
-        """The link that is the bottleneck."""
+        """The shared link, which is the bottleneck."""
         return self.uplink or self.link
 
     @property
     def topology(self) -> Topology:
-        """One host with every sender, and its link; or a host for each, and their uplink."""
+        """One host with all senders and its link; with an uplink, a host for each sender, and the uplink."""
         if self.uplink is None:
             return Topology(workers=1, link=self.link)
         return Topology(
@@ -92,7 +92,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Results of one row. Shares are of the link's rate, in the direction of contributions."""
+    """Results of one row. Shares are relative to the link's rate, in the direction of contributions."""
 
     workers: int
     jobs: int
@@ -100,23 +100,23 @@ class Shares:
     rate_bit_s: float
     queue_bytes: int
     job_shares: tuple[float, ...]
-    """By job, of the link."""
+    """Each job's share of the link."""
     tcp_shares: tuple[float, ...]
-    """By flow, of the link."""
+    """Each TCP flow's share of the link."""
     fair_share: float
-    """1 / (workers + TCP flows): what each would have if all were alike."""
+    """1 / (workers of all jobs + TCP flows): an equal share for each."""
     jain: float
-    """Jain's index over jobs: 1 where all get the same."""
+    """Jain's index over jobs: 1 if all have the same share."""
     packets: int
     resent: int
     lost: int
-    """Contributions and results that were found to be lost."""
+    """Number of contributions and results that were found to be lost."""
     cuts: int
     timeouts: int
     dropped: int
-    """By the queues of the shared link, TCP's among them; where hosts send trains, each counts once."""
+    """Packets dropped by the queues of the shared link, TCP's included; trains, where hosts send them, count once."""
     dropped_elsewhere: int
-    """By the queues of other links."""
+    """Packets dropped by the queues of other links."""
 
     @property
     def together(self) -> float:
@@ -125,7 +125,7 @@ class Shares:
 
     @property
     def worker_to_fair(self) -> tuple[float, ...]:
-        """By job: a worker's share of its fair share."""
+        """By job, a worker's share relative to the fair share."""
         return tuple(share / self.workers / self.fair_share for share in self.job_shares)
 
     @property
@@ -135,7 +135,7 @@ class Shares:
 
 
 def usual_seconds(tcp_flows: int) -> float:
-    """How long a row takes that nobody has said anything of."""
+    """Default duration of a row in seconds."""
     return SECONDS_BESIDE_TCP if tcp_flows else SECONDS
 
 
@@ -152,7 +152,7 @@ class Asked:
 
 
 def bench(plans: Sequence[Plan], output: Output) -> list[Shares]:
-    """Measure, check, print, one after the other; write the rows, with what they come to."""
+    """Measure each plan, check, print a table; write the rows, with their derived figures."""
     rows = [measure(plan, output.console) for plan in plans]
     output.show(list(map(record_of, rows)), overview(rows) if len(rows) > 1 else table_of(rows[0]))
     return rows
@@ -175,7 +175,7 @@ def measure(plan: Plan, console: Console) -> Shares:
         hosts = [fabric.host_namespace(host) for host in range(topology.hosts)]
         outer = fabric.switch_namespace() if plan.uplink is None else fabric.spare_namespace(0)
         if plan.uplink is not None:
-            for namespace in (*hosts, outer):  # else a queue on the way would take or drop trains whole
+            for namespace in (*hosts, outer):  # without this, queues on the way would accept or drop whole trains
                 ip_batch(namespace, [f"link set {WORKER_DEVICE} gso_max_segs 1"])
 
         def place(rank: int, command: list[str]) -> list[str]:
@@ -224,20 +224,20 @@ def measure(plan: Plan, console: Console) -> Shares:
 
 
 def common(all_marks: Sequence[Marks]) -> tuple[float, float]:
-    """The second half of the time in which all of them count: what goes on for longer has the link alone."""
+    """Second half of the time in which all of them make progress; later, the remaining ones have the link alone."""
     begin = max((marks[0][0] for marks in all_marks if marks), default=0.0)
     end = min((marks[-1][0] for marks in all_marks if marks), default=0.0)
     return (begin + end) / 2, end
 
 
 def rate_within(marks: Marks, since: float, until: float) -> float:
-    """Per second of that time, in a straight line between marks: a flow that stood still for all of it has a rate too.
+    """Amount per second from `since` to `until`, interpolated between marks; above 0 also for a flow that stood still.
 
-    Raises ConfigurationError where the marks do not span that time.
+    Raises ConfigurationError if the marks do not span that time.
     """
     if len(marks) < 2 or not marks[0][0] <= since < until <= marks[-1][0]:
         raise ConfigurationError("too few reductions to tell a rate: more --seconds, or fewer --bytes")
-    import numpy as np  # no part of a command's help
+    import numpy as np  # --help must not import numpy
 
     times, counts = zip(*marks, strict=True)
     before, after = np.interp((since, until), times, counts)
@@ -249,13 +249,13 @@ def _total(workers: Sequence[dict[str, Any]], counter: str) -> int:
 
 
 def record_of(shares: Shares) -> dict[str, Any]:
-    """The row as an object for JSON."""
+    """The row as an object for JSON, with its derived figures."""
     told = {"together": shares.together, "worker_to_fair": shares.worker_to_fair, "tcp_to_fair": shares.tcp_to_fair}
     return {**asdict(shares), **told}
 
 
 def overview(rows: Sequence[Shares]) -> Table:
-    """Several rows, for people."""
+    """Table of several rows for the terminal."""
     first = rows[0]
     title = f"{_jobs_of(first)} behind one link of {first.rate_bit_s / 1e6:g} Mbit/s"
     columns: list[tuple[str, Callable[[Shares], str]]] = [
@@ -277,7 +277,7 @@ def overview(rows: Sequence[Shares]) -> Table:
 
 
 def table_of(shares: Shares) -> Table:
-    """The row as a table for people."""
+    """Table of one row for the terminal."""
     flows = f" and {shares.tcp_flows} TCP flow{'s' * (shares.tcp_flows > 1)}" if shares.tcp_flows else ""
     title = f"{_jobs_of(shares)}{flows} behind one link of {shares.rate_bit_s / 1e6:g} Mbit/s "
     title += f"with a queue of {shares.queue_bytes >> 10} KiB"

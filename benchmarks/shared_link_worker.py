@@ -1,9 +1,9 @@
 """One process of `fanin bench network --shared-link`: the switch, a worker, or one end of a TCP flow, by its rank.
 
-Ranks: 0 is the switch; then come the workers, job by job; then, for each TCP flow, its receiver and its sender. Each
+Rank 0 is the switch; then come the workers, job by job; then, for each TCP flow, its receiver and its sender. Each
 prints one JSON object. Workers sum int32 tensors, PIPELINED of them at a time, so that they always have something to
-send, as TCP has, until worker 0 of their job says that it is enough, in the first element of the tensor; and compare
-every sum with what it must be.
+send, as TCP has. They stop when worker 0 of their job says so in the first element of the tensor, and compare every sum
+with the expected one.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES, packet_shape, sl
 from fanin.protocol.wire import datagram_bytes
 
 PORT = 7100
-"""Port of the switch, in a namespace of its own; TCP flows take the ports after it."""
+"""Port of the switch, in its own namespace; TCP flows use the ports after it."""
 WAIT_S = 60.0
 CONNECT_S = 20.0
 STOP = 1 << 20
 PIPELINED = 2
-"""Reductions under way at a time. With one, the link is left to others at the end of each, while its queue empties."""
+"""Reductions under way at a time. With one, the link's queue would empty at the end of each, to the others' benefit."""
 TCP_BLOCK = bytes(1 << 16)
 
 
@@ -54,13 +54,13 @@ def spec_of(job: int, workers: int, mtu: int) -> JobSpec:
 
 
 def serve(given: Asked) -> dict[str, object]:
-    """The switch, for as long as the rest takes."""
+    """Run the switch until all other processes are done."""
     native = native_extension(True)
     assert native is not None
     specs = [spec_of(job, given.workers, given.mtu) for job in range(given.jobs)]
     memory = sum(spec.pool_bytes for spec in specs) + (8 << 20)
     server = native.SwitchServer(given.address, PORT, 1, memory)
-    for spec in specs:  # before anybody can ask for one
+    for spec in specs:  # before a worker can say HELLO
         server.admit(spec)
     server.start()
     left: set[int] = set()
@@ -74,7 +74,7 @@ def serve(given: Asked) -> dict[str, object]:
 
 
 def work(given: Asked, job: int, worker: int) -> dict[str, object]:
-    """A worker: what it had summed up at the end of the warm-up, and at the end, with the times."""
+    """Run a worker; returns times and amounts summed up so far, and counters."""
     native = native_extension(True)
     assert native is not None
     spec = spec_of(job, given.workers, given.mtu)
@@ -87,7 +87,7 @@ def work(given: Asked, job: int, worker: int) -> dict[str, object]:
     under_way: deque[tuple[int, np.ndarray[Any, np.dtype[np.int32]]]] = deque()
     began, stopping = 0.0, False
     while not stopping or under_way:
-        # Submit here as well, and wait for, each sum that another worker had submitted before it said so.
+        # Submit here, too, and wait for, each sum that another worker had submitted before it heard of the stop.
         while not stopping and tensors:
             tensor = tensors.pop()
             tensor.fill(1 + worker)
@@ -112,7 +112,7 @@ def work(given: Asked, job: int, worker: int) -> dict[str, object]:
 
 
 def receive(given: Asked, flow: int) -> dict[str, object]:
-    """The receiving end of a TCP flow: bytes by time."""
+    """Run the receiving end of a TCP flow; returns bytes by time."""
     with socket.create_server((given.address, PORT + 1 + flow)) as listener:
         listener.settimeout(CONNECT_S)
         connection, _ = listener.accept()
@@ -128,7 +128,7 @@ def receive(given: Asked, flow: int) -> dict[str, object]:
 
 
 def send(given: Asked, flow: int) -> dict[str, object]:
-    """The sending end: CUBIC (RFC 9438), for so long."""
+    """Run the sending end of a TCP flow: CUBIC (RFC 9438), for the benchmark's duration."""
     until = time.monotonic() + CONNECT_S
     while True:
         try:
@@ -147,7 +147,7 @@ def send(given: Asked, flow: int) -> dict[str, object]:
 
 
 def main(given: Asked) -> None:
-    """Be the process of this rank."""
+    """Run the process of this rank."""
     rank = int(os.environ["RANK"])
     members = given.workers * given.jobs
     if rank == 0:

@@ -1,10 +1,10 @@
-"""`fanin bench staleness`: does staleness pay? Loss and accuracy against wall-clock time, in one table and one plot.
+"""`fanin bench staleness`: loss and accuracy against wall-clock time of stale training, in one table and one plot.
 
 Real processes train a small network on handwritten digits, or the text transformer, in every mode under every
-condition. Compute time is emulated (staleness_worker.py): on a machine with fewer cores than workers real computing
-would be dominated by contention. All modes of a condition run in the same processes, one after the other, with one seed
-and then with the next. Replicas must be bit-identical in the end. A second table has what a step takes of the workers
-that are not slow, beside gloo's.
+condition. Compute time is emulated (staleness_worker.py), because on a machine with fewer cores than workers contention
+would dominate. All modes of a condition run in the same processes, one after another, with one seed and then with the
+next. Replicas must be bit-identical in the end. A second table has the step times of workers that are not slow, beside
+gloo's.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from fanin.records import record
 from fanin.settings import Bounds, Named, OneOf, Words, check_bounds
 
 NARROW = "-8"
-"""At the end of a mode's name: in 8 bits."""
+"""Suffix of the name of a mode with lanes of 8 bits."""
 ASYNCHRONOUS = ("quorum", "skip", "skip-8", "rate-by-age", "predicted-loss")
 """Modes of AsynchronousOptimizer, all with the policy `skip`."""
 MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", *ASYNCHRONOUS)
 SLOW_WORKER = ("slow-worker", "slow-worker-over-links")
-"""Conditions in which the last rank is slower, always."""
+"""Conditions in which the last rank is always slower."""
 TASKS = ("digits", "text")
 CONDITIONS = {
     "even": "even workers",
@@ -44,13 +44,13 @@ CONDITIONS = {
     "slow-worker-over-links": "one of them slower, always, and links of a stated rate",
 }
 OVER_LINKS = ("slow-link", "slow-worker-over-links")
-"""Conditions with a namespace and a link for each worker; root only."""
+"""Conditions with a namespace and a link for each worker; they need root."""
 USUAL_MODES = tuple(mode for mode in MODES if not mode.endswith(NARROW))
 USUAL_CONDITIONS = tuple(name for name in CONDITIONS if name != "slow-worker-over-links")
-"""The last one is for models whose sums take time."""
+"""Default conditions; the one left out is for models whose sums take time."""
 WORKER = "fanin.benchmarks.staleness_worker"
 SMOOTHED = 3
-"""Points over which accuracy is averaged before it is compared with the target."""
+"""Number of points over which accuracy is averaged before it is compared with the target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,45 +106,45 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One mode under one condition."""
+    """Figures of one mode under one condition."""
 
     condition: str
     mode: str
     to_target_s: float | None
-    """Seconds until rank 0's smoothed accuracy reached the target, mean over the repeats; None: in one it did not."""
+    """Seconds until rank 0's smoothed accuracy reached the target, mean over repeats; None if it did not in one."""
     fastest_s: float | None
     slowest_s: float | None
-    """Fastest and slowest of the repeats."""
+    """Time to the target of the fastest and of the slowest repeat."""
     speed_up: float | None
-    """The synchronous mode's time to the target over this one's."""
+    """Time to the target of the synchronous mode over this mode's."""
     seconds: float
     """Duration of the whole run."""
     accuracy: float
     loss: float
-    """At the end, on the test set."""
+    """Accuracy and loss at the end, on the test set."""
     choices: tuple[int, ...]
-    """S or K as chosen at run time."""
+    """Values of S or K chosen at run time."""
     points: tuple[tuple[float, float, float], ...]
-    """Seconds, loss, accuracy at rank 0, in the first repeat."""
+    """(seconds, loss, accuracy) at rank 0, in the first repeat."""
     step_s: float
-    """Median over the steps of all ranks that are not slow; an asynchronous one is from a gradient to the next."""
+    """Median time of the steps of all ranks that are not slow; of an asynchronous mode, from gradient to gradient."""
     samples_per_s: float
-    """Samples of all ranks together, mean over the repeats, without those whose gradients were dropped."""
+    """Samples of all ranks per second, mean over repeats, without those of dropped gradients."""
     dropped: float | None
-    """Share of the gradients handed in, by the ranks' accounts; None: the mode drops none."""
+    """Share of the handed-in gradients that were dropped, by the ranks' accounts; None if the mode drops none."""
     step_to_gloo: float | None
-    """gloo's `step_s` over this one's."""
+    """gloo's `step_s` over this mode's."""
     samples_to_gloo: float | None
-    """This one's `samples_per_s` over gloo's."""
+    """This mode's `samples_per_s` over gloo's."""
 
 
 Told = dict[tuple[str, int], list[Report]]
-"""The ranks' reports, in their order, by mode and seed."""
+"""The ranks' reports, in order of ranks, by mode and seed."""
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
     """Measure, check, print tables; write rows, the curves as PNG, record and page."""
-    report.check_available()  # a plot that cannot be made is told of before a run of minutes
+    report.check_available()  # before a run of minutes, not after it
     rows: list[Row] = []
     for condition in plan.conditions:
         if condition in OVER_LINKS:
@@ -173,7 +173,7 @@ def _run(plan: Plan, condition: str, output: Output) -> Told:
 
 
 def rows_of(plan: Plan, condition: str, told: Told) -> list[Row]:
-    """The rows of one condition; FaninError where replicas differ or a rank said nothing."""
+    """The rows of one condition; FaninError if replicas differ or a rank reported nothing."""
     reached: dict[str, list[float | None]] = defaultdict(list)
     for mode in plan.modes:
         for seed in range(plan.repeats):
@@ -226,7 +226,7 @@ def _step_s(runs: list[list[dict[str, Any]]], quick: int) -> float:
 
 
 def _dropped(reports: list[dict[str, Any]]) -> float | None:
-    """Share of the gradients; None where no rank may drop any."""
+    """Share of gradients that were dropped; None if no rank may drop any."""
     accounts = [each for each in reports if "handed_in" in each]
     handed_in: int = sum(each["handed_in"] for each in accounts)
     dropped: int = sum(each["dropped"] for each in accounts)
@@ -239,7 +239,7 @@ def _mean(times: list[float | None]) -> float | None:
 
 
 def to_target(points: list[tuple[float, int, float, float]], target: float) -> float | None:
-    """When the mean of the last few accuracies first reached the target."""
+    """Time at which the mean of the last SMOOTHED accuracies first reached the target; None if it never did."""
     for end in range(SMOOTHED, len(points) + 1):
         window = points[end - SMOOTHED : end]
         if sum(point[3] for point in window) / SMOOTHED >= target:
@@ -248,7 +248,7 @@ def to_target(points: list[tuple[float, int, float, float]], target: float) -> f
 
 
 def recorded(plan: Plan, rows: list[Row]) -> dict[str, Any]:
-    """Parts of the record for the page: the curves, and the table as notes."""
+    """Arguments of a record: the curves, and the table as notes."""
     return {
         "progress": [
             record.Progress(
@@ -277,7 +277,7 @@ def _title(plan: Plan) -> str:
 
 
 def _in_words(row: Row) -> str:
-    """A line of the table."""
+    """One row as a line of text."""
     reached = "never" if row.to_target_s is None else f"after {row.to_target_s:.2f} s"
     times = "" if row.speed_up is None else f", {row.speed_up:.2f} times as fast as synchronous"
     dropped = "" if row.dropped is None else f", {row.dropped:.1%} of the gradients dropped"
@@ -288,7 +288,7 @@ def _in_words(row: Row) -> str:
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
 
     def of_all_runs(row: Row) -> str:
         return "" if row.to_target_s is None else f"{row.fastest_s:.2f}..{row.slowest_s:.2f}"
@@ -311,7 +311,7 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
 
 
 def steps_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """For people: what a step takes, and what it is worth."""
+    """Table for the terminal: step times, and samples per second."""
     caption = (
         "step: median; samples/s: of all workers, whose gradients were used; to gloo: how many times faster; "
         f"a slow worker computes {plan.slow:g} times as long"
@@ -337,11 +337,11 @@ def steps_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
 
 
 LINE_STYLES = ("-", "--", ":", "-.")
-"""Styles of lines, another one where colours begin again."""
+"""Line styles; the next one is used when colours repeat."""
 
 
 def plot(plan: Plan, rows: list[Row]) -> None:
-    """Loss above, accuracy below, a column per condition; in the colours and letters of the report's plots."""
+    """Draw the curves to `plan.plot`: loss above, accuracy below, a column per condition, in the report's style."""
     from matplotlib.ticker import FuncFormatter
 
     from fanin.emulation.report.drawing import WIDE_IN, Canvas, Plot, time_label

@@ -1,14 +1,14 @@
-"""Does a bound that is chosen at run time beat every fixed one? Training in virtual time, without processes.
+"""Does a bound chosen at run time beat every fixed one? Training in virtual time, without processes.
 
     python -m fanin.benchmarks.staleness_virtual --seeds 5
 
 Rules of this file
 ------------------
-* Rounds are those of docs/staleness.md under the policy `wait`, of a model of one chunk and over links that take no
-  time: K = N - 1, a gradient whose round is over goes with the next one. The chooser of S is the real one
-  (host/stale/bound.py), asked every EVERY steps of rank 0 as host/torch/training/pacing.py does.
-* Gradients are real, of a network with 4,810 parameters on handwritten digits, by plain SGD; only computing is assumed
-  to take as long as the condition says. So a bound pays for waits with learning, and figures repeat bit for bit.
+* Rounds are those of docs/staleness.md under the policy `wait`, for a model of one chunk over links that take no time:
+  K = N - 1, and a gradient whose round is over is added to the next one. S is chosen by the real code
+  (host/stale/bound.py), every EVERY steps of rank 0 as in host/torch/training/pacing.py.
+* Gradients are real, of a network with 4,810 parameters on handwritten digits, by plain SGD; only compute times are
+  made up by the condition. So a larger bound trades waiting for worse learning, and figures repeat bit for bit.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ Array = npt.NDArray[np.float64]
 
 WORKERS, HIDDEN, SAMPLES = 4, 64, 16
 TARGET, SMOOTHED, EVALUATE_EVERY = 0.9, 3, 5
-"""Accuracy whose time is compared, of so many points on average, one every so many versions."""
+"""Accuracy whose time is compared, number of points that it is averaged over, and versions between two points."""
 FIXED = (0, 1, 2, 3)
 RANGE = DynamicBound(lowest=0, highest=3)
 SLOW = 4.0
-"""How many times longer than an ordinary one, which takes 1, a slow step is."""
+"""Duration of a slow step; an ordinary one takes 1."""
 RATES = (0.25, 1.0)
-"""Learning rates: with the higher one staleness costs more."""
+"""Learning rates; staleness costs more with the higher one."""
 
 
 def even(rank: int, step: int, dice: random.Random) -> float:
-    """All ranks take equally long."""
+    """All ranks take the same time."""
     return 1.0
 
 
@@ -50,7 +50,7 @@ def at_random(rank: int, step: int, dice: random.Random) -> float:
 
 
 def one_slow(rank: int, step: int, dice: random.Random) -> float:
-    """The last rank is slow, always."""
+    """The last rank is always slow."""
     return SLOW if rank == WORKERS - 1 else 1.0
 
 
@@ -60,12 +60,12 @@ def slow_then_fast(rank: int, step: int, dice: random.Random) -> float:
 
 
 def in_turn(rank: int, step: int, dice: random.Random) -> float:
-    """Each rank is slow for 4 steps in its turn."""
+    """Each rank in turn is slow for 4 steps."""
     return SLOW if step // 4 % WORKERS == rank else 1.0
 
 
 def even_then_random(rank: int, step: int, dice: random.Random) -> float:
-    """All are alike for 20 steps, and for 20 one step in five is slow."""
+    """All ranks take the same time for 20 steps; then for 20 steps one step in five is slow."""
     return SLOW if step // 20 % 2 and dice.random() < 0.2 else 1.0
 
 
@@ -97,13 +97,13 @@ class Digits:
         return [draw.uniform(-1, 1, s) / 8 if len(s) == 2 else np.zeros(s) for s in sizes]
 
     def batches(self, rank: int, seed: int) -> Iterator[npt.NDArray[np.int64]]:
-        """Indices of a rank's samples, step by step."""
+        """Yield the indices of a rank's samples, step by step."""
         own, draw = np.arange(rank, len(self.labels), WORKERS), np.random.default_rng((seed, rank))
         while True:
             yield draw.choice(own, SAMPLES, replace=False)
 
     def gradient(self, weights: list[Array], chosen: npt.NDArray[np.int64]) -> list[Array]:
-        """Gradient of the mean cross entropy."""
+        """Gradient of the mean cross-entropy over the chosen samples."""
         first, first_bias, second, second_bias = weights
         inputs = self.images[chosen]
         hidden = np.maximum(inputs @ first + first_bias, 0)
@@ -125,20 +125,20 @@ class Digits:
 
 @dataclass(slots=True)
 class Worker:
-    """A rank between two of its gradients."""
+    """State of a rank between two of its gradients."""
 
     base: int = 0
-    """Results that it has received: the base of its next contribution."""
+    """Number of results that it has received, which is the base of its next contribution."""
     contributed: int = 0
-    """Bases that it has contributed or passed."""
+    """Number of bases that it has contributed to or passed."""
     held: list[Array] | None = None
-    """A gradient whose round was over, which goes with the next one."""
+    """A gradient whose round was over, which is added to the next one; None without one."""
     pace: Pace = Pace(0.0, 0.0)
     computes_s: float = 0.0
 
 
 class Job:
-    """Rounds of one job: who contributes what to which, and when."""
+    """Rounds of one job: which gradients each round sums, and when it closes."""
 
     def __init__(self, task: Digits, seed: int, rate: float, bound: int | DynamicBound) -> None:
         self.staleness = bound if isinstance(bound, int) else bound.lowest
@@ -146,13 +146,13 @@ class Job:
         self.quorum = WORKERS if bound == 0 else WORKERS - 1
         self.task, self.rate = task, rate
         self.versions = [task.weights(seed)]
-        """Weights after so many rounds."""
+        """Weights after each number of rounds."""
         self.open = [np.zeros_like(each) for each in self.versions[0]]
         self.count = 0
         self.workers = [Worker() for _ in range(WORKERS)]
 
     def ready(self, rank: int, gradient: list[Array], now: float) -> None:
-        """A rank's gradient is there: contribute it, or hold it where its round is over."""
+        """Hand a rank's gradient in: contribute it, or hold it if its round is over."""
         worker = self.workers[rank]
         late = worker.base < len(self.versions) - 1
         if late and worker.held is None:
@@ -191,7 +191,7 @@ def seconds_to_target(
     seed: int,
     steps: int,
 ) -> float | None:
-    """Virtual seconds until rank 0's accuracy is TARGET; None: not within `steps` of its steps."""
+    """Virtual seconds until rank 0's accuracy is TARGET; None if `steps` of its steps do not suffice."""
     job = Job(task, seed, rate, bound)
     dice = [random.Random(1000 * seed + rank) for rank in range(WORKERS)]
     batches = [task.batches(rank, seed) for rank in range(WORKERS)]

@@ -1,12 +1,12 @@
-"""One rank of `fanin bench staleness`: trains the same network in every mode, one after the other, and reports curves.
+"""One rank of `fanin bench staleness`: trains the same network in every mode, one after another, and reports curves.
 
 The mode `rate-by-age` is `skip` with gradients divided by their age, `predicted-loss` is `skip` with gradients weighed
-by the loss that is predicted for when they land. The modes whose names end in -8 have lanes of 8 bits that keep their
-bits in sums ("8" of `Options.lanes`).
+by the loss that is predicted for when they land. Modes whose names end in -8 have lanes of 8 bits that keep their bits
+in sums ("8" of `Options.lanes`).
 
-A step's length is dominated by an emulated compute time: the rank sleeps, as long as the condition says, where a
-larger model would compute. The gradients are real, so what staleness does to learning is real too. The clock starts
-after a few steps, when every mode has opened its job and DDP has made its buckets.
+A step's length is dominated by an emulated compute time: the rank sleeps, as long as the condition says, where a larger
+model would compute. The gradients are real, and with them the effect of staleness on learning. The clock starts after a
+few steps, when every mode has opened its job and DDP has made its buckets.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from fanin.host.torch import AsynchronousOptimizer, StaleOptions, StaleSynchrono
 
 HIDDEN = 64
 WARM_UP_STEPS = 3
-"""Steps before the clock starts."""
+"""Number of steps before the clock starts."""
 EVALUATE_EVERY = 5
 """Steps of rank 0 between two points of its curve."""
 EVALUATED = 4096
-"""Classes that a point of the curve predicts at most: rank 0 must not become a slow worker by its curve."""
+"""Most classes predicted for a point of the curve, so that evaluation does not make rank 0 a slow worker."""
 SLOW_PROBABILITY, SLOW_FACTOR = 0.1, 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The network, its data and its optimizer."""
+    """A task: the network, its data and its optimizer."""
 
     network: Callable[[], nn.Module]
     data: Callable[[], tuple[TensorDataset, TensorDataset]]
     """Training and test set."""
     samples: int
-    """Per step of a worker."""
+    """Samples per step of a worker."""
     optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 
 def small_network() -> nn.Module:
-    """4,810 parameters, whose sums cost next to nothing."""
+    """A network of 4,810 parameters, whose sums take almost no time."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 10))
 
 
@@ -74,35 +74,35 @@ SUBJECTS = {
         lambda parameters: torch.optim.AdamW(parameters, trainee.LEARNING_RATE, fused=True),
     ),
 }
-"""By task. Text: with the steps of `fanin bench network --steps`."""
+"""Tasks by name; the text task has the steps of `fanin bench network --steps`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How long a rank's step takes."""
+    """Durations of a rank's steps under one condition."""
 
     name: str
-    """`even`, `random` or one of SLOW_WORKER; `slow-link` is even as far as computing goes."""
+    """`even`, `random` or one of SLOW_WORKER; with `slow-link`, compute times are even."""
     rank: int
     workers: int
     step_s: float
     seed: int
-    """Seed of slow-downs, weights and batches: the same in every mode."""
+    """Seed of slow-downs, weights and batches, the same in every mode."""
     slow: float = 3.0
-    """How many times longer than an ordinary one a slow worker's step is."""
+    """Duration of a slow worker's step, as a multiple of an ordinary one."""
 
     @property
     def quorum(self) -> int:
-        """K of `skip`. Over links each further round costs its result's way once more: all but the slow worker."""
+        """K of `skip`: over links, where each further round costs a result's travel, all workers but the slow one."""
         return self.workers - 1 if self.name == "slow-worker-over-links" else max(self.workers // 2, 1)
 
     @property
     def staleness(self) -> int:
-        """S of `skip`. Each round costs the switch a copy of the gradient."""
+        """S of `skip`; each further round costs the switch a copy of the gradient."""
         return 4 if self.name == "slow-worker-over-links" else 6
 
     def seconds(self) -> Iterator[float]:
-        """Emulated compute time of one step after the other, the same in every mode."""
+        """Yield the emulated compute time of each step, the same in every mode."""
         chance = random.Random(1000 * (self.seed + 1) + self.rank)
         slow = self.slow if self.name in SLOW_WORKER and self.rank == self.workers - 1 else 1.0
         while True:
@@ -120,10 +120,10 @@ class Curve:
         self._inputs, self._targets = inputs[:samples], targets[:samples]
         self._started_s = time.perf_counter()
         self.points: list[tuple[float, int, float, float]] = []
-        """Seconds, steps, test loss, test accuracy."""
+        """(seconds, steps, test loss, test accuracy) of each point."""
 
     def add(self, steps: int) -> None:
-        """Add a point of this moment."""
+        """Evaluate the replica, and add a point with the current time."""
         now = time.perf_counter() - self._started_s
         with torch.no_grad():
             logits = self.network(self._inputs)
@@ -133,8 +133,8 @@ class Curve:
 
 
 class Training:
-    """The training of every mode: from the same weights, on the same samples in the same order, as slow as
-    `conditions`.
+    """Parts that every mode's training shares: the same initial weights, the same samples in the same order, and step
+    durations by `conditions`.
     """
 
     def __init__(self, task: str, conditions: Conditions) -> None:
@@ -152,12 +152,12 @@ class Training:
         """Duration of each step since the clock started."""
 
     def start(self) -> None:
-        """Start the clock and an empty curve."""
+        """Start the clock, and begin an empty curve."""
         self.curve = Curve(self.network, self._test)
         self.step_s.clear()
 
     def step(self, model: nn.Module, optimizer: torch.optim.Optimizer | AsynchronousOptimizer) -> None:
-        """One gradient, as late as the condition says, and what the mode makes of it."""
+        """Compute a gradient, sleep as the condition says, and take the optimizer's step."""
         started = time.perf_counter()
         optimizer.zero_grad()
         inputs, targets = next(self._batches)
@@ -171,12 +171,12 @@ class Training:
         self.step_s.append(time.perf_counter() - started)
 
     def point(self, steps: int) -> None:
-        """Add a point to rank 0's curve, every EVALUATE_EVERY steps."""
+        """Add a point to rank 0's curve every EVALUATE_EVERY steps."""
         if self.conditions.rank == 0 and steps > 0 and steps % EVALUATE_EVERY == 0:
             self.curve.add(steps)
 
     def _shuffled(self, training: TensorDataset) -> Iterator[tuple[Tensor, Tensor]]:
-        """This rank's part of the training set, shuffled anew in each round through it."""
+        """Yield this rank's batches of the training set, shuffled anew in each epoch."""
         rank, workers = self.conditions.rank, self.conditions.workers
         inputs, targets = (each[rank::workers] for each in training.tensors)
         generator = torch.Generator().manual_seed(1000 * self.conditions.seed + rank)
@@ -189,7 +189,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One rank's report of one run, its curve and steps aside."""
+    """One rank's report of one run, without its curve and steps."""
 
     gradients: int
     """Gradients of this rank that training used since the clock started."""
@@ -197,7 +197,7 @@ class Outcome:
 
 
 def facts_of(account: Account, choices: list[int]) -> dict[str, Any]:
-    """Report facts of a rank that may drop gradients."""
+    """Report fields of a rank that may drop gradients."""
     return {
         "account": str(account),
         "choices": choices,
@@ -207,7 +207,7 @@ def facts_of(account: Account, choices: list[int]) -> dict[str, Any]:
 
 
 def train_together(mode: str, training: Training, steps: int, group: dist.ProcessGroup | None) -> Outcome:
-    """DDP: synchronous over fanin or gloo, or stale synchronous."""
+    """Train by DDP: synchronously over fanin or gloo, or stale synchronously."""
     model = DistributedDataParallel(training.network, process_group=group)
     optimizer = training.make_optimizer(model.parameters())
     state: StaleSynchronousState | None = None
@@ -231,7 +231,7 @@ def train_together(mode: str, training: Training, steps: int, group: dist.Proces
 
 
 def train_apart(mode: str, training: Training, steps: int) -> Outcome:
-    """Asynchronously, with as many gradients as `steps` synchronous steps would take."""
+    """Train asynchronously, with as many gradients as `steps` synchronous steps would take."""
     conditions, quorum = training.conditions, training.conditions.quorum
     optimizer = AsynchronousOptimizer(
         training.make_optimizer(training.network.parameters()),
@@ -249,7 +249,7 @@ def train_apart(mode: str, training: Training, steps: int) -> Outcome:
     )
     step, before = -WARM_UP_STEPS, 0
     while not optimizer.finished:
-        if step == 0:  # no barrier: a round may need a gradient of those who would wait there
+        if step == 0:  # no barrier: a round may need a gradient of a rank that would wait there
             training.start()
             before = optimizer.account.contributed if optimizer.account else 0
         training.step(training.network, optimizer)
@@ -261,7 +261,7 @@ def train_apart(mode: str, training: Training, steps: int) -> Outcome:
 
 
 def run(mode: str, task: str, conditions: Conditions, steps: int, groups: dict[str, dist.ProcessGroup]) -> float:
-    """One mode; every rank prints what it saw. Returns the accuracy at the end."""
+    """Train in one mode; every rank prints its report. Returns the accuracy at the end."""
     training = Training(task, conditions)
     outcome = (
         train_apart(mode, training, steps)

@@ -15,7 +15,7 @@ from fanin.examples.train import replica_hash
 
 
 def trainee(rival: Rival) -> Trainee[Rival]:
-    """A replica of the same weights for every rival."""
+    """Make a rival's replica, with the same weights for every rival."""
     group = group_of(rival)
     torch.manual_seed(0)
     model = DistributedDataParallel(text.Network(), process_group=group)
@@ -23,7 +23,7 @@ def trainee(rival: Rival) -> Trainee[Rival]:
 
 
 def run(asked: AskedSteps) -> None:
-    """Every rival takes a step in turn; a report for each at the end."""
+    """Let every rival take a step in turn, and report each at the end."""
     with group_of_ranks():
         training, _ = text.load()
         trainees = [trainee(rival) for rival in asked.rivals]

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Trainee(Generic[R]):
-    """One rival's model, and how long its timed steps took."""
+    """One rival's model, and the durations of its timed steps."""
 
     rival: R
     model: nn.Module
@@ -35,11 +35,11 @@ class Trainee(Generic[R]):
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights."""
+        """Device of the weights."""
         return next(self.model.parameters()).device
 
     def step(self, inputs: Tensor, classes: Tensor) -> Tensor:
-        """Do one step and return its loss."""
+        """Take one step of training; returns its loss."""
         self.optimizer.zero_grad()
         loss = cross_entropy(self.model(inputs).float(), classes)
         loss.backward()
@@ -47,7 +47,7 @@ class Trainee(Generic[R]):
         return loss.detach()
 
     def timed_step(self, training: TensorDataset, number: int) -> None:
-        """Step `number` from the start, on this rank's samples, after a barrier; the first ones are not timed."""
+        """Take step `number` on this rank's samples, after a barrier, and time it unless it is one of the first."""
         inputs, classes = (each.to(self.device) for each in samples_of(training, number))
         synchronize(self.device)
         dist.barrier()
@@ -64,13 +64,13 @@ class Trainee(Generic[R]):
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what is queued on a CUDA device, where calls return before their results are there."""
+    """Wait for the work queued on a CUDA device, whose calls return early; does nothing for other devices."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def samples_of(training: TensorDataset, number: int) -> tuple[Tensor, Tensor]:
-    """This rank's inputs and classes of a step."""
+    """This rank's inputs and classes of step `number`."""
     rank, workers = dist.get_rank(), dist.get_world_size()
     first = ((number * workers + rank) * SAMPLES_PER_WORKER) % (len(training) - SAMPLES_PER_WORKER)
     inputs, classes = training[first : first + SAMPLES_PER_WORKER]

@@ -1,8 +1,8 @@
 """False alarms and delays of `watch_ranks`: `python -m benchmarks.unlike_ranks [--task text] [--steps 10000]`.
 
-The ranks of a job train an example's task in one process: each has its own batch of every step, all have one model, and
-the numbers that ranks would gather are judged by the same code (host/torch/training/rank_judge.py). A faulty rank has a
-copy of the model of its own where the fault is in its weights.
+The ranks of a job train an example's task in one process. Each has its own batch of every step; all have one model. The
+numbers that ranks would gather are judged by the real code (host/torch/training/rank_judge.py). A faulty rank has its
+own copy of the model if the fault is in its weights.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from fanin.host.torch.training.rank_watch import (
 RANKS = 8
 FAULTS = ("bad shard", "learning rate", "stale weights", "flipped bit", "raw inputs")
 HEALTHY_STEPS = 150
-"""Steps before a fault."""
+"""Number of steps before a fault."""
 STEPS_TO_ALARM = 5
 STALE_STEPS = 5
 FASTER = 3.0
 """Factor of the faulty rank's learning rate."""
 RAW = 16.0
-"""Factor of inputs that are not normalized, or, where inputs are no floats, of a loss that is not divided."""
+"""Factor of inputs that are not normalized or, for a task with integer inputs, of a loss that is not divided."""
 SAMPLES = 32
 """Samples per rank and step."""
 EXPONENT_BITS = range(23, 31)
@@ -46,7 +46,7 @@ EXPONENT_BITS = range(23, 31)
 
 @dataclass(slots=True)
 class Run:
-    """A job in one process."""
+    """A job of RANKS ranks in one process."""
 
     task: Task
     seed: int
@@ -57,7 +57,7 @@ class Run:
     batches: list[Iterator[tuple[Tensor, Tensor]]] = field(init=False)
     model: nn.Module = field(init=False)
     own: nn.Module | None = field(init=False, default=None)
-    """The faulty rank's model, once it has one."""
+    """The faulty rank's own model; None before the fault, or if the fault is not in the weights."""
     random: np.random.Generator = field(init=False)
     past: list[dict[str, Tensor]] = field(init=False, default_factory=list)
 
@@ -74,7 +74,7 @@ class Run:
         ]
 
     def steps(self) -> Iterator[tuple[Values, Values, list[list[int]]]]:
-        """Norms and cosines of every step, shape (RANKS, layers), and each rank's hashes of its layers."""
+        """Yield, per step, norms and cosines, each of shape (RANKS, layers), and each rank's hashes of its layers."""
         optimizer = torch.optim.Adam(self.model.parameters(), lr=self.task.learning_rate)
         own_optimizer: torch.optim.Optimizer | None = None
         step = 0
@@ -133,7 +133,7 @@ class Run:
         return numbers[:, :, 0], numbers[:, :, 1]
 
     def _flip(self, model: nn.Module) -> None:
-        """One bit of the exponent of a random weight."""
+        """Flip one exponent bit of a random weight."""
         parameters = [each for each in model.parameters() if each.dim() > 1]
         flat = parameters[self.random.integers(len(parameters))].data.view(-1)
         at = int(self.random.integers(flat.numel()))
@@ -142,7 +142,7 @@ class Run:
 
 
 def _drawn(inputs: Tensor, classes: Tensor, count: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches without end, each epoch in another order."""
+    """Yield batches for ever, in another order in each epoch."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         for picked in torch.randperm(len(inputs), generator=generator).split(count):
@@ -151,7 +151,7 @@ def _drawn(inputs: Tensor, classes: Tensor, count: int, seed: int) -> Iterator[t
 
 
 def alarms(run: Run, steps: int, *, hashed: bool) -> Iterator[tuple[int, int, str]]:
-    """Step, rank and kind of every alarm of a run. `hashed`: whether weights are compared, too."""
+    """Yield (step, rank, kind) of every alarm of a run. `hashed`: compare hashes of weights, too."""
     judge, differing = None, set[int]()
     for step, (norms, cosines, hashes) in zip(range(steps), run.steps(), strict=False):
         judge = judge or RankJudge(RANKS, FALSE_ALARMS_PER_STEP)
@@ -166,7 +166,7 @@ def alarms(run: Run, steps: int, *, hashed: bool) -> Iterator[tuple[int, int, st
 
 
 def main() -> None:
-    """Run healthy steps, and then seeds of each fault."""
+    """Run healthy steps, then each fault with each seed, and print false alarms and delays."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=sorted(TASKS), default="digits")
     parser.add_argument("--steps", type=int, default=10_000, help="healthy steps")

@@ -1,10 +1,9 @@
-"""Rivals that do not run here, found before anything is timed: each is tried once on all ranks, and reported by name.
+"""Finds rivals that do not run here before anything is timed: all ranks try each once, and report failures by label.
 
-NCCL runs on hosts' sockets, as it would between machines: every rank names a host of its own (NCCL_HOSTID), so that
-NCCL takes several ranks of one GPU for ranks of several machines, which it refuses otherwise ("Duplicate GPU
-detected"), and neither NVLink nor shared memory is used. Since 2.30 NCCL_MULTI_RANK_GPU_ENABLE allows it as well. Its
-kernels spin, so ranks that share a GPU take turns in time slices: its times are those of links only where links are
-slow.
+NCCL uses the hosts' sockets, as between machines: every rank claims a host of its own (NCCL_HOSTID), so that NCCL takes
+several ranks of one GPU for ranks of several machines, which it otherwise refuses ("Duplicate GPU detected"), and uses
+neither NVLink nor shared memory. Since 2.30 NCCL_MULTI_RANK_GPU_ENABLE allows it as well. Its kernels spin, so ranks
+that share a GPU take turns in time slices: its times measure the links only if these are slow.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from fanin.benchmarks.rivals import NCCL
 
 Label = TypeVar("Label")
 TRIAL_TIMEOUT_S = 60.0
-"""Longest that a rival's first collectives may take; NCCL may hang where it shares a GPU."""
+"""Longest time that a rival's first collectives may take; NCCL may hang when ranks share a GPU."""
 TRIAL_ELEMENTS = 1024
 
 
 def prepare_nccl(rank: int, environment: MutableMapping[str, str]) -> None:
-    """Let NCCL use sockets alone, on the network that gloo uses. Variables that are set already stay."""
+    """Set variables so that NCCL uses sockets alone, on gloo's network; variables that are already set stay."""
     for name, value in {
         "NCCL_HOSTID": f"fanin-bench-{rank}",
         "NCCL_MULTI_RANK_GPU_ENABLE": "1",
@@ -39,13 +38,13 @@ def prepare_nccl(rank: int, environment: MutableMapping[str, str]) -> None:
         "NCCL_IB_DISABLE": "1",
         "NCCL_NET": "Socket",
         "NCCL_SOCKET_IFNAME": environment.get("GLOO_SOCKET_IFNAME", "lo"),
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # a failure is reported, and ends no process
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # a failure is to be reported, and not to end the process
     }.items():
         environment.setdefault(name, value)
 
 
 def device_of_rank(kind: str) -> torch.device:
-    """This rank's device; ranks share CUDA devices where there are fewer."""
+    """This rank's device; ranks share CUDA devices if there are fewer devices than ranks."""
     if kind != "cuda":
         return torch.device(kind)
     device = torch.device("cuda", dist.get_rank() % torch.cuda.device_count())
@@ -56,7 +55,7 @@ def device_of_rank(kind: str) -> torch.device:
 def usable_groups(
     makers: Mapping[Label, Callable[[], dist.ProcessGroup]], device: torch.device
 ) -> dict[Label, dist.ProcessGroup]:
-    """The groups that run on this device; the others are reported, by every rank, under their label."""
+    """By label, the groups that run on this device; every rank reports the others under their labels."""
     prepare_nccl(dist.get_rank(), os.environ)
     groups = {}
     for label, make in makers.items():
@@ -69,9 +68,9 @@ def usable_groups(
 
 
 def tried(make: Callable[[], dist.ProcessGroup], device: torch.device) -> tuple[dist.ProcessGroup | None, str]:
-    """The group, or None and why it does not run; alike on all ranks of the world, which is over gloo.
+    """Make a group and try it; (group, "") or (None, reason), alike on all ranks. The world must be over gloo.
 
-    The trial has the collectives of FSDP2 and of DDP, on `device`.
+    The trial makes the collectives of FSDP2 and of DDP, on `device`.
     """
     group, reason = None, ""
     try:
@@ -86,7 +85,7 @@ def tried(make: Callable[[], dist.ProcessGroup], device: torch.device) -> tuple[
     except Exception as error:
         reason = _in_a_line(error)
     if agreed := _first_reason(reason):
-        if group.name() == NCCL:  # a collective that hangs would hold the device for the other rivals
+        if group.name() == NCCL:  # a hanging collective would keep the device from the other rivals
             group._get_backend(device).abort()
         return None, agreed
     return group, ""
@@ -104,7 +103,7 @@ def _try(group: dist.ProcessGroup, device: torch.device) -> None:
     for start in starts:
         work = start()
         assert work is not None
-        while group.name() == NCCL and not work.is_completed():  # whose `wait` waits for nothing but a stream
+        while group.name() == NCCL and not work.is_completed():  # NCCL's `wait` waits for a stream only
             if time.monotonic() >= ends_s:
                 raise TimeoutError(f"its first collectives were not done after {TRIAL_TIMEOUT_S:g} s")
             time.sleep(0.01)
@@ -114,7 +113,7 @@ def _try(group: dist.ProcessGroup, device: torch.device) -> None:
 
 
 def _first_reason(reason: str) -> str:
-    """The lowest rank's that has one, on all ranks."""
+    """The reason of the lowest rank that has one, with the rank; the same on all ranks, empty if none has one."""
     found: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(found, reason)
     return next((f"rank {rank}: {each}" for rank, each in enumerate(found) if each), "")

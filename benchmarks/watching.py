@@ -1,9 +1,9 @@
-"""`fanin bench watching`: what it costs a job to be watched, by wall time and by processor time.
+"""`fanin bench watching`: what watching a job costs it, in wall time and in processor time.
 
-One way after another takes its turn in every sample, in the same ranks and at the same switch, in an order that moves
-on by one each time. Those who watch are processes that are stopped between their turns. Their own processor time is
-not counted: that of the ranks and of the switch is, with what an answer costs them. `off` comes twice, in groups of
-their own, so that `off again` shows by how much two ways differ that are the same.
+Ways of watching take turns in every sample, in the same ranks and at the same switch, in an order that moves on by one
+each time. Watching processes are stopped between their turns. Their own processor time is not counted: that of the
+ranks and of the switch is, which includes the cost of answers. `off` comes twice, in separate groups, so that
+`off again` shows the difference between two equal ways.
 
 | way | what is on |
 |---|---|
@@ -66,7 +66,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way's figures, as in the JSON file: medians of samples."""
+    """Figures of one way, as in the JSON file: medians of samples."""
 
     way: str
     workers: int
@@ -76,21 +76,21 @@ class Row:
     processor_s: float
     """Processor time of a sum or step, of all ranks and the switch together."""
     wall_ratio: float
-    """wall_s / that of `off` or `step` in the same sample, the median of samples."""
+    """wall_s over that of `off` or `step` in the same sample, median of samples."""
     processor_ratio: float
-    """The same of processor_s."""
+    """processor_s over that of `off` or `step` in the same sample, median of samples."""
     looks: int
-    """How often somebody looked: scrapes, views of top, lines, watched steps; of all samples and ranks."""
+    """Number of looks: scrapes, views of top, lines, watched steps; over all samples and ranks."""
     look_s: float | None
-    """Processor time of all ranks and the switch that a look takes, of a job that rests: to be had where other load
-    hides it in the ratios. None: no process looks."""
+    """Processor time of all ranks and the switch per look at an idle job, which shows what other load hides in the
+    ratios. None if no process looks."""
     max_error: float
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
-    """Measure, check, print a table; write the rows. FaninError where a result is wrong.
+    """Measure, check, print a table; write the rows. FaninError if a result is wrong.
 
-    ConfigurationError where prometheus-client is not installed, which `metrics` needs.
+    ConfigurationError if prometheus-client, which `metrics` needs, is not installed.
     """
     require_client()
     asked = Asked(bytes=plan.bytes, samples=plan.samples, calls=plan.calls)
@@ -123,14 +123,14 @@ def _look(ranks: Sequence[Report]) -> float | None:
 
 
 def _samples(ranks: Sequence[Report]) -> tuple[list[float], list[float]]:
-    """Seconds of each sample: the slowest rank's, and the processor's of all."""
+    """By sample, seconds of the slowest rank, and processor seconds of all ranks."""
     wall = [max(each) for each in zip(*(rank["wall"] for rank in ranks), strict=True)]
     processor = [sum(each) for each in zip(*(rank["processor"] for rank in ranks), strict=True)]
     return wall, processor
 
 
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
-    """The rows as a table for people."""
+    """The rows as a table for the terminal."""
     return table(
         f"what being watched costs a sum of {plan.bytes:,} bytes, and a step with as large gradients, "
         f"{plan.workers} ranks",

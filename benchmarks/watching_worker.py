@@ -1,6 +1,6 @@
-"""One rank of `fanin bench watching`: sums and steps with and without somebody who watches, in turn.
+"""One rank of `fanin bench watching`: sums and steps in each way of watching, in turn.
 
-Rank 0 starts the switch, whose processor time is counted with its own, and those who watch, whose is not.
+Rank 0 starts the switch, whose processor time counts with its own, and the watching processes, whose time does not.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ EVERY = 10
 """Steps per watched step of watch_ranks."""
 READY_S = 60.0
 RESTS_S = 10.0
-"""Time that a job rests with somebody who watches, and as long without."""
+"""Seconds that a job idles while it is watched, and again as long while it is not."""
 METRICS, TOP, TIMELINE, UNACCOUNTED, WATCHED = "metrics", "top", "timeline", "unaccounted", "watch_ranks"
 
 
 class Watcher:
-    """A process that watches, stopped but for its turns."""
+    """A watching process, stopped between its turns."""
 
     def __init__(self, words: list[str], path: Path, stack: ExitStack) -> None:
-        """`path`: of a file for what it prints."""
+        """Start the process, wait for its first line, and stop it. `path`: file for its output."""
         self._path = path
         with path.open("wb") as file:
             self.process = stack.enter_context(_ended(subprocess.Popen(words, stdout=file)))
@@ -69,17 +69,17 @@ class Watcher:
 
     @property
     def looks(self) -> int:
-        """Lines that it has written."""
+        """Number of lines that it has written."""
         return self._path.read_bytes().count(b"\n")
 
     @property
     def looks_in_turns(self) -> int:
-        """Lines that it has written since it was ready."""
+        """Number of lines that it has written since its first stop."""
         return self.looks - self._before
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """It watches from entry to exit."""
+        """Let it run from entry to exit."""
         self.process.send_signal(signal.SIGCONT)
         try:
             yield
@@ -89,7 +89,7 @@ class Watcher:
 
 @contextlib.contextmanager
 def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """Kill it at exit, stopped or not."""
+    """Kill the process at exit, even if it is stopped."""
     try:
         yield process
     finally:
@@ -99,13 +99,13 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]
 
 @dataclass(slots=True)
 class Way:
-    """One way on this rank."""
+    """One way of watching, on this rank."""
 
     name: str
     call: Callable[[], object]
-    """One sum, or one step."""
+    """Makes one sum, or one step."""
     error: Callable[[], tuple[float, int]]
-    """Error of the last result, relative to the largest contribution, and its checksum."""
+    """Returns the error of a result, relative to the largest contribution, and its checksum."""
     looks: Callable[[], int] = int
     watcher: Watcher | None = None
     wall: list[float] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Way:
 
 
 class Bench:
-    """This rank's groups, at one switch."""
+    """This rank's groups and buffers, and the switch that all ranks use."""
 
     def __init__(self, asked: Asked, rank: int, ranks: int, stack: ExitStack) -> None:
         self.rank, self.ranks, self._stack = rank, ranks, stack
@@ -128,21 +128,21 @@ class Bench:
         self._watchers: list[Watcher] = []
 
     def _switch(self) -> tuple[str, str]:
-        """Start the switch; its address, and that of its metrics."""
+        """Start the switch; returns its address, and the URL of its metrics."""
         metrics = f"127.0.0.1:{free_port()}"
         words = [*running("fanin", "switch"), "--bind", "127.0.0.1:0", "--metrics", metrics]
         address = self._stack.enter_context(started(words))
         return str(address), f"http://{metrics}/metrics"
 
     def group(self, **options: object) -> Any:
-        """A group of all ranks at the switch."""
+        """Make a group of all ranks at the switch."""
         given = Options.from_environment(
             os.environ, switch=self._url, lanes=LANES, connect_timeout_s=READY_S, **options
         )
         return dist.new_group(backend="fanin", timeout=COLLECTIVE_TIMEOUT, pg_options=given)
 
     def sums(self, name: str) -> Way:
-        """The way of that name to sum, ready."""
+        """Set up the sums of the way `name`, and warm them up."""
         account = patch.object(joining, "accountant", lambda *_: lambda: None)
         group = self.group(metrics="127.0.0.1:0") if name == METRICS else self.group()
         buffer = torch.empty(self._count)
@@ -156,7 +156,7 @@ class Bench:
             return float((buffer.double() - self._exact).abs().max()) / self._largest, _checksum(buffer)
 
         with account if name == UNACCOUNTED else contextlib.nullcontext():
-            for _ in range(WARM_UP_CALLS):  # the first joins
+            for _ in range(WARM_UP_CALLS):  # the first call joins
                 call()
         way = Way(name, call, error)
         if name == METRICS:
@@ -184,7 +184,7 @@ class Bench:
         return lambda: path.read_text().count('"reduction"')
 
     def steps(self, name: str) -> Way:
-        """The way of that name to train, ready."""
+        """Set up the training steps of the way `name`, and warm them up."""
         torch.manual_seed(1)
         width = max(1, int((self._count / LAYERS) ** 0.5))
         layers = [nn.Linear(width, width, bias=False) for _ in range(LAYERS)]
@@ -211,7 +211,7 @@ class Bench:
         return way
 
     def sample(self, way: Way, calls: int) -> None:
-        """So many calls, after one that finds its memory in no cache."""
+        """Time `calls` calls, after one call that warms the caches."""
         without = [each.process.pid for each in self._watchers]
         with way.watcher.turn() if way.watcher is not None else contextlib.nullcontext():
             way.call()
@@ -220,13 +220,13 @@ class Bench:
             for _ in range(calls):
                 way.call()
             wall_s = time.perf_counter() - started
-            dist.barrier()  # the switch works for the others until all are done
+            dist.barrier()  # the switch works for the other ranks until all are done
             processor_s = sum(spent(without).since(before))
         way.wall.append(wall_s / calls)
         way.processor.append(processor_s / calls)
 
     def look(self, way: Way) -> tuple[float, int]:
-        """Seconds of this rank's processor time that so many looks take, of a job that rests."""
+        """Processor seconds that watching costs this rank of an idle job, and the number of looks."""
         without, seconds = [each.process.pid for each in self._watchers], []
         looks = way.looks()
         for watcher in (None, way.watcher):
@@ -244,7 +244,7 @@ def _checksum(values: Tensor) -> int:
 
 
 def run(asked: Asked) -> None:
-    """Every way once in each sample, each time from the next one on."""
+    """Take every way's turn in each sample, starting from the next way each time."""
     with group_of_ranks() as (rank, ranks), ExitStack() as stack:
         bench = Bench(asked, rank, ranks, stack)
         ways = [bench.sums(name) for name in SUMS] + [bench.steps(name) for name in STEPS]

@@ -1,6 +1,6 @@
-"""Says how far a long measurement is: on a terminal in one line that changes, elsewhere (a log, CI) in a line at times.
+"""Shows the progress of a long measurement: in a terminal one line that changes, elsewhere (a log, CI) lines.
 
-Worker programs of benchmarks print `{"progress": "sample 3 of 11"}`, from rank 0 alone.
+Rank 0 of a benchmark prints `{"progress": "sample 3 of 11"}` among its reports.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rich.text import Text
 from fanin.emulation.processes import LocalJob, Report
 
 LINE_EVERY_S = 10.0
-"""At most, where lines stay; the first comes at once."""
+"""Shortest time between two progress lines outside a terminal; the first line is printed at once."""
 PROGRESS = "progress"
 
 Tell = Callable[[str], None]
@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 
 @contextmanager
 def announced(console: Console, what: str) -> Iterator[Tell]:
-    """While `what` is measured: call what this yields with words about how far it is, as often as you like."""
+    """Announce the measurement `what`, and yield a function that shows its progress; it may be called often."""
     began = time.monotonic()
     if console.is_terminal:
         with console.status(Text(what)) as status:
@@ -43,7 +43,7 @@ def announced(console: Console, what: str) -> Iterator[Tell]:
 
 
 def reports_of(job: LocalJob, tell: Tell) -> Iterator[Report]:
-    """Yield the reports of the job's workers; their progress goes to `tell` instead."""
+    """Yield the reports of the job's workers, without progress reports, whose text goes to `tell`."""
     for report in job.reports():
         words = report.record.get(PROGRESS)
         if isinstance(words, str):

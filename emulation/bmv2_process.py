@@ -1,4 +1,4 @@
-"""BMv2's simple_switch_grpc as a process: its command line, veth pairs at its ports, and when it serves P4Runtime.
+"""BMv2's simple_switch_grpc as a process: its command line, its veth pairs, and the wait until it serves P4Runtime.
 Emulated networks, benchmarks and tests all start it here, so its options stand in one place.
 """
 
@@ -29,11 +29,11 @@ MTU = 9000
 ETH_P_ALL = 3
 SOL_PACKET, PACKET_IGNORE_OUTGOING = 263, 23
 LINKED = itertools.count()
-"""Numbers the sets of links of this process: one may be there while another is made."""
+"""Counter in the device names of `linked`, so that two sets of veth pairs of one process do not collide."""
 
 
 def missing() -> str | None:
-    """Why `launched` and `linked` cannot be used here, or None."""
+    """Return the reason why `launched` and `linked` cannot be used here, or None if they can."""
     if shutil.which(BINARY) is None:
         return f"needs {BINARY} on PATH"
     if os.geteuid() != 0:
@@ -42,10 +42,10 @@ def missing() -> str | None:
 
 
 def command(interfaces: Mapping[int, str], address: str, cpu_port: int, thrift_port: int | None = None) -> list[str]:
-    """Its command line: a switch without a program, with these interfaces by port, that serves P4Runtime at `address`.
+    """Command line of a BMv2 without a program, with `interfaces` by port, that serves P4Runtime at `address`.
 
-    `cpu_port` is the program's, behind which the control plane is. A BMv2 with Thrift, as it is built by default, takes
-    a port for that, too: the same one for every switch of a network namespace, unless `thrift_port` is given.
+    `cpu_port` is the port through which the program reaches the control plane. A BMv2 built with Thrift (the default)
+    also listens on a Thrift port, the same for every switch of a network namespace unless `thrift_port` is given.
     """
     words = [BINARY, "--no-p4", "--device-id", str(DEVICE_ID)]
     if thrift_port is not None:
@@ -57,7 +57,7 @@ def command(interfaces: Mapping[int, str], address: str, cpu_port: int, thrift_p
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Veth pairs by port: raw sockets at our ends, and the interfaces at the switch's."""
+    """Veth pairs by port: raw sockets at our ends, and the names of the interfaces at the switch's ends."""
 
     sockets: dict[int, socket.socket]
     interfaces: dict[int, str]
@@ -65,7 +65,7 @@ class Links:
 
 @contextlib.contextmanager
 def linked(ports: Sequence[int]) -> Iterator[Links]:
-    """Veth pairs for these ports, as root."""
+    """Yield a veth pair for each of these ports, and delete them at exit; needs root."""
     with contextlib.ExitStack() as stack:
         links, number = Links({}, {}), next(LINKED)
         for port in ports:
@@ -75,7 +75,7 @@ def linked(ports: Sequence[int]) -> Iterator[Links]:
             for name in (inner, outer):
                 Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1", encoding="ascii")
                 _ip("link", "set", name, "mtu", str(MTU), "up")
-            # Of no protocol until it is bound: it would take in what comes through any interface until then.
+            # No protocol until `bind`: with one, the socket would receive frames of every interface until then.
             tap = stack.enter_context(socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
             tap.bind((outer, ETH_P_ALL))
             tap.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
@@ -86,7 +86,7 @@ def linked(ports: Sequence[int]) -> Iterator[Links]:
 
 @contextlib.contextmanager
 def launched(log: Path, links: Links) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A switch at these links, without a program: where it serves P4Runtime, and its process. `log` gets its output."""
+    """Run a switch without a program on `links`, logging to `log`; yields its P4Runtime address and its process."""
     with contextlib.ExitStack() as stack:
         address = f"127.0.0.1:{free_port()}"
         output = stack.enter_context(log.open("wb"))
@@ -99,7 +99,7 @@ def launched(log: Path, links: Links) -> Iterator[tuple[str, subprocess.Popen[by
 
 
 def _await_server(address: str, switch: subprocess.Popen[bytes], log: Path) -> None:
-    import grpc  # of fanin[p4], too
+    import grpc  # the extra fanin[p4] has it
     from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
     deadline = time.monotonic() + START_TIMEOUT_S

@@ -1,9 +1,9 @@
-"""A gradient codec at several workers at once, in one process: its stages summed as a switch sums them.
+"""Run a gradient codec at several workers in one process, with its stages summed as a switch sums them.
 
     team = Team(make("rotated:8"), workers=3, shapes=((40, 30), (40,)))
     means = team.step(inputs, step=0)  # every worker's mean, the same bits at all of them
 
-What a codec does to gradients is seen without a switch, a socket or a process; docs/extending.md has an example.
+So a codec's effect on gradients shows without a switch, a socket or a process; docs/extending.md has an example.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import MAX_WORKERS
 
 Summer = Callable[[Sequence[Sum]], None]
-"""Makes the values of all workers' stage their sum, in place."""
+"""Replaces, in place, the values of every worker's stage by their sum; gets one `Sum` per worker."""
 
 
 def element_of(asked: Sum) -> Element:
@@ -31,14 +31,14 @@ def element_of(asked: Sum) -> Element:
 
 
 def fields_of(asked: Sum, workers: int) -> dict[str, Any]:
-    """The fields of this stage's reduction besides its memory."""
+    """Keyword arguments of the `Reduction` that carries out this stage, without addresses and counts."""
     average = asked.average and element_of(asked).floating
     divisor = float(workers) if average else 1.0
     return {"lanes": asked.lanes, "operator": asked.operator, "divisor": divisor, "scale_code": asked.scale_code}
 
 
 def by_arithmetic(workers: int, words_per_packet: int = 1024) -> Summer:
-    """Sum as a switch would, without one: the word codec's words are added, and decoded at every worker."""
+    """Return a function that sums as a switch does: encode by the word codec, add words, decode per worker."""
     here = min(workers, MAX_WORKERS)
     tree: dict[str, Any] = {} if workers == here else {"total_workers": workers, "places": tuple(range(here))}
     spec = JobSpec(
@@ -91,7 +91,7 @@ class Team:
     summed: Summer | None = None
     encoders: list[Encoder] = field(init=False)
     words: int = field(init=False, default=0)
-    """Words that the values of a worker would take in lanes of 32 bits."""
+    """Unused: no method changes it."""
 
     def __post_init__(self) -> None:
         self.encoders = [
@@ -101,7 +101,7 @@ class Team:
             self.summed = by_arithmetic(self.workers)
 
     def step(self, inputs: Sequence[Floats], step: int) -> list[Floats]:
-        """Every worker's mean; the inputs stay."""
+        """Run one step and return every worker's mean; `inputs` holds one array per worker and is not changed."""
         assert self.summed is not None
         results = [np.array(x) for x in inputs]
         flights = [encoder.reduce(x, step) for encoder, x in zip(self.encoders, results, strict=True)]

@@ -18,7 +18,7 @@ INDENT = 2
 
 
 def milliseconds(seconds: float | None, digits: int = 4) -> str:
-    """A time as milliseconds with so many digits, and all before the point where there are more: `4.567`, `12,890`.
+    """A time in milliseconds with `digits` digits, or all digits before the point if these are more: `4.567`, `12,890`.
     Empty for None.
     """
     if seconds is None:
@@ -28,13 +28,13 @@ def milliseconds(seconds: float | None, digits: int = 4) -> str:
 
 
 class FigureTable:
-    """Lines of cells under headings; the first column names the line and stands to the left, figures to the right.
+    """A table of lines under headings; the first column, which names the line, is left-aligned, figures right-aligned.
 
-    Texts are shown as they are: they may be a program's, so nothing in them is markup.
+    Cells are shown as plain text: they may come from a program, so nothing in them is read as markup.
     """
 
     def __init__(self, title: str | Text, headings: Sequence[str], *, left: Sequence[str] = ()) -> None:
-        """`left`: headings of further columns that hold words."""
+        """`left`: further headings whose columns hold words and are left-aligned."""
         self.title = title if isinstance(title, Text) else Text(title, style="italic")
         self.headings = tuple(headings)
         self.caption = ""
@@ -42,22 +42,22 @@ class FigureTable:
         self._lines: list[tuple[Text, ...] | str] = []
 
     def add(self, *cells: str | Text) -> None:
-        """A line, with a cell per heading."""
+        """Add a line with one cell per heading."""
         assert len(cells) == len(self.headings)
         self._lines.append(tuple(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
 
     def add_section(self, name: str) -> None:
-        """A heading of its own over the lines that follow."""
+        """Add a heading above the lines that follow."""
         self._lines.append(name)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self.title:
             yield self.title
         table = self._table()
-        # The width without any cut, measured at a width that no table needs.
+        # The width at which nothing is cut, measured with more room than any table needs.
         wanted = Measurement.get(console, options.update(max_width=10_000), table).maximum
         shown = table if wanted <= options.max_width else self._list()
-        # Where a console leaves long lines to the terminal (soft_wrap), what is indented would be cropped to its width.
+        # With soft_wrap the console would crop indented lines to its width, so lines are folded here.
         yield from console.render(shown, options.update(no_wrap=False, overflow="fold"))
         if self.caption:
             yield Text(self.caption)

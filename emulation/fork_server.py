@@ -1,15 +1,15 @@
-"""Ranks as forks of one process that has imported what they import.
+"""Starts ranks as forks of one process that has already imported their modules.
 
 An interpreter that imports torch, its optimizers and scikit-learn takes six seconds of a core, and a fork next to none.
 
 Rules of this file
 ------------------
-* The server is a process of its own, since what forks may have one thread alone. Where its imports have started threads
-  it says so, and the ranks are interpreters.
-* A request is a JSON object and two descriptors, a rank's standard output and error (unix(7), SCM_RIGHTS). It is
-  answered by a process id; `{"wait": PID}`, of a rank that has ended, by its exit status.
-* A fork is what `python -m MODULE ARGUMENT...` is, in a session of its own, with the environment that it is given, but
-  for Python's path. It is killed when the server ends, and the server when its starter ends (parent_death.py).
+* The server is a process of its own, since a process that forks must have one thread alone. If its imports have started
+  threads, it answers THREADS, and ranks are started as interpreters.
+* A request is a JSON object and two descriptors, a rank's standard output and error (unix(7), SCM_RIGHTS); the answer
+  is a process id. The answer to `{"wait": PID}`, for a rank that has ended, is its exit status.
+* A fork behaves as `python -m MODULE ARGUMENT...` does, in a session of its own and with the requested environment,
+  except for Python's path. It is killed when the server ends, and the server when its starter ends (parent_death.py).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from fanin.errors import FaninError
 from fanin.modules import running
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-"""OpenBLAS starts its threads when numpy is imported."""
+"""Set for the server, because OpenBLAS starts its threads when numpy is imported."""
 MAX_REQUEST_BYTES = 1 << 17
 THREADS = "threads"
-"""Answer of a server that cannot fork."""
+"""Answer of a server that cannot fork, because its imports have started threads."""
 
 
 class ForkServer:
     """Imports modules once, and starts ranks as its forks. A context manager: ranks run within it."""
 
     def __init__(self, *modules: str) -> None:
-        """`modules` are imported before the first fork; those that cannot be are left to the ranks, which say why."""
+        """`modules` are imported before the first fork; if an import fails, the ranks repeat it and report why."""
         self._modules = modules
 
     def __enter__(self) -> ForkServer:
@@ -54,7 +54,7 @@ class ForkServer:
             self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             opened.enter_context(self._channel)
             self._log = opened.enter_context(tempfile.TemporaryFile())
-            # Importing torch._dynamo makes this folder, for good; a job compiles nothing that another could use.
+            # Importing torch._dynamo creates this folder for good; jobs compile nothing that others could use.
             scratch = opened.enter_context(tempfile.TemporaryDirectory(prefix="fanin-"))
             words = ["fanin.emulation.fork_server", str(theirs.fileno()), *self._modules]
             with theirs:
@@ -62,7 +62,7 @@ class ForkServer:
                     running("fanin.emulation.parent_death", *words),
                     env={"TORCHINDUCTOR_CACHE_DIR": scratch, **self._inherited, "FANIN_PARENT": str(os.getpid())},
                     stdin=subprocess.DEVNULL,
-                    stderr=self._log,  # warnings of imports: an interpreter's would be in its rank's log
+                    stderr=self._log,  # warnings of imports; an interpreter's would go to its rank's log
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,  # Ctrl-C reaches the starter alone, which ends the ranks in order
                 )
@@ -80,8 +80,9 @@ class ForkServer:
         return self._process.pid
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]) -> Rank | None:
-        """Run `python -m COMMAND...`; None where the server cannot fork. FaninError when it has ended."""
-        changed = environment.items() - self._inherited.items()  # the whole may be longer than a request
+        """Run `python -m COMMAND...` as a fork; None if the server cannot fork. FaninError if the server has ended."""
+        # only differences: a whole environment may exceed MAX_REQUEST_BYTES
+        changed = environment.items() - self._inherited.items()
         unset = self._inherited.keys() - environment.keys()
         request = {"run": list(command), "set": dict(changed), "unset": list(unset)}
         read, write = os.pipe()
@@ -95,7 +96,7 @@ class ForkServer:
         return Rank(int(answer), stdout, lambda pid: int(self.ask({"wait": pid})))
 
     def ask(self, request: Mapping[str, Any], descriptors: Sequence[int] = ()) -> str:
-        """One question, one answer."""
+        """Send one request and return its answer; FaninError with the server's log if the server has ended."""
         with contextlib.suppress(ConnectionError):
             socket.send_fds(self._channel, [json.dumps(request).encode()], list(descriptors))
             if answer := self._channel.recv(MAX_REQUEST_BYTES):
@@ -107,14 +108,14 @@ class ForkServer:
 
 
 class Fork:
-    """A process that another one has forked, with as much of subprocess.Popen's interface as jobs use."""
+    """A process forked by another process, with the part of subprocess.Popen's interface that jobs use."""
 
     def __init__(self, pid: int, status_of: Callable[[int], int]) -> None:
-        """`status_of` asks who forked it for its exit status, once it has ended."""
+        """`status_of` asks the parent of the process for its exit status, once it has ended."""
         self.pid = pid
         self.returncode: int | None = None
         self._status_of = status_of
-        self._end = os.pidfd_open(pid)  # nobody has waited for it: the number is still its own
+        self._end = os.pidfd_open(pid)  # the parent has not waited for it, so no other process has got its number
 
     def poll(self) -> int | None:
         """Its exit status, if it has ended."""
@@ -123,7 +124,7 @@ class Fork:
         return None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, once it has ended, negative for a signal; TimeoutExpired."""
+        """Wait for its exit status, negative for a signal; raises TimeoutExpired after `timeout` seconds."""
         if self.returncode is None:
             if not select.select([self._end], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"rank {self.pid}", timeout or 0.0)
@@ -132,7 +133,7 @@ class Fork:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Unless it has ended."""
+        """Send a signal, unless the process has ended."""
         if self.poll() is None:
             signal.pidfd_send_signal(self._end, number)
 
@@ -153,7 +154,7 @@ class Rank(Fork):
 
 
 def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
-    """Answer until nobody asks any more (None), or, in a fork, return its request and its descriptors."""
+    """Answer requests until the starter is gone (returns None); in a fork, return its request and descriptors."""
     can_fork = len(os.listdir("/proc/self/task")) == 1
     while True:
         data, descriptors, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 2)
@@ -178,7 +179,7 @@ def serve(channel: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 
 def become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-    """Be the rank: its session, streams, environment and arguments, then its module."""
+    """Turn this fork into the rank: set session, streams, environment and arguments, then run its module."""
     os.setsid()
     for own, given in zip((1, 2), descriptors, strict=True):
         os.dup2(given, own)
@@ -192,9 +193,9 @@ def become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
 
 
 def main() -> None:
-    """Import, then serve; in a fork, be the rank, and end as parent_death.py has it."""
+    """Import the modules and serve; in a fork, run the rank's module, and end the process as a rank does."""
     number, *modules = sys.argv[1:]
-    gc.disable()  # a collection would look at all that was imported, here and, copying it, in each fork
+    gc.disable()  # a collection would touch all imported objects and, in each fork, copy their pages
     for name in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(name)

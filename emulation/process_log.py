@@ -1,4 +1,4 @@
-"""Read the end of a process's log, and the line of it that says why the process failed."""
+"""Reads the end of a process's log, and finds the line that says why the process failed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import IO
 
 MAX_CAUSE_LINES = 8
 MAX_LOG_BYTES = 1 << 20
-"""Bytes that are kept of a worker's standard error, from its end, which holds the reason of a failure."""
+"""Bytes kept from the end of a worker's standard error, where the reason of a failure stands."""
 EXCEPTION_LINE = re.compile(r"^(?:\[rank\d+\]: ?)?[A-Za-z_][\w.]*(?:Error|Exception|Interrupt)\b", re.MULTILINE)
 RANK_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 """The prefix that torch writes before every line of a traceback."""
 
 
 def end_of(log: IO[bytes]) -> str:
-    """The last MAX_LOG_BYTES of a file that a process may write into, where an exception is."""
-    number = log.fileno()  # pread, since the process writes at the file's one position
+    """The last MAX_LOG_BYTES of a log that its process may still write."""
+    number = log.fileno()  # pread leaves the file's position alone, which the process shares
     return os.pread(number, MAX_LOG_BYTES, max(0, os.fstat(number).st_size - MAX_LOG_BYTES)).decode(errors="replace")
 
 
 def cause_in(log: str) -> str:
-    """The end of a Python log: the text of the last exception, or else the last line."""
+    """The cause of a failure in a Python log: the last exception's lines, at most MAX_CAUSE_LINES, or the last line."""
     lines = [RANK_PREFIX.sub("", line) for line in log.splitlines()]
     lines = [line for line in lines if line.strip()]
     for start in range(len(lines) - 1, -1, -1):

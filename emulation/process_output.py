@@ -1,12 +1,12 @@
-"""Follows processes that print lines until the last of them has ended. For `fanin emulate`, benchmarks and the demo.
+"""Follows processes that print lines, until the last process has ended; for `fanin emulate`, benchmarks and the demo.
 
 Rules
 -----
-* A process has ended when it has exited (pidfd_open(2)), not when its standard output has: a grandchild that inherited
-  the pipe may hold it open for ever.
-* Everything that a process printed comes before its end.
-* What grandchildren print comes as long as any of the processes runs; after the last end, what is in the pipes is read
-  once more, and then nobody waits for them.
+* A process has ended when it has exited (pidfd_open(2)), not when its standard output is closed: a grandchild that
+  inherited the pipe may hold it open for ever.
+* All lines that a process printed are yielded before its end; only a last line without a newline comes after all ends.
+* Output of grandchildren is yielded while any of the processes runs. After the last end the pipes are read once more,
+  and grandchildren are not awaited.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from contextlib import ExitStack
 from typing import IO, Any, NamedTuple, Protocol
 
 MAX_LINE_BYTES = 1 << 20
-"""A longer line loses its beginning."""
+"""Longest line that is kept whole; a longer one loses its beginning."""
 READ_BYTES = 1 << 16
 MAX_REST_BYTES = 1 << 20
-"""Bytes read from a pipe after its process ended: a pipe's largest capacity (pipe(7)), since a child may go on writing.
+"""Most bytes read from a pipe after its process ended: a pipe's largest capacity (pipe(7)); a grandchild may write on.
 """
 
 
 class Printed(NamedTuple):
-    """A line of a process's standard output, without its end."""
+    """A line of a process's standard output, without its newline."""
 
     rank: int
     line: bytes
@@ -53,19 +53,19 @@ class Process(Protocol):
         """The pipe of its standard output."""
 
     def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
+        """Its exit status if it has ended, or else None."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, once it has ended; TimeoutExpired."""
+        """Wait for its exit status; raises TimeoutExpired."""
 
     def terminate(self) -> None:
         """Ask it to end, with SIGTERM."""
 
 
 def follow(processes: Mapping[int, Process], tick_s: float | None) -> Iterator[Printed | Ended | None]:
-    """Yield the lines of the processes and their ends, by rank, in order; and None at least every `tick_s`, if given.
+    """Yield the processes' lines and ends in order, each with its rank, and None at least every `tick_s`, if given.
 
-    Ends after the last process's end. Standard output of each must be a pipe, which nobody else reads; it becomes
+    The iterator ends after the last process. Standard output of each must be a pipe that nobody else reads; it becomes
     non-blocking.
     """
     with selectors.DefaultSelector() as selector, ExitStack() as opened:
@@ -99,7 +99,7 @@ def follow(processes: Mapping[int, Process], tick_s: float | None) -> Iterator[P
 
 
 class _Output:
-    """One process's standard output."""
+    """Splits one process's standard output into lines."""
 
     def __init__(self, rank: int, process: Process) -> None:
         assert process.stdout is not None
@@ -110,7 +110,7 @@ class _Output:
         os.set_blocking(self.descriptor, False)
 
     def read(self, limit_bytes: int) -> Iterator[Printed]:
-        """The lines that are there now, of about so many bytes."""
+        """Yield the whole lines that can be read now; stops after about `limit_bytes`."""
         while limit_bytes > 0 and not self.closed:
             try:
                 data = os.read(self.descriptor, READ_BYTES)
@@ -124,25 +124,25 @@ class _Output:
                 yield Printed(self._rank, line)
 
     def rest(self) -> Iterator[Printed]:
-        """A last line that has no end."""
+        """Yield the last line, if it has no newline."""
         if self._partial:
             yield Printed(self._rank, self._partial)
             self._partial = b""
 
 
 def print_object(record: Mapping[str, Any]) -> None:
-    """Print an object as a line that `object_in` reads on the other side."""
-    # In one piece: with PYTHONUNBUFFERED print writes the end of the line apart, and ranks share torchrun's output.
+    """Print an object as one line of JSON, which `object_in` parses on the other side."""
+    # One write: with PYTHONUNBUFFERED print would write the newline separately, and ranks share torchrun's output.
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()
 
 
 def object_in(line: bytes) -> dict[str, Any] | None:
-    """The JSON object that a program printed as this line; None where the line is anything else."""
+    """The JSON object that a line consists of; None for any other line."""
     if not line.startswith(b"{"):
         return None
     try:
         found = json.loads(line)
-    except (ValueError, RecursionError):  # a brace does not make an object, and whoever nests one 10,000 times has none
+    except (ValueError, RecursionError):  # a line may begin with a brace and be no object, or be nested too deeply
         return None
     return found if isinstance(found, dict) else None

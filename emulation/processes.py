@@ -1,8 +1,8 @@
 """A job of worker processes on this machine, as torchrun would start it, for the demo, benchmarks and tests.
 
-Workers get torchrun's environment variables. JSON objects that they print on standard output, one to a line, are
-their reports; standard error is kept for the message of a failure. The first failing worker ends the job, and whatever
-ends it (failure, Ctrl-C, the end of this process by any signal) leaves no worker behind.
+Workers get torchrun's environment variables. The JSON objects that they print on standard output, one per line, are
+their reports; standard error is kept for the message of a failure. The first failing worker ends the job, and however
+the job ends (failure, Ctrl-C, the end of this process by any signal), no worker is left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fanin.errors import FaninError
 from fanin.modules import running
 
 STOP_GRACE_S = 3.0
-"""Between SIGTERM, which lets a worker say goodbye to its switch, and SIGKILL."""
+"""Time between SIGTERM, after which a worker can leave its switch, and SIGKILL."""
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 FIRST_FREE_PORT = 20_000
 FREE_PORT_TRIES = 20
@@ -61,8 +61,9 @@ class LocalJob:
         place: Callable[[int, list[str]], list[str]] = lambda rank, command: command,
         server: ForkServer | None = None,
     ) -> None:
-        """`place` turns a rank's command line into one that runs it elsewhere, as the same process (a namespace); with
-        `server`, ranks are its forks, and stay here. What `environment` says of MASTER_ADDR and so on wins."""
+        """`place` turns a rank's command line into one that runs it elsewhere, such as in a namespace, as the same
+        process. With `server`, ranks are its forks, and `place` is not used. `environment` overrides MASTER_ADDR and
+        the like."""
         self.workers = workers
         self._place, self._server = place, server
         self._words = [module, *arguments]
@@ -100,7 +101,7 @@ class LocalJob:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them in order
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the ranks in order
         )
 
     @property
@@ -109,7 +110,7 @@ class LocalJob:
         return tuple(process.pid for process in self._processes)
 
     def reports(self) -> Iterator[Report]:
-        """Reports in order of arrival until every worker has ended well; WorkerFailedError as soon as one has not."""
+        """Yield reports as they arrive, until all workers have ended with status 0; else WorkerFailedError."""
         for item in follow(dict(enumerate(self._processes)), None):
             if isinstance(item, Ended):
                 if item.status != 0:
@@ -118,7 +119,7 @@ class LocalJob:
                 yield Report(item.rank, found)
 
     def stop(self) -> None:
-        """End every worker, and everything that workers started, and wait until they are gone."""
+        """End every worker and all processes that it has started, and wait until they are gone."""
         deadline = time.monotonic() + STOP_GRACE_S
         for process in self._processes:
             if process.poll() is None:
@@ -127,7 +128,7 @@ class LocalJob:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # its session: itself and, say, the switch that it embeds
+                os.killpg(process.pid, signal.SIGKILL)  # its whole session: the worker and, say, its embedded switch
             process.wait()
             if process.stdout:
                 process.stdout.close()
@@ -137,7 +138,7 @@ class LocalJob:
 
     def _failure(self, rank: int) -> WorkerFailedError:
         failures = [(os.fstat(log.fileno()).st_mtime_ns, other) for other, log in enumerate(self._logs)]
-        # The first to end need not be the first to fail: one that raises says so, then tells its peers that it leaves.
+        # The first to end need not be the first to fail: a worker prints its exception before it leaves its peers.
         said = [other for _, other in sorted(failures) if EXCEPTION_LINE.search(self._log(other))]
         culprit = rank if self._processes[rank].wait() < 0 or not said else said[0]
         return WorkerFailedError(culprit, self._processes[culprit].poll(), self._log(culprit))
@@ -147,13 +148,13 @@ class LocalJob:
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A port (TCP by default) of 127.0.0.1 that was free a moment ago.
+    """A port (TCP by default) of 127.0.0.1 that was free a moment ago; FaninError if there is none.
 
-    It lies below the system's ephemeral ports where there is room: any connection or socket of another process may be
-    given one of those before the caller's program has opened it.
+    It lies below the ephemeral ports if possible, because the system may give an ephemeral one to another process
+    before the caller's program opens it.
     """
     ports = range(FIRST_FREE_PORT, _first_ephemeral_port())
-    drawn = secrets.SystemRandom()  # not the global generator, which programs that seed it share
+    drawn = secrets.SystemRandom()  # not the global generator, whose state programs share that set a seed
     tried = [drawn.choice(ports) for _ in range(FREE_PORT_TRIES)] if ports else []
     for port in [*tried, 0]:  # 0: any port
         with socket.socket(socket.AF_INET, kind) as probe, contextlib.suppress(OSError):
@@ -163,7 +164,7 @@ def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
 
 
 def _first_ephemeral_port() -> int:
-    """The first port of those that Linux gives to sockets without one; 0 where that is not known."""
+    """First of the ports that Linux gives to sockets that ask for none; 0 if it cannot be read."""
     try:
         return int(EPHEMERAL_PORTS.read_text().split()[0])
     except (OSError, ValueError, IndexError):

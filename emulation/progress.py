@@ -1,7 +1,7 @@
-"""Progress that training programs report: JSON objects on their standard output, one to a line.
+"""Reads the progress that training programs report: JSON objects on their standard output, one per line.
 
-A figure is kept if it is a number of at most MAX_FIGURE. A loss that has become NaN or infinite is shown in the
-terminal and noted in the record instead: JSON has no such number, and a plot has no place for it.
+A figure is kept if it is a number of at most MAX_FIGURE. A loss that is NaN or infinite is shown in the terminal and
+noted in the record instead, because JSON cannot express it and a plot cannot show it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 from fanin.records.record import Progress
 
 FIGURES = ("epoch", "loss", "accuracy", "step_s", "communication_s")
-"""Fields of such an object that are kept; one with none of them is no progress."""
+"""Fields that are kept; an object without any of them is no progress."""
 MAX_FIGURE = float(1 << 53)
-"""Up to here a double holds every integer."""
+"""Largest figure kept: up to it a double holds every integer."""
 
 
 def progress_of(record: Mapping[str, Any], *, time_s: float, rank: int, label: str = "") -> Progress | None:
-    """The object's figures as the record of a run has them; None where it has none."""
+    """The object's figures as a record's Progress; None if it has none of FIGURES."""
     values = {name: number for name in FIGURES if (number := _finite(record.get(name))) is not None}
     if not values:
         return None
@@ -37,7 +37,7 @@ def progress_of(record: Mapping[str, Any], *, time_s: float, rank: int, label: s
 
 
 def unkept(record: Mapping[str, Any]) -> dict[str, str]:
-    """Figures that were printed but have no place in a record, by name, as they are shown: `{"loss": "nan"}`."""
+    """By name, the figures that a record cannot hold, as text: `{"loss": "nan"}`."""
     return {
         name: f"{value:.4g}" if isinstance(value, float) else "a number too large"
         for name in FIGURES
@@ -48,7 +48,8 @@ def unkept(record: Mapping[str, Any]) -> dict[str, str]:
 def _finite(value: object) -> float | None:
     if not _is_number(value) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) <= MAX_FIGURE else None  # False for NaN; an integer may be any
+    # the comparison is false for NaN; an integer may be of any size
+    return float(value) if abs(value) <= MAX_FIGURE else None
 
 
 def _is_number(value: object) -> bool:

@@ -31,23 +31,23 @@ from fanin.errors import ConfigurationError, FaninError, UnsupportedError
 MODEL, DRIVER, HARNESS = "tofino-model", "bf_switchd", "simple_test_harness"
 PACKAGE = "open-p4studio (github.com/p4lang/open-p4studio)"
 CHIPS = {"tofino": 2, "tofino2": 5}
-"""Numbers that --chip-type takes, by chip."""
+"""Value of --chip-type for each chip."""
 BFRT_PORT = 50052
 START_TIMEOUT_S = 180.0
-"""Model and driver take one to two minutes to find each other, says open-p4studio."""
+"""Longest start of model and driver; open-p4studio says that they take one to two minutes."""
 POLL_S = 0.2
 STOP_GRACE_S = 5.0
 MAX_SAID_BYTES = 2000
 CPU_PORT = 64
 """The model's device port to the processor; its veth pair is VETHS[CPU_PORT]."""
 VETHS: Mapping[int, tuple[int, int]] = MappingProxyType({0: (0, 1), CPU_PORT: (250, 251)})
-"""By device port: the numbers of the veth interfaces at the model's end and at the host's."""
+"""By device port: numbers of the veth interfaces at the model's end and at the host's end."""
 MTU = 9000
 WORKERS_ADDRESS, SWITCH_ADDRESS, SWITCH_MAC = "10.77.0.11/24", "10.77.0.1:4920", "02:fa:19:00:00:01"
 
 
 def missing(*binaries: str) -> str | None:
-    """Why the model, or what is named, cannot be run here; None where it can."""
+    """Reason why the model, or one of `binaries`, cannot be run here; None if all can."""
     for binary in binaries or (MODEL, DRIVER):
         if shutil.which(binary) is None:
             return f"needs {binary} of {PACKAGE} on PATH"
@@ -63,12 +63,12 @@ def missing(*binaries: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """A program on the model."""
+    """A program for the model, and how to run it."""
 
     conf: Path
-    """The compiler's, as `fanin p4 deploy` takes it."""
+    """The compiler's .conf file, as `fanin p4 deploy` takes it."""
     install: Path
-    """The installed SDE's folder, SDE_INSTALL in its documents."""
+    """Folder of the installed SDE, which its documents call SDE_INSTALL."""
     chip: str = "tofino"
     ports: Mapping[int, tuple[int, int]] = field(default_factory=lambda: VETHS)
     bfrt_port: int = BFRT_PORT
@@ -76,19 +76,19 @@ class ModelOptions:
     start_timeout_s: float = START_TIMEOUT_S
 
     def check(self) -> None:
-        """ConfigurationError for a chip that is none."""
+        """Raise ConfigurationError for an unknown chip."""
         if self.chip not in CHIPS:
             raise ConfigurationError(f"chip {self.chip!r}: expected {' or '.join(CHIPS)}")
 
 
 def port_file(ports: Mapping[int, tuple[int, int]]) -> str:
-    """The model's port file: which veth pair each device port has."""
+    """The model's port file, which maps device ports to veth pairs."""
     rows = [{"device_port": port, "veth1": model, "veth2": host} for port, (model, host) in ports.items()]
     return json.dumps({"PortToVeth": rows}, indent=1)
 
 
 def model_command(options: ModelOptions, ports: Path) -> list[str]:
-    """The model's command line, with the port file."""
+    """The model's command line, with its port file."""
     options.check()
     return [
         MODEL, "--p4-target-config", str(options.conf), "--install-dir", str(options.install),
@@ -98,7 +98,7 @@ def model_command(options: ModelOptions, ports: Path) -> list[str]:
 
 
 def driver_command(options: ModelOptions) -> list[str]:
-    """The driver's; without a shell of its own, and reachable from this machine alone."""
+    """The driver's command line: without an interactive shell, and reachable from this machine alone."""
     return [
         DRIVER, "--install-dir", str(options.install), "--conf-file", str(options.conf), "--init-mode=cold",
         "--skip-p4", "--background", "--server-listen-local-only",
@@ -106,12 +106,12 @@ def driver_command(options: ModelOptions) -> list[str]:
 
 
 def harness_command(conf: Path, test: Path, log: Path) -> list[str]:
-    """The model's own harness, which needs no driver: the program, and a packet test (STF) that writes its entries."""
+    """Command line of the model's own harness, without a driver: a program, and a packet test (STF) with entries."""
     return [HARNESS, "-l", str(conf), "--observation-log", str(log), str(test)]
 
 
 def deploy_command(options: ModelOptions, p4info: Path, ports: Path) -> list[str]:
-    """`fanin p4 deploy` for this device, with its port plan."""
+    """Command line of `fanin p4 deploy` for this device, with its port plan."""
     return [
         sys.executable, "-m", "fanin", "p4", "deploy", str(options.conf), "--p4info", str(p4info),
         "--ports", str(ports), "--switch-address", SWITCH_ADDRESS, "--switch-mac", SWITCH_MAC, "--bind", "127.0.0.1:0",
@@ -121,9 +121,9 @@ def deploy_command(options: ModelOptions, p4info: Path, ports: Path) -> list[str
 
 @contextlib.contextmanager
 def launched(options: ModelOptions, folder: Path) -> Iterator[None]:
-    """Model and driver, until the context ends; entered when BfRt is served. `folder` gets what they print.
+    """Run model and driver from entry, when BfRt is served, to exit; `folder` gets their output.
 
-    UnsupportedError where one of them ends before, or BfRt is not served in time; it has what that one said last.
+    Raises UnsupportedError if one of them ends first, or BfRt is not served in time, with the end of that one's output.
     """
     (folder / "ports.json").write_text(port_file(options.ports), encoding="ascii")
     with contextlib.ExitStack() as stack:
@@ -174,7 +174,7 @@ def _said(folder: Path, name: str) -> str:
 
 @contextlib.contextmanager
 def linked(ports: Mapping[int, tuple[int, int]]) -> Iterator[None]:
-    """The veth pairs of these ports, as root; the host's end of port 0 has the workers' address."""
+    """Make the veth pairs of these ports, and delete them at exit; needs root. Workers are at port 0's host end."""
     with contextlib.ExitStack() as stack:
         for port, (model, host) in ports.items():
             _ip("link", "add", f"veth{model}", "type", "veth", "peer", "name", f"veth{host}")
@@ -200,7 +200,7 @@ def _tool(*command: str) -> None:
 
 
 def play(options: ModelOptions, p4info: Path, folder: Path, arguments: Sequence[str] = ()) -> int:
-    """`fanin conformance` against the program on the model; its exit status."""
+    """Run `fanin conformance` against the program on the model; returns its exit status."""
     plan = folder / "plan.json"
     plan.write_text(json.dumps({"ports": [{"device_port": 0, "speed": "10G"}]}), encoding="ascii")
     command = [sys.executable, "-m", "fanin", "conformance", *arguments, "--", *deploy_command(options, p4info, plan)]
@@ -209,7 +209,7 @@ def play(options: ModelOptions, p4info: Path, folder: Path, arguments: Sequence[
 
 
 def main() -> None:
-    """See the top of the file."""
+    """Run the command line described at the top of this file."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--conf", type=Path, required=True, help="the compiler's .conf")
     parser.add_argument("--p4info", type=Path, required=True, help="the program's P4Info, in text form")

@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 4 -m fanin.examples.ampnet --check
 
 Gaunt et al., AMPNet, 2017. Rank = stage + 2 x replica. A first stage has at most `--in-flight` microbatches under way.
-Whenever a stage has a gradient, it hands it to an AsynchronousOptimizer over its replicas, and goes on with the newest
-weights: nothing waits for a step's end. A stage's work is emulated: it sleeps, 4 times as long for one microbatch in
-ten. `--check` compares accuracy with one process, `--against-1f1b` throughput with torch's Schedule1F1B.
+When a stage has computed a gradient, it hands it to an AsynchronousOptimizer over its replicas, and goes on with the
+newest weights, without waiting for the end of a step. A stage's work is emulated: it sleeps, 4 times as long for one
+microbatch in ten. `--check` compares accuracy with one process, `--against-1f1b` throughput with torch's Schedule1F1B.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from fanin.host.torch import AsynchronousOptimizer, StaleOptions
 STAGES = 2
 HIDDEN, SAMPLES, LEARNING_RATE = 48, 16, 0.15
 FORWARD_S = (0.004, 0.0025)
-"""Sleep of each stage in a forward pass; a backward pass takes twice as long."""
+"""Seconds that each stage sleeps in a forward pass; a backward pass takes twice as long."""
 SLOW_PROBABILITY, SLOW_FACTOR = 0.1, 4.0
 MICROBATCHES_PER_STEP = 4
-"""Microbatches of a step of 1F1B, which flushes after each."""
+"""Microbatches per step of 1F1B, which flushes after each step."""
 TARGET = 0.9
 
 
 class Stage(nn.Module):
-    """One stage of the network."""
+    """One of the network's two stages."""
 
     def __init__(self, index: int, draw: random.Random | None) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Stage(nn.Module):
         self._index, self._draw = index, draw
 
     def forward(self, values: Tensor) -> Tensor:
-        """Activations (samples, HIDDEN), or logits; both passes sleep for the emulated work."""
+        """Activations (samples, HIDDEN), or logits from the last stage; both passes sleep for the emulated work."""
         values = self.layers(values)
         if self._draw is not None:
             seconds = FORWARD_S[self._index] * (SLOW_FACTOR if self._draw.random() < SLOW_PROBABILITY else 1.0)
@@ -56,13 +56,13 @@ class Stage(nn.Module):
 
 
 def make_stages(draw: random.Random | None) -> list[Stage]:
-    """Both stages, from the same weights everywhere."""
+    """Both stages, with the same initial weights in every process."""
     torch.manual_seed(5)
     return [Stage(index, draw) for index in range(STAGES)]
 
 
 def microbatches(replica: int, replicas: int, size: int = SAMPLES) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless samples of one replica's share of the training set; both of its stages draw the same."""
+    """Yield batches of one replica's share of the training set for ever; both stages of a replica draw the same."""
     inputs, labels = (each[replica::replicas] for each in digits.load()[0].tensors)
     drawn = torch.Generator().manual_seed(replica)
     while True:
@@ -72,18 +72,18 @@ def microbatches(replica: int, replicas: int, size: int = SAMPLES) -> Iterator[t
 
 
 def train_stage(rank: int, replicas: int, group: dist.ProcessGroup, count: int, in_flight: int) -> tuple[Stage, float]:
-    """Asynchronously, `count` microbatches; the stage, and microbatches per second of this replica."""
+    """Train asynchronously on `count` microbatches; returns the stage, and microbatches per second of this replica."""
     index, replica = rank % STAGES, rank // STAGES
     stage = make_stages(random.Random(rank))[index]
     options = StaleOptions(staleness=1, quorum=replicas)
     inner = torch.optim.SGD(stage.parameters(), LEARNING_RATE)
-    # The policy `wait`: every gradient counts, and both replicas have as many.
+    # With the policy `wait` every gradient counts; both replicas have equally many.
     optimizer = AsynchronousOptimizer(inner, stage, rounds=count, policy="wait", options=options, group=group)
     data, sends = microbatches(replica, replicas), deque[tuple[Any, Tensor]](maxlen=count)
     under_way: deque[tuple[dict[str, Tensor], Tensor]] = deque()
 
     def forward(values: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        # With a copy of the weights: the newest ones come before this microbatch's backward pass.
+        # Copy the weights, because newer ones arrive before this microbatch's backward pass.
         weights = {name: each.detach().clone().requires_grad_() for name, each in stage.named_parameters()}
         return weights, torch.func.functional_call(stage, weights, (values,))
 
@@ -124,7 +124,7 @@ def train_stage(rank: int, replicas: int, group: dist.ProcessGroup, count: int, 
 
 def rate_of_1f1b(rank: int, replicas: int, group: dist.ProcessGroup, count: int) -> float:
     """Microbatches per second of torch's synchronous pipeline, gradients averaged over the replicas in each step."""
-    from torch.distributed.pipelining import PipelineStage, Schedule1F1B  # it takes as long to import as torch
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B  # takes as long to import as torch
 
     index, replica = rank % STAGES, rank // STAGES
     module = make_stages(random.Random(rank))[index]
@@ -148,7 +148,7 @@ def rate_of_1f1b(rank: int, replicas: int, group: dist.ProcessGroup, count: int)
 
 
 def accuracy(stages: list[Stage]) -> float:
-    """On the test set."""
+    """Accuracy of both stages together on the test set."""
     inputs, labels = digits.load()[1].tensors
     with torch.no_grad():
         logits = stages[1].layers(stages[0].layers(inputs))
@@ -156,7 +156,7 @@ def accuracy(stages: list[Stage]) -> float:
 
 
 def train_alone(replicas: int, count: int) -> float:
-    """Accuracy of one process that takes a microbatch of each replica in turn."""
+    """Train in one process that takes a microbatch of each replica in turn; returns its accuracy."""
     stages = make_stages(None)
     optimizer = torch.optim.SGD([each for stage in stages for each in stage.parameters()], LEARNING_RATE)
     replicas_data = [microbatches(each, replicas) for each in range(replicas)]

@@ -32,16 +32,16 @@ from fanin.host.torch import StaleOptions, StaleSynchronousState, stale_synchron
 
 SOLVED_RETURN = 475.0
 EPISODES_COUNTED = 20
-"""Newest episodes of each worker that count."""
+"""Number of each worker's newest episodes that count."""
 MOST_OFF = np.array([2.4, 12 * 2 * np.pi / 360])
 """Position (m) and angle (rad) at which CartPole-v1 ends an episode."""
 LOOK_EVERY = 5
-"""Iterations between two exchanges of returns, which all workers wait for."""
+"""Number of iterations between two exchanges of returns, for which all workers wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """PPO's numbers, per worker."""
+    """PPO's settings, per worker."""
 
     environments: int = 2
     steps: int = 128
@@ -57,12 +57,12 @@ class Plan:
     value_weight: float = 0.5
     max_norm: float = 0.5
     shaped: bool = False
-    """Whether a step's reward falls from 1 in the middle and upright to 0 at the end of both, as rewards that describe
-    the way do; else it is the game's, 1 for every step."""
+    """Whether a step's reward falls from 1 in the middle and upright to 0 at the end of both, so that rewards lead the
+    way; otherwise the reward is the game's, 1 per step."""
 
 
 class Agent(nn.Module):
-    """Policy and value, two small networks."""
+    """Policy and value function, two small networks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class Experience:
 
 
 class Player:
-    """The environments of this worker."""
+    """This worker's environments, and the returns of its episodes."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
         self._plan = plan
@@ -122,7 +122,7 @@ class Player:
                 rewards[step, index] = (
                     1 - float(np.mean(np.abs(seen[[0, 2]]) / MOST_OFF)) if plan.shaped else float(reward)
                 )
-                if truncated and not terminated:  # cut off by the clock: what would have come is the value's guess
+                if truncated and not terminated:  # cut off by the time limit: add the estimated value of the rest
                     last = torch.tensor(seen, dtype=torch.float32).unsqueeze(0)
                     rewards[step, index] += plan.discount * float(agent(last)[1])
                 if terminated or truncated:
@@ -147,7 +147,7 @@ class Player:
 
 
 def improve(model: nn.Module, optimizer: torch.optim.Optimizer, experience: Experience, plan: Plan) -> None:
-    """The gradient steps of one iteration; the same number on every worker."""
+    """Take the gradient steps of one iteration, equally many on every worker."""
     count = len(experience.actions)
     for _ in range(plan.epochs):
         for chosen in torch.randperm(count).split(count // plan.minibatches):
@@ -167,7 +167,7 @@ def improve(model: nn.Module, optimizer: torch.optim.Optimizer, experience: Expe
 
 
 def mean_return(player: Player) -> float:
-    """Over the newest episodes of all workers; a worker that has finished none counts as 0."""
+    """Mean return of the newest episodes of all workers; a worker without a finished episode counts as 0."""
     own = torch.tensor([sum(player.returns) / max(len(player.returns), 1)], dtype=torch.float64)
     dist.all_reduce(own)
     return float(own) / dist.get_world_size()
@@ -176,7 +176,7 @@ def mean_return(player: Player) -> float:
 def train(staleness: int | None, iterations: int, target: float, seed: int, *, shaped: bool = False) -> None:
     """Train with the process group that the environment describes. `staleness` None: synchronously.
 
-    Returns that are looked at are the game's, also where the agent learns from shaped rewards.
+    The returns that are reported are the game's, even if the agent learns from shaped rewards.
     """
     plan = Plan(shaped=shaped)
     torch.set_num_threads(1)

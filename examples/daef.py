@@ -1,10 +1,10 @@
-"""DAEF: an autoencoder in one pass over data that stays where it is, by two sums per layer through the switch.
+"""DAEF: an autoencoder trained in one pass over distributed data, by two sums per layer through the switch.
 
     torchrun --nproc-per-node 4 -m fanin.examples.daef --check
 
-Fontenla-Romero et al., DAEF, 2023; each layer is a ROLANN (Fontenla-Romero et al., 2021): a layer of invertible
-activation f is the weighted least-squares solution of f^-1(desired), whose normal equations are sums over samples, and
-sums are what the switch makes. Nothing else leaves a worker: neither samples nor their number.
+Fontenla-Romero et al., DAEF, 2023; each layer is a ROLANN (Fontenla-Romero et al., 2021): a layer with invertible
+activation f is the weighted least-squares solution of f^-1(desired), whose normal equations are sums over samples,
+which the switch adds up. Nothing else leaves a worker: neither samples nor their number.
 
 The network learns the digits 1 to 9 and tells 0s from them by its reconstruction error. `--check` compares every layer
 with the central result, from all samples in one process, and the anomalies' AUC with an autoencoder trained by Adam.
@@ -30,25 +30,25 @@ from fanin.examples.train import report
 ANOMALY = 0
 LATENT, HIDDEN = 12, 48
 PENALTY = 1e-3
-"""Lambda of the least squares. Their condition is 6e5 with it, so rounding stays below TOLERANCE on any processor."""
+"""Lambda of the least squares; it makes their condition 6e5, so rounding stays below TOLERANCE on any processor."""
 MARGIN = 0.05
 """Desired outputs lie within (MARGIN, 1 - MARGIN), where the inverse of the logistic function is finite."""
 TOLERANCE = 1e-9
-"""Relative difference between the central weights and those of any split."""
+"""Largest relative difference between the central weights and those of any split."""
 AUC_TOLERANCE = 0.02
 
 Sum = Callable[[Tensor], Tensor]
-"""Adds a float64 tensor up over all workers."""
+"""Function that adds a float64 tensor up over all workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Autoencoder:
-    """Weights of each layer, the bias in the last row: (inputs + 1, outputs)."""
+    """Weights of each layer, shape (inputs + 1, outputs), with the bias in the last row."""
 
     layers: tuple[Tensor, ...]
 
     def reconstruct(self, samples: Tensor) -> Tensor:
-        """Shape (samples, features), from the same."""
+        """Reconstruction of samples; both have shape (samples, features)."""
         for weights in self.layers:
             samples = torch.sigmoid(with_ones(samples) @ weights)
         return samples
@@ -59,12 +59,12 @@ class Autoencoder:
 
 
 def with_ones(samples: Tensor) -> Tensor:
-    """Samples with a feature that is 1, for the bias."""
+    """Append a feature that is 1, for the bias."""
     return torch.cat([samples, samples.new_ones(len(samples), 1)], dim=1)
 
 
 def rolann(inputs: Tensor, desired: Tensor, add: Sum) -> Tensor:
-    """The layer that makes `desired` (samples, outputs) of `inputs` (samples, features): (features + 1, outputs).
+    """Fit the layer that maps `inputs` (samples, features) to `desired` (samples, outputs): (features + 1, outputs).
 
     Two sums: G = sum X F F X^T and m = sum X F F f^-1(d) of each output, F = diag(f'(f^-1(d))); then
     (G + lambda I) w = m. Note that m holds f^-1(d), and not d.
@@ -80,17 +80,17 @@ def rolann(inputs: Tensor, desired: Tensor, add: Sum) -> Tensor:
 
 
 def encoder(inputs: Tensor, add: Sum) -> Tensor:
-    """The first layer: the leading eigenvectors of sum X X^T, which no desired output is needed for. One sum more."""
+    """Fit the first layer: the leading eigenvectors of sum X X^T. It needs one sum, and no desired output."""
     _, vectors = torch.linalg.eigh(add(inputs.T @ inputs))
     leading = vectors[:, -LATENT:]
     signs = leading.gather(
         0, leading.abs().argmax(dim=0, keepdim=True)
-    ).sign()  # eigenvectors have no sign of their own
+    ).sign()  # the sign of an eigenvector is arbitrary
     return torch.cat([leading * signs, leading.new_zeros(1, LATENT)])
 
 
 def fit(samples: Tensor, add: Sum) -> Autoencoder:
-    """Encoder, a hidden layer whose outputs are those of random weights (as DAEF's), and the last layer."""
+    """Fit encoder, a hidden layer with the outputs of random weights (as in DAEF), and last layer."""
     layers = [encoder(samples, add)]
     latent = torch.sigmoid(with_ones(samples) @ layers[0])
     random = torch.Generator().manual_seed(0)  # the same weights at every worker
@@ -103,7 +103,7 @@ def fit(samples: Tensor, add: Sum) -> Autoencoder:
 
 
 def by_adam(samples: Tensor, steps: int = 1000) -> Callable[[Tensor], Tensor]:
-    """Errors of an iterative autoencoder of the same shape."""
+    """Train an autoencoder of the same shape by Adam; returns the function of its errors per sample."""
     torch.manual_seed(0)
     shape = (samples.shape[1], LATENT, HIDDEN, samples.shape[1])
     layers = [part for i, o in itertools.pairwise(shape) for part in (nn.Linear(i, o), nn.Sigmoid())]
@@ -125,7 +125,7 @@ def by_adam(samples: Tensor, steps: int = 1000) -> Callable[[Tensor], Tensor]:
 
 
 def load() -> tuple[Tensor, Tensor, Tensor]:
-    """Training samples without the anomaly, test samples, and whether each of these is one; float64 in 0..1."""
+    """Training samples without the anomaly, test samples, and a mask of anomalies in the latter; float64 in 0..1."""
     training, test = digits.load()
     images, labels = training.tensors
     flat = images.flatten(1).double()[labels != ANOMALY]
@@ -133,20 +133,20 @@ def load() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def split(samples: Tensor, workers: int, seed: int) -> Sequence[Tensor]:
-    """Unlike parts of the samples, some perhaps empty: by cuts drawn with the seed; even for seed 0."""
+    """Split samples at cuts drawn with the seed, some parts perhaps empty; evenly for seed 0."""
     cuts = np.sort(np.random.default_rng(seed).integers(0, len(samples) + 1, workers - 1))
     sizes = np.diff([0, *cuts, len(samples)]).tolist()
     return samples.split(sizes) if seed else samples.tensor_split(workers)
 
 
 def add_over_workers(tensor: Tensor) -> Tensor:
-    """An all-reduce through the switch."""
+    """All-reduce a tensor through the switch."""
     dist.all_reduce(tensor)
     return tensor
 
 
 def largest_difference(one: Autoencoder, other: Autoencoder) -> float:
-    """Over the layers, relative to each layer's largest weight."""
+    """Largest difference of two autoencoders' weights over the layers, relative to each layer's largest weight."""
     pairs = zip(one.layers, other.layers, strict=True)
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs)
 

@@ -34,7 +34,7 @@ from fanin.settings import Bounds, check_bounds
 
 BASELINE = "gloo"
 IMPORTS = ("fanin.examples.train", "fanin.host.torch.backend", "torch._dynamo", "sklearn.datasets")
-"""The ranks' module, and what it imports late: for the backend, the optimizer and the digits."""
+"""The ranks' module, and modules that it imports late: for the backend, the optimizer and the digits."""
 MAX_EPOCHS = 10_000
 
 
@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def label(self) -> str:
-        """How tables name the run."""
+        """Name of the run in tables."""
         return f"{self.backend}, {self.lanes}-bit lanes" if self.backend == "fanin" else self.backend
 
 
@@ -76,7 +76,7 @@ class Run:
     """The last report of every rank."""
     progress: list[records.Progress] = field(default_factory=list)
     workers: list[records.WorkerRecord] = field(default_factory=list)
-    """With their time lines, which only fanin writes."""
+    """The workers with their time lines, which only fanin writes."""
 
     @property
     def last(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Run:
 
     @property
     def replicas_identical(self) -> bool:
-        """Whether every rank ended with the same parameters, to the bit."""
+        """Whether all ranks ended with the same parameters, to the bit."""
         return len(self.ends) == self.plan.workers and len({end["replica"] for end in self.ends.values()}) == 1
 
     @property
@@ -95,7 +95,7 @@ class Run:
         return total // self.plan.workers
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, by name."""
+        """The run's figures by name, for the JSON file."""
         return {
             "backend": self.plan.backend,
             "epochs": self.epochs,
@@ -116,9 +116,9 @@ def demonstrate(
     console: Console,
     command: str,
 ) -> list[Run]:
-    """Train, then train again over gloo if `baseline`; print progress and a table, write what is asked for.
+    """Train, then train again over gloo if `baseline`; print progress and a table, and write the files.
 
-    FaninError where replicas differ: that would be a defect of ours, and must not look like a success.
+    FaninError if replicas differ, which would be a defect of ours and must not look like a success.
     """
     beginning = Beginning()
     with ForkServer(*IMPORTS) as server:
@@ -140,7 +140,7 @@ def demonstrate(
 
 
 def run_training(plan: Plan, console: Console, server: ForkServer | None) -> Run:
-    """One run to its end, a bar while it lasts and a line on the console for each epoch."""
+    """Train once to the end, with a progress bar and a line on the console per epoch."""
     arguments = ["--task", plan.task, "--backend", plan.backend, "--seed", str(plan.seed), "--progress"]
     if plan.epochs is not None:
         arguments += ["--epochs", str(plan.epochs)]
@@ -154,7 +154,7 @@ def run_training(plan: Plan, console: Console, server: ForkServer | None) -> Run
         timeline = Path(folder, "timeline-%r.jsonl")
         environment = {"FANIN_LANES": str(plan.lanes), "FANIN_FAULTS": plan.faults, "FANIN_TIMELINE": str(timeline)}
         task = bar.add_task("starting workers", total=None)
-        origin_s: float | None = None  # training begins; starting processes takes longer than a short run
+        origin_s: float | None = None  # set at the first report: starting processes takes longer than a short run
         with LocalJob(IMPORTS[0], arguments, plan.workers, environment, server=server) as job:
             for rank, said in job.reports():
                 origin_s = time.monotonic() if origin_s is None else origin_s
@@ -169,7 +169,7 @@ def run_training(plan: Plan, console: Console, server: ForkServer | None) -> Run
 
 
 def take(run: Run, rank: int, said: dict[str, Any], time_s: float) -> None:
-    """Keep what a worker reported."""
+    """Keep a worker's report in `run`, with its time since training began."""
     if said["event"] == "epoch":
         run.epochs.append(said)
         progress = progress_of(said, time_s=time_s, rank=rank, label=run.plan.label)
@@ -191,7 +191,7 @@ def worker_of(rank: int, timeline: Path, origin_s: float) -> records.WorkerRecor
 
 
 def record_of(runs: list[Run], command: str, beginning: Beginning) -> records.RunRecord:
-    """The runs as the report draws them: times since the start of each, side by side."""
+    """The runs as a record: times since the start of each run, side by side."""
     plan = runs[0].plan
     bars: dict[str, tuple[str, Callable[[Run], float]]] = {
         "Time of a step": ("Median over all steps of rank 0.", lambda run: run.last["step_s"]),
@@ -221,7 +221,7 @@ def record_of(runs: list[Run], command: str, beginning: Beginning) -> records.Ru
 
 
 def progress_line(record: dict[str, Any]) -> str:
-    """One epoch as a line for people, within 80 columns."""
+    """An epoch's report as a line of at most 80 columns."""
     return (
         f"  epoch {record['epoch']:2}  loss {record['loss']:.4f}  accuracy {record['accuracy']:6.1%}"
         f"  step {record['step_s'] * 1e3:.0f} ms, comm. {record['communication_s'] * 1e3:.0f} ms"
@@ -230,7 +230,7 @@ def progress_line(record: dict[str, Any]) -> str:
 
 
 def comparison(runs: list[Run]) -> FigureTable:
-    """The last word of the demo: one row per run."""
+    """The final table, with one row per run."""
     plan = runs[0].plan
     columns: dict[str, Callable[[Run], str | Text]] = {
         "accuracy": lambda run: f"{run.last['accuracy']:.2%}",
@@ -262,7 +262,7 @@ def perplexity(run: Run) -> float:
 
 
 def summary(runs: list[Run]) -> dict[str, Any]:
-    """The JSON file. `baseline_*` are absent without a baseline."""
+    """The content of the JSON file; without a baseline it has no `baseline_*`."""
     first, *rest = runs
     values: dict[str, Any] = {
         **dataclasses.asdict(first.plan),

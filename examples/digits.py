@@ -7,12 +7,13 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 TEST_SAMPLES = 360
-"""A fifth of the images, drawn with a fixed seed."""
+"""Number of test samples: a fifth of the images, drawn with a fixed seed."""
 
 
 def load() -> tuple[TensorDataset, TensorDataset]:
     """Training and test set: float32 images [n, 1, 8, 8] in 0..1 and int64 labels [n]."""
-    from sklearn.datasets import load_digits  # scipy comes with it: 2 s, and most who import this load no digits
+    # scipy comes with it and takes 2 s, and most importers of this module load no digits
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
     images = torch.tensor(bunch.images, dtype=torch.float32).unsqueeze(1) / 16.0

@@ -1,4 +1,4 @@
-"""`--fault` for scripts, as `fanin emulate` has it: the same clauses, as far as a worker can carry them out itself."""
+"""`--fault` for scripts, with the clauses of `fanin emulate`, as far as a worker can inject the faults itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAULTS_VARIABLE = "FANIN_FAULTS"
 
 
 def add_fault_option(parser: argparse.ArgumentParser) -> None:
-    """To be given to `inject` once it has been read."""
+    """Add the option `--fault`, whose values are for `inject`."""
     parser.add_argument(
         "--fault",
         action="append",
@@ -24,14 +24,14 @@ def add_fault_option(parser: argparse.ArgumentParser) -> None:
 
 
 def joined(clauses: Sequence[str]) -> str:
-    """Several options as one text of the grammar (fanin/faults.py). ConfigurationError for what is none."""
+    """Join clauses into one text of the grammar of fanin/faults.py. ConfigurationError for an illegal clause."""
     text = ";".join(clauses)
     Options(faults=text)
     return text
 
 
 def inject(parser: argparse.ArgumentParser, clauses: Sequence[str]) -> None:
-    """Set FANIN_FAULTS before a process group reads it. Ends the program for a fault that a worker cannot inject."""
+    """Set FANIN_FAULTS, before a process group reads it. Ends the program for a fault that no worker can inject."""
     if not clauses:
         return
     try:

@@ -1,14 +1,14 @@
-"""HD-PiSSA: every worker trains other principal directions of a matrix, and their changes meet in the switch.
+"""HD-PiSSA: every worker trains different principal directions of a matrix, and the switch sums their changes.
 
     torchrun --nproc-per-node 4 -m fanin.examples.hd_pissa --check
 
 Wang et al., HD-PiSSA, 2025. W = U S V^T; worker i takes the singular triples [i r, (i + 1) r): A = sqrt(S) V^T and
 B = U sqrt(S), each with an Adam of its own. Every step changes the full matrix by
--sum_i (dB_i A_i + B_i dA_i - dB_i dA_i), whose rank is up to 2 N r where data-parallel LoRA's stays at r. A and B
+-sum_i (dB_i A_i + B_i dA_i - dB_i dA_i), whose rank is up to 2 N r, whereas data-parallel LoRA's stays at r. A and B
 themselves do not change, as in the authors' code.
 
 The workers exchange either the factors' changes (a gather of N r (m + n) elements) or the product (a sum of m n),
-whichever is smaller. A is fixed, so that gathering A and B once is enough. `--check` compares the matrix with the one
+whichever is smaller. A and B are fixed, so gathering them once is enough. `--check` compares the matrix with the one
 that one process computes for all workers, and the rank of the change with that of LoRA at equal r.
 """
 
@@ -32,16 +32,16 @@ STEPS, SAMPLES = 8, 64
 LEARNING_RATE = 1e-2
 BETAS, EPSILON = (0.9, 0.999), 1e-8
 TOLERANCE = 1e-4
-"""Largest difference from one process, relative to the largest change."""
+"""Largest difference from the result of one process, relative to the largest change."""
 SPECTRUM_FLOOR = 1e-3
-"""A singular value of the change counts towards its rank if it is this part of the largest."""
+"""Least size, relative to the largest, of a singular value of the change that counts towards its rank."""
 RANK_TIMES = 2
-"""Times LoRA's rank per worker that the change's rank is to be at least: 8 times with 4 workers."""
+"""Least rank of the change, per worker and relative to LoRA's: 8 times LoRA's with 4 workers."""
 
 
 @dataclass(slots=True)
 class Adam:
-    """Adam's change of one factor."""
+    """Adam's state for one factor."""
 
     shape: tuple[int, int]
     steps: int = 0
@@ -52,7 +52,7 @@ class Adam:
         self.first, self.second = torch.zeros(self.shape), torch.zeros(self.shape)
 
     def change(self, gradient: Tensor) -> Tensor:
-        """The amount by which the factor is to fall, of the gradient's shape."""
+        """Amount by which the factor falls in this step, of the gradient's shape."""
         self.steps += 1
         self.first = BETAS[0] * self.first + (1 - BETAS[0]) * gradient
         self.second = BETAS[1] * self.second + (1 - BETAS[1]) * gradient.square()
@@ -63,7 +63,7 @@ class Adam:
 
 
 class Adapter:
-    """The triples of one worker: B, shape (rows, r), and A, shape (r, columns)."""
+    """One worker's singular triples: B, shape (rows, r), and A, shape (r, columns)."""
 
     def __init__(self, weight: Tensor, worker: int) -> None:
         u, s, vh = torch.linalg.svd(weight, full_matrices=False)
@@ -77,27 +77,27 @@ class Adapter:
         return self._adam_b.change(scale * gradient @ self.a.T), self._adam_a.change(scale * self.b.T @ gradient)
 
     def product(self, db: Tensor, da: Tensor) -> Tensor:
-        """The change of the matrix, shape (rows, columns), that dB and dA make."""
+        """Change of the matrix, shape (rows, columns), that results from dB and dA."""
         change: Tensor = (ALPHA / RANK) * (db @ self.a + self.b @ da - db @ da)
         return change
 
 
 def gathers(rows: int, columns: int, rank: int, workers: int, lane_bits: int = 32) -> tuple[bool, float, float]:
-    """Whether a gather is the smaller exchange, and the elements of gather and sum in units of 32 bits.
+    """Whether a gather is the smaller exchange, and the sizes of gather and sum in words of 32 bits.
 
-    A gather's factors travel as they are, a sum's elements in lanes of `lane_bits`.
+    A gather moves the factors as they are, a sum elements in lanes of `lane_bits`.
     """
     of_gather, of_sum = float(workers * rank * (rows + columns)), rows * columns * lane_bits / 32
     return of_gather <= of_sum, of_gather, of_sum
 
 
 class Exchange:
-    """The workers' changes as one change of the matrix, by a gather or by a sum."""
+    """Combines the workers' changes into one change of the matrix, by a gather or by a sum."""
 
     def __init__(self, adapter: Adapter, weight: Tensor, worker: int, workers: int, by_gather: bool) -> None:
         self._own, self._workers, self._by_gather = adapter, workers, by_gather
         everyones = range(workers) if by_gather else ()
-        # Every worker has W, so the others' A and B need not even travel.
+        # Every worker has W, and can compute the others' A and B itself.
         self._adapters = [adapter if each == worker else Adapter(weight, each) for each in everyones]
 
     def total(self, db: Tensor, da: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class Exchange:
 
 
 def data(worker: int, step: int, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs (samples, columns) of a worker, and what the target matrix makes of them."""
+    """A worker's inputs (samples, columns) of a step, and the target matrix's outputs for them."""
     drawn = torch.Generator().manual_seed(1000 * step + worker)
     inputs = torch.randn(SAMPLES, COLUMNS, generator=drawn)
     return inputs, inputs @ target.T
@@ -129,7 +129,7 @@ def gradient(weight: Tensor, inputs: Tensor, wanted: Tensor) -> Tensor:
 
 
 def matrices() -> tuple[Tensor, Tensor]:
-    """The pretrained matrix, with a decaying spectrum, and the one to be learned; the same at every worker."""
+    """The pretrained matrix, with a decaying spectrum, and the target matrix; the same at every worker."""
     drawn = torch.Generator().manual_seed(1)
     u, _, vh = torch.linalg.svd(torch.randn(ROWS, COLUMNS, generator=drawn), full_matrices=False)
     weight = (u * torch.logspace(0, -1, COLUMNS)) @ vh
@@ -137,13 +137,13 @@ def matrices() -> tuple[Tensor, Tensor]:
 
 
 def effective_rank(change: Tensor) -> int:
-    """Singular values above SPECTRUM_FLOOR of the largest."""
+    """Number of singular values above SPECTRUM_FLOOR times the largest."""
     values = torch.linalg.svdvals(change)
     return int((values > SPECTRUM_FLOOR * values[0]).sum())
 
 
 def train_alone(workers: int) -> Tensor:
-    """The matrix after training, by one process that is all workers in turn."""
+    """The matrix after training in one process that plays all workers in turn."""
     weight, target = matrices()
     adapters = [Adapter(weight, each) for each in range(workers)]
     for step in range(STEPS):

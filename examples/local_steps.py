@@ -1,8 +1,8 @@
-"""Handwritten digits with few meetings: workers train alone, and meet every so many steps. To be run under torchrun.
+"""Handwritten digits with few meetings: workers train alone, and meet every few steps. To be run under torchrun.
 
     torchrun --nproc-per-node 4 -m fanin.examples.local_steps --period 16 --fragments 4 --overlap 2 --codec 8/8
 
-`--check` trains by plain local steps, and compares the weights with local SGD that rank 0 carries out by itself.
+`--check` trains by plain local steps, and compares the weights with local SGD that rank 0 computes by itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fanin.examples.train import COLLECTIVE_TIMEOUT, cross_entropy, evaluate, re
 from fanin.host.torch import LocalSteps, Outer, check_replicas, describe_training
 
 SAMPLES = 16
-"""Per step of a worker."""
+"""Samples per step of a worker."""
 RATE = 0.25
 TOLERATED = 1e-4
 
@@ -30,7 +30,7 @@ def network(seed: int) -> nn.Module:
 
 
 def batch(rank: int, workers: int, step: int) -> tuple[Tensor, Tensor]:
-    """The samples of one worker's step."""
+    """Inputs and classes of one worker's step."""
     inputs, targets = (each[rank::workers] for each in digits.load()[0].tensors)
     generator = torch.Generator().manual_seed(1000 * step + rank)
     chosen = torch.randint(len(inputs), (SAMPLES,), generator=generator)
@@ -38,14 +38,14 @@ def batch(rank: int, workers: int, step: int) -> tuple[Tensor, Tensor]:
 
 
 def learn(model: nn.Module, rank: int, workers: int, step: int) -> None:
-    """The gradient of one step."""
+    """Compute the gradient of one step into the parameters."""
     inputs, targets = batch(rank, workers, step)
     model.zero_grad()
     cross_entropy(model(inputs), targets).backward()
 
 
 def alone(workers: int, steps: int, period: int, seed: int) -> list[Tensor]:
-    """Local SGD by definition, in one process: the workers' weights are averaged after every period."""
+    """Weights after local SGD in one process, by definition: averages of all workers' weights after every period."""
     models = [network(seed) for _ in range(workers)]
     optimizers = [torch.optim.SGD(each.parameters(), RATE) for each in models]
     for step in range(steps):

@@ -31,7 +31,7 @@ NONE = "none"
 
 
 def shard(network: text.Network, mesh: DeviceMesh, policy: MixedPrecisionPolicy | None = None) -> nn.Module:
-    """Shard every layer, the large embedding, and what is left; each prefetches the weights of the next."""
+    """Shard every layer, the large embedding, and the rest; each prefetches the weights of the next."""
     parts: list[nn.Module] = [network.trigrams, *network.layers.layers]
     for part in [*parts, network]:
         fully_shard(part, mesh=mesh, mp_policy=policy or MixedPrecisionPolicy())

@@ -13,11 +13,11 @@ from fanin.examples import digits, text
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Inputs with their classes, and a network that yields logits with the classes in the last dimension."""
+    """A classification task: inputs with classes, and a network whose logits have the classes in the last dimension."""
 
     network: Callable[[], nn.Module]
     data: Callable[[], tuple[TensorDataset, TensorDataset]]
-    """Makes the training and the test set."""
+    """Function that makes the training and the test set."""
     epochs: int
     batch: int
     """Samples per step over all workers together."""

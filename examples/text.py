@@ -38,7 +38,8 @@ def load() -> tuple[TensorDataset, TensorDataset]:
     """Training and test set: int64 windows [n, 64] of bytes and the bytes [n, 64] that follow each of them."""
     needed = (TRAIN_WINDOWS + TEST_WINDOWS) * WINDOW_BYTES + 1
     read = bytearray()
-    for text in docstrings():  # a generator: modules behind the last that is needed are not parsed, most of a second
+    # a generator, so that modules beyond the last one needed are not parsed, which saves most of a second
+    for text in docstrings():
         read += f"{text}\n\n".encode()
         if len(read) >= needed:
             break

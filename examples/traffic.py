@@ -1,4 +1,4 @@
-"""Bytes that this process has sent and received, measured, for any backend."""
+"""Measures the bytes that this process has sent and received, for any backend."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import NamedTuple
 import torch.distributed as dist
 
 TCP_INFO_BYTES = 256
-"""More than any kernel's struct tcp_info."""
+"""Size of the buffer for struct tcp_info: more than any kernel's."""
 BYTE_COUNTS = struct.Struct("=120xQQ")
 """tcpi_bytes_acked and tcpi_bytes_received in struct tcp_info (linux/tcp.h, since 4.1)."""
 
 
 class Traffic(NamedTuple):
-    """Payload bytes of UDP or TCP; headers of those are left out."""
+    """Payload bytes of UDP or TCP, without headers of these protocols."""
 
     sent: int
     received: int
 
 
 def traffic() -> Traffic:
-    """Traffic of this process so far: TCP as the kernel counts it, and fanin's as its world group counts it."""
+    """Traffic of this process so far: TCP's by the kernel's counts, fanin's by its world group's."""
     sent, received = _tcp_traffic()
     counters = getattr(dist.group.WORLD, "counters", None)
     if counters is not None:

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 -m fanin.examples.train --backend fanin --task digits
 
-Tells of each epoch (rank 0) and of the end (every rank): a line in a terminal, and elsewhere a JSON object, which
+Reports each epoch (rank 0) and the end (every rank): in a terminal as a line, elsewhere as a JSON object, which
 `fanin demo` and `fanin emulate` read.
 """
 
@@ -30,11 +30,11 @@ from fanin.examples.traffic import traffic
 COLLECTIVE_TIMEOUT = timedelta(seconds=60)
 PROGRESS_INTERVAL_S = 0.25
 HASH_DIGITS = 12
-"""Digits of a hash that people compare."""
+"""Number of digits of a hash that are shown to people."""
 
 
 def train(task_name: str, backend: str, epochs: int | None, seed: int, progress: bool = False) -> None:
-    """Train one of TASKS with the process group that the environment describes; `progress`: say how far it is."""
+    """Train a task of TASKS with the process group that the environment describes; `progress`: report steps, too."""
     task = TASKS[task_name]
     epochs = task.epochs if epochs is None else epochs
     torch.set_num_threads(1)
@@ -42,7 +42,8 @@ def train(task_name: str, backend: str, epochs: int | None, seed: int, progress:
     rank, workers = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(seed)
     model = DistributedDataParallel(task.network())
-    model._set_ddp_runtime_logging_sample_rate(1)  # DDP times the communication of every step, not of each hundredth
+    # DDP then times the communication of every step, instead of every hundredth
+    model._set_ddp_runtime_logging_sample_rate(1)
     optimizer = torch.optim.AdamW(model.parameters(), task.learning_rate)
     training, test = task.data()
     sampler: DistributedSampler[TensorDataset] = DistributedSampler(training, workers, rank, seed=seed)
@@ -89,7 +90,7 @@ def train(task_name: str, backend: str, epochs: int | None, seed: int, progress:
 
 
 def cross_entropy(logits: Tensor, classes: Tensor) -> Tensor:
-    """Mean over all predictions."""
+    """Mean cross-entropy over all predictions."""
     return nn.functional.cross_entropy(logits.flatten(0, -2), classes.flatten())
 
 
@@ -108,7 +109,7 @@ def evaluate(network: nn.Module, test: TensorDataset) -> dict[str, float]:
 
 
 def replica_hash(network: nn.Module) -> str:
-    """SHA-256 over the bytes of every parameter and buffer."""
+    """SHA-256 over the bytes of all parameters and buffers."""
     digest = hashlib.sha256()
     for value in network.state_dict().values():
         digest.update(value.contiguous().view(torch.uint8).numpy().tobytes())
@@ -116,16 +117,16 @@ def replica_hash(network: nn.Module) -> str:
 
 
 def report(**record: object) -> None:
-    """Tell whoever started this process: a person in a terminal a line, a program a JSON object."""
+    """Report to the starter of this process: a line if standard output is a terminal, or else a JSON object."""
     if not sys.stdout.isatty():
         print_object(record)
     elif record["event"] != "progress":
-        sys.stdout.write(in_words(record) + "\n")  # in one piece, since ranks share torchrun's output
+        sys.stdout.write(in_words(record) + "\n")  # in one write, since ranks share torchrun's output
         sys.stdout.flush()
 
 
 def in_words(record: Mapping[str, object]) -> str:
-    """Write a report for people: four digits of a number, the beginning of a hash."""
+    """A report as text for people: numbers with four digits, hashes shortened."""
 
     def written(value: object) -> str:
         if isinstance(value, float):

@@ -40,7 +40,7 @@ skip() {
 }
 
 start_engine() { # [PREFIX...]: of the command, to run the engine in a namespace
-  # iptables is for names: each container's resolver is set up with it, inside the container's own namespace
+  # iptables is needed for names: the engine sets up each container's resolver with it, in the container's namespace
   tools/debian_packages.sh docker.io=dockerd,docker iptables || skip 'no container engine answers'
   export DOCKER_HOST=unix://$folder/docker.sock
   "$@" dockerd --data-root "$folder/data" --exec-root "$folder/exec" --pidfile "$folder/pid" --host "$DOCKER_HOST" \
@@ -77,7 +77,7 @@ if [ ! -d wheels ]; then
   tools/fetch_wheels.sh "$python"
 fi
 echo 'building the image'
-# The host's network: an engine started here gives builds no other. Quick: containers here have no need of speed.
+# --network host: an engine started here gives builds no other network. Quick: containers here need no speed.
 docker build --network host --quiet --build-arg FANIN_BUILD_QUICK=1 --tag fanin:local .
 
 inside=()

@@ -1,8 +1,8 @@
 """Checks and measurements on a machine with one CUDA GPU, in under five minutes: `python tools/device_checks.py`.
 
 Needs torch with CUDA and a C++ compiler; nothing has to be installed. Each check runs in processes of its own with a
-time limit, in the order of importance; one that fails, hangs or finds no time left stops no other. At the end comes a
-table, and with --out a JSON file of all that was seen. tests/torch/device_ranks.py has what the processes do.
+time limit, the most important first; a check that fails, hangs or finds no time left stops no other. It ends with a
+table, and with --out a JSON file of all reports. tests/torch/device_ranks.py has the programs of the processes.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 TREE = ROOT / "build" / "tree"
-"""The package as an installation has it (tools/linked_tree.py), so that none is needed."""
+"""The package laid out as by an installation (tools/linked_tree.py), so that none is needed."""
 OUTPUT_CHARACTERS = 6000
-"""Characters that are kept of a failed rank's output."""
+"""Number of characters kept from the end of a failed rank's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A program of device_ranks.py on so many ranks."""
+    """A program of device_ranks.py, on `ranks` ranks."""
 
     program: str
     ranks: int
@@ -38,7 +38,7 @@ class Check:
     says: str
     arguments: tuple[str, ...] = ()
     killed: tuple[int, ...] = ()
-    """Ranks that are to end by a signal."""
+    """Ranks that a signal must end."""
     environment: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -84,12 +84,12 @@ class Outcome:
     """ok, FAILED, TIMEOUT or not run."""
     seconds: float = 0.0
     said: list[dict[str, Any]] = field(default_factory=list)
-    """By rank: what its program reported."""
+    """By rank, the report of its program."""
     printed: list[str] = field(default_factory=list)
-    """By rank, where something went wrong."""
+    """By rank, the output; only if something went wrong."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For the JSON file."""
+        """The outcome as an object for the JSON file."""
         return {
             "check": self.check.name, "ranks": self.check.ranks, "says": self.check.says, "state": self.state,
             "seconds": round(self.seconds, 1), "said": self.said, "printed": self.printed,
@@ -97,7 +97,7 @@ class Outcome:
 
 
 def prepare() -> None:
-    """Compile the extension for this Python if it is not there, and lay the package out."""
+    """Compile the extension for this Python unless it exists, and lay the package out in TREE."""
     suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
     if not (ROOT / "fanin" / f"_native{suffix}").exists():
         environment = {**os.environ, "FANIN_BUILD_JOBS": str(os.cpu_count() or 1)}
@@ -108,8 +108,9 @@ def prepare() -> None:
 
 
 def run(check: Check, limit_s: float, folder: Path) -> Outcome:
-    """Start the ranks, wait, and end what is left of them."""
-    from fanin.emulation.processes import free_port  # which need not be installed: `prepare` lays it out
+    """Start the ranks of a check, wait for `limit_s` at most, and kill those that still run."""
+    # importable without an installation, since `prepare` has laid it out
+    from fanin.emulation.processes import free_port
 
     folder.mkdir(parents=True)
     port, started = str(free_port()), time.monotonic()
@@ -136,8 +137,8 @@ def run(check: Check, limit_s: float, folder: Path) -> Outcome:
         except subprocess.TimeoutExpired:
             hung = True
             with contextlib.suppress(ProcessLookupError):
-                # faulthandler prints where its threads are. Not SIGABRT: LLVM catches it while Triton compiles, and
-                # the kernel under way then fails to compile, by the looks of it.
+                # faulthandler prints the stacks of its threads. Not SIGABRT: LLVM catches it while Triton compiles, and
+                # the kernel under way then seems to fail to compile.
                 process.send_signal(signal.SIGUSR1)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(2)
@@ -162,7 +163,7 @@ def run(check: Check, limit_s: float, folder: Path) -> Outcome:
 
 
 def lines_of(outcome: Outcome) -> list[str]:
-    """For people: the outcome, and what rank 0 said."""
+    """Lines for people: the outcome, and rank 0's report; other ranks' only if something went wrong."""
     check = outcome.check
     lines = [f"{outcome.state:8} {check.name} ({check.ranks} ranks, {outcome.seconds:.0f} s): {check.says}"]
     for rank, said in enumerate(outcome.said):
@@ -174,7 +175,7 @@ def lines_of(outcome: Outcome) -> list[str]:
 
 
 def main() -> None:
-    """Run what there is time for."""
+    """Run the checks that there is time for, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="a JSON file of everything")
     parser.add_argument("--only", default="", help="names of checks, separated by commas")
@@ -195,7 +196,7 @@ def main() -> None:
                 continue
             try:
                 outcome = run(check, min(check.limit_s, left_s), Path(temporary) / str(number))
-            except Exception as error:  # of the driver's own, which must not cost the rest
+            except Exception as error:  # an error of this script, which must not end the other checks
                 outcome = Outcome(check, "FAILED", printed=[repr(error)])
             outcomes.append(outcome)
             print("\n".join(lines_of(outcome)), flush=True)

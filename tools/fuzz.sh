@@ -9,7 +9,7 @@ if ! command -v clang++ > /dev/null; then
   echo 'fuzzing: SKIPPED, clang++ is not installed (Debian: clang libclang-rt-dev)'
   exit 0
 fi
-# Debian only recommends the run-time libraries of the sanitizers, so a clang without them is a common one.
+# Debian only recommends the run-time libraries of the sanitizers, so many installations of clang lack them.
 if ! echo 'extern "C" int LLVMFuzzerTestOneInput(const char *, unsigned long) { return 0; }' |
   clang++ -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2> /dev/null; then
   echo "fuzzing: SKIPPED, $(command -v clang++) has no libFuzzer (Debian: libclang-rt-dev)"
@@ -51,7 +51,7 @@ $(declare -f stale compile fuzz)
 $function {}"
 }
 
-# The folders that the targets reach, as in a build: files of one are compiled together (setup.py, UNITS), but for kernels,
+# The folders that the targets use. As in a build, a folder's files are compiled as one (setup.py, UNITS), except kernels,
 # each of which chooses its instructions.
 sources=(native/kernels/*.cpp)
 for folder in codecs machine; do

@@ -1,9 +1,9 @@
-"""The device's kernels on a GPU: their bits, their times, and how their work is best divided.
+"""Checks the device's kernels on a GPU: their bits, their times, and how to divide their work.
 
     python -m tools.kernel_checks [bits] [times] [sweep]
 
-tools/device_checks.py calls the same functions. Times are by events, medians of REPEATS, over SETS buffers in turn, so
-that none is found in the L2 cache.
+tools/device_checks.py calls the same functions. Times are measured by CUDA events, as medians of REPEATS, over SETS
+buffers in turn, so that none is in the L2 cache.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.support.kernel_cases import Case, differences, lane_cases, rotation_c
 BITS_COUNT = 100_000
 """Elements of a case whose bits are compared."""
 BYTES = 25 << 20
-"""Bytes of float32 that kernels are timed with."""
+"""Bytes of float32 with which kernels are timed."""
 SETS = 4
 REPEATS = 20
 WARMUP = 3
 SLEEP_CYCLES = 10_000_000
-"""Some milliseconds: longer than REPEATS launches take."""
+"""Cycles for which the device sleeps, some milliseconds: longer than REPEATS launches take."""
 
 BLOCK = 1408
 """Elements that share a scale code in 8-bit lanes at an MTU of 1,500 bytes."""
@@ -44,26 +44,26 @@ TILES = {
     "rotate_back": (1, 2),
 }
 WARPS = (2, 4, 8)
-"""39 kernels to compile, of a third of a second each."""
+"""Warps to try; with TILES they make 39 kernels, each of which compiles in a third of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Time that one kernel takes."""
+    """Time of one kernel with one division of its work."""
 
     name: str
     tile: int
     warps: int
     ms: float
     gb_s: float
-    """Bytes that must be read and written, in that time."""
+    """10^9 bytes per second, of those that must be read and written."""
 
     def __str__(self) -> str:
         return f"{self.name:14} tile {self.tile:5} warps {self.warps:2} {self.ms:8.4f} ms {self.gb_s:8.0f} GB/s"
 
 
 def bits(device: torch.device, *, count: int = BITS_COUNT) -> list[str]:
-    """Every case whose bits are not numpy's, with what differs; none of a sound device."""
+    """A line for each case whose bits differ from numpy's; empty on a sound device."""
     arithmetic = TritonArithmetic()
     cases: Iterable[Case] = itertools.chain(lane_cases(count), rotation_cases(count))
     with torch.cuda.device(device):
@@ -84,7 +84,7 @@ class _Buffers:
 
 
 def _rows(arithmetic: TritonArithmetic, plan: Plan, rotation: Rotation) -> dict[str, tuple[float, Callable[..., None]]]:
-    """By name: bytes of an element, and the launch on one set of buffers."""
+    """By kernel's name: bytes moved per element, and a function that launches it on one set of buffers."""
     word_bytes = plan.up / 8
     return {
         "codes": (8, lambda b: arithmetic.codes(plan, b.x, b.residual, b.codes)),
@@ -103,7 +103,7 @@ def _rows(arithmetic: TritonArithmetic, plan: Plan, rotation: Rotation) -> dict[
 
 
 def times(device: torch.device, *, up: int = 8, element: Element = Element.FLOAT32) -> list[Timed]:
-    """Each kernel as it is launched, of BYTES, and a copy of as many elements beside them."""
+    """Times of each kernel, launched as in use on BYTES, and of a copy of as many elements."""
     arithmetic = TritonArithmetic()
     plan, rotation = _plan(up, element)
     launches = arithmetic.launches
@@ -115,7 +115,7 @@ def times(device: torch.device, *, up: int = 8, element: Element = Element.FLOAT
 
 
 def sweep(device: torch.device, *, up: int = 8) -> list[Timed]:
-    """Every division of each kernel's work, the fastest first."""
+    """Times of every division of each kernel's work, the fastest of each first."""
     plan, rotation = _plan(up, Element.FLOAT32)
     sets = _sets(device, plan, rotation)
     found = []
@@ -128,7 +128,7 @@ def sweep(device: torch.device, *, up: int = 8) -> list[Timed]:
 
 
 def launch_us(device: torch.device, *, repeats: int = 200) -> float:
-    """Microseconds of the calling thread for one launch, the device's work aside."""
+    """Microseconds that one launch takes the calling thread, without the device's work."""
     arithmetic = TritonArithmetic()
     plan, _ = _plan(8, Element.FLOAT32)
     x = torch.zeros(BLOCK, device=device)

@@ -1,7 +1,7 @@
-"""Tables of what is learned, in Markdown, made of the figures of the runs themselves.
+"""Tables of what codecs and sharded training learn, in Markdown, made from the benchmarks' own figures.
 
 `python -m tools.learned FILE...` reads what `fanin bench codecs --train --json` and `fanin bench sharded --epochs N
---json` wrote and prints a table for each file. Figures stand as they are: no row and no seed is left out.
+--json` wrote and prints a table for each file, with all rows and seeds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A table of the rows of one file."""
+    """The table of one file's rows."""
     return _sharded(rows) if "rival" in rows[0] else _codecs([row for row in rows if row["rate_bit_s"] is None])
 
 
@@ -61,13 +61,13 @@ def _sharded(rows: Sequence[Row]) -> str:
 
 
 def _changes(changes: Sequence[float]) -> str:
-    """The mean, and what it is between."""
+    """The mean of the changes, and their range."""
     mean = _signed(statistics.mean(changes))
     return mean if len(changes) == 1 else f"{mean} ({_signed(min(changes))} to {_signed(max(changes))})"
 
 
 def _signed(share: float) -> str:
-    """With the sign of what is printed: one rounding more or less of a mean must not make -0.00% of +0.00%."""
+    """A share as text with the sign of the rounded value, so that rounding cannot make -0.00% of +0.00%."""
     return f"{round(share, 4) + 0.0:+.2%}"
 
 

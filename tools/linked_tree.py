@@ -1,8 +1,8 @@
-"""build/tree/fanin: the package as an installation lays it out, made of links to the source files.
+"""Makes build/tree/fanin: the package as an installation lays it out, of links to the source files.
 
-pyproject.toml maps top-level folders into the package (`switch/` is `fanin.switch`). An editable install does that with
-an import hook, which mypy and import-linter do not read; a tree of links they do. With `--native FILE` the tree gets
-that extension in place of the installed one: how the sanitizer builds are run.
+pyproject.toml maps top-level folders into the package (`switch/` is `fanin.switch`). An editable install does so with
+an import hook, which mypy and import-linter cannot read; they can read a tree of links. With `--native FILE` the tree
+gets that extension instead of the installed one, which is how the sanitizer builds are run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def link_folder(source: Path, target: Path) -> None:
 
 
 def link_tree(tree: Path, native: Path | None = None) -> None:
-    """(Re)make `tree`: the package `fanin`, and beside it the tests and their configuration."""
+    """Make `tree` anew: the package `fanin`, and beside it the tests and their configuration."""
     folders: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
     shutil.rmtree(tree, ignore_errors=True)
     for name, folder in folders.items():

@@ -1,8 +1,8 @@
-"""README's table of measurements, made of the records of the runs themselves.
+"""README's table of measurements, made from the runs' own records.
 
 `python -m tools.measured RECORD...` reads what `fanin bench allreduce` and `fanin bench network` wrote with `--record`
-and prints the table in Markdown, a row per cluster and size: where the switch is, our medians by lane width, how many
-times as long gloo takes, and the commands. Where processors rather than links set a time, the row says so.
+and prints the table in Markdown, a row per cluster and size: place of the switch, our medians by lane width, gloo's
+time as a multiple of them, and the commands. A row says so if processors rather than links set a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 
 def table(records: Iterable[RunRecord]) -> str:
-    """The table, the machines and the commands."""
+    """The table, followed by the machines and the commands."""
     lines = [_line(HEADINGS), "|" + "---|" * len(HEADINGS)]
     commands: dict[str, list[str]] = defaultdict(list)
     for record in records:

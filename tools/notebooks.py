@@ -1,8 +1,8 @@
 """Runs the notebooks and makes pages of them: `python -m tools.notebooks [FOLDER] [--only NAME]`.
 
 A notebook is a Python file whose cells begin with `# %%` (jupytext's percent format). nbclient runs it from top to
-bottom, in a new kernel; what it prints and draws goes into a page of Markdown in FOLDER (default: build/site/pages),
-where mkdocs checks its links as those of every page. The first cell that raises ends the run with its traceback.
+bottom, in a new kernel; its output and pictures go into a page of Markdown in FOLDER (default: build/site/pages), where
+mkdocs checks its links like those of any page. The first cell that raises ends the run with its traceback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.repository import ROOT
 from tools.site import NOTEBOOKS, place
 
 CELL_TIMEOUT_S = 600
-"""A cell starts four processes that import torch, on a machine that may do much else."""
+"""Longest time of a cell, which may start four processes that import torch, on a busy machine."""
 
 
 def make_page(path: Path, folder: Path) -> None:
@@ -28,7 +28,7 @@ def make_page(path: Path, folder: Path) -> None:
         notebook, timeout=CELL_TIMEOUT_S, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
     ).execute()
     document = path.relative_to(ROOT).with_suffix(".md")
-    # The exporter wants a key for names of pictures; they lie in a folder beside the page.
+    # The exporter needs a key for the names of pictures, which lie in a folder beside the page.
     text, resources = MarkdownExporter().from_notebook_node(
         notebook, resources={"unique_key": path.stem, "output_files_dir": f"{path.stem}_files"}
     )

@@ -1,9 +1,9 @@
-"""p4/build/: the P4 programs compiled, with a manifest of what they were compiled from.
+"""Compiles the P4 programs into p4/build/, with a manifest of the sources that they were compiled from.
 
 `python -m tools.p4_artefacts build` compiles every configuration with the p4c that is on PATH (`make p4`): with
-p4c-bm2-ss for BMv2, with p4c-barefoot and its assembler bfas for Tofino. Without those two, Tofino's stay as they are.
-`python -m tools.p4_artefacts check` compares sources and artefacts with the manifest and needs no compiler. Whoever
-changes a program without compiling it again is told so by tests/p4_programs/test_artefacts.py.
+p4c-bm2-ss for BMv2, with p4c-barefoot and its assembler bfas for Tofino. Without these two, Tofino's artefacts stay.
+`python -m tools.p4_artefacts check` compares sources and artefacts with the manifest and needs no compiler;
+tests/p4_programs/test_artefacts.py does so, too, and fails if a program was changed and not compiled again.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ P4 = ROOT / "p4"
 MANIFEST = "build/manifest.json"
 ARCHITECTURES = {"bmv2": "v1model", "tofino": "tna", "tofino2": "t2na"}
 COMPILERS = {"bmv2": ("p4c-bm2-ss",), "tofino": ("p4c-barefoot", "bfas"), "tofino2": ("p4c-barefoot", "bfas")}
-"""Commands that must be on PATH, the compiler first."""
+"""By target, commands that must be on PATH, the compiler first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One program with one set of sizes."""
+    """One program, compiled with one set of sizes for one target."""
 
     name: str
     main: str
     """The program's file, relative to p4/."""
     defines: tuple[str, ...]
-    """Definitions in place of the defaults of p4/shared/sizes.p4 and p4/tna/types.p4."""
+    """Definitions that replace defaults of p4/shared/sizes.p4 and p4/tna/types.p4."""
     target: Literal["bmv2", "tofino", "tofino2"] = "bmv2"
 
     @property
     def artefacts(self) -> tuple[str, str]:
-        """Compressed BMv2 JSON or, for a Tofino, what the build takes of it, and P4Info; relative to p4/."""
+        """Paths relative to p4/: compressed BMv2 JSON or, for a Tofino, the page of resources; and P4Info."""
         kind = "json.gz" if self.target == "bmv2" else "resources.md"
         return f"build/{self.name}.{kind}", f"build/{self.name}.p4info.txtpb"
 
@@ -77,7 +77,7 @@ CONFIGURATIONS = (
 
 
 def sources(main: str) -> Iterator[Path]:
-    """Every file that a program is made of, found through its #include "..." lines."""
+    """Yield every file of a program, found through its #include "..." lines."""
     todo, seen = [P4 / main], set[Path]()
     while todo:
         path = todo.pop().resolve()
@@ -90,12 +90,12 @@ def sources(main: str) -> Iterator[Path]:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, decompressed: versions of zlib may compress differently."""
+    """The bytes of a file, decompressed, because versions of zlib may compress differently."""
     return read_program(path) if path.suffix == ".gz" else path.read_bytes()
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file's content; of a P4 source without the text of its comments, which no artefact depends on."""
+    """SHA-256 of a file's content; in a P4 source without the text of comments, which affects no artefact."""
     found = content(path)
     if path.suffix == ".p4":
         found = COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), found)
@@ -103,7 +103,7 @@ def digest(path: Path) -> str:
 
 
 def record(configuration: Configuration, compiler: str) -> dict[str, Any]:
-    """The manifest's entry of a configuration whose artefacts are there."""
+    """The manifest's entry of a configuration whose artefacts exist."""
     return {
         "compiler": compiler,
         "main": configuration.main,
@@ -120,7 +120,7 @@ def manifest() -> dict[str, Any]:
 
 
 def drift() -> Iterator[str]:
-    """Yield each disagreement with the manifest, as a line."""
+    """Yield a line for each disagreement with the manifest."""
     committed = manifest()
     for configuration in CONFIGURATIONS:
         if configuration.name not in committed:
@@ -155,7 +155,7 @@ def build() -> None:
 
 
 def compile_one(configuration: Configuration) -> None:
-    """Write its artefacts; CalledProcessError when a compiler refuses it."""
+    """Compile a configuration's artefacts; CalledProcessError if a compiler refuses the program."""
     if configuration.target == "bmv2":
         compile_for_bmv2(configuration)
     else:
@@ -163,7 +163,7 @@ def compile_one(configuration: Configuration) -> None:
 
 
 def compile_for_bmv2(configuration: Configuration) -> None:
-    """BMv2 JSON and P4Info; a warning is an error."""
+    """Write BMv2 JSON and P4Info; a compiler's warning is an error."""
     program, info = configuration.artefacts
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "program.json"
@@ -172,7 +172,7 @@ def compile_for_bmv2(configuration: Configuration) -> None:
 
 
 def compile_for_tofino(configuration: Configuration) -> None:
-    """P4Info and what the build takes. Only what the assembler takes is a build: it alone refuses too many stages.
+    """Write P4Info and the page of resources. The assembler must succeed, too: only it refuses too many stages.
 
     The binary is not kept: the SDE makes it, for its own version (docs/deploy-p4.md).
     """
@@ -187,7 +187,7 @@ def compile_for_tofino(configuration: Configuration) -> None:
 
 
 def run_compiler(configuration: Configuration, *options: str) -> None:
-    """From inside p4/, so that no path of this machine gets into the artefacts."""
+    """Run a compiler inside p4/, so that artefacts contain no path of this machine."""
     defines = [f"-D{define}" for define in configuration.defines]
     command = [COMPILERS[configuration.target][0], "--arch", ARCHITECTURES[configuration.target]]
     subprocess.run([*command, *options, *defines, configuration.main], check=True, cwd=P4)
@@ -202,7 +202,7 @@ def version_of(compiler: str) -> str:
 
 
 def main() -> None:
-    """Run one of the two verbs."""
+    """Run the verb of the command line, `build` or `check`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("verb", choices=("build", "check"))
     if parser.parse_args().verb == "build":

@@ -1,13 +1,13 @@
-"""The load of a Tofino's port, by words per packet: the table of p4/README.md.
+"""Computes the load of a Tofino's port by words per packet: the table of p4/README.md.
 
     python -m tools.p4_port_arithmetic
 
-A port's bytes are those of the cable: frame, check sequence, preamble and gap. Its parser goes from state to state
-once per clock; the clock, and how many states a packet takes at most, are the compiler's (p4/build/*.resources.md). A
-pipe takes a packet per clock; what it needs of that is said for a job that fills it, a worker behind each of its 16
-ports. A second pass, where there is one, is that of the packet that closes a round: it fetches the other half of the
-sums (p4/README.md, *Ports*), with header `again` in front of it, and its port is taken to need preamble and gap as any
-other. At a leaf there are two in a round, since the parent's result passes twice as well.
+A port's bytes are those on the cable: frame, check sequence, preamble and gap. Its parser goes from state to state once
+per clock; the clock, and the most states that a packet takes, are the compiler's (p4/build/*.resources.md). A pipe
+takes a packet per clock; the last column shows its load by a job with a worker behind each of its 16 ports. A second
+pass, in programs that have one, is that of the packet that closes a round: it fetches the other half of the sums
+(p4/README.md, *Ports*), with header `again` in front of it, and its port is assumed to need preamble and gap as any
+other. A leaf has two of them per round, since the parent's result passes twice as well.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ PORTS_OF_PIPE = 16
 CHECK_BYTES, PREAMBLE_BYTES, GAP_BYTES = 4, 8, 12
 WORD_BYTES = 4
 CLOCK_HZ = 1.22e9
-"""A Tofino's, as p4c-barefoot takes it."""
+"""Clock of a Tofino, as p4c-barefoot assumes it."""
 PAGES = Path(__file__).resolve().parent.parent / "p4" / "build"
 
 AGAIN_BYTES, LATE_BYTES, LEAF_BYTES = 5, 8, 4
-"""Bytes of header `again`, and of the headers that a program with staleness, or one that can be a leaf, has besides
+"""Bytes of header `again`, and of its further headers in a program with staleness, and in one that can be a leaf
 (p4/tna/types.p4).
 """
 
 
 @dataclass(frozen=True)
 class Build:
-    """A program as it was compiled."""
+    """A program, as it was compiled for a Tofino."""
 
     name: str
     """Name of its artefacts in p4/build."""
     words: int
     staleness: str
     again_bytes: int = 0
-    """Bytes by which a packet is longer in its second pass; 0: there is none."""
+    """Bytes by which a packet is longer in its second pass; 0 if there is none."""
     passes: int = 1
-    """Second passes in a round; of a leaf, that of its contribution to the parent's and that of the parent's result."""
+    """Second passes per round; a leaf has one for its contribution to the parent, and one for the parent's result."""
 
     @property
     def states(self) -> int:
-        """The most states of the parser that a packet goes through."""
+        """Most states of the parser that a packet goes through, from the page of resources."""
         page = (PAGES / f"{self.name}.resources.md").read_text(encoding="utf-8")
         said = re.search(r"at most (\d+) states", page)
         if not said:
@@ -67,7 +67,7 @@ BUILDS = (
 
 
 def row(build: Build) -> str:
-    """A line. A job is as slow as the slowest of its workers' ports, their parsers and its second passes."""
+    """The line of one build. A job is limited by its workers' ports, their parsers, or its second passes."""
     wire = HEAD_BYTES + datagram_bytes(1, build.words) + CHECK_BYTES + PREAMBLE_BYTES + GAP_BYTES
     rate = PORT_BITS_PER_S / 8 / wire
     parsed = CLOCK_HZ / build.states
@@ -85,7 +85,7 @@ def row(build: Build) -> str:
 
 
 def table() -> str:
-    """All of it, with its head."""
+    """The whole table, with its heading."""
     head = (
         "| words per packet | bytes on the cable | packets of a port | packets of a parser | sums of a port | "
         f"second passes by a port | sums of a job | packets of a pipe, {PORTS_OF_PIPE} workers |"

@@ -1,7 +1,7 @@
-"""p4/tna/words.p4: loops over the words of a packet, for a preprocessor that has none.
+"""Generates p4/tna/words.p4: loops over the words of a packet, for a preprocessor that has no loops.
 
 `python -m tools.p4_words` prints the file; `make constants` writes it and `make drift` compares. The C preprocessor can
-neither count nor recurse, so WORD_n, PAIR_n and FOUR_n are chains of macros, each link of which names the next one.
+neither count nor recurse, so WORD_n, PAIR_n and FOUR_n are chains of macros, each of which names the next one.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 
 MAX_WORDS = 64
-"""The longest packet that the program may be compiled for: a multiple of 8."""
+"""Most words of a packet that the program may be compiled for; a multiple of 8."""
 MAX_WORKERS = 32
-"""fanin.protocol.wire.MAX_WORKERS, as the bits of a bitmap."""
+"""fanin.protocol.wire.MAX_WORKERS: the number of bits of a bitmap."""
 CHAINS = (("WORD", 1, 2), ("PAIR", 2, 2), ("FOUR", 4, 5))
-"""Name of a chain of macros, how many words each link is about, and how many numbers it names."""
+"""For each chain of macros: its name, words that each macro is about, and numbers that a macro names."""
 WORKERS_PER_LINE = 8
 CONTINUATION_COLUMN = 119
 

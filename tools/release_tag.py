@@ -1,7 +1,7 @@
-"""Whether a tag may become a release: `python tools/release_tag.py v0.3.0` ends with a line that says why not.
+"""Checks whether a tag may become a release: `python tools/release_tag.py v0.3.0` fails with the reason if it may not.
 
-The tag is `v` and the version of fanin/__init__.py, and CHANGELOG.md has a section of that version, with nothing left
-under "Unreleased".
+The tag must be `v` and the version of fanin/__init__.py, and CHANGELOG.md must have a section for that version, and
+nothing under "Unreleased".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def why_not(tag: str, version: str, changelog: str) -> str | None:
-    """Why `tag` cannot be the release of a checkout with this version and changelog; None if it can."""
+    """Reason why `tag` cannot be the release of a checkout with this version and changelog; None if it can."""
     if tag != f"v{version}":
         return f"tag {tag}: fanin/__init__.py says {version}. Remedy: tag v{version}, or change the version first"
     sections = re.split(r"^## ", changelog, flags=re.MULTILINE)[1:]

@@ -1,7 +1,7 @@
-"""The packages that building fanin and running it with some extras needs, one a line: `requirements_of.py demo plot`.
+"""Prints the packages that building and running fanin with some extras needs, one per line: `requirements_of.py demo`.
 
-What pyproject.toml says, and nothing else: the container image installs these in a layer that changes to the sources do
-not touch, `make wheels` fetches them for a build without a package index, and `make` installs them while it compiles.
+Only pyproject.toml is read. The container image installs these in a layer that does not change with the sources,
+`make wheels` fetches them for a build without a package index, and `make` installs them while it compiles.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-if sys.version_info >= (3, 11):  # noqa: UP036 - `make demo` is for 3.10, too
+if sys.version_info >= (3, 11):  # noqa: UP036 - `make demo` must work with 3.10, too
     import tomllib
 else:
     from pip._vendor import tomli as tomllib
@@ -19,7 +19,7 @@ OWN_EXTRAS = re.compile(r"^fanin\[([^\]]+)\]$")
 
 
 def requirements_of(extras: list[str], path: Path = Path("pyproject.toml")) -> list[str]:
-    """Build requirements, dependencies and those of `extras`, `fanin[...]` resolved; KeyError for no such extra."""
+    """Build requirements, dependencies and those of `extras`, `fanin[...]` resolved; KeyError for an unknown extra."""
     body = tomllib.loads(path.read_text(encoding="utf-8"))
     optional: dict[str, list[str]] = body["project"]["optional-dependencies"]
     wanted: list[str] = [*body["build-system"]["requires"], *body["project"]["dependencies"]]

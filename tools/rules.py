@@ -1,13 +1,13 @@
-"""The rules of the machines, the lines that obey them, and the tests that show it: `python -m tools.rules`.
+"""Indexes the machines' rules, the lines that obey them, and the tests that show it: `python -m tools.rules`.
 
-A rule has a number, R-SLOT-3, and stands once, in docs/slot-machine.md, docs/protocol.md or docs/control.md, as
-**R-SLOT-3, its title.** A comment names it at the line that obeys it, in Python and in C++, and in or above the
-test that shows it. The rules of the worker's result are rows of data (host/machine/result_rows.py), of
-which docs/protocol.md and the native table are made.
+A rule has a number, R-SLOT-3, and is defined once, in docs/slot-machine.md, docs/protocol.md or docs/control.md, as
+**R-SLOT-3, its title.** A comment names it at the line that obeys it, in Python and in C++, and in or above the test
+that shows it. The rules of the worker's result are rows of data (host/machine/result_rows.py), from which
+docs/protocol.md and the native table are generated.
 
 `python -m tools.rules` prints the index, docs/rules.md. `python -m tools.rules R-SLOT-3` prints the places of one rule.
-`python -m tools.rules --write` writes all that is made: the index, the rows in docs/protocol.md, the native table.
-tests/documents/test_rules.py refuses a rule without a line or a test, and a line or a test without a rule.
+`python -m tools.rules --write` writes all that is generated: the index, the rows in docs/protocol.md, the native table.
+tests/documents/test_rules.py fails for a rule without a line or a test, and for a line or a test without a rule.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ TITLES = {
     "MEMBER": "Membership",
     "JOB": "Life of a job",
 }
-"""Groups, in the order of the index."""
+"""Titles of the groups of rules, in the order of the index."""
 CODE = ("switch/machine", "switch/controller", "host/machine", "fanin/protocol", "native/machine")
 ONE_LANGUAGE = frozenset({"JOB"})
-"""Groups that only Python obeys: controllers have no native twin."""
+"""Groups that are implemented in Python alone, because controllers have no native twin."""
 OWN_TEST = "tests/documents/test_rules.py"
-"""This test names rules of its own that no page has."""
+"""Test that names rules of its own, which no page defines."""
 
 NUMBER = re.compile(r"\bR-([A-Z]+)-([0-9]+)\b")
 DEFINITION = re.compile(r"\*\*(R-[A-Z]+-[0-9]+), ([^*]+?)\.?\*\*")
@@ -51,7 +51,7 @@ MADE = "<!-- made by python -m tools.rules: begin -->\n", "<!-- made: end -->\n"
 
 @dataclass(frozen=True, order=True, slots=True)
 class Place:
-    """A line of a file that names a rule, in a function."""
+    """A line that names a rule, and the function that it is in."""
 
     path: str
     function: str
@@ -60,7 +60,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Rules by number, each with its page, its title and the places that name it."""
+    """All rules by number, each with its page, its title and the places that name it."""
 
     page: dict[str, str]
     title: dict[str, str]
@@ -74,7 +74,7 @@ class Rules:
         return sorted(self.page, key=order)
 
     def missing(self) -> list[str]:
-        """Complaints: rules without a line or a test, numbers without a rule, gaps in the numbers."""
+        """Complaints about rules without a line or a test, numbers without a rule, and gaps in the numbers."""
         found = [f"{rule} stands twice" for rule in self.repeated]
         for rule in self.ordered:
             suffixes = {Path(place.path).suffix for place in self.code.get(rule, [])}
@@ -94,12 +94,12 @@ class Rules:
 
 
 def group(rule: str) -> str:
-    """The part of a number that names its group."""
+    """The group in a rule's number, such as SLOT."""
     return rule.split("-")[1]
 
 
 def order(rule: str) -> tuple[int, int]:
-    """The place of a rule in the index."""
+    """Sort key of a rule in the index: index of its group, and its number there."""
     names = list(TITLES)
     name = group(rule)
     return names.index(name) if name in names else len(names), int(rule.split("-")[2])
@@ -124,7 +124,7 @@ def collect(root: Path = ROOT) -> Rules:
 
 
 def _collect(found: dict[str, list[Place]], root: Path, path: Path, *, tests: bool = False) -> None:
-    """Add the places of a file where a comment names a rule."""
+    """Add to `found` the places in a file where a comment names a rule."""
     mark = "#" if path.suffix == ".py" else "//"
     source = path.read_text(encoding="utf-8")
     if not NUMBER.search(source):
@@ -139,7 +139,7 @@ def _collect(found: dict[str, list[Place]], root: Path, path: Path, *, tests: bo
 
 
 def _python_functions(source: str) -> dict[int, str]:
-    """The innermost function of each line; comments right above a function are of it."""
+    """By line, the innermost function; a comment right above a function belongs to it."""
     lines = source.splitlines()
     found: dict[int, str] = {}
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
@@ -184,7 +184,7 @@ def index(rules: Rules) -> str:
 
 
 def _links(places: list[Place]) -> str:
-    """The files of these places, each with the functions there."""
+    """Links to the files of these places, each with the functions there."""
     files: dict[str, list[str]] = {}
     for place in places:
         functions = files.setdefault(place.path, [])
@@ -197,7 +197,7 @@ def _links(places: list[Place]) -> str:
 
 
 def result_rows() -> str:
-    """The table of a result, for docs/protocol.md."""
+    """The table of a result's rows for docs/protocol.md."""
     lines = ["| rule | the packet | what is done |", "|---|---|---|"]
     for number, row in enumerate(ROWS, 1):
         lines.append(f"| **R-RESULT-{number}, {row.title}** | {row.condition} | {row.done} |")
@@ -205,7 +205,7 @@ def result_rows() -> str:
 
 
 def result_page(text: str) -> str:
-    """The text of docs/protocol.md, `text` being that of now, with the rows as they are made."""
+    """docs/protocol.md, whose present text is `text`, with the generated rows."""
     before, _, rest = text.partition(MADE[0])
     _, _, after = rest.partition(MADE[1])
     return before + MADE[0] + result_rows() + MADE[1] + after
@@ -271,14 +271,14 @@ def _cpp_row(number: int, row: Row) -> str:
 
 
 def made(rules: Rules) -> Iterator[tuple[str, str]]:
-    """Yield each file that is made, with its text."""
+    """Yield each generated file, as (path, text)."""
     yield RESULT_HEADER, result_header()
     yield RESULT_PAGE, result_page((ROOT / RESULT_PAGE).read_text(encoding="utf-8"))
     yield INDEX, index(rules)
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command; 1 if --check finds something."""
+    """Run the command; returns 1 if --check finds a difference."""
     if arguments == ["--write"]:
         for path, text in made(collect()):
             (ROOT / path).write_text(text, encoding="utf-8")

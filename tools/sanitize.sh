@@ -12,10 +12,10 @@ with_torch=()
 if [ $# -eq 0 ]; then
   set -- tests/udp tests/carriers tests/hostile/test_shared_memory.py tests/p4/test_udp_port.py
   # Machines and kernels start no thread: only native/io does, so TSan sees nothing in their tests. gRPC has threads of
-  # its own, and is not instrumented: TSan takes what they pass to each other for races. The exploration of the slot
-  # machine's states is long, and the twin's alone.
+  # its own, and is not instrumented: TSan reports data that they pass to each other as races. The exploration of the
+  # slot machine's states is long, and runs the twin only.
   [ "$sanitizer" = thread ] || set -- "$@" tests/numerics tests/switch tests/worker tests/p4/test_run.py --ignore tests/switch/test_exploration.py
-  # torch is not instrumented either: what ASan knows of it is the memory of its tensors, which engines have the addresses of.
+  # torch is not instrumented either: ASan knows only the memory of its tensors, whose addresses engines use.
   [ "$sanitizer" = thread ] || with_torch=(tests/torch/test_collectives.py tests/torch/test_fsdp.py)
 fi
 
@@ -24,13 +24,13 @@ extensions=("build/lib-$name"/fanin/_native*.so)
 "$python" tools/linked_tree.py "build/tree-$name" --native "${extensions[0]}"
 cd "build/tree-$name"
 
-# Python itself is not instrumented: its leaks are not ours, and the runtime has to be there before it. So has libstdc++,
-# or the runtime finds no __cxa_throw to pass exceptions on to.
+# Python itself is not instrumented: its leaks do not count, and the runtime must be loaded before it. So must
+# libstdc++, or the runtime finds no __cxa_throw to pass exceptions on to.
 case $sanitizer in
   thread) runtime=libtsan.so ;;
   *) runtime=libasan.so ;;
 esac
-# Ranks and switches are processes of their own: a test shows the end of what they say, and may pass though one has died.
+# Ranks and switches are separate processes: a test shows only the end of their output, and may pass if one has died.
 reports=$(mktemp -d)
 trap 'rm -rf "$reports"' EXIT
 export LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
@@ -42,7 +42,7 @@ export OPENBLAS_NUM_THREADS=1 FANIN_TEST_PROFILE=sanitize PYTHONPATH=$PWD
 
 failed=0
 run() {
-  # TSan of GCC 12 knows no kernel that spreads mappings as widely as address space randomization now does.
+  # Without randomized addresses: TSan of GCC 12 fails where the kernel spreads mappings as widely as kernels now do.
   setarch -R "$python" -m pytest -p no:cacheprovider --quiet --numprocesses auto --dist loadgroup "$@" || failed=1
 }
 run -m 'not slow' "$@"

@@ -1,9 +1,9 @@
 """Stages the documentation's pages for mkdocs: `python -m tools.site [FOLDER]` (default: build/site/pages).
 
-Documents keep their places, and every file that one of them links to lies where it does in the repository: links are
+Documents keep their places, and every file that one of them links to lies where it does in the repository, so links are
 the same on the site as on a forge, and mkdocs checks all of them. The pages of the API are made here: they consist of
 names alone, whose text mkdocstrings takes from docstrings. The pages of the gallery of reports are drawn from records
-in docs/reports: a link to a record leads to its page on the site.
+in docs/reports; a link to a record leads to its page on the site.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tests.support.repository import ROOT, repository_files
 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 OUTSIDE = (".github/",)
-"""Markdown that is no documentation."""
+"""Folders whose Markdown is no documentation."""
 LISTING = "files.md"
-"""The page of a folder that a document links to."""
+"""Name of the page that lists a folder to which a document links."""
 NOTEBOOKS = tuple(
     path for path in sorted((ROOT / "examples" / "notebooks").glob("*.py")) if path.read_text().startswith("# %% [mark")
 )
-"""Notebooks as text; tools/notebooks.py runs them. Modules that they import lie beside them."""
+"""Notebooks, which tools/notebooks.py runs; modules that they import lie beside them."""
 API: dict[str, tuple[str, tuple[str, ...]]] = {
     "options": ("Options", ("fanin.options.Options", "fanin.options.Rounds", "fanin.launch.torch_variables")),
     "switch": (
@@ -35,13 +35,13 @@ API: dict[str, tuple[str, tuple[str, ...]]] = {
         ("fanin.addresses.SwitchAddress", "fanin.addresses.SwitchList", "fanin.switch.service.service.ServiceOptions"),
     ),
 }
-"""Pages of the API by file: title and names. `torch` and `errors` are made of what those modules define."""
+"""Pages of the API by file: title and names. `torch` and `errors` are made from the definitions of those modules."""
 
 REPORTS: dict[str, tuple[str, ...]] = {
     "docs/reports/demo.json": ("docs/reports/demo.json",),
     "docs/reports/job-rank-0.jsonl": ("docs/reports/job-rank-0.jsonl", "docs/reports/job-rank-1.jsonl"),
 }
-"""Arguments of `fanin report` by the record that documents link to; its page has the record's name."""
+"""By record that documents link to, the arguments of `fanin report`; the page has the record's name."""
 
 
 def stage(folder: Path) -> None:
@@ -56,7 +56,7 @@ def stage(folder: Path) -> None:
     for page, (title, names) in pages().items():
         target = folder / "api" / f"{page}.md"
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Options inherit facts of their job from classes that have no page.
+        # Show inherited members, because Options inherits its job's facts from classes without a page.
         options = "    options: {inherited_members: true}\n" if page == "options" else ""
         target.write_text(f"# {title}\n\n" + "\n".join(f"::: {name}\n{options}" for name in names))
 
@@ -72,12 +72,12 @@ def draw(folder: Path, tree: Path) -> None:
 
 
 def page_of(record: Path) -> Path:
-    """The page of a record of the gallery, beside it."""
+    """Path of a record's page in the gallery, beside the record."""
     return record.with_suffix(".html")
 
 
 def pages() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """All pages of the API: title and names."""
+    """All pages of the API by file: title and names."""
     torch = _exported(ROOT / "host" / "torch" / "__init__.py")
     errors = _classes(ROOT / "fanin" / "errors.py")
     return {
@@ -88,7 +88,7 @@ def pages() -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 def place(document: str, text: str, folder: Path) -> None:
-    """Write a page, with every file that it links to; links to folders and notebooks lead to their pages."""
+    """Write a page, and every file that it links to; links to folders and notebooks then lead to their pages."""
     for target in LINK.findall(text):
         if "://" in target or target.startswith("mailto:"):
             continue
@@ -113,7 +113,7 @@ def _copy(source: Path, folder: Path) -> None:
 
 
 def _list(source: Path, folder: Path) -> None:
-    """A page in place of a folder, which a forge shows: its files, which it leads to."""
+    """Write a page that links to a folder's files; a forge would show the folder itself."""
     name = source.relative_to(ROOT)
     files = [each for each in repository_files(f"{name}/*") if each.parent == source]
     for each in files:
@@ -123,7 +123,7 @@ def _list(source: Path, folder: Path) -> None:
 
 
 def _exported(module: Path) -> list[str]:
-    """The names of `__all__`."""
+    """Names in a module's `__all__`."""
     for node in ast.parse(module.read_text()).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             names: list[str] = ast.literal_eval(node.value)
@@ -132,7 +132,7 @@ def _exported(module: Path) -> list[str]:
 
 
 def _classes(module: Path) -> list[str]:
-    """Public classes in order of the file."""
+    """Names of public classes, in order of the file."""
     body = ast.parse(module.read_text()).body
     return [node.name for node in body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
 

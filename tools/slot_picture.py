@@ -1,8 +1,8 @@
-"""Draw one slot at work from a run of the simulator: `python -m tools.slot_picture > docs/slot.svg`.
+"""Draws one slot at work from a run of the simulator: `python -m tools.slot_picture > docs/slot.svg`.
 
 The run has four workers, of which worker 3 computes for longer, with quorum K = 3 and staleness bound S = 1. Every line
 of the picture is a packet of that run, at its time: the machines are the real ones (the Python twins), and
-tests/documents/test_slot_picture.py draws it again and compares.
+tests/documents/test_slot_picture.py draws the picture again and compares.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ SCENARIO = Scenario(
 )
 WIDTH, LEFT, RIGHT, TOP, LANE, SWITCH_GAP, SWITCH_HEIGHT = 960, 96, 24, 76, 44, 74, 92
 COLOURS = ("#2f6db5", "#b0581f", "#2e8b57", "#8a4fae")
-"""One colour per worker; they stay apart on white and on black, and for the common colour blindnesses."""
+"""One colour per worker, which can be told apart on white and on black, and by colour-blind readers."""
 ROUNDS = 3
-"""Rounds that are shown."""
+"""Number of rounds shown."""
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """One packet: when it left and when it came, its worker, its label, and whether it goes up to the switch."""
+    """One packet: times of sending and arrival, its worker, its label, and whether it goes up to the switch."""
 
     sent_s: float
     came_s: float
@@ -48,12 +48,12 @@ class Arrow:
 
 @dataclass
 class Filmed:
-    """Collects the packets of slot 0 as a watcher of the network."""
+    """Records the packets of slot 0, as a watcher of the network."""
 
     simulation: Simulation
     arrows: list[Arrow] = field(default_factory=list)
     closed: list[tuple[float, int, int]] = field(default_factory=list)
-    """Time, number and contributor bitmap of each closed round."""
+    """(time, number, contributor bitmap) of each closed round."""
     _left: dict[bytes, float] = field(default_factory=dict)
 
     def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
@@ -78,7 +78,7 @@ class Filmed:
 
 
 def label_of(packet: Packet) -> str:
-    """The packet's meaning in two words."""
+    """The packet's meaning in one or two words."""
     if packet.kind is Kind.RESULT:
         return f"result {packet.base}"
     if packet.kind is Kind.ANSWER:
@@ -87,7 +87,7 @@ def label_of(packet: Packet) -> str:
 
 
 def film() -> Filmed:
-    """Run the scenario and return its packets."""
+    """Run the scenario and return the recorded packets."""
     simulation = Simulation(SCENARIO, SEED, kind="python")
     filmed = Filmed(simulation)
     simulation.network.watchers.append(filmed)
@@ -142,7 +142,7 @@ def drawn(filmed: Filmed) -> str:
 
 
 def _rounds(filmed: Filmed, shown: list[Arrow], x: Callable[[float], str], bar: int) -> Iterator[str]:
-    """Yield the switch's side: a chip for each contribution in the round that it joins, and the end of each round."""
+    """Yield the switch's side: a chip for each contribution, in the round that it joins, and the end of each round."""
     arrivals = sorted((each.came_s, each.worker) for each in shown if each.up)
     for number, (closed_s, _, _) in enumerate(filmed.closed[:ROUNDS]):
         members = arrivals[number * QUORUM : (number + 1) * QUORUM]  # a round closes with its K-th contribution

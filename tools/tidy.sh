@@ -15,7 +15,7 @@ for path in (*map(sysconfig.get_path, ("include", "platinclude")), pybind11.get_
     print("-isystem", path)')
 headers=()
 [ -z "${CPATH:-}" ] || headers=(-isystem "$CPATH")
-# What others' headers would say is not printed; the count of it goes to standard error, and is of no use.
+# Warnings in foreign headers are not printed; clang-tidy only counts them on standard error, which is dropped.
 # shellcheck disable=SC2086 # several words
 printf '%s\0' "$@" | xargs -0 -P "$(nproc)" -I {} sh -c 'clang-tidy --quiet "$@" 2>/dev/null' sh {} -- \
   -std=c++20 -Inative $includes "${headers[@]}"

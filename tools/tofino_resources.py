@@ -1,4 +1,4 @@
-"""The resources that a build of p4/tna takes of a Tofino, as markdown: from the compiler's logs (resources.json,
+"""The resources of a Tofino that a build of p4/tna uses, as Markdown, from the compiler's logs (resources.json,
 phv.json and parser.characterize.log).
 
 `python -m tools.tofino_resources NAME OUT/fanin` prints it, after a compilation with `-g --verbose -o OUT`.
@@ -17,11 +17,11 @@ from typing import Any
 PARSER_ROWS = 256
 TOFINO_1_STAGES = 12
 NOT_THERE = {("normal", 16): 32}
-"""Containers that phv.json counts and a Tofino 1 has not: six groups of 16 instead of the eight that numbers allow."""
+"""Containers that phv.json counts and a Tofino 1 lacks: it has six groups of 16, where the numbering allows eight."""
 
 
 def report(name: str, pipe: Path) -> str:
-    """The page of one build."""
+    """The page of one build, as Markdown."""
     logs = pipe / "logs"
     stages = json.loads((logs / "resources.json").read_text(encoding="utf-8"))["resources"]["mau"]["mau_stages"]
     phv = json.loads((logs / "phv.json").read_text(encoding="utf-8"))
@@ -38,14 +38,14 @@ def report(name: str, pipe: Path) -> str:
 
 
 def stage_rows(stages: Sequence[dict[str, Any]]) -> list[tuple[object, ...]]:
-    """A row per stage, then the sum."""
+    """A row per stage, and the sums."""
     used = [_used(stage) for stage in stages]
     sums = tuple(sum(column) for column in zip(*used, strict=True))
     return [*((stage["stage_number"], *one) for stage, one in zip(stages, used, strict=True)), ("all", *sums)]
 
 
 def parser_line(log: str) -> str:
-    """How many rows the parser of ingress has, and the most of its states that a packet goes through."""
+    """A sentence on the rows of the ingress parser, and on the most states that a packet goes through."""
     rows = re.search(r"Number of matches on ingress: (\d+)", log)
     path = re.search(r"Longest path \((\d+) states\) on ingress", log)
     if not rows or not path:
@@ -55,7 +55,7 @@ def parser_line(log: str) -> str:
 
 
 def container_rows(phv: dict[str, Any]) -> list[tuple[object, ...]]:
-    """A row per kind and width of containers. A group of them is of the kind of those of it that are used."""
+    """A row per kind and width of containers. A container group takes the kind of its used containers."""
     kinds = {one["phv_number"]: (one["container_type"], one["bit_width"]) for one in phv["containers"]}
     used, bits, there = Counter(kinds.values()), Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for container in phv["containers"]:
@@ -75,7 +75,7 @@ def container_rows(phv: dict[str, Any]) -> list[tuple[object, ...]]:
 
 
 def _used(stage: dict[str, Any]) -> tuple[int, int, int, int, int]:
-    """Tables, SRAM blocks, TCAM blocks, stateful ALUs and map RAMs of a stage."""
+    """Numbers of tables, SRAM blocks, TCAM blocks, stateful ALUs and map RAMs that a stage uses."""
     return (
         len(stage["logical_tables"]["ids"]),
         len(stage["rams"]["srams"]),

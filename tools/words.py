@@ -47,12 +47,12 @@ SYMBOLS = {"M": "N (S_max + 1)", "H": "S_max + 2"}
 """Contributions that a round can hold, and depth of its rings (docs/glossary.md): definitions of these symbols."""
 DEFINITION = re.compile(r"\b([MH]) = ((?:N|K|S|S_max|M)\b[^.,;:|`]*)")
 OLD_SYMBOL = re.compile(r"\b(?:S|stale) (?:=|>|<=) M\b|\bS \+ 2\b")
-"""M for the largest staleness, and a depth of rings that leaves out that S may rise."""
+"""Uses of M for the largest staleness, and depths of rings that ignore that S may rise."""
 SHORT_WORDS = 3
-"""A docstring has more words than this."""
+"""Words up to which a docstring counts as too short."""
 
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-"""Attributes of a node of the syntax tree that hold statements, or nodes that hold them."""
+"""Attributes of a syntax-tree node that hold statements, or nodes with statements."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def _one_line(text: str) -> str:
 
 
 def _in_sentences(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (rule, excerpt) for each violation that any prose may have."""
+    """Yield (rule, excerpt) for each violation that is possible in any prose."""
     flat = _one_line(text)
     for match in HEADLESS.finditer(flat):
         yield "headless", match[1][:90]
@@ -100,7 +100,7 @@ def _in_docstring(text: str) -> Iterator[tuple[str, str]]:
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """Yield (line, text) of every docstring of a module, class, function or attribute."""
     nodes: list[ast.AST] = [ast.parse(source)]
-    while nodes:  # statements alone: a walk through all expressions takes three times as long
+    while nodes:  # only statements, because a walk through all expressions takes three times as long
         node = nodes.pop()
         for block in BLOCKS:
             nodes += getattr(node, block, ())

@@ -1,1 +1,1 @@
-"""Somebody else's switch beside the twin, packet by packet: `fanin conformance` (docs/conformance.md)."""
+"""`fanin conformance`: compares another implementation of a switch with our twin, packet by packet."""

@@ -1,7 +1,8 @@
-"""A switch beside the twin: what the twin sends, and to whom, the switch must send too, after every packet.
+"""Compare a switch with the twin: after every packet, both must send the same datagrams to the same workers.
 
-What it may send otherwise is what docs/protocol.md lets hardware do: an answer may be bare. Of histories that say so
-(`may_differ`) a difference is told and is no failure. A job that the switch refuses is skipped, and its reason told.
+The one difference that docs/protocol.md allows everywhere is an answer without words (bare). In histories with
+`may_differ` any difference is reported and is no failure. If the switch refuses a job, its history is skipped with the
+reason.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ class Verdict:
     packets: int
     """Number of packets sent to the switch."""
     bare: int
-    """Answers that the switch sent bare, and the twin whole."""
+    """Number of answers that the switch sent bare where the twin sent words."""
     difference: str = ""
-    """The first: the step, what was said, what came, and what the twin sends. Of a refused job the reason."""
+    """The first difference: the packet that was sent, what the twin answers, what came. For REFUSED, the reason."""
 
     @property
     def fails(self) -> bool:
-        """Whether it is no fanin switch."""
+        """Whether the outcome is DIFFERS: the switch does not behave as a fanin switch."""
         return self.outcome == DIFFERS
 
     def __str__(self) -> str:
@@ -49,7 +50,7 @@ class Verdict:
 
 
 def check(address: SwitchAddress, history: History, seed: int, words: int | None = None) -> Verdict:
-    """Play a history to a switch and to the twin. SilentSubjectError, SwitchUnreachableError."""
+    """Play a history to a switch and to the twin. Raises SilentSubjectError or SwitchUnreachableError."""
     try:
         subject = Subject(address, history.wanted, words)
     except AdmissionError as error:
@@ -61,7 +62,7 @@ def check(address: SwitchAddress, history: History, seed: int, words: int | None
 
 
 class _Play:
-    """One history under way."""
+    """Plays one history to the switch and to the twin."""
 
     def __init__(self, subject: Subject, history: History, seed: int) -> None:
         self._subject, self._history, self._seed = subject, history, seed
@@ -84,7 +85,7 @@ class _Play:
         return Verdict(self._history.name, self._seed, outcome, self._packets, self._bare, difference)
 
     def _say(self, said: Iterable[tuple[int, bytes]]) -> str:
-        """Until the first difference, which is told."""
+        """Send datagrams (place, data) to both until their answers differ; returns the difference as text, or ""."""
         for place, data in said:
             self._packets += 1
             self._twin.receive_datagram(data, place, 0.0)
@@ -103,8 +104,9 @@ class _Play:
         return ""
 
     def _as_bare(self, expected: list[bytes], came: list[bytes]) -> Iterable[bytes]:
-        """Yield the expected answers, bare where a bare one came, and whole where only the twin shortens: the twin
-        gives nobody more bytes than came in, and a pipeline cannot compare lengths.
+        """Yield the expected answers in the form in which they may have come: bare if a bare one came; whole if only
+        the twin shortened it, because it never answers with more bytes than came in, while a pipeline cannot compare
+        lengths.
         """
         for data in expected:
             if data[OFFSET_KIND] == Kind.ANSWER and data not in came:
@@ -134,7 +136,7 @@ def _is_answer(data: bytes) -> bool:
 
 
 def _bare(data: bytes) -> bytes:
-    """An answer as hardware may send it: an acknowledgement alone."""
+    """The same answer as an acknowledgement without words, which is all that hardware need send."""
     answer = parse(data)
     return Packet(
         kind=Kind.ANSWER,

@@ -1,10 +1,10 @@
-"""Histories of packets for one job, each packet with its sender, as input of a switch.
+"""Histories: sequences of packets for one job, each with its sender, that are played to a switch.
 
 Rules
 -----
-* A history is a function of its seed and of the results that come. It says which job it needs.
-* Workers may break every rule that a switch must survive. What docs/protocol.md lets hardware do differently, a BARE
-  contribution or a base beyond the open round, is in no history but those that say so (`may_differ`).
+* A history is a function of its seed and of the results that come. `wanted` says which job it needs.
+* Workers may break every rule that a switch must survive. The behaviour that docs/protocol.md leaves open for hardware,
+  such as a base beyond the open round, occurs only in histories that declare it (`may_differ`).
 * Nothing depends on time: no worker falls silent, and none is lost.
 """
 
@@ -21,34 +21,34 @@ from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Packet, datagram_bytes
 
 Said = tuple[int, bytes]
-"""A place, and the datagram that it sends."""
+"""A datagram and the place that sends it: a worker's number, or STRANGERS or more."""
 SIGNATURE, OTHER_SIGNATURE = 5, 6
 STRANGER = STRANGERS
 NO_FLAGS = Flag(0)
 
 
 class Voices:
-    """Packets of one job's workers, and what they know of its slots."""
+    """Makes the packets of one job's workers, and counts the closed rounds of its slots."""
 
     def __init__(self, spec: JobSpec, seed: int) -> None:
         self.spec, self.draw = spec, random.Random(seed)
         self.closed = [0] * spec.slots
-        """Rounds that have closed, by slot."""
+        """Number of closed rounds, by slot, as far as results have come."""
 
     def saw(self, packet: Packet) -> None:
-        """A packet came to a worker."""
+        """Count a round as closed if `packet`, which came to a worker, is its result."""
         if packet.kind is Kind.RESULT:
             self.closed[packet.slot] = max(self.closed[packet.slot], packet.base + 1)
 
     def packet(self, kind: Kind, worker: int, **more: object) -> Packet:
-        """One of this job."""
+        """A packet of this job with the fields `more`, with the checksum flag if the job has checksums."""
         spec = self.spec
         made = Packet(kind=kind, job=spec.job, worker=worker, generation=spec.generation)
         flags = Flag.CHECKSUM if spec.checksum else NO_FLAGS
         return replace(made, flags=flags | more.pop("flags", NO_FLAGS), **more)  # type: ignore[arg-type, operator]
 
     def with_token(self, kind: Kind, worker: int, *, padded: bool = False, wrong: int = 0) -> Said:
-        """HELLO or BYE; `padded` to the longest packet, `wrong`: another token by that much."""
+        """A HELLO or BYE with the worker's token, XORed with `wrong`; `padded` with zeros to the longest packet."""
         token = self.spec.tokens[worker] ^ wrong
         zeros = (self.spec.packet_bytes - datagram_bytes(0, 2)) // 4 if padded else 0
         words = np.array([token >> 32, token & 0xFFFFFFFF, *[0] * zeros], np.uint32)
@@ -69,7 +69,7 @@ class Voices:
         signature: int = SIGNATURE,
         codes: bool = True,
     ) -> Said:
-        """A contribution of random words."""
+        """A contribution of random words and codes; `count`: words, by default a full packet."""
         spec = self.spec
         drawn = [self.draw.getrandbits(32) for _ in range(spec.words_per_packet if count is None else count)]
         largest = tuple(self.draw.getrandbits(16) for _ in range(spec.codes_per_packet if codes else 0))
@@ -85,21 +85,21 @@ class Voices:
         return worker, packet.to_bytes()
 
     def passes(self, worker: int, slot: int, base: int) -> Said:
-        """A pass that says no signature."""
+        """A pass, without a signature; marked LATE if its round has closed."""
         late = Flag.LATE if base < self.closed[slot] else NO_FLAGS
         return worker, self.packet(Kind.CONTRIBUTION, worker, slot=slot, base=base, flags=Flag.PASS | late).to_bytes()
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A job, and what is said in it."""
+    """A named sequence of packets, and the job that it needs."""
 
     name: str
     about: str
     wanted: Wanted
     says: Callable[[Voices], Iterator[Said]]
     may_differ: str = ""
-    """Why hardware may do otherwise; empty: it may not."""
+    """Reason why hardware may answer differently; empty if it must not."""
 
 
 def _in_order(voices: Voices) -> Iterator[Said]:
@@ -108,7 +108,7 @@ def _in_order(voices: Voices) -> Iterator[Said]:
         for slot in range(spec.slots):
             for worker in range(spec.workers):
                 yield voices.gives(worker, slot, base)
-    yield voices.gives(0, 0, 3)  # of a round that has closed: answered
+    yield voices.gives(0, 0, 3)  # the round has closed, so the worker gets an answer
     yield voices.gives(1, 1, 2)
     for count in (0, 1, 7, spec.words_per_packet):
         for worker in reversed(range(spec.workers)):
@@ -149,7 +149,7 @@ def _refused(voices: Voices) -> Iterator[Said]:
         damaged[at] ^= 0x55
         yield 0, bytes(damaged)
     yield STRANGER, voices.packet(Kind.PROBE, 9, slot=77).to_bytes()
-    for worker in range(spec.workers):  # none of that has changed anything
+    for worker in range(spec.workers):  # none of these packets may have changed a slot
         yield voices.gives(worker, 0, 0)
 
 
@@ -186,7 +186,7 @@ def _departing(voices: Voices) -> Iterator[Said]:
 
 
 def _random(voices: Voices) -> Iterator[Said]:
-    """Workers that keep the host rules, through a network that repeats and spoils what they have sent."""
+    """Workers obey the host rules, through a network that repeats packets and lets strangers resend them."""
     draw, spec = voices.draw, voices.spec
     following = [[0] * spec.slots for _ in range(spec.workers)]
     sent: list[Said] = []

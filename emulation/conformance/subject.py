@@ -1,12 +1,12 @@
-"""A switch that is only known by its address, with jobs of its own admission: what a worker can see of it, and no more.
+"""A switch under test, known by its address alone, and the jobs that we run at it as all of their workers.
 
 Rules
 -----
-* The kit joins a job as all of its workers at once, over the control channel, and sends each worker's packets from a
-  UDP socket of its own. Strangers have sockets, too.
-* That a packet is done with is known by a PROBE, not by waiting: it comes back as an ECHO behind what its sender was
-  sent, and so it does at every worker that was sent something meanwhile.
-* Datagrams must not get lost on the way: a lost one looks like a switch that did not send it.
+* A `Subject` joins a job as all of its workers at once, over the control channel, and sends each worker's packets from
+  a UDP socket of its own. Strangers have sockets, too.
+* A PROBE, and no waiting time, shows that the switch is done with a packet: the ECHO comes back behind everything that
+  the switch has sent to the prober. Every worker's socket is probed, since each may have been sent something.
+* Datagrams must not get lost on the way: a lost one looks like one that the switch did not send.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ JOIN_TIMEOUT_S = 20.0
 START_TIMEOUT_S = 60.0
 STOP_GRACE_S = 3.0
 FENCES = 0x7D00_0000
-"""Sequence numbers of our own PROBEs: no history uses them."""
+"""First sequence number of our PROBEs; PROBEs of histories have smaller ones."""
 STRANGERS = 100
-"""Places from here on belong to nobody in the job."""
+"""Places from this number on are strangers, who belong to no job."""
 ADDRESS = re.compile(r"\budp://(\[[0-9a-fA-F:]+\]|[^\s:/,;\[\]]+):(\d+)")
 EVERY_INTERFACE = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 Sent = dict[int, list[bytes]]
-"""Datagrams by the place that they came to: a worker's number, or STRANGERS and more."""
+"""Datagrams by the place that received them: a worker's number, or STRANGERS or more."""
 
 
 class SilentSubjectError(FaninError):
@@ -59,7 +59,7 @@ class SilentSubjectError(FaninError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A job as a history needs it; the switch decides about the rest."""
+    """The job that a history needs; the switch decides about packet size and all else."""
 
     workers: int
     quorum: int
@@ -68,10 +68,10 @@ class Wanted:
 
 
 class Subject:
-    """One job at a switch, whose workers are all here."""
+    """One job at the switch under test; this object plays all of its workers."""
 
     def __init__(self, address: SwitchAddress, wanted: Wanted, words: int | None = None) -> None:
-        """Join. AdmissionError for a job that the switch refuses, SwitchUnreachableError where none answers.
+        """Join. Raises AdmissionError if the switch refuses the job, SwitchUnreachableError if no switch answers.
 
         `words`: most words per packet, for a switch that would be slow with more; None: as many as it takes.
         """
@@ -135,10 +135,10 @@ class Subject:
     # --- packets ---
 
     def exchange(self, place: int, data: bytes, expected: Mapping[int, int]) -> Sent:
-        """A datagram from a place, and all that it leads to. SilentSubjectError where no ECHO comes.
+        """Send a datagram from a place; returns all datagrams that it causes. SilentSubjectError without an ECHO.
 
-        `expected`: how many datagrams the twin sends, by place. For those of them that are missing behind the ECHO
-        there is some time yet: what a switch's processor answers may come later (docs/protocol.md).
+        `expected`: how many datagrams the twin sends, by place. Datagrams that are missing after the ECHO are awaited
+        for LATE_TIMEOUT_S more, because answers of a switch's processor may come later (docs/protocol.md).
         """
         sent: Sent = {}
         self._socket(place).sendto(data, self._to)
@@ -152,7 +152,7 @@ class Subject:
         return sent
 
     def _take(self, place: int, deadline: float, sent: Sent) -> Packet | None:
-        """The next datagram to a place, noted unless it is a fence's or a receipt; None when the time is over."""
+        """Receive a place's next datagram, None at `deadline`; enter it in `sent` unless it is our ECHO or RECEIPT."""
         own = self._socket(place)
         while is_ready([own], READABLE, max(deadline - time.monotonic(), 0.0)):
             try:
@@ -167,7 +167,7 @@ class Subject:
         return None
 
     def _fence(self, place: int, sent: Sent) -> None:
-        """Take in what comes to a place, until an ECHO shows that nothing more is under way."""
+        """Receive what comes to a place until the ECHO of a new PROBE shows that nothing more is under way."""
         number = next(self._numbers)
         probe, own = Packet(kind=Kind.PROBE, slot=number).to_bytes(), self._socket(place)
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
@@ -203,7 +203,7 @@ class Subject:
 
 
 def _parsed(data: bytes) -> Packet:
-    """A packet; one of no kind that is looked for, where the bytes are none."""
+    """The packet in `data`; if it holds none, a PROBE, which no caller looks for."""
     try:
         return parse(data)
     except WireError:
@@ -211,15 +211,15 @@ def _parsed(data: bytes) -> Packet:
 
 
 def _spec(admitted: Sequence[control.Admitted]) -> JobSpec:
-    """The job with everybody's tokens."""
+    """The job's facts, with the tokens of all workers."""
     return replace(spec_of(admitted[0]), tokens=tuple(each.token for each in admitted), places=())
 
 
 @contextlib.contextmanager
 def started(command: Sequence[str]) -> Iterator[SwitchAddress]:
-    """A switch of another's: its command runs meanwhile, and prints a line with udp://HOST:PORT, its control address.
+    """Run the command of a switch from entry to exit; yields its control address, from a line with udp://HOST:PORT.
 
-    SwitchUnreachableError for one that ends before, or prints none in START_TIMEOUT_S.
+    Raises SwitchUnreachableError if the command ends first, or prints no such line in START_TIMEOUT_S.
     """
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace")

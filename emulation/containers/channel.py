@@ -22,13 +22,13 @@ from typing import Any
 from fanin.errors import FaninError
 
 DEFAULT_PORT = 4918
-"""The one below the switch's."""
+"""Default TCP port of the job; the number below the switch's port."""
 MAX_LINE_BYTES = 1 << 20
 SEND_TIMEOUT_S = 5.0
 
 
 class ChannelError(FaninError):
-    """The peer sent something that is none of these messages."""
+    """The peer sent something other than these messages."""
 
 
 class Channel:
@@ -49,16 +49,16 @@ class Channel:
         return str(self._connection.getpeername()[0])
 
     def send(self, kind: str, **fields: object) -> None:
-        """OSError when the other end is gone."""
+        """Send one message; raises OSError when the other end is gone or takes nothing for SEND_TIMEOUT_S."""
         self._connection.sendall(json.dumps({"type": kind, **fields}).encode() + b"\n")
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The messages that have come, None at the end of the connection. ChannelError for anything else."""
+        """Return the messages that have come, None at the end of the connection. ChannelError if they are malformed."""
         try:
             data = self._connection.recv(1 << 16)
         except TimeoutError:
             return []
-        except OSError:  # reset: the same as its end
+        except OSError:  # a reset counts as the end
             return None
         if not data:
             return None

@@ -1,7 +1,8 @@
 """`python -m fanin.emulation.containers.job`: gathers the workers' containers, shows their progress, ends as they do.
 
-It hands out ranks, prints what rank 0 reports, names whoever fails or is lost, and exits with the status of the job,
-which the workers then exit with, too. It is no part of the training: workers reach each other and the switch directly.
+It hands out ranks, prints what rank 0 reports, names every worker that fails or is lost, and exits with the status of
+the job; workers then exit with the same status. Training does not pass through it: workers reach each other and the
+switch directly.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ EPOCH_FORMATS: dict[str, Callable[[float], str]] = {
     "step_s": lambda value: f"step {value * 1e3:.1f} ms",
     "communication_s": lambda value: f"comm. {value * 1e3:.1f} ms",
 }
-"""Fields of a line of progress."""
+"""Formats of a progress line's fields, by name."""
 
 
 class JobServer:
-    """The sockets around a Roster; `recorder` is told what comes in, and writes the record before the job is over."""
+    """Serves the members of a Roster over sockets; `recorder` gets their messages, and writes the record at the end."""
 
     def __init__(self, roster: Roster, port: int, host: str = "0.0.0.0", recorder: Recorder | None = None) -> None:
         self.roster = roster
@@ -52,25 +53,25 @@ class JobServer:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._members: dict[Channel, Member | None] = {}
-        """None: connected, and has not joined (a health check never does)."""
+        """By connection, its member; None until it joins, which a health check never does."""
         self.outcome: Verdict | None = None
-        """Known before the members are told."""
+        """The verdict, once there is one; set before members are told."""
 
     def run(self) -> Verdict:
-        """Serve until the job has ended and its members have heard how."""
+        """Serve until the job has ended and its members have heard the verdict."""
         while (verdict := self.roster.verdict(time.monotonic())) is None:
             self._turn()
         self.outcome = verdict
         for line in verdict.lines:
             say(line)
-        # Before the members hear of it: the engine stops all containers, this one too, once one has ended.
+        # Before members hear the verdict: once one container has ended, the engine stops all containers, this one too.
         self.record("\n".join(verdict.lines))
         say("the job succeeded" if verdict.status == 0 else "the job failed")
         self._bid_farewell(verdict)
         return verdict
 
     def record(self, error: str) -> None:
-        """Write the record and its page, if that is wanted and the job has begun."""
+        """Write the record and its page, if there is a recorder and the job has begun."""
         if self._recorder is None or not self.roster.closed:
             return
         outcome: Literal["finished", "failed", "interrupted"] = "interrupted"
@@ -80,7 +81,7 @@ class JobServer:
             say(line)
 
     def close(self) -> None:
-        """Give up the port and every connection."""
+        """Close the listening port and every connection."""
         self._selector.close()
         self._listener.close()
         for channel in self._members:
@@ -159,7 +160,8 @@ class JobServer:
         for channel, member in self._members.items():
             if member is not None:
                 say(f"  {member}")
-                with contextlib.suppress(OSError):  # its end is read in due time, and then it is lost
+                # its connection has broken: `_receive` will notice, and count it as lost
+                with contextlib.suppress(OSError):
                     channel.send("start", rank=member.rank, workers=len(members), master=members[0].address)
 
     def _drop(self, channel: Channel) -> None:
@@ -200,7 +202,7 @@ def container_name(address: str) -> str:
 
 
 def show(member: Member, record: Mapping[str, Any]) -> None:
-    """Progress, as rank 0 reports it."""
+    """Print a progress line from a report of rank 0; ignores other reports."""
     if record.get("event") != "epoch" or member.rank != 0:
         return
     progress, strange = progress_of(record, time_s=0.0, rank=0), unkept(record)
@@ -216,7 +218,7 @@ def show(member: Member, record: Mapping[str, Any]) -> None:
 
 
 def say(text: str) -> None:
-    """One line for people, at once."""
+    """Print one line for people, unbuffered."""
     print(f"job: {text}", flush=True)
 
 
@@ -228,7 +230,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     def stop(number: int, frame: object) -> None:
-        if server.outcome is None:  # else it is about to end by itself, with the status that it has found
+        if server.outcome is None:  # otherwise `run` is about to return the job's status
             sys.exit(STOPPED_STATUS)
 
     with contextlib.ExitStack() as stack:

@@ -1,8 +1,8 @@
-"""A job of containers becomes a record and a page, in a folder that outlives the containers.
+"""Makes a record and a page of a job of containers, in a folder that outlives the containers.
 
-All containers of a job are on one machine and share its CLOCK_MONOTONIC, so that workers' time lines fit together.
-Switches are those that the workers named when they joined; each is asked for its counters all the time. A leaf counts
-who came last among its own ranks, in ascending order.
+All containers of a job are on one machine and share its CLOCK_MONOTONIC, so workers' time lines fit together. The
+switches are those that workers named when they joined; each is asked for its counters every SAMPLE_INTERVAL_S. A
+switch numbers the ranks that use it in ascending order; `_by_rank` translates its numbers into ranks.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ UNINTERESTING = ("FANIN_JOB", "FANIN_TIMELINE")
 
 @dataclass(slots=True)
 class _Joined:
-    """A member's message at joining, and its later outcome."""
+    """A member's command and settings from its `join` message, and the time line that it sent at its end."""
 
     command: str = ""
     settings: dict[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class _Joined:
 
 
 class Recorder:
-    """Makes the record of one job. A context manager: the threads that it starts end with it."""
+    """Collects what members report, and makes the record. A context manager: its sampler processes end with it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -82,12 +82,12 @@ class Recorder:
         self._stack.close()
 
     def joined(self, member: Member, message: Mapping[str, Any]) -> None:
-        """Keep what it says of its command and its options."""
+        """Keep the command and the settings from a member's `join` message."""
         settings = message.get("settings", {})
         self._joined[member.address] = _Joined(str(message.get("command", "")), dict(settings))
 
     def begin(self, members: Sequence[Member]) -> None:
-        """The job begins: time runs from here on, and switches are watched."""
+        """Start the record's clock, and start watching the switches."""
         self._started, self._origin_s = datetime.now(timezone.utc), time.monotonic()
         scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
         for number, url in enumerate(dict.fromkeys(self._switch_of(member) for member in members)):
@@ -96,7 +96,7 @@ class Recorder:
                 self._watch(url, self._samples[url])
 
     def reported(self, member: Member, record: Mapping[str, Any]) -> None:
-        """A line that its program printed."""
+        """Keep the progress in a JSON object that a member's program printed."""
         for name, value in unkept(record).items():
             self._note(f"rank {member.rank} printed {name} {value}: plots leave it out")
         progress = progress_of(record, time_s=self._now_s(), rank=member.rank)
@@ -104,17 +104,17 @@ class Recorder:
             self._progress.append(progress)
 
     def timeline(self, member: Member, lines: Iterable[dict[str, Any]]) -> None:
-        """A part of what its process group wrote down."""
+        """Keep a part of the time line that a member's process group wrote."""
         self._joined[member.address].timeline += timelines.legal(lines)
 
     def happened(self, text: str) -> None:
-        """Somebody ended badly or is lost."""
+        """Keep the event that a member failed or was lost."""
         self._events.append(Event(time_s=self._now_s(), kind="end", text=text))
 
     def write(
         self, members: Sequence[Member], outcome: Literal["finished", "failed", "interrupted"], error: str
     ) -> list[str]:
-        """Write the record, then its page; what to say about it. Never an error: the job's status is its own."""
+        """Write the record, then its page; returns lines for people. Never raises: the job's status must not change."""
         duration_s = self._now_s()
         record = self._record(members, outcome, error, duration_s)
         path = self._folder / RECORD_FILE
@@ -161,20 +161,18 @@ class Recorder:
         )
 
     def _faults_at_steps(self, member: Member) -> Iterator[Event]:
-        """Yield the faults that the member's options ask for, as far as its time line shows them, and a note for each
-        that it does not show.
-        """
+        """Yield the worker faults in a member's settings that its time line shows, and note those that it does not."""
         joined = self._joined[member.address]
         try:
             faults = FaultSchedule.parse(joined.settings.get("FANIN_FAULTS", "")).scheduled
         except ConfigurationError:
-            return  # its program has refused them, too
+            return  # its program has refused these faults, too
         for each in faults:
             if each.by_worker and each.index == member.rank and each.at_step is not None:
                 at_s = timelines.died_at(joined.timeline, each.at_step)
                 if at_s is not None:
                     yield Event(time_s=at_s - self._origin_s, kind="fault", text=each.text)
-                elif member.state is State.ENDED:  # whoever is lost has told nothing of its steps
+                elif member.state is State.ENDED:  # a lost member has sent no time line
                     self._note(f"fault that never fired: {each.text} (rank {member.rank} ended without it)")
 
     def _note(self, text: str) -> None:
@@ -198,7 +196,7 @@ class Recorder:
 
     def _switch(self, url: str, lines: list[dict[str, Any]], members: Sequence[Member]) -> SwitchRecord:
         last: dict[int, int] = {}
-        for sample in lines:  # the highest seen: a job that is over takes its counters with it
+        for sample in lines:  # the highest count, because a job that ends takes its counters with it
             for rank, count in self._by_rank(sample, url, members).items():
                 last[rank] = max(last.get(rank, 0), count)
         names = sorted({name for sample in lines for name in sample["counters"]})
@@ -216,7 +214,7 @@ class Recorder:
         )
 
     def _link(self, url: str, lines: list[dict[str, Any]]) -> LinkRecord:
-        """The link of the switch itself: bytes that all its workers sent and received."""
+        """The switch's own link: bytes that all its workers sent (up) and received (down), headers included."""
         up, down = (
             grown(
                 [
@@ -261,12 +259,12 @@ class Recorder:
 
 
 def _names_one_switch(text: str) -> bool:
-    """Whether FANIN_SWITCH is an address: ranks may start switches themselves, and several share no counters."""
+    """Whether FANIN_SWITCH is one address: otherwise ranks start switches themselves, or use several."""
     return bool(text) and text not in (RANK0, HOSTS) and "," not in text
 
 
 def grown(counts: Sequence[int]) -> list[int]:
-    """How far a counter has come since the first sample; one that fell began anew, with the switch."""
+    """Growth of a counter since its first sample, per sample; a smaller value shows that the switch restarted at 0."""
     total, before, found = 0, counts[0] if counts else 0, []
     for count in counts:
         total, before = total + (count - before if count >= before else count), count
@@ -275,7 +273,7 @@ def grown(counts: Sequence[int]) -> list[int]:
 
 
 def settings_of(environment: Mapping[str, str]) -> dict[str, str]:
-    """The options that a member was given, for the job: FANIN_* variables that are not empty."""
+    """The settings that a member sends to the job: FANIN_* variables that are not empty, without keys."""
     return {
         name: value
         for name, value in environment.items()

@@ -2,17 +2,19 @@
 
 Rules
 -----
-* A member is a container. Members come in any order and number, under names that nobody knew before; the rank is the
-  order in which they joined.
-* The roster closes when as many are there as were asked for or, where no number was asked for, once MIN_MEMBERS or more
-  are there and nobody has come for SETTLE_S. A later container is refused, with the reason.
-* A running member says something at least every BEAT_S, and how it ended before it goes. One that goes without a word,
-  or is silent for SILENCE_S, is lost: its container was killed, or the network between it and the job is cut.
+* A member is a container. Members join in any order and number, under names that nobody knew before; ranks are given in
+  the order of joining.
+* The roster closes when the requested number of members has joined or, without such a number, once MIN_MEMBERS or more
+  have joined and nobody has for SETTLE_S. A later container is refused, with the reason.
+* A running member sends a message at least every BEAT_S, and says how it ended before it leaves. A member whose
+  connection breaks first, or that is silent for SILENCE_S, is lost: its container was killed, or the network between it
+  and the job is cut.
 * The job has succeeded when every member ended with status 0 and with the same replica of the model. After the first
-  failure the others have GRACE_S, more than any error of fanin takes, to say what they saw; then the job has failed.
+  failure the others have GRACE_S, more than any error of fanin takes, to report; then the job has failed.
 
-    member state    join      close    said its end   vanished or silent   verdict
-    joined       -> joined -> running -> ended         lost                 (of all)
+    member state   changes to
+    JOINED         RUNNING when the roster closes; removed if it leaves before
+    RUNNING        ENDED when it reports its end; LOST when its connection breaks or it falls silent
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from fanin.errors import ConfigurationError, FaninError
 
 MIN_MEMBERS = 2
 MAX_MEMBERS = 32
-"""fanin's own limit: one switch, one 32-bit bitmap."""
+"""Limit of fanin: the workers of one switch have a bitmap of 32 bits."""
 SETTLE_S = 4.0
-"""A container starts within a second or two of the one before it, also on a busy machine."""
+"""Quiet time after which the roster closes; containers of a job start a second or two apart, also on a busy machine."""
 BEAT_S = 1.0
 SILENCE_S = 10.0
 GRACE_S = 30.0
@@ -54,16 +56,16 @@ class Member:
 
     rank: int
     name: str
-    """The container's, as the network knows it."""
+    """Name of its container in the network."""
     address: str
     heard_s: float
     state: State = State.JOINED
     status: int = 0
-    """Exit status; legal once it ended."""
+    """Exit status; valid in state ENDED."""
     cause: str = ""
-    """The member's own error text, or the reason why it counts as lost."""
+    """Error text of the member's program, or the reason why the member is lost."""
     replica: str | None = None
-    """Hash of its parameters, if its program reports one."""
+    """Hash of its program's parameters, if the program reports one."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} ({self.name}, {self.address})"
@@ -71,10 +73,10 @@ class Member:
 
 @dataclass(slots=True)
 class Roster:
-    """The job. Times are seconds on any one clock."""
+    """The members of one job, and what became of them. Times are seconds on any one clock."""
 
     wanted: int | None = None
-    """How many members; None: as many as come."""
+    """Number of members to wait for; None: as many as join."""
     members: list[Member] = field(default_factory=list)
     closed: bool = False
     _latest_s: float = 0.0
@@ -85,7 +87,7 @@ class Roster:
             raise ConfigurationError(f"workers = {self.wanted}; must be in 1..{MAX_MEMBERS}")
 
     def join(self, name: str, address: str, now: float) -> Member:
-        """One more. TooLateError when the job has begun without it, or there are enough."""
+        """Add a member with the next rank. TooLateError if the job has begun or has enough members."""
         if self.closed or len(self.members) == (self.wanted or MAX_MEMBERS):
             raise TooLateError(
                 f"{name} came too late: the job has its {len(self.members)} workers. Remedy: start all of them at "
@@ -97,14 +99,14 @@ class Roster:
         return member
 
     def withdraw(self, member: Member) -> None:
-        """It went before the job began: the ranks after it move up."""
+        """Remove a member that left before the job began; the ranks after it move up."""
         assert not self.closed
         self.members.remove(member)
         for rank, other in enumerate(self.members):
             other.rank = rank
 
     def close_if_complete(self, now: float) -> bool:
-        """Whether the job begins now: everybody is running from here on."""
+        """Close the roster if it is complete, and count its members as running. Whether it has closed in this call."""
         if self.closed:
             return False
         count = len(self.members)
@@ -121,31 +123,31 @@ class Roster:
         member.heard_s = now
 
     def report(self, member: Member, record: dict[str, Any], now: float) -> None:
-        """Its program printed a record; the last one has the replica's hash."""
+        """Note a record of the member's program; the record with `"event": "end"` has the replica's hash."""
         member.heard_s = now
         if record.get("event") == "end" and isinstance(record.get("replica"), str):
             member.replica = record["replica"]
 
     def ended(self, member: Member, status: int, cause: str, now: float) -> None:
-        """It said that its program ended, and how."""
+        """Note that the member's program ended, with its exit status and, if that is not 0, the cause."""
         if member.state is State.RUNNING:
             member.state, member.status, member.cause = State.ENDED, status, cause
             if status != 0:
                 self._note_failure(now)
 
     def vanished(self, member: Member, now: float) -> None:
-        """Its connection broke before it said how it ended."""
+        """Count the member as lost, because its connection broke before it reported its end."""
         self._lose(member, "gone without a word: its container was killed, or its machine died", now)
 
     def handle_timer(self, now: float) -> list[Member]:
-        """Members that count as lost from now on because they are silent."""
+        """Count members as lost that have been silent for SILENCE_S; returns these members."""
         silent = [m for m in self.members if m.state is State.RUNNING and now - m.heard_s >= SILENCE_S]
         for member in silent:
             self._lose(member, f"silent for {SILENCE_S:g} s: stopped, or cut off from the job", now)
         return silent
 
     def verdict(self, now: float) -> Verdict | None:
-        """How the job ended; None while it goes on."""
+        """The job's verdict; None while it still runs."""
         running = [member for member in self.members if member.state in (State.JOINED, State.RUNNING)]
         waited = self._failed_s is not None and now - self._failed_s >= GRACE_S
         if not self.closed or (running and not waited):
@@ -171,9 +173,9 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a job ended."""
+    """The outcome of a job."""
 
     status: int
-    """Exit status of the job, and of every container of it."""
+    """Exit status of the job and of all its containers."""
     lines: tuple[str, ...]
     """Reasons of a failure, the lost members first; empty after a success."""

@@ -1,8 +1,8 @@
-"""`python -m fanin.emulation.containers.worker COMMAND...`: a container's part in a job.
+"""`python -m fanin.emulation.containers.worker COMMAND...`: joins a job as one of its workers, and runs COMMAND.
 
-It joins the job at FANIN_JOB (host:port), runs COMMAND with the environment variables that torchrun would set, passes
-on what the command prints, and exits with its status; where that is 0, with the job's. The command is the program that
-a user would start with torchrun, unchanged.
+The job is at FANIN_JOB (host:port). COMMAND gets the environment variables that torchrun would set, and its output is
+passed on. The exit status is the command's, or the job's where the command's is 0. The command is the program that a
+user would start with torchrun, unchanged.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from fanin.emulation.processes import STOP_GRACE_S
 from fanin.errors import AdmissionError, ConfigurationError, FaninError
 
 CONNECT_TIMEOUT_S = 60.0
-"""The job's container may start after this one."""
+"""Longest wait for the job's container, which may start after this one."""
 CONNECT_INTERVAL_S = 0.5
 MASTER_PORT = 29_500
-"""torchrun's own default; of rank 0's container."""
+"""torchrun's default, used in rank 0's container."""
 VERDICT_TIMEOUT_S = 60.0
 """Longest wait for the other members once this one's program has ended."""
 MAX_TIMELINE_LINES = 40_000
-"""Lines of a program's time line; a longer one loses its end."""
+"""Most lines sent of a program's time line; later ones are dropped."""
 TIMELINE_LINES_PER_MESSAGE = 1000
-"""Some hundred bytes each, far below what the channel takes."""
+"""A line has some hundred bytes, so a message stays far below the channel's MAX_LINE_BYTES."""
 
 
 def connect(host: str, port: int) -> Channel:
-    """To the job. FaninError when it is not there in time."""
+    """Connect to the job, trying for CONNECT_TIMEOUT_S; raises FaninError if it is not there by then."""
     deadline = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
@@ -56,7 +56,7 @@ def connect(host: str, port: int) -> Channel:
 
 
 def expect(channel: Channel, kind: str, timeout_s: float | None) -> dict[str, Any]:
-    """The next message of that kind; a FaninError when the job refuses, is gone or is late."""
+    """Wait for the next message of that kind; FaninError if the job refuses or is gone, or after `timeout_s`."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
@@ -75,7 +75,7 @@ def expect(channel: Channel, kind: str, timeout_s: float | None) -> dict[str, An
 
 
 class Program:
-    """The command as a rank of the job: what it prints is passed on, and its records go to the job."""
+    """Runs the command as a rank of the job; passes its output on, and collects the JSON objects that it prints."""
 
     def __init__(self, command: list[str], rank: int, workers: int, master: str) -> None:
         ours = {
@@ -97,14 +97,15 @@ class Program:
         self._log = b""
 
     def follow(self, channel: Channel) -> tuple[int, str]:
-        """Until it ends, tell the job at least every BEAT_S that it lives. Returns its status, and what failed."""
+        """Report to the job at least every BEAT_S until the command ends; returns its status, and a failure's cause."""
         process = self._process
         assert process.stdout
         assert process.stderr
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ, self._take_output)
             selector.register(process.stderr, selectors.EVENT_READ, self._take_log)
-            rest_bytes = MAX_REST_BYTES  # once it has ended: a grandchild that holds the pipes may go on for ever
+            # bytes read after its end; bounded, because a grandchild that holds the pipes may write for ever
+            rest_bytes = MAX_REST_BYTES
             while rest_bytes > 0:
                 over = process.poll() is not None
                 ready = selector.select(0 if over else BEAT_S)
@@ -128,7 +129,7 @@ class Program:
         return status, "" if status == 0 else cause_in(self._log.decode(errors="replace"))
 
     def stop(self) -> None:
-        """End it if it still runs."""
+        """End the command if it still runs."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -150,13 +151,13 @@ class Program:
 
 
 def pass_on(data: bytes, descriptor: int) -> None:
-    """Write all of it."""
+    """Write all of `data` to the descriptor."""
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def tell(channel: Channel, records: list[dict[str, Any]]) -> None:
-    """The records, or that this worker lives. A job that is gone is noticed at the end: training needs it not."""
+    """Send the records, or a beat if there are none. Ignores a job that is gone: training goes on without it."""
     with contextlib.suppress(OSError):
         for record in records:
             channel.send("report", record=record)
@@ -165,7 +166,7 @@ def tell(channel: Channel, records: list[dict[str, Any]]) -> None:
 
 
 def take_part(channel: Channel, command: list[str]) -> int:
-    """From joining to the verdict; returns the exit status."""
+    """Join, run the command as the rank that the job hands out, wait for the verdict; returns the exit status."""
     channel.send("join", command=shlex.join(command), settings=settings_of(os.environ))
     start = expect(channel, "start", None)
     rank, workers = int(start["rank"]), int(start["workers"])
@@ -178,7 +179,7 @@ def take_part(channel: Channel, command: list[str]) -> int:
     with contextlib.suppress(OSError):
         send_timeline(channel, rank)
         channel.send("ended", status=status, cause=cause)
-    # Also after a failure: the engine stops all containers once one has ended, and the others have something to say.
+    # After a failure, too: the engine stops all containers once one has ended, and the others still have to report.
     try:
         verdict = int(expect(channel, "verdict", VERDICT_TIMEOUT_S)["status"])
     except FaninError:
@@ -189,7 +190,7 @@ def take_part(channel: Channel, command: list[str]) -> int:
 
 
 def send_timeline(channel: Channel, rank: int) -> None:
-    """Send the time line that the process group wrote (Options.timeline), if it was told to write one."""
+    """Send the time line that the process group wrote, if FANIN_TIMELINE names a file for it."""
     path = os.environ.get("FANIN_TIMELINE")
     if not path:
         return
@@ -199,7 +200,7 @@ def send_timeline(channel: Channel, rank: int) -> None:
 
 
 def job_address(text: str) -> tuple[str, int]:
-    """`host` or `host:port`; ConfigurationError for anything else."""
+    """Parse `host` or `host:port`; raises ConfigurationError for anything else."""
     host, _, port = text.partition(":")
     if not host or (port and not (port.isascii() and port.isdigit())):
         raise ConfigurationError(f"FANIN_JOB={text!r}: expected host or host:port")

@@ -1,8 +1,8 @@
 """BMv2 as the switch of a cluster: simple_switch_grpc behind every worker's link, and the controller that programs it.
 
-The switch's namespace has no bridge: every link ends in a port of BMv2, and one more leads to the controller, which has
-the address that workers know. Data goes to an address of nobody's, for which the program answers ARP itself
-(docs/deploy-p4.md has the same steps by hand).
+The switch's namespace has no bridge: every link ends in a port of BMv2, and one more port leads to the controller,
+which has the address that workers know. Data goes to an address that no host has, for which the program itself answers
+ARP (docs/deploy-p4.md has the same steps by hand).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fanin.protocol import control
 
 TOOLS = {BINARY: PACKAGE, "ethtool": "ethtool"}
 PROGRAM = "v1model-64"
-"""The deployment guide's; packets of the longer program would have no more than 96 words here (p4/README.md)."""
+"""Program of the deployment guide; BMv2 takes no packet of more than 96 words of the longer program (p4/README.md)."""
 DATA_PORT = control.DEFAULT_PORT + 1
 SWITCH_MAC = "02:fa:19:00:00:01"
 GRPC_PORT = 9559
@@ -28,7 +28,7 @@ GRPC_PORT = 9559
 
 
 def require_tools() -> None:
-    """UnsupportedError that names what is not there."""
+    """Raise UnsupportedError if a command that BMv2 needs is missing; it names the command and its package."""
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             raise UnsupportedError(

@@ -1,7 +1,7 @@
 """`python -m fanin.emulation.network.cleanup_guardian NAME`: cleans a run up when its owner ends, however it ends.
 
-It holds the read end of a pipe whose write end only the owner has: the pipe closes when the owner exits, crashes or is
-killed by SIGKILL. Signals meant for the owner's terminal pass it by.
+It reads from a pipe whose write end only the owner holds: the pipe closes when the owner exits, crashes or is killed by
+SIGKILL. The guardian ignores signals from the owner's terminal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CLOSE_TIMEOUT_S = 10.0
 
 
 class CleanupGuardian:
-    """The owner's side: a running guardian."""
+    """A running guardian process, from the owner's side."""
 
     def __init__(self, run: ownership.Run) -> None:
         self._process = subprocess.Popen(
@@ -28,12 +28,12 @@ class CleanupGuardian:
         )
 
     def close(self) -> None:
-        """Let it clean, and wait until it has."""
+        """Close the pipe, so that the guardian cleans up, and wait for it up to CLOSE_TIMEOUT_S."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
             self._process.wait(CLOSE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:  # the owner has cleaned up already: nothing depends on it
+        except subprocess.TimeoutExpired:  # the owner has cleaned up already, so nothing is lost
             self._process.kill()
             self._process.wait()
 

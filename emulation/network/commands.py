@@ -1,4 +1,4 @@
-"""iproute2, as a cluster needs it: every command runs inside a namespace of ours, none in the machine's own."""
+"""Runs iproute2: every command that changes something runs inside a namespace of ours, never in the machine's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOOLS = {"ip": "iproute2", "tc": "iproute2"}
 
 
 def require_privileges() -> None:
-    """UnsupportedError where namespaces cannot be made, with what to do about it."""
+    """Raise UnsupportedError, with a remedy, if this process cannot make network namespaces."""
     if os.geteuid() != 0:
         raise UnsupportedError(
             "network namespaces need root: run it with sudo (the workers run as root, too). Remedy: "
@@ -25,7 +25,7 @@ def require_privileges() -> None:
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             raise UnsupportedError(f"emulation needs the command `{tool}`; install {package}")
-    # Namespaces need the right to mount: a container without CAP_SYS_ADMIN is refused here.
+    # Network namespaces need the right to mount, which a container without CAP_SYS_ADMIN lacks.
     probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         raise UnsupportedError(
@@ -35,38 +35,38 @@ def require_privileges() -> None:
 
 
 def _own() -> str:
-    """This command as sudo finds it, whose PATH has no virtual environment."""
+    """This command, spelled so that sudo finds it: sudo's PATH has no virtual environment."""
     started = Path(sys.argv[0])
     return str(started.absolute()) if started.name == "fanin" else f"{sys.executable} -m fanin"
 
 
 def ip(*arguments: str) -> str:
-    """`ip ARGUMENTS`; FaninError with its own words when it fails."""
+    """Run `ip ARGUMENTS` and return its output; a FaninError has its error text."""
     return run(["ip", *arguments])
 
 
 def ip_batch(namespace: str, lines: Sequence[str]) -> None:
-    """`ip` commands, one a line, in a namespace."""
+    """Run `ip` commands, one per line, in a namespace."""
     _batch(["ip", "-netns", namespace, "-batch", "-"], lines)
 
 
 def tc_batch(namespace: str, lines: Sequence[str]) -> None:
-    """`tc` commands, one a line, in a namespace."""
+    """Run `tc` commands, one per line, in a namespace."""
     _batch(["tc", "-netns", namespace, "-batch", "-"], lines)
 
 
 def without_offloads(namespace: str, device: str, offloads: Sequence[str]) -> None:
-    """Leave no work to hardware that is not there: whoever takes frames one by one wants them whole, and no trains."""
+    """Turn offloads off: a program that reads single frames from the device needs them whole, with checksums."""
     run(in_namespace(namespace, ["ethtool", "-K", device, *(word for each in offloads for word in (each, "off"))]))
 
 
 def in_namespace(namespace: str, command: Sequence[str]) -> list[str]:
-    """The command line that runs `command` there, as the same process."""
+    """The command line that runs `command` in the namespace, replacing its own process."""
     return ["ip", "netns", "exec", namespace, *command]
 
 
 def run(command: Sequence[str], text: str = "") -> str:
-    """Run a command and return its standard output."""
+    """Run a command with `text` as input and return its standard output; FaninError if it fails."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=COMMAND_LIMIT_S)
     if done.returncode != 0:
         raise FaninError(f"`{' '.join(command)}` failed: {done.stderr.strip() or f'status {done.returncode}'}")

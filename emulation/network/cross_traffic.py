@@ -1,8 +1,8 @@
-"""TCP flows that share an emulated cluster's links with whatever is measured: a sender and a receiver each, of our own.
+"""TCP flows that share an emulated cluster's links with a measurement; this process holds both ends of each.
 
-Flow i goes from host i to the next one (hosts are counted around), as fast as the kernel's own congestion control lets
-it, so that with as many flows as hosts every link has one flow each way. The sockets are opened inside the hosts'
-namespaces; one thread of this process serves all of them.
+Flow i goes from host i to host i + 1 (modulo the hosts), as fast as the kernel's congestion control allows, so with as
+many flows as hosts every link carries one flow each way. The sockets are opened inside the hosts' namespaces; one
+thread of this process serves all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLL_S = 0.1
 
 
 def check_flows(flows: int, hosts: int) -> None:
-    """ConfigurationError for a number of flows that cannot be had between so many hosts."""
+    """Raise ConfigurationError if `flows` TCP flows are too many, or have no second host to go to."""
     if not 0 <= flows <= MAX_FLOWS:
         raise ConfigurationError(f"tcp_flows = {flows}; must be in 0..{MAX_FLOWS}")
     if flows and hosts < 2:

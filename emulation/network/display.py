@@ -14,7 +14,7 @@ from fanin.records.record import LinkSample, RunRecord
 
 COLOURS = {"finished": "green", "failed": "red", "interrupted": "yellow"}
 ITSELF = "itself"
-"""The rank that a worker waited for, where that is its own: the switch had everything else first."""
+"""Shown where a worker waited for its own rank: its own contribution was the last to arrive at the switch."""
 
 
 def description(scenario: Scenario) -> str:
@@ -31,7 +31,7 @@ def description(scenario: Scenario) -> str:
 
 
 def links_now(time_s: float, links: Mapping[str, Sequence[LinkSample]]) -> FigureTable | Text:
-    """The links' rates at this moment; before the first packet there is none, since workers take seconds to import."""
+    """Table of the links' current rates; before the first packet one line, since workers take seconds to import."""
     if not any(sample.up_bytes for samples in links.values() for sample in samples[-1:]):
         return Text(f"{time_s:.0f} s: workers start")
     return links_table(time_s, links)
@@ -52,7 +52,7 @@ def links_table(time_s: float, links: Mapping[str, Sequence[LinkSample]]) -> Fig
 
 
 def summary(record: RunRecord) -> FigureTable:
-    """The last word: how the run went, a line per worker."""
+    """The final table: outcome of the run, and a line per worker."""
     title = Text.assemble((record.outcome, COLOURS[record.outcome]), f" after {record.duration_s:.1f} s")
     headings = ("worker", "computed", "quantized", "sent", "waited", "most for", "link up", "resent")
     table = FigureTable(title, headings)

@@ -1,6 +1,6 @@
-"""`fanin emulate`: a user's training command on an emulated cluster, watched while it runs, recorded afterwards.
+"""`fanin emulate`: runs a user's training command on an emulated cluster, shows it live, and records it.
 
-However a run ends, its record is made of what was seen until then and written before anything is shown or drawn.
+However a run ends, its record holds all observations until then, and is written before the summary is shown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fanin.modules import running
 from fanin.records.record import RunRecord
 
 TICK_S = 0.25
-"""Between two samples of links and switch."""
+"""Time between two samples of the links and the switch."""
 
 
 def emulate(
@@ -44,9 +44,9 @@ def emulate(
 ) -> RunRecord:
     """Build the cluster, run the command in it, clean up; print progress and a summary, write the record.
 
-    Raises UnsupportedError without root, ConfigurationError for what the scenario cannot be, FaninError where the
-    cluster cannot be built or breaks; in the last case, too, the record is written. A command that fails is not an
-    error of this: see the record's outcome.
+    Raises UnsupportedError without root, ConfigurationError for an impossible scenario, FaninError if the cluster
+    cannot be built or breaks; if it breaks, the record is still written. A failing command raises nothing: the record's
+    outcome says so.
     """
     require_program(command)
     if logs is not None:
@@ -58,7 +58,7 @@ def emulate(
             with fabric_for(scenario.topology, scenario.target) as fabric:
                 try:
                     _run(scenario, command, fabric, logs or fabric.folder, seen, console)
-                finally:  # before the folder goes with the cluster
+                finally:  # before `fabric` removes its folder
                     seen.read_files(fabric.folder, logs or fabric.folder)
         except KeyboardInterrupt:
             if not seen.begun:
@@ -79,7 +79,7 @@ def emulate(
 
 
 def make_log_folder(folder: Path) -> None:
-    """ConfigurationError where it cannot be made or written to: before the run, not in it."""
+    """Make the folder for logs; ConfigurationError, before the run begins, if it cannot be made or written to."""
     probe = folder / ".fanin-can-write"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ def make_log_folder(folder: Path) -> None:
             f"--logs {folder}: {error.strerror}. Remedy: name a folder that can be written to, on a disk with space"
         ) from None
     finally:
-        with contextlib.suppress(OSError):  # it could not be made, either, and that is said
+        with contextlib.suppress(OSError):  # the folder could not be made either, which the error above says
             probe.unlink()
 
 
@@ -159,7 +159,7 @@ def _show_line(line: Line, seen: Observations, console: Console) -> None:
     """Print a worker's line, or its figures if the line is a JSON object."""
     if line.record is None:
         if line.text.strip():
-            # One call, which does not wrap: a worker that prints much waits for this.
+            # One call without wrapping, because a worker that prints much waits for this process to read.
             console.print(Text.assemble((f"worker {line.rank}: ", "dim"), line.text), soft_wrap=True)
         return
     found = seen.printed(line)
@@ -175,7 +175,7 @@ def _show_line(line: Line, seen: Observations, console: Console) -> None:
 
 
 def _show_end(end: End, seen: Observations, workers: int, console: Console) -> None:
-    """At once where it is a failure: the others may wait for long, or for ever."""
+    """Print at once that a worker failed, because the others may wait long, or for ever."""
     is_first = seen.first_failure is None
     seen.ended(end)
     if end.outcome == "finished":
@@ -187,9 +187,9 @@ def _show_end(end: End, seen: Observations, workers: int, console: Console) -> N
 
 
 class _one_interruption:  # noqa: N801 (used as a function)
-    """Ctrl-C, SIGTERM and SIGHUP end a run in order: the first raises KeyboardInterrupt, later ones change nothing.
+    """From entry to exit, the first of Ctrl-C, SIGTERM and SIGHUP raises KeyboardInterrupt, and later ones are ignored.
 
-    The winding-up is bounded by its own limits, and what it writes is what the user has waited for.
+    Cleaning up has time limits of its own, and writes the record that the user has waited for.
     """
 
     def __enter__(self) -> None:

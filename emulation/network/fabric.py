@@ -2,12 +2,12 @@
 
 How a link is made
 ------------------
-* Rate and queue: a token bucket (tbf) at either end, on the device that sends, so a sender's own queue fills up before
+* Rate and queue: a token bucket (tbf) on the sending device of either end, so a sender's own queue fills up before
   frames are dropped, as on a real host. Without a rate: a plain queue (pfifo).
-* No delay and no faults: a veth pair, at whose speed trains of packets (GSO) cross whole.
+* No delay and no faults: a veth pair, which trains of packets (GSO) cross whole.
 * Bands (`Link.bands`): a pfifo_fast below the token bucket of the host's end.
 * Delay, loss, duplicates, reordering: a TAP device at each end and our wire element between them (native/io/wires.hpp),
-  since not every kernel has netem. It lives in this process. With faults, trains are cut into frames first.
+  since not every kernel has netem. The element runs in this process. With faults, trains are cut into frames first.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ CONTROL_DEVICE = "control"
 CONTROL_PORT_DEVICE = "port0"
 OFFLOADS = ("tx", "rx", "tso", "gso", "gro")
 BURST_S = 0.001
-"""Burst of a token bucket, as time at its rate: above a timer's slack, below anything noticeable."""
+"""Burst of a token bucket, as time at its rate: longer than timer slack, too short to affect a measurement."""
 TRAIN_BYTES = 70_000
-"""A train of packets (GSO) with the headers of each: what a bucket takes whole, so that the kernel need not cut it up
-and set a timer for every frame, which is what two cores would mostly do otherwise."""
+"""Longest train of packets (GSO), with each packet's headers. A bucket passes a train whole, because cutting it would
+take the kernel a timer per frame, which would use up most of two cores."""
 MAX_BURST_S = 0.01
-"""Longest train, as time at the link's rate; a train that would last longer is cut up."""
+"""Longest train, as time at the link's rate; a train that would last longer is cut into frames."""
 MIN_BURST_FRAMES = 2
-"""Also what the uplink of a lone rack may send at once: its hosts send frames one by one. A bucket that was full passed
-what came back, results and TCP's acknowledgements, in no time, 43 frames of it, where a link of 100 Mbit/s takes 5 ms:
-TCP's next segments always found the room that its last ones had just left, and others lost the packets."""
+"""Least burst of a bucket, in frames of the MTU, and the burst of a lone rack's uplink, whose hosts send single frames.
+With a larger burst there, a full bucket passed returning packets (results, TCP acknowledgements; 43 frames in no time,
+which take 5 ms at 100 Mbit/s): TCP's next segments then always found room in the queue, and others lost packets."""
 ETHERNET_HEADER_BYTES = 14
 QUEUE_FRAMES = 10_000
-"""Queue of a link without a rate."""
+"""Length of a link's queue where the link has no rate."""
 
 
 class End:
@@ -61,28 +61,28 @@ class End:
 
 
 class Cable:
-    """A link as built: `lower` is the worker's (or the rack's) end, `upper` the switch's."""
+    """A link as built: `lower` is the end of the host or rack, `upper` the end nearer to the root switch."""
 
     def __init__(self, name: str, link: Link, lower: End, upper: End, *, trains: bool = True) -> None:
         self.name = name
         self.link = link
         self.trains = trains
-        """Whether hosts send trains of packets through it."""
+        """Whether hosts send trains of packets (GSO) through it."""
         self.lower = lower
         self.upper = upper
         self.wire: int | None = None
-        """Its number in the wire element, where it has one."""
+        """Number of the link in the wire element; None for a veth pair."""
 
 
 class Fabric:
-    """A running network of namespaces. A context manager: it is there from entry to exit."""
+    """A running network of namespaces. A context manager: it exists from entry to exit."""
 
     def __init__(self, topology: Topology, *, bridged: bool = True) -> None:
-        """`bridged=False`: links end in ports that a switch program takes frames from (`free_ports`)."""
+        """`bridged=False`: links end in ports from which a switch program reads frames (`free_ports`)."""
         self.topology = topology
         self._bridged = bridged
         self.cables: list[Cable] = []
-        """Hosts' links in order, then spare hosts', then racks' uplinks, then those of hosts' further cards."""
+        """Links of hosts in order, then of spare hosts, uplinks of racks, and links of further cards of hosts."""
         self._run: ownership.Run | None = None
         self._guardian: CleanupGuardian | None = None
         self._wires: Wires | None = None
@@ -110,33 +110,33 @@ class Fabric:
 
     @property
     def name(self) -> str:
-        """The run's, which is in the names of its namespaces."""
+        """Name of the run, a part of its namespaces' names."""
         assert self._run is not None
         return self._run.name
 
     @property
     def folder(self) -> Path:
-        """Folder for files of the run's processes; it is removed when the run is cleaned up, however it ends."""
+        """Folder for files of the run's processes; removed when the run is cleaned up, however it ends."""
         assert self._run is not None
         return self._run.folder
 
     def worker_namespace(self, worker: int) -> str:
-        """Namespace of a worker and of all others on its host."""
+        """Namespace of the worker's host, shared by all workers there."""
         return self.host_namespace(self.topology.host_of(worker))
 
     def worker_processes(self, worker: int) -> set[int]:
-        """Ids of a worker's processes: those of its namespace, or those among them that carry its rank."""
+        """Process ids of a worker: all in its namespace, or those there with its RANK, if it shares the host."""
         found = ownership.processes_in([self.worker_namespace(worker)])
         if self.topology.ranks_per_host == 1:
             return found
         return {pid for pid in found if _rank_of(pid) == str(worker)}
 
     def host_namespace(self, host: int) -> str:
-        """A host with workers."""
+        """Namespace of a host with workers."""
         return self._namespace(f"w{host}")
 
     def spare_namespace(self, spare: int) -> str:
-        """A host that only sums."""
+        """Namespace of a spare host, which has shards and no workers."""
         return self._namespace(f"spare{spare}")
 
     def switch_namespace(self, rack: int | None = None) -> str:
@@ -145,35 +145,35 @@ class Fabric:
 
     @property
     def free_ports(self) -> list[tuple[int, str]]:
-        """Numbers and devices in the switch's namespace that no bridge joins: workers' by rank, the controller's."""
+        """Port numbers and devices of an unbridged switch: the hosts' in order, then the controller's."""
         devices = [cable.upper.device for cable in self.cables[: self.topology.hosts]]
         return list(enumerate([*devices, CONTROL_PORT_DEVICE], start=1))
 
     def cut(self, cable: Cable, down: bool) -> None:
-        """Take a link down, or bring it back; queued frames are lost."""
+        """Take a link down (`down`) or bring it back up; frames in its queues are lost."""
         if cable.wire is not None and self._wires is not None:
             self._wires.cut(cable.wire, down)
         else:
             commands.ip_batch(cable.upper.namespace, [f"link set {cable.upper.device} {'down' if down else 'up'}"])
 
     def set_rate(self, cable: Cable, rate_bit_s: float | None) -> None:
-        """Change a link's rate both ways from now on. Only for links that have one."""
+        """Change a link's rate both ways, from now on; FaninError for a link without a rate."""
         if cable.link.rate_bit_s is None or rate_bit_s is None:
             raise FaninError(f"{cable.name} has no rate: it cannot be slowed down")
         for end in (cable.lower, cable.upper):
-            # A train that waits at the head of the queue, too long for the new burst, would stop all that follow.
+            # Keep the old burst: a waiting train longer than a new, smaller one would block the queue for ever.
             burst_bytes = _burst_bytes(cable.link.rate_bit_s, cable)
             command = f"qdisc change dev {end.device} root {_bucket(rate_bit_s, cable, burst_bytes)}"
             commands.tc_batch(end.namespace, [command])
 
     def wire_losses(self, cable: Cable) -> int:
-        """Frames that the wire element of a link has dropped so far, both ways."""
+        """Frames that the wire element of a link has dropped so far, both ways; 0 for a veth pair."""
         if cable.wire is None or self._wires is None:
             return 0
         return sum(each["lost"] + each["overflowed"] + each["refused"] for each in self._wires.counters(cable.wire))
 
     def close(self) -> None:
-        """End everything in the namespaces and remove them. Idempotent; FaninError names what could not be removed."""
+        """End all processes in the namespaces and remove them. Idempotent; FaninError names what remains."""
         run, self._run = self._run, None
         if self._wires is not None:
             self._wires.close()
@@ -200,7 +200,7 @@ class Fabric:
         assert self._run is not None
         for namespace in self._run.namespaces:
             commands.ip("netns", "add", namespace)
-            # No IPv6: its address detection would be the only traffic on an idle network.
+            # No IPv6: its address detection would send the only packets on an idle network.
             commands.run(commands.in_namespace(namespace, ["sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"]))
             commands.ip_batch(namespace, ["link set lo up"])
         if self._bridged:
@@ -235,7 +235,7 @@ class Fabric:
             self._wires.start()
 
     def _card_network(self, card: int) -> None:
-        """A further bridge, to which every host has a link from a card of its own."""
+        """Make a further bridge, and join a card of every host to it."""
         topology, bridge = self.topology, f"{CARD_BRIDGE}{card}"
         self._bridge(self.switch_namespace(), None, bridge)
         for host in range(topology.hosts):
@@ -245,7 +245,7 @@ class Fabric:
             self._attach(Cable(name, topology.link_of(host), *ends), topology.card_address(host, card), bridge)
 
     def _attach(self, cable: Cable, address: str, bridge: str = BRIDGE) -> None:
-        """A host's link, with the host's address at its end."""
+        """Make a host's link, and give the host's end its address."""
         lower, upper = cable.lower, cable.upper
         self._connect(cable)
         commands.ip_batch(lower.namespace, [f"address add {address}/{PREFIX_BITS} dev {lower.device}"])
@@ -255,7 +255,7 @@ class Fabric:
             commands.without_offloads(lower.namespace, lower.device, OFFLOADS)
 
     def _control_port(self) -> None:
-        """A pair of devices in the switch's namespace: a port of the switch, and what its controller talks through."""
+        """Make a veth pair in the switch's namespace: a port of the switch, and its controller's device."""
         namespace, address = self.switch_namespace(), self.topology.root_address
         pair = f"link add {CONTROL_DEVICE} type veth peer name {CONTROL_PORT_DEVICE}"
         up = [f"link set {device} mtu {self._largest_mtu()} up" for device in (CONTROL_DEVICE, CONTROL_PORT_DEVICE)]
@@ -269,14 +269,15 @@ class Fabric:
         ]
         lines += [] if address is None else [f"address add {address}/{PREFIX_BITS} dev {bridge}"]
         commands.ip_batch(namespace, lines)
-        # An Ethernet switch has no iptables. Where the machine has loaded br_netfilter (Docker does), every frame would
-        # go through the hooks of an empty one, a tenth of its way; elsewhere there is nothing to turn off.
+        # A real switch has no iptables. If the machine has loaded br_netfilter (Docker does), every frame would pass
+        # empty hooks, a tenth of its time; without br_netfilter these settings do not exist, which `-e` ignores.
         off = [f"{each}=0" for each in BRIDGE_FILTERS]
         commands.run(commands.in_namespace(namespace, ["sysctl", "-eqw", *off]))
 
     def _route(self, namespace: str) -> None:
-        """A router in place of a lone rack's bridge. A bridge hands a frame on with the socket that sent it, for which
-        what waits at the uplink is then its own (TCP small queues, the buffer of a UDP socket), as at no real switch.
+        """Replace a lone rack's bridge by a router. A bridge forwards a frame together with the sending socket, so the
+        kernel would charge frames in the uplink's queue to the sender (TCP small queues, a UDP socket's buffer); a real
+        switch does not.
         """
         topology = self.topology
         ports = [UPLINK_DEVICE, *(f"w{host}" for host in range(topology.hosts))]
@@ -330,7 +331,7 @@ class Fabric:
 
 
 def _rank_of(pid: int) -> str | None:
-    """The variable RANK that a process was started with."""
+    """Value of RANK in a process's environment; None without it, or if the process is gone."""
     try:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

@@ -1,4 +1,4 @@
-"""Carries out a scenario's faults at their time or step: kills, restarts, pauses, links down and slow."""
+"""Carries out a scenario's faults at their time or step: kills, restarts, pauses, links down and slowed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fanin.faults import FaultSchedule, ScheduledFault
 from fanin.records.record import Event
 
 END_OF = "end of "
-"""Before the text of a fault that lasts, when it is over."""
+"""Prefix of a lasting fault's text in the event that ends it."""
 
 
 class FaultRunner:
-    """Looked at often; does what is due. Workers die at a step by themselves (host/torch/collectives/timeline.py)."""
+    """Carries out faults that are due. A worker dies at a step by itself (host/torch/collectives/timeline.py)."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class FaultRunner:
                 self._plan(each.at_s, each.text, self._begin(each, each.at_s))
 
     def run_due(self, time_s: float) -> None:
-        """Do what is due at this time, in seconds since the start."""
+        """Start or end every fault that is due at `time_s`, in seconds since the start of the run."""
         if self._at_step:
             steps = steps_in(self._steps)
             reached = [each for each in self._at_step if each.at_step is not None and each.at_step <= steps]
@@ -55,7 +55,7 @@ class FaultRunner:
             action()
 
     def missed(self) -> list[str]:
-        """Faults that never fired, since the run was over first."""
+        """Texts of the faults that never began, because the run ended first."""
         begun = [text for _, _, text, _ in self._due if not text.startswith(END_OF)]
         return begun + [each.text for each in self._at_step]
 
@@ -82,7 +82,7 @@ class FaultRunner:
 
     def _link_actions(self, fault: ScheduledFault) -> tuple[Callable[[], None], Callable[[], None] | None]:
         assert fault.index is not None
-        cable = self._fabric.cables[fault.index]  # hosts' come first, in order
+        cable = self._fabric.cables[fault.index]  # cables of hosts come first, in order
         if fault.action == "down":
             return lambda: self._fabric.cut(cable, True), lambda: self._fabric.cut(cable, False)
         rate = cable.link.rate_bit_s

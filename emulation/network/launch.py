@@ -1,9 +1,9 @@
-"""The workers' processes: the user's command in every worker's namespace, through torchrun or with its variables alone.
+"""Starts the workers: the user's command in every worker's namespace, through torchrun or with its variables alone.
 
 `python [OPTIONS] train.py ...` is run by torchrun, one node per namespace, so that a script needs no change; a bare
-`python` is the interpreter of fanin itself (sudo has another PATH). Any other command is run unchanged, with the
-variables that torchrun would set (RANK, WORLD_SIZE, MASTER_ADDR, ...). Where several ranks share a host, every command
-is run this way, so that the output and the end of each rank are seen apart.
+`python` is fanin's own interpreter (sudo has another PATH). Any other command is run unchanged, with the variables that
+torchrun would set (RANK, WORLD_SIZE, MASTER_ADDR, ...). If several ranks share a host, python commands are run without
+torchrun, too, so that each rank's output and end can be told apart.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from fanin.errors import ConfigurationError
 from fanin.modules import running
 
 AGENT = "torch.distributed.run"
-"""torchrun's name as a module."""
+"""Module that `torchrun` runs."""
 MASTER_PORT = 29_400
 STOP_GRACE_S = 3.0
 TORCHRUN_REPORT = re.compile(r"^E\d{4} .*failed \(exitcode: (?P<status>-?\d+)\)", re.MULTILINE)
-"""The first line of what a torchrun agent says when its program has failed."""
+"""First line of a torchrun agent's report on its failed program."""
 TORCHRUN_LINE = re.compile(r"^\[?[EWI]\d{4} |^torch\.distributed\.elastic")
-"""Beginning of a line of torch's own log: the level and the date."""
+"""Beginning of a line of torch's own log, either level and date or the module's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line that a worker printed on standard output, with its JSON object where it is one."""
+    """A line that a worker printed on standard output; `record`: its JSON object, or None."""
 
     rank: int
     text: str
@@ -49,20 +49,21 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of a worker, in order of ending: `finished`, or how it failed, with what it said last."""
+    """The end of a worker: `outcome` is `finished`, or how it failed and its last error line."""
 
     rank: int
     outcome: str
 
 
 def require_program(command: Sequence[str]) -> None:
-    """ConfigurationError for a program that is not there: before a cluster is built for it."""
+    """Raise ConfigurationError, before a cluster is built, if the program to run does not exist."""
     if not command:
         return
     name = Path(command[0]).name
     if name.startswith("python") and (options := _interpreter_options(command[1:])) is not None:
         before, rest = command[1 : options + 1], command[options + 1 :]
-        names_module = rest[:1] == ["-m"] or any("m" in word for word in before)  # if in doubt, python will say so
+        # in doubt: python reports a missing module itself
+        names_module = rest[:1] == ["-m"] or any("m" in word for word in before)
         if rest and not names_module and not Path(rest[0]).exists():
             raise ConfigurationError(f"there is no {files.name(rest[0])} to run. Remedy: correct the path behind --")
     is_ours = name.startswith("python") and name == command[0]  # the interpreter that fanin is installed in
@@ -73,7 +74,7 @@ def require_program(command: Sequence[str]) -> None:
 
 
 def torchrun_command(command: Sequence[str], fabric: Fabric, rank: int, restarts: int) -> list[str]:
-    """The user's command line as one torchrun node's; unchanged where it runs no file or module by python."""
+    """The command line of one torchrun node; the user's own if it is not python with a file or module."""
     if not command:
         raise ConfigurationError("no command: write it behind --, as in `fanin emulate -- python train.py`")
     name = Path(command[0]).name
@@ -86,21 +87,21 @@ def torchrun_command(command: Sequence[str], fabric: Fabric, rank: int, restarts
     arguments = ["--nnodes", str(topology.workers), "--nproc-per-node", "1", "--max-restarts", str(restarts)]
     master = topology.worker_address(0)
     if restarts:
-        # Only the dynamic rendezvous lets nodes meet again. It numbers them by address, which sorts as ranks do.
+        # Only the dynamic rendezvous lets nodes meet again. It sorts them by address, and addresses sort as ranks do.
         arguments += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{master}:{MASTER_PORT}", "--rdzv-id", fabric.name]
         arguments += ["--local-addr", topology.worker_address(rank)]
-        # By itself torchrun looks its addresses up by host name, and all namespaces have the machine's.
+        # By default torchrun looks its addresses up by host name, which is the same in all namespaces.
         arguments += ["--rdzv-conf", f"is_host={int(rank == 0)}"]
     else:
         arguments += ["--node-rank", str(rank), "--master-addr", master, "--master-port", str(MASTER_PORT)]
     program = command[1:]
-    if options:  # torchrun's own command line has no place for them
+    if options:  # torchrun has no place for options of the interpreter
         arguments, program = [*arguments, "--no-python"], [python, *program]
     return running(AGENT, *arguments, *program, python=python)
 
 
 def _interpreter_options(arguments: Sequence[str]) -> int | None:
-    """How many words stand before the file or `-m`; None where python is to run neither (`-c`, `-V`, nothing)."""
+    """Number of words before the file or `-m`; None if python runs neither (`-c`, `-V`, no words)."""
     at = 0
     while at < len(arguments):
         word = arguments[at]
@@ -116,7 +117,7 @@ def _interpreter_options(arguments: Sequence[str]) -> int | None:
                 return None
             if letter == "m":  # the module's name follows, or stands in the same word
                 return at + 1
-            if letter in "WX":  # what follows is its argument: in the same word, or the next one
+            if letter in "WX":  # the letter takes an argument: the rest of this word, or the next word
                 at += place == len(word)
                 break
         at += 1
@@ -124,7 +125,7 @@ def _interpreter_options(arguments: Sequence[str]) -> int | None:
 
 
 class Workers:
-    """All workers of a run. A context manager: they run from entry to exit, and nothing of them stays."""
+    """The processes of all workers. A context manager: they run from entry to exit, and all are gone afterwards."""
 
     def __init__(
         self, fabric: Fabric, command: Sequence[str], environment: Mapping[str, str], logs: Path, *, restarts: int
@@ -156,7 +157,7 @@ class Workers:
                             stdin=subprocess.DEVNULL,
                             stdout=subprocess.PIPE,
                             stderr=log,
-                            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops them
+                            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the workers
                         )
                     )
         except BaseException:
@@ -182,7 +183,7 @@ class Workers:
                 yield None
 
     def signal(self, rank: int, number: signal.Signals) -> None:
-        """Send it to every process of a worker."""
+        """Send a signal to every process of a worker."""
         for pid in self._fabric.worker_processes(rank):
             try:
                 os.kill(pid, number)
@@ -190,7 +191,7 @@ class Workers:
                 continue
 
     def kill_program(self, rank: int) -> None:
-        """SIGKILL to the training program, not to the torchrun that started it."""
+        """Send SIGKILL to the worker's training program, and not to the torchrun agent that started it."""
         agent = self._processes[rank].pid
         for pid in self._fabric.worker_processes(rank) - {agent}:
             try:
@@ -201,7 +202,7 @@ class Workers:
             self._processes[rank].kill()
 
     def stop(self) -> None:
-        """End every worker and wait until it is gone. Idempotent."""
+        """End every worker and wait until all are gone. Idempotent."""
         deadline = time.monotonic() + STOP_GRACE_S
         for process in self._processes:
             if process.poll() is None:
@@ -222,7 +223,7 @@ class Workers:
                 log = end_of(file)
         except OSError as error:
             log = f"its log cannot be read: {error.strerror}"
-        # torchrun's own report of a failed program comes last, and has the program's status; what the program said
+        # torchrun's report of a failed program comes last, and has the program's status; the program's own output
         # stands before it.
         reports = list(TORCHRUN_REPORT.finditer(log))
         if reports:

@@ -1,4 +1,4 @@
-"""Sockets and TAP devices that this process itself opens inside a namespace and keeps."""
+"""Opens sockets and TAP devices inside a namespace from this process, which keeps them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 def inside(namespace: str, action: Callable[[], Result]) -> Result:
-    """Call `action` in a thread whose network is the namespace's; what it opens stays there."""
+    """Call `action` in a thread that has entered the namespace, and return its result; sockets it opens stay there."""
     results: list[Result] = []
     errors: list[BaseException] = []
 

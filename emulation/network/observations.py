@@ -32,7 +32,7 @@ from fanin.records.record import (
 )
 
 MAX_TICKS = 20_000
-"""Samples that are kept: an hour and a half."""
+"""Most samples that are kept of each link: an hour and a half."""
 MAX_PROGRESS = 20_000
 MAX_NOTES = 100
 
@@ -47,20 +47,20 @@ class Observations:
         self._started = datetime.now(timezone.utc)
         self._origin_s = time.monotonic()
         self.begun = False
-        """Whether there is anything to record."""
+        """Whether the workers have started, so that there is something to record."""
         self.links: dict[str, list[LinkSample]] = defaultdict(list)
         self._progress: list[Progress] = []
         self._events: list[Event] = []
         self._notes: list[str] = []
         self._ends: dict[int, str] = {}
-        """How workers ended, in the order of their ends."""
+        """Outcome of each worker that has ended, in order of their ends."""
         self._interrupted = False
         self._error = ""
         self._timelines: dict[int, list[dict[str, Any]]] = {}
         self._samples: list[dict[str, Any]] = []
 
     def begin(self) -> None:
-        """The workers start: time runs from here on."""
+        """Start the run's clock, as the workers start."""
         self.begun = True
         self._origin_s = time.monotonic()
 
@@ -71,7 +71,7 @@ class Observations:
     # --- while it runs ---
 
     def printed(self, line: Line) -> tuple[Progress, dict[str, str]] | None:
-        """Keep what a worker says of its progress; that, and figures with which no record can do anything, if any."""
+        """Keep a worker's progress; returns it with the figures that no record can hold, or None for any other line."""
         if line.record is None:
             return None
         strange = unkept(line.record)
@@ -87,7 +87,7 @@ class Observations:
         return progress, strange
 
     def sampled(self, samples: Mapping[str, LinkSample]) -> None:
-        """Keep counters of links."""
+        """Keep the links' counters, up to MAX_TICKS samples each."""
         for name, sample in samples.items():
             if len(self.links[name]) < MAX_TICKS:
                 self.links[name].append(sample)
@@ -97,33 +97,33 @@ class Observations:
         self._events.append(event)
 
     def ended(self, end: End) -> None:
-        """Keep how a worker ended."""
+        """Keep the outcome of a worker that has ended."""
         self._ends[end.rank] = end.outcome
         if end.outcome != "finished":
             self._events.append(Event(time_s=self.now_s(), kind="end", text=f"worker {end.rank}: {end.outcome}"))
 
     def note(self, text: str) -> None:
-        """Keep what a reader must know, once."""
+        """Keep a note for readers of the record; repeated ones are kept once."""
         if text not in self._notes and len(self._notes) < MAX_NOTES:
             self._notes.append(text)
 
     @property
     def first_failure(self) -> int | None:
-        """The rank of the worker that failed before any other."""
+        """Rank of the first worker that failed, or None."""
         return next((rank for rank, outcome in self._ends.items() if outcome != "finished"), None)
 
     # --- when it is over ---
 
     def interrupted(self) -> None:
-        """It was stopped from outside."""
+        """Record that the user stopped the run."""
         self._interrupted = True
 
     def broke(self, error: BaseException) -> None:
-        """It cannot go on, for a reason of the emulator's own."""
+        """Record that the emulator itself failed with `error`."""
         self._error = f"{type(error).__name__}: {error}"
 
     def read_files(self, folder: Path, logs: Path) -> None:
-        """Take what workers and the switch's sampler have written; workers have ended."""
+        """Read the files of the workers, which must have ended, and of the switch's sampler."""
         for rank in range(self._scenario.workers):
             self._timelines[rank] = timelines.legal(timelines.read_lines(folder / f"timeline-{rank}.jsonl"))
         self._samples = timelines.legal_samples(timelines.read_lines(folder / "switch.jsonl"))
@@ -143,10 +143,10 @@ class Observations:
                 self.note(f"the disk of {place} is full: logs and time lines may end early")
 
     def _note_faults_that_met_nothing(self) -> None:
-        """Name each fault of a link that was over before the first sum, or began behind the last one."""
+        """Note each link fault that ended before the first sum or began after the last one."""
         lines = [line for each in self._timelines.values() for line in each if line["kind"] == "reduction"]
         if not lines:
-            return  # no program of fanin's, or one that came to no sum: its end says so
+            return  # the program used no fanin group, or made no sum; the workers' outcomes show it
         first_s = min(line["submitted"] for line in lines) - self._origin_s
         last_s = max(line["done"] for line in lines) - self._origin_s
         times_s = {event.text: event.time_s for event in self._events if event.kind == "fault"}
@@ -162,7 +162,7 @@ class Observations:
             self.note(f"fault that met nothing: {each.text} ({why})")
 
     def never_fired(self, fault: str, why: str = "the run was over first") -> None:
-        """A fault was asked for, and there was none."""
+        """Note that a requested fault was not injected, with the reason."""
         self.note(f"fault that never fired: {fault} ({why})")
 
     def record(self) -> RunRecord:
@@ -203,7 +203,7 @@ class Observations:
         )
 
     def _outcomes(self) -> list[str]:
-        """Outcomes by rank. A rank that was stopped before its end is not to blame."""
+        """Outcome of each rank. A rank that was stopped gets the reason, since the failure was not its own."""
         first = self.first_failure
         if first is not None:
             others = f"stopped because of worker {first}, which had failed"
@@ -225,7 +225,7 @@ class Observations:
         )
 
     def _switch(self, arrivals: Sequence[timelines.Arrivals]) -> SwitchRecord:
-        highest: dict[int, int] = {}  # a job that is over takes its counters with it
+        highest: dict[int, int] = {}  # the maximum, because a job that ends takes its counters with it
         for seen in arrivals:
             for rank, count in seen.last.items():
                 highest[rank] = max(highest.get(rank, 0), count)

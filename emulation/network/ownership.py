@@ -1,15 +1,15 @@
-"""Ownership of namespaces, so that everything that is ours goes away, and nothing else.
+"""Ownership of namespaces, so that cleaning up removes everything of ours and nothing else.
 
 Rules
 -----
-* A run has a random name of four letters; its namespaces are `fanin-NAME-...`. All its devices are made inside them:
-  the machine's own namespace gets none and loses none, and a device goes with its namespace.
+* A run has a random name of four letters; its namespaces are `fanin-NAME-...`. All its devices are made inside them,
+  none in the machine's own namespace, and a device is deleted with its namespace.
 * Before the first namespace is made, a mark is written: MARKS/NAME.json says which process owns the run (its id and
-  start time, since ids come again) and which namespaces it makes.
-* A run has a folder, FOLDERS/fanin-emulate-NAME, for what its processes write. The mark names it before it is made.
-* `clean` takes a run only when it has a mark, and only namespaces that are in it and have the prefix. `leftovers` are
+  start time, since process ids are reused) and which namespaces the run makes.
+* A run has a folder, FOLDERS/fanin-emulate-NAME, for files of its processes. The mark names it before it is made.
+* `clean` needs the mark of a run, and deletes only namespaces that are named in it and have the prefix. `leftovers` are
   runs whose owner is gone.
-* Processes inside a run's namespaces are the run's: they are ended first.
+* Processes inside a run's namespaces belong to the run, and are ended first.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ FOLDER_PREFIX = "fanin-emulate-"
 NAME_LETTERS = "abcdefghijkmnpqrstuvwxyz"
 KILL_ROUNDS = 50
 KILL_INTERVAL_S = 0.05
-"""A process killed may take a moment to go; one in uninterruptible sleep is given up after KILL_ROUNDS of these."""
+"""Time between two attempts to kill; a process that survives KILL_ROUNDS (in uninterruptible sleep) is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The mark of one run."""
+    """A run as its mark describes it."""
 
     name: str
     pid: int
@@ -49,7 +49,7 @@ class Run:
     """Start time of the owner, in clock ticks since boot (proc(5), field 22)."""
     namespaces: tuple[str, ...]
     folder: Path
-    """For what its processes write; goes with the run."""
+    """Folder for files of the run's processes; removed with the run."""
 
     @property
     def alive(self) -> bool:
@@ -63,17 +63,17 @@ class Run:
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started, or None when there is none, or only a zombie of it."""
+    """Start time of a process in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the command's name may hold anything
+    fields = text.rpartition(")")[2].split()  # the name in parentheses may contain spaces and parentheses
     return None if fields[0] == "Z" else int(fields[19])
 
 
 def claim(namespaces: list[str]) -> Run:
-    """Mark a new run of this process, whose namespaces will have these names behind `fanin-NAME-`."""
+    """Mark a new run owned by this process; its namespaces are named `fanin-NAME-` and each of `namespaces`."""
     MARKS.mkdir(mode=0o755, exist_ok=True)
     while True:
         name = "".join(secrets.choice(NAME_LETTERS) for _ in range(4))
@@ -91,7 +91,8 @@ def claim(namespaces: list[str]) -> Run:
             folder.mkdir(mode=0o700)
         except OSError as error:
             run.mark.unlink()
-            if isinstance(error, FileExistsError):  # somebody else's: everybody may write where folders for a time lie
+            # somebody else's folder: everybody may write to the temporary folder
+            if isinstance(error, FileExistsError):
                 continue
             raise FaninError(
                 f"no folder {folder} can be made: {error.strerror}. Remedy: set TMPDIR to a folder with space"
@@ -100,7 +101,7 @@ def claim(namespaces: list[str]) -> Run:
 
 
 def runs() -> list[Run]:
-    """All marked runs, dead ones too. A mark that cannot be read is nobody's and stays."""
+    """All marked runs, also those whose owner is gone. An unreadable mark is skipped and stays."""
     found = []
     for path in sorted(MARKS.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -116,7 +117,7 @@ def leftovers() -> list[Run]:
 
 
 def clean(run: Run) -> list[str]:
-    """End the run's processes, delete its namespaces, folder and mark; returns what stays all the same. Idempotent."""
+    """End the run's processes; delete its namespaces, folder and mark. Returns texts on what remains. Idempotent."""
     mine = [name for name in run.namespaces if name.startswith(f"{PREFIX}{run.name}-")]
     present = [name for name in mine if (NAMESPACES / name).exists()]
     _end_processes(present)
@@ -140,7 +141,7 @@ def clean(run: Run) -> list[str]:
 
 
 def processes_in(namespaces: list[str]) -> set[int]:
-    """Ids of the processes that live in any of them, this one aside."""
+    """Ids of the processes in any of these namespaces, without this process."""
     wanted = set()
     for name in namespaces:
         with contextlib.suppress(OSError):

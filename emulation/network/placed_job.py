@@ -9,7 +9,7 @@ from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.processes import LocalJob
 
 MASTER_PORT = 29_500
-"""TCP port of the ranks' store; each job has a namespace of its own."""
+"""Default TCP port of the ranks' store, in rank 0's namespace."""
 
 
 def placed_job(
@@ -20,9 +20,9 @@ def placed_job(
     *,
     master_port: int = MASTER_PORT,
 ) -> LocalJob:
-    """A rank for each worker of the fabric's topology; what `environment` says is the same on all of them.
+    """A job with a rank for each worker of the fabric's topology; `environment` is the same on all of them.
 
-    Jobs that follow each other in one fabric take a `master_port` each: a port may still be in use by the last one.
+    Jobs that follow each other in one fabric need different `master_port`s: the last job's may still be in use.
     """
     topology = fabric.topology
 

@@ -38,7 +38,7 @@ RANK = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
 class ScenarioError(ConfigurationError):
-    """A value that cannot be; `key` is where it stands: `links.3.rate`."""
+    """An illegal value; `key` names its place in the scenario, such as `links.3.rate`."""
 
     def __init__(self, key: str, text: str) -> None:
         super().__init__(text if text.startswith(f"{key} = ") else f"{key}: {text}")
@@ -47,7 +47,7 @@ class ScenarioError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTable:
-    """Differences of one link from the others; None means no difference."""
+    """The properties in which one link differs from all others; None: as the others."""
 
     rate: str | None = None
     delay: str | None = None
@@ -63,7 +63,7 @@ class LinkTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Hosts and links, alike; texts are as on the command line, where each field is an option."""
+    """Hosts and links that are all alike; texts are as on the command line, where each field is an option."""
 
     workers: Annotated[int, Bounds(1, MAX_TOTAL_WORKERS)] = 4
     """Number of ranks in all."""
@@ -90,7 +90,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario(Cluster):
-    """Everything about a run but the command. Texts are as on the command line."""
+    """The plan of a run, without the command. Texts are as on the command line."""
 
     name: str = ""
     target: Annotated[str, OneOf(*TARGETS)] = "native"
@@ -171,7 +171,7 @@ class Scenario(Cluster):
 
     @property
     def slowdowns(self) -> dict[int, float]:
-        """Factors of slow ranks, by rank."""
+        """Slowdown factors of the stragglers, by rank."""
         found = {}
         for rank, text in self.stragglers.items():
             with _at(f"stragglers.{rank}"):
@@ -189,7 +189,7 @@ class Scenario(Cluster):
         return ";".join(self.faults)
 
     def settings(self) -> dict[str, Scalar]:
-        """Flat, for a record."""
+        """The scenario as flat names and values, for a record."""
         flat: dict[str, Scalar] = {}
         for each in fields(self):
             value = getattr(self, each.name)
@@ -202,7 +202,7 @@ class Scenario(Cluster):
         return flat
 
     def _link(self, key: str, own: LinkTable | None = None) -> Link:
-        """All links' properties, or with those of the table at `key` in their place."""
+        """The properties of all links, replaced by those that `own` sets; `key` is its place, for errors."""
         values: dict[str, Any] = {}
         for name, (argument, read) in _LINK_FIELDS.items():
             mine = None if own is None else getattr(own, name)
@@ -221,7 +221,7 @@ _LINK_FIELDS: dict[str, tuple[str, Any]] = {
     "mtu": ("mtu", int),
     "queue": ("queue_bytes", units.size_bytes),
 }
-"""Key, Link's field, and how the value is read."""
+"""By key of a scenario: the field of Link, and the function that parses its text."""
 
 _HINTS = typing.get_type_hints(Scenario)
 _File = dataclasses.make_dataclass(
@@ -230,14 +230,14 @@ _File = dataclasses.make_dataclass(
     frozen=True,
     kw_only=True,
 )
-"""A scenario's keys, of which a file may leave out any: options of the command line may complete it."""
+"""The keys of a scenario file; each may be missing, since options of the command line complete it."""
 
 
 def load(source: str) -> dict[str, Any]:
-    """The fields that a scenario file sets: a path, or the name of a shipped one. ConfigurationError says what is wrong
-    with it.
+    """Read the fields that a scenario file sets; `source`: a path, or the name of a shipped scenario.
+    ConfigurationError says what is wrong.
 
-    Types are checked here; what only makes sense together (a rank and the number of workers), in Scenario.
+    Types are checked here; Scenario checks values against each other, such as a rank and the number of workers.
     """
     path = path_of(source)
     if not path.exists():
@@ -258,7 +258,7 @@ def path_of(source: str) -> Path:
 
 
 def compose(source: str | None, options: Mapping[str, Any]) -> Scenario:
-    """The scenario of a file, if any, with the command line's options in place of its keys."""
+    """The scenario of a file, if one is given, in which the command line's options replace the file's keys."""
     body = {} if source is None else load(source)
     try:
         return Scenario(**{**body, **options})
@@ -270,7 +270,7 @@ def compose(source: str | None, options: Mapping[str, Any]) -> Scenario:
 
 
 def straggler(text: str) -> tuple[str, str]:
-    """`3:2x` as a pair."""
+    """Split `3:2x` into rank and factor, as text; ConfigurationError without a colon."""
     rank, colon, factor = text.partition(":")
     if not colon:
         raise ConfigurationError(f"--straggler {text!r}: expected RANK:FACTOR, as in 3:2x")
@@ -278,7 +278,7 @@ def straggler(text: str) -> tuple[str, str]:
 
 
 def link(text: str) -> tuple[str, LinkTable]:
-    """`3:rate=500mbit,delay=1ms` as a pair."""
+    """Split `3:rate=500mbit,delay=1ms` into host, as text, and LinkTable."""
     rank, colon, settings = text.partition(":")
     if not colon:
         settings = ""
@@ -286,7 +286,7 @@ def link(text: str) -> tuple[str, LinkTable]:
 
 
 def uplink(text: str) -> LinkTable:
-    """`100mbit`, or `rate=100mbit,queue=256kib`."""
+    """Parse `100mbit`, or `rate=100mbit,queue=256kib`."""
     settings = text if "=" in text else f"rate={text}"
     return _link_table("--uplink", text, settings, "a rate or NAME=VALUE,..., as in 100mbit or rate=1gbit,delay=1ms")
 
@@ -306,7 +306,7 @@ def _link_table(option: str, text: str, settings: str, expected: str) -> LinkTab
 
 @contextlib.contextmanager
 def _at(key: str) -> Iterator[None]:
-    """Errors from here are about that key."""
+    """Name `key` in any ConfigurationError that is raised inside."""
     try:
         yield
     except ScenarioError:

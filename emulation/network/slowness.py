@@ -15,14 +15,14 @@ from types import TracebackType
 PERIOD_S = 0.02
 """Short against a training step, long against a context switch."""
 LOOK_EVERY_PERIODS = 25
-"""How often new processes of the worker are looked for."""
+"""Periods between two searches for new processes of a worker."""
 
 
 class Slowness:
     """Slows down some workers from entry to exit."""
 
     def __init__(self, factors: dict[int, float], processes_of: Callable[[int], set[int]]) -> None:
-        """`factors` by rank, each at least 1; `processes_of` a rank are those that run now."""
+        """`factors`: by rank, 1 or more; `processes_of` returns the ids of a rank's processes."""
         self._factors = {rank: factor for rank, factor in factors.items() if factor > 1}
         self._processes_of = processes_of
         self._over = threading.Event()
@@ -53,7 +53,7 @@ class Slowness:
             periods += 1
             _signal(found, signal.SIGSTOP)
             self._over.wait(PERIOD_S - running_s)
-            _signal(found, signal.SIGCONT)  # also at the end: nobody stays stopped
+            _signal(found, signal.SIGCONT)  # at the end, too, so that no process stays stopped
             self._over.wait(running_s)
 
 

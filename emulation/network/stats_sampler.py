@@ -1,8 +1,8 @@
-"""`python -m fanin.emulation.network.stats_sampler URL SECONDS`: a switch's statistics as JSON lines, run where it is.
+"""`python -m fanin.emulation.network.stats_sampler URL SECONDS`: prints a switch's statistics as JSON lines.
 
     {"time": CLOCK_MONOTONIC, "counters": {...}, "last_arrivals": {"0": n, ...}}
 
-A switch that does not answer gives no line. Ends with its standard output.
+It prints no line while the switch does not answer, and ends when its standard output is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ASK_TIMEOUT_S = 1.0
 
 
 def sample(address: SwitchAddress) -> dict[str, object] | None:
-    """One line's object; it names the worker that closed rounds last only if an operator asks."""
+    """Ask a switch for one sample; None without an answer. Only an operator is told the last arrivals."""
     try:
         credentials = operator_credentials(None) or OPEN
         answer = ask(address, control.Ask(), timeout_s=ASK_TIMEOUT_S, credentials=credentials, otherwise_open=True)

@@ -18,13 +18,13 @@ Kind = Literal["own", "rank0", "hosts", "spare", "spare-only"]
 
 @dataclass(frozen=True, slots=True)
 class SwitchPlace:
-    """One of
+    """Place of the switch, by `kind`:
 
     * `own`: a switch in the middle, with a port of its own towards every host, as hardware has it;
     * `rank0`: a process that rank 0 starts, behind the link of its host;
     * `hosts`: a shard on every host, started by the host's first rank, behind the host's link;
-    * `spare`: the same, and a switch process on each of `spares` further hosts, behind the link of each;
-    * `spare-only`: these alone.
+    * `spare`: shards as with `hosts`, and on each of `spares` further hosts, each behind its own link;
+    * `spare-only`: shards on the `spares` further hosts alone.
     """
 
     kind: Kind = "own"
@@ -32,7 +32,7 @@ class SwitchPlace:
 
     @classmethod
     def parse(cls, text: str) -> SwitchPlace:
-        """`own`, `rank0`, `hosts`, `spare:4`, `spare-only:4`. ConfigurationError for anything else."""
+        """Parse `own`, `rank0`, `hosts`, `spare:4` or `spare-only:4`. ConfigurationError for anything else."""
         if text in ("own", "rank0", "hosts"):
             return cls(text)  # type: ignore[arg-type]
         match = SPARE.fullmatch(text)
@@ -45,12 +45,12 @@ class SwitchPlace:
 
     @property
     def on_hosts(self) -> bool:
-        """Whether hosts with workers have shards."""
+        """Whether every host with workers has a shard."""
         return self.kind in ("hosts", "spare")
 
     @property
     def started_by_ranks(self) -> bool:
-        """Whether the emulator runs no switch itself."""
+        """Whether ranks start all switches, and the emulator none."""
         return self.kind in ("rank0", "hosts")
 
     @property
@@ -65,4 +65,4 @@ class SwitchPlace:
 OWN = SwitchPlace()
 
 Place = Annotated[SwitchPlace, Text(lambda _, text: SwitchPlace.parse(text))]
-"""A field for the place of the switch."""
+"""Type of a dataclass field for the switch's place, with its form as text."""

@@ -1,4 +1,4 @@
-"""A switch process in a namespace: started until it listens, killed, restarted."""
+"""A switch process in a namespace: it is started and awaited, killed, restarted."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ STOP_GRACE_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A TCP port, open when the process is ready: a switch opens control last, after the data ports."""
+    """A TCP port that is open once the process is ready; a switch opens control last, after its data ports."""
 
     port: int
 
     def is_open(self) -> bool:
-        """Whether somebody listens, in the calling thread's namespace."""
+        """Whether some process listens on the port, in the calling thread's namespace."""
         lines = Path("/proc/thread-self/net/tcp").read_text(encoding="ascii").splitlines()[1:]
         states = (line.split()[1:4] for line in lines)
         return any(local.endswith(f":{self.port:04X}") and state == "0A" for local, _, state in states)
 
 
 class SwitchProcess:
-    """One running switch, or a part of one. Restartable: at the same address, with nothing remembered."""
+    """A process of a switch. A restarted one has the same address, and has forgotten everything."""
 
     def __init__(
         self, name: str, namespace: str, address: str, command: list[str], log: Path, listens: Listener | None = None
@@ -49,16 +49,16 @@ class SwitchProcess:
 
     @property
     def url(self) -> str:
-        """The address that workers are given."""
+        """URL of the control port, which workers are given."""
         return f"udp://{self.address}:{control.DEFAULT_PORT}"
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running switch, or None."""
+        """Process id of the running process, or None."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until its control port answers; FaninError with its last words when it does not."""
+        """Start the process and wait until its port is open; a FaninError has the last line of its log."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("FANIN_")}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -73,19 +73,19 @@ class SwitchProcess:
             select.select([], [], [], POLL_S)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it, if the switch runs."""
+        """Send a signal to the process, if it runs."""
         if self._process is not None:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would."""
+        """Kill the process with SIGKILL, as a crash would end it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def stop(self) -> None:
-        """Terminate the switch as an operator would, within a time limit; a second call does nothing."""
+        """End the process with SIGTERM, and with SIGKILL after STOP_GRACE_S; a second call does nothing."""
         if self._process is not None:
             self._process.terminate()
             try:

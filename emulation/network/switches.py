@@ -14,12 +14,12 @@ from fanin.modules import running
 from fanin.protocol import control
 
 TARGETS = ("native", "python", "p4", "bmv2")
-"""native and python: `fanin switch` with the C++ or the Python engine. p4: the compiled P4 program, run by
-fanin.switch.p4. bmv2: the same program in simple_switch_grpc."""
+"""Implementations of a switch. native and python: `fanin switch` with the C++ or the Python engine. p4: the compiled P4
+program, run by fanin.switch.p4. bmv2: the same program in simple_switch_grpc."""
 
 
 def fabric_for(topology: Topology, target: str) -> Fabric:
-    """The network that the target's switches fit into. UnsupportedError for a target that cannot be run here."""
+    """The network for the topology, with ports as the target needs them. UnsupportedError if it cannot run here."""
     if target not in TARGETS:
         raise UnsupportedError(f"--target {target}: must be one of {', '.join(TARGETS)}")
     if topology.switch_at.started_by_ranks and target != "native":
@@ -41,13 +41,13 @@ class Switches:
 
     def __init__(self, fabric: Fabric, target: str, log_folder: Path) -> None:
         self.all = _processes(fabric, target, log_folder)
-        """Root first, then racks, further spare hosts, or BMv2's controller; none where ranks start switches."""
+        """Root, then racks' switches; or spare hosts' switches; or BMv2, its controller. Empty if ranks start them."""
         self._falls_with_root = target == "bmv2"
-        """Whether those below end with the root, as a controller does."""
+        """Whether the other processes must restart with the root, as BMv2's controller must."""
 
     @property
     def root(self) -> SwitchProcess:
-        """The root, the only one, or the first of several. There must be one."""
+        """The first switch: the root, BMv2, or the first spare host's. IndexError if ranks start the switches."""
         return self.all[0]
 
     def __enter__(self) -> Switches:
@@ -65,7 +65,7 @@ class Switches:
         self.close()
 
     def restart(self) -> None:
-        """Kill the root, and start a new one in its place, which remembers nothing."""
+        """Kill the root and start it again at the same address, with nothing remembered."""
         fallen = self.all if self._falls_with_root else self.all[:1]
         for switch in reversed(fallen):
             switch.kill()
@@ -73,7 +73,7 @@ class Switches:
             switch.start()
 
     def close(self) -> None:
-        """The root last, so that none loses its parent. Idempotent."""
+        """Stop all switches, the root last, so that none loses its parent. Idempotent."""
         for switch in reversed(self.all):
             switch.stop()
 
@@ -114,11 +114,11 @@ def _processes(fabric: Fabric, target: str, logs: Path) -> list[SwitchProcess]:
 
 
 def command(target: str, address: str, extra: list[str]) -> list[str]:
-    """The command line of a `fanin switch`."""
+    """The command line of a `fanin switch` at `address`."""
     where = ["--bind", f"{address}:{control.DEFAULT_PORT}"]
     if target == "p4":
         engine = ["--target", "p4"]
     else:
-        # Links of an emulated network mean nothing to workers that share memory with their switch.
+        # Without shared memory, through which packets would bypass the emulated links.
         engine = ["--native" if target == "native" else "--twin", "--no-shared-memory"]
     return running("fanin", "switch", *engine, *where, *extra)

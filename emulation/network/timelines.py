@@ -1,8 +1,8 @@
-"""Time lines of a record, from what workers wrote (host/torch/collectives/timeline.py) and what the switch counted.
+"""Makes workers' time lines for a record, from the files of host/torch/collectives/timeline.py and a switch's counts.
 
-Reductions overlap each other; what counts for a worker is when any was under way. Each such stretch is divided into
-quantizing and sending, by the processor time that the engine counted, and waiting, the rest; they are drawn in that
-order though in truth they alternate packet by packet. Between stretches the worker computes.
+Overlapping reductions are merged into one stretch of communication. A stretch is divided into quantizing and sending,
+by the processor time that the engine counted, and waiting, the rest; they are drawn in this order, although in truth
+they alternate packet by packet. Between stretches the worker computes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from fanin.records.record import MAX_SPANS, Activity, Span
 
 MAX_WAITED_FOR = 3
 MAX_NUMBER = float(1 << 63)
-"""Largest count or time: larger ones were not written by fanin."""
+"""Largest legal count or time: fanin writes no larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """How often each rank had been the last to contribute to a round, at one moment."""
+    """How often each rank had, up to `time_s`, been the last to contribute to a round."""
 
     time_s: float
     last: dict[int, int]
@@ -39,8 +39,8 @@ class _Stretch:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a file of JSON lines; none if there is no file. A line that is no object is left out: an
-    incomplete last line, or one that a full disk or another program has spoiled.
+    """Return the objects of a file of JSON lines; empty if there is no file. Lines that hold no object are left out: an
+    incomplete last line, or damage by a full disk or another program.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -50,12 +50,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def legal(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The lines of a worker's file that host/torch/collectives/timeline.py writes; every user of lines wants these."""
+    """The lines that have the form of host/torch/collectives/timeline.py; all other functions here need such lines."""
     return [line for line in lines if _is_legal(line)]
 
 
 def legal_samples(lines: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the lines of a switch's file that have the form that stats_sampler.py writes."""
+    """The lines that have the form of stats_sampler.py."""
     return [
         line
         for line in lines
@@ -72,10 +72,10 @@ _NUMBERS = {
     "step": ("time", "step"),
     "end": ("time",),
 }
-"""By kind of line, the fields that are read as numbers."""
+"""By kind of line, the fields that must be numbers."""
 _LATER_NUMBERS = ("decoding_s", "ticket", "rank", "restart", "size", "unix_s")
 _LATER_TEXTS = ("job", "host", "clock")
-"""Fields that files of earlier versions have not."""
+"""Fields that may be missing, because earlier versions do not write them."""
 
 
 def _is_legal(line: dict[str, Any]) -> bool:
@@ -99,14 +99,14 @@ def _is_number(value: object) -> bool:
 
 
 def steps_in(path: Path) -> int:
-    """Optimizer steps that a worker has finished, as far as it has written them down."""
+    """Number of optimizer steps that a worker has written to its file so far."""
     return sum(line["kind"] == "step" for line in legal(read_lines(path)))
 
 
 def died_at(lines: Sequence[dict[str, Any]], step: int) -> float | None:
-    """When a worker that was to be killed after that step came to it, on its own clock; None: it never did.
+    """Time, on its own clock, at which a worker to be killed after `step` finished that step; None if it never did.
 
-    A worker that was started anew is killed no more (host/torch/collectives/timeline.py).
+    Only its first life counts: a worker that is started again is not killed again (host/torch/collectives/timeline.py).
     """
     starts = [at for at, line in enumerate(lines) if line["kind"] == "start"]
     first = lines[: starts[1]] if len(starts) > 1 else lines
@@ -114,12 +114,12 @@ def died_at(lines: Sequence[dict[str, Any]], step: int) -> float | None:
 
 
 def counters_in(lines: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The engine's counters at the end; empty for a worker that did not come that far."""
+    """The engine's counters at the worker's end; empty if the worker did not reach its end."""
     return next((line["counters"] for line in reversed(lines) if line["kind"] == "end"), {})
 
 
 def spans(lines: Sequence[dict[str, Any]], origin_s: float, arrivals: Sequence[Arrivals]) -> tuple[Span, ...]:
-    """A worker's time line, in seconds since `origin_s`, with who was waited for where the switch says so."""
+    """A worker's time line, in seconds since `origin_s`; waits name the ranks that came last, by `arrivals`."""
     found: list[Span] = []
     begun_s = next((line["time"] for line in lines if line["kind"] == "start"), None)
     ended_s = next((line["time"] for line in reversed(lines) if line["kind"] in ("end", "step")), None)
@@ -139,7 +139,7 @@ def spans(lines: Sequence[dict[str, Any]], origin_s: float, arrivals: Sequence[A
 
 
 def _stretches(lines: Sequence[dict[str, Any]]) -> Iterator[_Stretch]:
-    """Reductions that overlap, as one."""
+    """Merge reductions that overlap in time, and yield the results in order."""
     open_: _Stretch | None = None
     reductions = [line for line in lines if line["kind"] == "reduction"]
     for line in sorted(reductions, key=lambda line: float(line["submitted"])):
@@ -176,7 +176,7 @@ def _communication(stretch: _Stretch, origin_s: float, arrivals: Sequence[Arriva
 
 
 def waited_for(arrivals: Sequence[Arrivals], start_s: float, end_s: float) -> tuple[int, ...]:
-    """Ranks that came last in rounds between the samples around a stretch, the most frequent first."""
+    """Ranks that were the last in rounds between the samples around a stretch, the most frequent first; at most 3."""
     before = [sample for sample in arrivals if sample.time_s <= start_s]
     after = [sample for sample in arrivals if sample.time_s >= end_s]
     if not after:

@@ -1,9 +1,9 @@
-"""The shape of a cluster: hosts, workers, switches, links. Only descriptions; fabric.py builds them.
+"""The shape of a cluster: hosts, workers, switches, links. Descriptions only; fabric.py builds them.
 
-One Ethernet segment: the root namespace holds a bridge with an address, and a port per host; with racks, each rack has
-a namespace and a bridge of its own, joined to the root's by an uplink; ranks that start shards are told so. gloo
-and MPI see an ordinary switched network. Where fanin's switch is in it, SwitchPlace says: by default where a real one
-would be, behind every port at each one's own rate, in the namespaces of the bridges.
+Everything is one Ethernet segment. The root namespace holds a bridge with an address and a port per host. With racks,
+each rack has a namespace and a bridge of its own, joined to the root's by an uplink, and ranks that start shards are
+told their racks. gloo and MPI see an ordinary switched network. fanin's switch is where SwitchPlace says: by default in
+the bridges' namespaces, where a real one would be, with a port to every host at that host's rate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIRST_RACK_HOST = 2
 FIRST_SPARE_HOST = 11
 DATA_HOST = 100
 FIRST_WORKER_HOST = 101
-"""Last byte of addresses: three digits for every host of workers, so that they sort as text in order of rank."""
+"""Last byte of the first worker host's address: with three digits each, addresses sort as text in order of rank."""
 NETWORK = "10.77.0"
 PREFIX_BITS = 24
 CARD_NETWORKS = "10.78"
@@ -41,25 +41,25 @@ def card_device(card: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One link: the same both ways."""
+    """Properties of a link, the same both ways."""
 
     rate_bit_s: float | None = None
     """Bits per second of whole Ethernet frames (without preamble and gap), at least 100 kbit/s. None: no limit."""
     delay_s: float = 0.0
-    """Each way, 0..10 s. More than 0 needs the wire element (see docs/emulation.md), which costs processor time."""
+    """Delay each way, 0..10 s. More than 0 needs the wire element (docs/emulation.md), which costs processor time."""
     loss: float = 0.0
-    """Probability per frame and direction, 0..1. The same."""
+    """Probability that a frame is lost, per direction, 0..1; needs the wire element, too."""
     duplicate: float = 0.0
-    """Share of frames that are sent twice, 0..1."""
+    """Share of frames that are sent twice, 0..1; needs the wire element, too."""
     reorder: float = 0.0
-    """Probability that a frame leaves three frames late. The same."""
+    """Probability that a frame leaves three frames late, 0..1; needs the wire element, too."""
     mtu: int = 1500
-    """Bytes of IP packets, 576..9000."""
+    """MTU: bytes of an IP packet, 576..9000."""
     queue_bytes: int = 1 << 20
     """Bytes that wait at either end before frames are dropped, 16 KiB..64 MiB."""
     bands: bool = False
-    """Whether the host's end is as Linux makes a device where nobody has chosen otherwise (pfifo_fast): three bands, by
-    the priorities of sockets, each of 1,000 trains of frames in the place of `queue_bytes`."""
+    """Whether the host's end has Linux's default queue (pfifo_fast): three bands, by the sockets' priorities, each of
+    1,000 trains of frames, instead of `queue_bytes`."""
 
     def __post_init__(self) -> None:
         def check(legal: bool, text: str) -> None:
@@ -76,12 +76,12 @@ class Link:
 
     @property
     def needs_wire(self) -> bool:
-        """Whether queueing disciplines alone cannot do it on a kernel without netem."""
+        """Whether the link needs the wire element, because queueing disciplines without netem cannot do it."""
         return any((self.delay_s, self.loss, self.duplicate, self.reorder))
 
     @property
     def frame_faults(self) -> bool:
-        """Whether dice are drawn per frame, so that devices must not hand over trains of frames as one."""
+        """Whether faults are drawn per frame, so that devices must pass single frames instead of trains."""
         return any((self.loss, self.duplicate, self.reorder))
 
 
@@ -90,26 +90,26 @@ class Topology:
     """The cluster's hosts, racks, links and switches."""
 
     workers: int
-    """Ranks in all: 1..32 per switch that they meet at, and at most 100."""
+    """Ranks in all: at most 32 per switch that adds their contributions, and at most 100."""
     ranks_per_host: int = 1
     """1..32, a divisor of `workers`: ranks with successive numbers share a host, its namespace and its link."""
     switch_at: SwitchPlace = OWN
     racks: int = 1
-    """2..8: hosts are behind a bridge per rack, and host h is in rack h * racks // hosts. With a switch of its `own`,
-    racks have one each, below a root switch."""
+    """1..8. From 2 on, racks have a bridge each, and host h is in rack h * racks // hosts. With switch_at `own`, each
+    rack has a switch below a root switch."""
     lone_rack: bool = False
-    """With racks = 1: hosts are behind a router and its uplink all the same, and spare ones at its other end."""
+    """With racks = 1: put the hosts behind a router with an uplink nevertheless, and spare hosts at its other end."""
     cards: int = 1
     """Network cards of every host with workers, 1..4, each with a link and on a network of its own; more than one only
     where hosts start shards, and without racks."""
     link: Link = Link()
-    """Between every host, spare ones included, and its bridge."""
+    """Link between a host, also a spare one, and its bridge."""
     links: dict[int, Link] = field(default_factory=dict)
-    """Hosts (with one rank each: workers) whose link is another."""
+    """Links of hosts that differ from `link`, by host (with one rank each: by worker)."""
     uplink: Link = Link()
-    """Between a rack's bridge and the root."""
+    """Link between a rack's bridge and the root's."""
     seed: int = 0
-    """Seed of the wires' dice."""
+    """Seed of the wire element's random draws."""
 
     def __post_init__(self) -> None:
         per_host, place = self.ranks_per_host, self.switch_at
@@ -139,12 +139,12 @@ class Topology:
             self.check_host(host)
 
     def check_worker(self, worker: int) -> None:
-        """ConfigurationError unless there is such a worker."""
+        """Raise ConfigurationError unless `worker` is a rank of this cluster."""
         if not 0 <= worker < self.workers:
             raise ConfigurationError(f"there is no worker {worker}: workers are 0..{self.workers - 1}")
 
     def check_host(self, host: int) -> None:
-        """ConfigurationError unless there is such a host; with one rank on each, they are called workers."""
+        """Raise ConfigurationError unless `host` has workers; with one rank per host, the error says worker."""
         if self.ranks_per_host == 1:
             self.check_worker(host)
         elif not 0 <= host < self.hosts:
@@ -152,14 +152,14 @@ class Topology:
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """How much of a tensor the shards on hosts and on spare ones sum, as ranks deal it out."""
+        """Share of a tensor that each shard sums, as ranks compute it: shards on hosts, then on spare hosts."""
         hosts = self.hosts if self.switch_at.on_hosts else 0
         return optimal_parts([1.0] * hosts, [1.0] * self.switch_at.spares)
 
     @property
     def rack_plan(self) -> RackPlan | None:
-        """The placement of sums that ranks of this topology use if they know their racks; None if they do not, or if
-        racks make no difference.
+        """The placement of sums that ranks use who know their racks; None if ranks of this topology are not told their
+        racks, or if racks make no difference.
         """
         if self.switch_at.kind != "hosts" or not 1 < self.racks < self.hosts:
             return None
@@ -170,7 +170,7 @@ class Topology:
 
     @property
     def has_uplinks(self) -> bool:
-        """Whether hosts are in racks with bridges of their own."""
+        """Whether hosts are behind bridges of racks, with uplinks to the root."""
         return self.racks > 1 or self.lone_rack
 
     @property
@@ -183,7 +183,7 @@ class Topology:
         return worker // self.ranks_per_host
 
     def host_name(self, host: int) -> str:
-        """In tables and records."""
+        """Name of a host in tables and records, also as a link's name."""
         return f"worker {host}" if self.ranks_per_host == 1 else f"host {host}"
 
     def link_of(self, host: int) -> Link:
@@ -210,21 +210,21 @@ class Topology:
 
     @staticmethod
     def spare_address(spare: int) -> str:
-        """IPv4 of a host that only sums."""
+        """IPv4 address of a spare host."""
         return f"{NETWORK}.{FIRST_SPARE_HOST + spare}"
 
     @property
     def root_address(self) -> str:
-        """IPv4 of the root's switch, or of the only one."""
+        """IPv4 address of the root's bridge, and so of the root switch."""
         return f"{NETWORK}.{ROOT_HOST}"
 
     @property
     def data_address(self) -> str:
-        """IPv4 that no namespace has: where a switch that is no process (BMv2) takes data."""
+        """IPv4 address of no namespace, at which BMv2, which is no process with a socket, takes data."""
         return f"{NETWORK}.{DATA_HOST}"
 
     def switch_addresses(self, worker: int) -> tuple[str, ...]:
-        """IPv4 of the switches that the emulator runs for the worker; none where ranks start them themselves."""
+        """IPv4 addresses of the switches that the emulator runs for the worker; empty if ranks start all switches."""
         place = self.switch_at
         if place.kind == "own":
             rack = self.rack_of(self.host_of(worker))
@@ -232,7 +232,7 @@ class Topology:
         return tuple(map(self.spare_address, range(place.spares)))
 
     def rank_environment(self, worker: int) -> dict[str, str]:
-        """Variables that tell a rank its host, its rack and the switches of its sums."""
+        """Environment variables that tell a rank its host, its rack and its switches."""
         addresses = self.switch_addresses(worker)
         named = [f"udp://{address}:{control.DEFAULT_PORT}" for address in addresses]
         words = ",".join([HOSTS] * (self.switch_at.kind == "spare") + named)
@@ -248,7 +248,7 @@ class Topology:
         if self.cards > 1:
             environment["FANIN_INTERFACES"] = ",".join(map(card_device, range(self.cards)))
         if self.switch_at.kind == "rank0":
-            # Nobody asks then who is on which host, and memory would be shared past all links.
+            # With one switch at rank 0, ranks do not compare hosts, and shared memory would bypass all links.
             environment["FANIN_SHARED_MEMORY"] = "0"
         return environment
 

@@ -1,7 +1,7 @@
-"""Bytes and drops per link, from the queueing disciplines' own counters (rtnetlink; tc(8) shows the same).
+"""Reads bytes and drops per link from the counters of queueing disciplines (rtnetlink; tc(8) shows the same).
 
-They count whole frames with all headers, also where a train of packets (GSO) crosses as one. Reading them starts no
-process: a netlink socket stays in the namespace that it was opened in.
+They count whole frames with all headers, also where a train of packets (GSO) crosses as one. Reading starts no process,
+because a netlink socket stays in the namespace in which it was opened.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STATISTICS = struct.Struct("=QII")  # the beginning of struct tc_stats
 REPLY_BYTES = 1 << 16
 MAX_REPLIES = 64
 WATCH_INTERVAL_S = 0.5
-"""Two replies of the kernel per namespace: nothing that a measurement beside it would notice."""
+"""Time between two samples; each costs two replies of the kernel per namespace, which disturb no measurement."""
 MAX_SAMPLES = 20_000
 
 
@@ -78,7 +78,7 @@ class _Probe:
 
 
 class Meters:
-    """Reads all links of a fabric."""
+    """Reads the counters of all links of a fabric."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = fabric
@@ -87,7 +87,7 @@ class Meters:
         self._first = {cable.name: self._read(cable, self._all()) for cable in fabric.cables}
 
     def sample(self, time_s: float) -> dict[str, LinkSample]:
-        """By link, counted from when this was made."""
+        """Bytes and drops of every link, by its name, since this object was made."""
         sent = self._all()
         samples = {}
         for cable in self._fabric.cables:
@@ -112,7 +112,7 @@ class Meters:
 
 
 class LinkWatch:
-    """Reads all links again and again beside whatever is measured. A context manager; it has its own thread."""
+    """Samples all links in a thread of its own, from entry to exit."""
 
     def __init__(self, fabric: Fabric, origin_s: float) -> None:
         """`origin_s`: CLOCK_MONOTONIC at the start of the run."""
@@ -147,7 +147,7 @@ class LinkWatch:
 
 
 def link_record(topology: Topology, name: str, samples: Sequence[LinkSample]) -> LinkRecord:
-    """The link of that name (`worker 3`, `host 3, eth1`, `spare 0` or `rack 1`), with what was read from it."""
+    """The record of a link named `worker 3`, `host 3, eth1`, `spare 0` or `rack 1`, with properties and samples."""
     kind, _, number = name.partition(" ")
     if kind in ("worker", "host"):
         link = topology.link_of(int(number.partition(",")[0]))

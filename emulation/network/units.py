@@ -13,17 +13,17 @@ DURATIONS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 SIZES = {"b": 1.0, "k": 1024.0, "kib": 1024.0, "m": 1048576.0, "mib": 1048576.0}
 MAX_NUMBER = 1e15
 MAX_FACTOR = 1000
-"""A worker that runs for less than a thousandth of the time does not run."""
+"""Largest slow-down factor: a slower worker would hardly run at all."""
 QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z%]*)")
 
 
 def rate_bit_s(text: str) -> float | None:
-    """Bits per second of `100mbit`; None for `none`, no limit."""
+    """Parse a rate such as `100mbit` into bits per second; `none` gives None, no limit."""
     return None if text == "none" else _quantity("a rate", text, RATES, "100mbit, 1gbit or none")
 
 
 def rate_text(rate: float | None) -> str:
-    """The text of which `rate_bit_s` makes this rate."""
+    """The text that `rate_bit_s` parses into this rate."""
     if rate is None:
         return "none"
     name, unit = next((each for each in reversed(RATES.items()) if rate >= each[1]), ("bit", 1.0))
@@ -31,7 +31,7 @@ def rate_text(rate: float | None) -> str:
 
 
 Rate = Annotated[float | None, Text(lambda _, text: rate_bit_s(text), rate_text)]
-"""A field of bits per second; None, as text `none`: no limit."""
+"""Type of a dataclass field of bits per second; None, as text `none`: no limit."""
 
 
 def _rates(texts: str) -> tuple[float, ...]:
@@ -42,11 +42,11 @@ def _rates(texts: str) -> tuple[float, ...]:
 Rates = Annotated[
     tuple[float, ...], Text(lambda _, texts: _rates(texts), lambda rates: ",".join(map(rate_text, rates)) or "none")
 ]
-"""A field of rates, separated by commas; empty: `none`."""
+"""Type of a dataclass field of several rates, as text with commas; empty, as text `none`."""
 
 
 def duration_s(text: str) -> float:
-    """Seconds of `50us`, `2ms`, `1.5s`."""
+    """Parse a duration such as `50us`, `2ms` or `1.5s` into seconds."""
     return _quantity("a duration", text, DURATIONS, "50us, 2ms or 1s")
 
 
@@ -56,7 +56,7 @@ def size_bytes(text: str) -> int:
 
 
 def probability(text: str) -> float:
-    """0..1 of `0.1%` or `0.001`."""
+    """Parse `0.1%` or `0.001` into 0..1; raises ConfigurationError for anything else."""
     match = QUANTITY.fullmatch(text.strip().lower())
     value = float(match[1]) / (100 if match[2] else 1) if match and match[2] in ("", "%") else -1.0
     if not 0.0 <= value <= 1.0:
@@ -65,7 +65,7 @@ def probability(text: str) -> float:
 
 
 def factor(text: str) -> float:
-    """How many times, at least 1, of `2x`."""
+    """Parse `2x` or `1.5` into a factor in 1..MAX_FACTOR; raises ConfigurationError for anything else."""
     match = QUANTITY.fullmatch(text.strip().lower().removesuffix("x"))
     if not match or match[2] or not 1 <= float(match[1]) <= MAX_FACTOR:
         raise ConfigurationError(f"{text!r} is no slow-down in 1x..{MAX_FACTOR}x; expected 2x or 1.5x")

@@ -23,7 +23,7 @@ NEEDED = ("matplotlib", "jinja2")
 
 
 class DrawingError(FaninError):
-    """A record that cannot be drawn, though it is one."""
+    """A valid record could not be drawn, because of a defect of ours or of a library."""
 
 
 def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) -> list[Path]:
@@ -38,7 +38,7 @@ def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) 
     try:
         plots = plots_of(record)
         page = render(record, plots)
-    except Exception as error:  # of ours, matplotlib's or a template's: the record must outlive all of them
+    except Exception as error:  # whether ours, matplotlib's or the template's: it must not cost the caller the record
         raise DrawingError(f"the page cannot be drawn: {type(error).__name__}: {error}; please report this") from error
     written = [html]
     try:
@@ -54,13 +54,13 @@ def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) 
 
 
 def publish(record: RunRecord, html: Path | None, console: Console) -> None:
-    """Write the page of a run that has ended, and say where. None: to DEFAULT_PAGE, or, without the extra, nowhere.
+    """Write the page of an ended run, and print its path. `html` None: DEFAULT_PAGE, or none without the extra.
 
-    Where the page cannot be drawn, the record is written in its place.
+    If the page cannot be drawn, the record is written instead, as JSON.
     """
     page = html or DEFAULT_PAGE
     if html is None and missing():
-        return  # a command that was not asked for a page is silent about what it takes to have one (docs/report.md)
+        return  # no page was asked for, so the user is not told what one would need (docs/report.md)
     try:
         write_report(record, page)
     except DrawingError as error:
@@ -77,11 +77,11 @@ def publish(record: RunRecord, html: Path | None, console: Console) -> None:
 
 
 def missing() -> str | None:
-    """The first module that a report needs and that is not installed."""
+    """Name of the first module that a report needs and that is not installed, or None."""
     return next((module for module in NEEDED if importlib.util.find_spec(module) is None), None)
 
 
 def check_available() -> None:
-    """ConfigurationError when a report cannot be made here. For before a long run, not after it."""
+    """Raise ConfigurationError if no report can be made here; to be called before a long run."""
     if module := missing():
         raise ConfigurationError(f"a report needs {module}: pip install 'fanin[plot]'")

@@ -13,7 +13,7 @@ from fanin.emulation.report.steady import all_step_times_s, mean_shares, median_
 from fanin.records.record import VERSION, Quantity, RunRecord, Scalar
 
 SLOW_QUANTILE = 10
-"""The slowest step in so many."""
+"""The slowest 1 / SLOW_QUANTILE of the steps takes longer than the quantile that is shown."""
 ALIKE = 1.02
 """A ratio below which two runs count as equally fast."""
 STEP, PARTS, SHARE = "How long a step takes", "What a step consists of", "Packets sent again"
@@ -91,7 +91,7 @@ def _quantities(runs: tuple[tuple[str, RunRecord], ...]) -> Iterator[Quantity]:
 
 
 def _differences(first: RunRecord, second: RunRecord, names: tuple[str, str]) -> dict[str, Scalar]:
-    """Settings in which the runs differ."""
+    """Settings in which the runs differ, with both values as text."""
     found: dict[str, Scalar] = {}
     for key in first.settings.keys() | second.settings.keys():
         one, other = first.settings.get(key), second.settings.get(key)

@@ -1,6 +1,6 @@
-"""One plot, drawn three times: wide and narrow as SVG for the page, and as PNG for where a picture is wanted.
+"""A plot, drawn three times: wide and narrow as SVG for the page, and as PNG for use elsewhere.
 
-The narrow one is for phones: it has less width and letters of the same size.
+The narrow one is for phones: less width, letters of the same size.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from fanin.records.record import Event
 WIDE_IN, NARROW_IN = 10.0, 4.7
 PNG_DPI = 130
 MAX_EVENTS_SHOWN = 12
-"""Vertical lines in a plot; the list of events on the page has all of them."""
+"""Most vertical lines in a plot; the list of events on the page has all events."""
 NO_TIME_STAMP = {"Date": None, "Creator": None}
-"""A report is a function of its record."""
+"""Suppresses matplotlib's date and version: a report depends on its record alone."""
 UNWANTED = re.compile(r'<metadata>.*?</metadata>|(?<=<g) id="[^"]*"', re.DOTALL)
 """Parts of matplotlib's SVG to remove: its author, and unused ids of groups, which would repeat on the page."""
 
@@ -37,7 +37,7 @@ class Canvas:
     narrow: bool
 
     def axes(self, rows: int = 1, columns: int = 1, **options: object) -> list[Axes]:
-        """Axes in the page's style, row by row; on a narrow canvas all of them in one column."""
+        """Make axes in the page's style, returned row by row; a narrow canvas has them all in one column."""
         if self.narrow:
             rows, columns = rows * columns, 1
         made = self.figure.subplots(rows, columns, squeeze=False, **options)  # type: ignore[call-overload]
@@ -47,7 +47,7 @@ class Canvas:
         return found
 
     def legend(self, axes: Axes, columns: int = 6) -> None:
-        """Above all axes, so that it hides nothing."""
+        """Put a legend above all axes, where it hides nothing."""
         handles, labels = axes.get_legend_handles_labels()
         if handles:
             self.figure.legend(
@@ -63,7 +63,7 @@ class Canvas:
             )
 
     def mark_events(self, axes: Axes, events: tuple[Event, ...]) -> None:
-        """A line where a fault was injected or a process ended."""
+        """Draw a vertical line where a fault was injected or a process ended."""
         for event in [event for event in events if event.kind != "note"][:MAX_EVENTS_SHOWN]:
             axes.axvline(event.time_s, color=self.palette.bad, linewidth=1.0, linestyle=":")
 
@@ -89,15 +89,15 @@ class Plot:
     """Name of the file and of the element on the page: letters and hyphens."""
     title: str
     caption: str
-    """How to read it, and what it does not show."""
+    """Text below the plot: how to read it, and what it does not show."""
     draw: Callable[[Canvas], None]
     height_in: float = 3.4
     narrow_height_in: float = 3.6
     width_in: float = WIDE_IN
-    """Width of the wide one."""
+    """Width of the wide version, in inches, as the heights."""
 
     def svg(self, *, narrow: bool) -> str:
-        """The `svg` element, its colours CSS variables and its letters the page's."""
+        """The plot as an `svg` element with the page's CSS variables as colours and its letters."""
         out = io.StringIO()
         with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": f"{self.key}-{narrow}"}):
             figure = self._figure(NAMES, narrow=narrow)
@@ -106,7 +106,7 @@ class Plot:
         return with_variables(text[text.index("<svg") :])
 
     def png(self) -> bytes:
-        """The wide one on paper."""
+        """The wide version as PNG, in the colours for paper."""
         out = io.BytesIO()
         self._figure(LIGHT, narrow=False).savefig(
             out, format="png", dpi=PNG_DPI, facecolor=LIGHT.paper, metadata={"Software": None}
@@ -114,7 +114,7 @@ class Plot:
         return out.getvalue()
 
     def save(self, path: Path) -> None:
-        """Write the wide one on paper to a file, in the format that its suffix names."""
+        """Write the wide version, in the colours for paper, to a file in the format that its suffix names."""
         self._figure(LIGHT, narrow=False).savefig(path, dpi=PNG_DPI, facecolor=LIGHT.paper)
 
     def _figure(self, palette: Palette, *, narrow: bool) -> Figure:

@@ -12,11 +12,11 @@ from fanin.records.record import Progress, RunRecord
 
 MARKERS = "osD^vPX*"
 MARKED_POINTS = 60
-"""A line of at most so many points shows each of them."""
+"""A line of at most so many points marks each of them."""
 
 
 def plots(record: RunRecord) -> list[Plot]:
-    """Accuracy where it was reported, then loss; a line per label, axes per group."""
+    """Plots of accuracy and of loss, as far as they were reported; a line per label, axes per group."""
     made = []
     if any(progress.accuracy is not None for progress in record.progress):
         percent = FuncFormatter(lambda value, _: f"{value:.0%}")
@@ -31,7 +31,7 @@ def plots(record: RunRecord) -> list[Plot]:
 
 
 def final_accuracies(record: RunRecord) -> dict[str, float]:
-    """The last accuracy of each label; none where runs under several conditions have the same label."""
+    """By label, the last accuracy; empty if the runs have several groups, in which labels repeat."""
     if len({item.group for item in record.progress}) > 1:
         return {}
     return {item.label: item.accuracy for item in record.progress if item.accuracy is not None}

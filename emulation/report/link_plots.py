@@ -1,4 +1,4 @@
-"""Plots of the load of every link over time, and its rate."""
+"""Plots of every link's load over time, with its rate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from fanin.records.record import LinkRecord, RunRecord
 
 BITS_PER_BYTE = 8
 MAX_POINTS = 240
-"""Per line; longer runs are averaged over neighbouring samples, which hides short bursts."""
+"""Most points of a line; longer runs are averaged over neighbouring samples, which hides short bursts."""
 
 
 def plots(record: RunRecord) -> list[Plot]:
-    """One plot with a half for each way; none without two samples of any link."""
+    """One plot with axes for each direction; none unless some link has two samples."""
     links = [link for link in record.links if len(link.samples) > 1]
     if not links:
         return []
@@ -44,7 +44,7 @@ def plots(record: RunRecord) -> list[Plot]:
 
 
 def rates_of(link: LinkRecord, way: str) -> tuple[list[float], list[float]]:
-    """Times in seconds (middles of the intervals) and mean bits per second of each interval."""
+    """Middles of the sampling intervals in seconds, and mean bits per second in each; `way`: "up" or "down"."""
     stride = max(1, -(-len(link.samples) // MAX_POINTS))
     kept = link.samples[::stride]
     times, rates = [], []
@@ -58,7 +58,7 @@ def rates_of(link: LinkRecord, way: str) -> tuple[list[float], list[float]]:
 
 
 def busiest_share(record: RunRecord) -> float | None:
-    """Bytes of the busiest direction of any limited link, over what it could have carried from first to last sample."""
+    """Largest share, over links with a rate, that the busier direction has used of its capacity; None without any."""
     shares = []
     for link in record.links:
         if link.rate_bit_s and len(link.samples) > 1:

@@ -20,7 +20,7 @@ DROPPED = "dropped_"
 
 
 def plots(record: RunRecord) -> list[Plot]:
-    """Per worker, and over time as the switch saw it; what was not counted, or never happened, is left out."""
+    """Plots per worker, and over time by the switch's counters; counters that are missing or 0 are left out."""
     made = []
     if any(worker.counters.get(name) for worker in record.workers for name in WORKER_COUNTERS):
         made.append(_per_worker(record))
@@ -31,7 +31,7 @@ def plots(record: RunRecord) -> list[Plot]:
 
 
 def retransmissions(record: RunRecord) -> float | None:
-    """Packets that all workers together sent again; None where they were not counted."""
+    """Packets that all workers together sent again; None if no worker and no row counts them."""
     counted = [worker.counters["retransmissions"] for worker in record.workers if "retransmissions" in worker.counters]
     counted += [float(row.retransmissions) for row in record.rows if row.retransmissions is not None]
     return sum(counted) if counted else None
@@ -89,7 +89,7 @@ def _over_time(record: RunRecord, switches: Sequence[SwitchRecord]) -> Plot:
 
 
 def _counters_seen(switch: SwitchRecord) -> list[str]:
-    """Duplicates and drops, where there were any."""
+    """The switch's counters of duplicates and drops that are not 0."""
     last = switch.samples[-1].counters
     duplicates = [name for name in SWITCH_COUNTERS if last.get(name)]
     return [*duplicates, *sorted(name for name, count in last.items() if name.startswith(DROPPED) and count)]

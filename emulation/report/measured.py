@@ -18,7 +18,7 @@ LIMIT_NOTE = (
 
 
 def plots(record: RunRecord) -> list[Plot]:
-    """One plot per rate for all-reduces, one for whole training steps; none for a run without rows."""
+    """A plot of all-reduces per link rate, and one of training steps; none for a run without rows."""
     made = []
     reductions: dict[float | None, list[Row]] = defaultdict(list)
     for row in record.rows:
@@ -33,7 +33,7 @@ def plots(record: RunRecord) -> list[Plot]:
 
 
 def name_of(row: Row) -> str:
-    """`fanin, 16-bit`; a rival's lanes are its floats."""
+    """Name of a row in plots, such as `fanin, 16-bit`; rivals, which send floats, have no bits in it."""
     return f"{row.backend}, {row.lanes}-bit" if row.backend.startswith("fanin") else row.backend
 
 
@@ -110,7 +110,7 @@ def _scale(axes: Axes, places: list[int], x_name: str) -> None:
 
 
 def _bars(frame: Plot, rows: Sequence[Row]) -> Plot:
-    """A bar per row, with its limit as a line across it; sorted as the rows are."""
+    """Bars of the rows in their order, in axes per number of workers and rate, each with its limit as a line across."""
     facets = list(dict.fromkeys((row.workers, row.rate_bit_s) for row in rows))
     longest = max(sum(1 for row in rows if (row.workers, row.rate_bit_s) == facet) for facet in facets)
 

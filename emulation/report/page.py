@@ -19,10 +19,10 @@ from fanin.emulation.report.story import story
 from fanin.records.record import Progress, RunRecord, Scalar
 
 PARTS = (measured, quantities, learning, link_plots, timeline, losses)
-"""In the order of the page; each has `plots(record)`."""
+"""Modules of plots in the order of the page; each has `plots(record)`."""
 
 MAX_OPEN_LINES = 16
-"""A longer table is folded: the plots say the same."""
+"""Most lines of a table that is shown unfolded: the plots show the same figures."""
 MISSING = "–"
 KINDS = {
     "emulate": "emulated cluster",
@@ -36,7 +36,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of the page's head."""
+    """A figure at the top of the page, with its name."""
 
     name: str
     value: str
@@ -44,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as text; the first of a line names it. Columns of numbers stand to the right, so that digits align."""
+    """A table of texts; the first cell of a line names it. Columns of numbers are right-aligned."""
 
     title: str
     headings: tuple[str, ...]
@@ -57,13 +57,13 @@ class Table:
 
     @property
     def numeric(self) -> tuple[bool, ...]:
-        """By column: whether all its cells are numbers, with or without a unit, or missing ones."""
+        """By column: whether every cell is a number, with or without a unit, or MISSING."""
         columns = zip(*self.lines, strict=True)
         return tuple(all(cell == MISSING or cell[:1].isdigit() for cell in column) for column in columns)
 
     @property
     def long(self) -> bool:
-        """Whether it is folded until somebody asks for it."""
+        """Whether the table is folded until the reader opens it."""
         return len(self.lines) > MAX_OPEN_LINES
 
 
@@ -121,13 +121,13 @@ def head_figures(record: RunRecord) -> Iterator[Figure]:
 
 
 def best_share_of_limit(record: RunRecord) -> float | None:
-    """The limit's time over the measured one, of fanin's best row."""
+    """Largest share, over fanin's rows, of the physical limit's time in the measured time; None without limits."""
     shares = [row.ideal_s / row.median_s for row in record.rows if row.ideal_s is not None and row.backend == "fanin"]
     return max(shares, default=None)
 
 
 def tables_of(record: RunRecord) -> Iterator[Table]:
-    """The figures behind the plots."""
+    """The tables of the page; their lines are empty where the record lacks the figures."""
     yield Table(
         "Measured",
         ("backend", "workers", "bytes", "rate", "median", "fastest", "slowest", "limit", "to gloo", "max. error",
@@ -194,7 +194,7 @@ def tables_of(record: RunRecord) -> Iterator[Table]:
 
 
 def last_progress(record: RunRecord) -> list[Progress]:
-    """The last report of each run."""
+    """The last progress with a loss of each run, by group and label."""
     return list({(each.group, each.label): each for each in record.progress if each.loss is not None}.values())
 
 
@@ -211,7 +211,7 @@ def _progress_line(progress: Progress) -> tuple[str, ...]:
 
 
 def setting_label(name: str, value: Scalar) -> tuple[str, str]:
-    """A setting's name without its unit, and its value with it."""
+    """Name and value of a setting for people; a unit moves from the name to the value."""
     for suffix, label in (("_bit_s", rate_label), ("_ms", lambda ms: time_label(ms * 1e-3)), ("_s", time_label)):
         if name.endswith(suffix) and isinstance(value, int | float) and not isinstance(value, bool):
             return name.removesuffix(suffix).replace("_", " "), label(value)
@@ -225,7 +225,7 @@ def setting_label(name: str, value: Scalar) -> tuple[str, str]:
 
 
 def moment_label(text: str) -> str:
-    """`21 November 2026, 12:00 UTC` of an ISO 8601 time; what is none as it is."""
+    """Format an ISO 8601 time as `21 November 2026, 12:00 UTC`; any other text is returned as it is."""
     try:
         moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

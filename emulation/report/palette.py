@@ -1,7 +1,7 @@
-"""Colours by role, in three palettes: light and dark as a reader sees them, and one of names.
+"""Colours by role, in three palettes: light, dark, and one of placeholders (NAMES).
 
-A plot on the page is drawn once, in the palette of names: every colour in it is a number that stands for a role, and
-`with_variables` turns these numbers into CSS variables. So one drawing serves light and dark, and what is printed.
+A plot on the page is drawn once, in NAMES: each of its colours is a number that stands for a role, and `with_variables`
+turns these numbers into CSS variables. So one drawing serves light pages, dark pages and paper.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 SERIES = 8
-"""Colours that can be told apart, also by who sees no red, green or blue (tests/report holds the palettes to that); a
-ninth series starts again with the first, and markers tell them apart."""
+"""Number of colours of series, which stay apart for colour-blind readers, too (tests/report checks the palettes). A
+ninth series has the first one's colour again, and another marker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """The colours of a page, `#rrggbb` each."""
+    """The colours of a page, each as `#rrggbb`."""
 
     paper: str
     panel: str
     ink: str
     muted: str
-    """Labels of axes, captions."""
+    """Colour of labels of axes, and of captions."""
     grid: str
     good: str
     bad: str
@@ -32,7 +32,7 @@ class Palette:
         return self.series[index % len(self.series)]
 
     def roles(self) -> dict[str, str]:
-        """Colours by the name of their CSS variable."""
+        """Every colour, by the name of its CSS variable."""
         named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "series"}
         return {**named, **{f"series-{index}": colour for index, colour in enumerate(self.series)}}
 
@@ -55,14 +55,14 @@ NAMES = Palette(
 
 
 def with_variables(drawing: str) -> str:
-    """`drawing` with every number of NAMES replaced by its CSS variable."""
+    """Replace every number of NAMES in an SVG by its CSS variable."""
     for role, number in _NUMBERS.items():
         drawing = drawing.replace(number, f"var(--{role})")
     return drawing
 
 
 def style_sheet() -> str:
-    """The variables: light unless the reader's system asks for dark; light on paper in any case."""
+    """CSS that sets the variables: LIGHT, or DARK on a screen whose reader's system asks for dark."""
 
     def block(palette: Palette) -> str:
         return " ".join(f"--{role}: {colour};" for role, colour in palette.roles().items())

@@ -1,4 +1,4 @@
-"""Figures of a kind side by side: a bar each, a plot per kind, axes per condition."""
+"""Plots of a record's quantities: a plot per kind, axes per group, a bar per quantity."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from fanin.emulation.report.drawing import Canvas, Plot, rate_label, time_label
 from fanin.records.record import Quantity, RunRecord
 
 ROW_IN, FRAME_IN = 0.34, 0.95
-"""Height of a bar, and of what is around those of one group."""
+"""Inches: height of a bar, and height around the bars of one group."""
 
 
 def percent_label(value: float, _: object = None) -> str:
-    """A share as a label: `88%`; one of a few percent or less with two digits: `0.016%`."""
+    """A share as a label: `88%`; below 10 % with two digits: `0.016%`."""
     return f"{value:.0%}" if value >= 0.1 or not value else f"{value * 100:.2g}%"
 
 
 LABELS: dict[str, Callable[..., str]] = {"s": time_label, "bit/s": rate_label, "share": percent_label}
-"""The label function of each unit."""
+"""By unit of a quantity, the function that makes its labels."""
 
 
 def plots(record: RunRecord) -> list[Plot]:
-    """One per kind of quantity, in the order in which they came."""
+    """One plot per kind of quantity, in the order of the record."""
     kinds = list(dict.fromkeys(quantity.plot for quantity in record.quantities))
     return [
         _plot(f"quantity-{number}", [quantity for quantity in record.quantities if quantity.plot == kind])
@@ -51,7 +51,7 @@ def _plot(key: str, quantities: list[Quantity]) -> Plot:
 
 
 def _bars(canvas: Canvas, axes: Axes, quantities: list[Quantity], names: list[str]) -> None:
-    """A label has the same colour in every group, and in curves whose labels come in the same order."""
+    """Draw the bars of one group; a name has one colour in all groups, and in curves with the same order of names."""
     label = LABELS[quantities[0].unit]
     for place, quantity in enumerate(quantities):
         axes.barh(place, quantity.value or 0.0, color=canvas.palette.of(names.index(quantity.name)), height=0.62)

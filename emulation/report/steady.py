@@ -1,8 +1,8 @@
-"""The part of a run that averages and axes are of: without its start-up. Pure.
+"""The part of a run that averages and axes use: without the start-up. Pure.
 
-The first step holds the meeting of the ranks, first allocations and compilations; it takes many times what others take,
-and says nothing about them. A worker that was started anew has several lives, each with a start-up and with steps
-that count from 0 again.
+In the first step the ranks meet, memory is allocated and code compiled; it takes many times as long as others, and says
+nothing about them. A worker that was started again has several lives, each with a start-up and with steps numbered
+from 0.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fanin.records.record import Activity, RunRecord, Span, WorkerRecord
 
 ACTIVITIES: tuple[Activity, ...] = ("compute", "quantize", "send", "wait")
 MIN_STEPS = 3
-"""Steps below which nothing is left out."""
+"""Fewest steps of a life of which the first and the last are left out."""
 
 
 def lives(worker: WorkerRecord) -> list[list[Span]]:
-    """The spans of each life: a new one begins where the number of a step is less than that before."""
+    """The worker's spans, divided into lives: a new life begins where the step's number is smaller than before."""
     found: list[list[Span]] = [[]]
     before = 0
     for span in worker.spans:
@@ -33,7 +33,7 @@ def lives(worker: WorkerRecord) -> list[list[Span]]:
 
 
 def steady_spans(worker: WorkerRecord) -> tuple[Span, ...]:
-    """The spans between the first step and the last of each life that has MIN_STEPS; all, where none has."""
+    """Spans after the first and before the last step of each life with MIN_STEPS or more; all spans if none has."""
     found: list[Span] = []
     for life in lives(worker):
         steps = {span.step for span in life if span.step is not None}
@@ -44,9 +44,9 @@ def steady_spans(worker: WorkerRecord) -> tuple[Span, ...]:
 
 
 def step_times_s(worker: WorkerRecord) -> list[float]:
-    """How long each step took, from the second one on: from the beginning of its first span to that of the next step's.
+    """Duration of each step from the second on: from the start of its first span to the start of the next step's.
 
-    The span before a step's first sum has that step's number, so what an optimizer does counts for the step after.
+    The span before a step's first sum has that step's number, so the optimizer's time counts for the following step.
     """
     found: list[float] = []
     for life in lives(worker):
@@ -60,18 +60,18 @@ def step_times_s(worker: WorkerRecord) -> list[float]:
 
 
 def all_step_times_s(workers: Sequence[WorkerRecord]) -> list[float]:
-    """The same of all workers."""
+    """Step times of all workers, in one list."""
     return [each for worker in workers for each in step_times_s(worker)]
 
 
 def median_step_s(record: RunRecord) -> float | None:
-    """The median step of all workers; None without steps."""
+    """Median of all workers' step times; None without steps."""
     times = all_step_times_s(record.workers)
     return statistics.median(times) if times else None
 
 
 def mean_shares(workers: Sequence[WorkerRecord]) -> dict[Activity, float]:
-    """Shares of the steady part of all workers' time; empty without spans."""
+    """Each activity's share of all workers' steady time; empty without spans."""
     seconds: dict[Activity, float] = defaultdict(float)
     for worker in workers:
         for span in steady_spans(worker):
@@ -81,7 +81,7 @@ def mean_shares(workers: Sequence[WorkerRecord]) -> dict[Activity, float]:
 
 
 def waited_s(workers: Sequence[WorkerRecord]) -> dict[int, float]:
-    """By rank: how long the other workers waited while its contributions were the last to come, start-up apart."""
+    """By rank: seconds that other workers waited while its contributions were the last to arrive, in steady time."""
     total: dict[int, float] = defaultdict(float)
     for worker in workers:
         for span in steady_spans(worker):

@@ -1,7 +1,7 @@
 """The story of a run: up to three sentences at the top of its page, computed from its record.
 
-They say what happened, what it means for whoever ran it, and what held it up. A sentence whose figures were not
-measured is left out.
+They say how the run ended, how fast it was, and what slowed it down. A sentence whose figures were not measured is left
+out.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from fanin.records.record import Row, RunRecord
 
 MAX_SENTENCES = 3
 CLEAR = 1.05
-"""A ratio beyond which one is called faster than the other."""
+"""Least ratio of times at which one is called faster than the other."""
 MIN_WAITED_SHARE = 0.05
-"""Share of the waiting ranks' time from which on somebody held the run up."""
+"""Least share of all ranks' time, spent waiting for one rank, at which that rank is said to hold the run up."""
 MIN_LEAD = 2.0
-"""How many times as long as for any other rank one must have been waited for to be named."""
+"""Least ratio of the time waited for a rank to that for any other, at which that rank is named."""
 
 
 def story(record: RunRecord) -> list[str]:
-    """Up to MAX_SENTENCES sentences, the weightiest first."""
+    """The sentences on a run, the most important first, at most MAX_SENTENCES."""
     sentences = [*_outcome(record), *_against_rivals(record), *_steps(record), *_culprit(record), *_learning(record)]
     return [*sentences, *_losses(record)][:MAX_SENTENCES]
 

@@ -13,15 +13,15 @@ from fanin.emulation.report.steady import ACTIVITIES, steady_spans, waited_s
 from fanin.records.record import Activity, RunRecord, Span, WorkerRecord
 
 COLOURS: dict[Activity, int] = {"compute": 0, "quantize": 3, "send": 2, "wait": 1}
-"""Index of the series colour."""
+"""Index of each activity's colour in the palette's series."""
 SPANS_SHOWN = 40
-"""Per worker, about: some steps. The whole run would be one solid stripe, and a page of many megabytes."""
+"""About how many spans are shown per worker; a whole run would be a solid stripe, and many megabytes of page."""
 MIN_LABEL_SHARE = 0.02
-"""Share of the width: a shorter wait has no room for the rank that was waited for."""
+"""Least share of the plot's width at which a wait is labelled with the rank that was waited for."""
 
 
 def plots(record: RunRecord) -> list[Plot]:
-    """Shares of the whole run, some steps of it, and whom the others waited for; what was not recorded is left out."""
+    """Plots of some steps, of shares of the whole run, and of the ranks that were waited for; without data, none."""
     workers = [worker for worker in record.workers if worker.spans]
     made = [_timeline(workers), _shares(workers)] if workers else []
     waits = waited_s(workers)
@@ -35,7 +35,7 @@ def plots(record: RunRecord) -> list[Plot]:
 
 
 def window_of(workers: list[WorkerRecord]) -> tuple[float, float]:
-    """Start and end of the part that is shown: all of a short run but its start-up, else the middle of it."""
+    """Start and end, in seconds, of the part to show: the steady part of a short run, or the middle of a long one."""
     spans = [span for worker in workers for span in steady_spans(worker)]
     starts = sorted(span.start_s for span in spans)
     shown = SPANS_SHOWN * len(workers)
@@ -124,7 +124,7 @@ def _shares(workers: list[WorkerRecord]) -> Plot:
 
 
 def shares_of(worker: WorkerRecord) -> Iterator[tuple[Activity, float]]:
-    """Each activity's share of all that was recorded of a worker, start-up apart."""
+    """Each activity's share of the worker's steady time; 0 without spans."""
     seconds: dict[Activity, float] = defaultdict(float)
     for span in steady_spans(worker):
         seconds[span.activity] += span.end_s - span.start_s

@@ -1,4 +1,4 @@
-"""The checker beside a switch: reads every step of its machine into the ledgers, and weighs its memory."""
+"""The checker of one switch: enters every step of its machine into ledgers, and compares its memory with its pool."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fanin.switch.machine.switch_machine import SwitchMachine
 
 
 class SwitchAuditor:
-    """Watches one switch machine, from when it starts empty until it is gone."""
+    """Watches one switch machine, from its empty start to its end."""
 
     def __init__(self, address: int, machine: Switch, memory_bytes: int) -> None:
         self.ledgers: dict[int, JobLedger] = {}
         self.contributions = 0
-        """Taken in, refused ones included."""
+        """Contributions that the machine has received, refused ones included."""
         self._uplinks: dict[tuple[int, int, int], LeafLedger] = {}
-        """Ledgers of parts of jobs at a parent: by the parent's address, the index there and the generation."""
+        """Ledgers of a leaf's parts of jobs, by the parent's address, the job's index there and its generation."""
         self._address = address
         self._machine = machine
         self._memory_bytes = memory_bytes
@@ -28,11 +28,11 @@ class SwitchAuditor:
     # --- what the controller does ---
 
     def admitted(self, spec: JobSpec) -> None:
-        """A job was let in."""
+        """Open a ledger for a job that the machine has admitted."""
         self._enter(JobLedger(spec, self._machine))
 
     def admitted_part(self, spec: JobSpec, uplink: Uplink, parent: JobLedger) -> None:
-        """Part of a job at a parent was let in; `parent` is the job's ledger there."""
+        """Open a ledger for a part of a parent's job that the leaf has admitted; `parent`: the job's ledger there."""
         ledger = LeafLedger(spec, self._machine, parent)
         self._enter(ledger)
         self._uplinks[uplink.parent, uplink.job, uplink.generation] = ledger
@@ -44,7 +44,7 @@ class SwitchAuditor:
             raise MemoryBoundError(f"jobs with pools of {taken} bytes were admitted to {self._memory_bytes}")
 
     def removed(self, job: int) -> None:
-        """A job was taken off."""
+        """Drop the ledger of a job that the machine has removed."""
         gone = self.ledgers.pop(job)
         self._uplinks = {key: ledger for key, ledger in self._uplinks.items() if ledger is not gone}
 
@@ -65,7 +65,7 @@ class SwitchAuditor:
             self._weigh(touched)
 
     def _take_in(self, data: bytes, source: int) -> JobLedger | None:
-        """Enter a packet; the ledger in which it may have changed a slot."""
+        """Enter a packet that the machine received; returns the ledger in which it may have changed a slot, or None."""
         try:
             packet = parse(data)
         except WireError:
@@ -75,7 +75,7 @@ class SwitchAuditor:
             return part
         if any(key[0] == source for key in self._uplinks):
             for each in self._uplinks.values():
-                each.counted()  # one of them may have counted the packet of a generation that is over
+                each.counted()  # an uplink may have counted a packet of an earlier generation
             return None
         ledger = self.ledgers.get(packet.job)
         if ledger is None:
@@ -114,7 +114,8 @@ class SwitchAuditor:
                 if part is None:
                     raise IsolationError(f"a round went up to job {packet.job}, generation {packet.generation:#x}")
                 part.ascended(packet)
-        for packet, destinations in runs:  # at last: bare results go ahead, with others, of the same rounds' whole ones
+        # after all whole results, because runs of bare ones may be sent before the whole ones of their rounds
+        for packet, destinations in runs:
             ledger = self._ledger(packet)
             for index in range(packet.run):
                 ledger.result(packet.part(index, ledger.spec.slots), destinations)
@@ -126,7 +127,7 @@ class SwitchAuditor:
         return ledger
 
     def _weigh(self, ledger: JobLedger) -> None:
-        """The registers of the twin, which can be counted, are no more and no larger than the job's pool."""
+        """Check that the twin's registers are within the job's pool; a native machine's cannot be counted."""
         if not isinstance(self._machine, SwitchMachine):
             return
         spec, job = ledger.spec, self._machine._jobs[ledger.spec.job]

@@ -1,4 +1,4 @@
-"""Seeds dealt out to processes in batches, what they came to in order."""
+"""Deals seeds out to processes in batches, and returns the results in order."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 BATCH_SEEDS = 50
-"""Number of seeds that a process gets at a time."""
+"""Number of seeds in a batch, which one process runs."""
 T = TypeVar("T")
 
 
 def in_batches(run: Callable[[range], T], first_seed: int, seeds: int, processes: int) -> Iterator[T]:
-    """Yield the result of `run` for each batch, in order, so that the first failure that is seen has the lowest seed.
-    Closing the iterator ends the remaining batches.
+    """Yield the result of `run` for each batch of seeds, in order, so the first failure seen has the lowest seed.
+    Closing the iterator cancels the batches that have not begun.
     """
     end = first_seed + seeds
     batches = [range(start, min(end, start + BATCH_SEEDS)) for start in range(first_seed, end, BATCH_SEEDS)]

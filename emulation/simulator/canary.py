@@ -34,7 +34,7 @@ MAX_SCHEDULES = 600
 
 
 class ForgetsATag(Slot):
-    """Takes an entry over for a later base, and leaves the bits of the former one in it."""
+    """Reuses a ring entry for a later base, and keeps the bits of the earlier one."""
 
     def contribute(
         self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
@@ -47,7 +47,7 @@ class ForgetsATag(Slot):
 
 
 class RemembersTooLittle(Slot):
-    """Has a history of S_max + 1."""
+    """Has rings of depth S_max + 1, one less than needed."""
 
     def __init__(self, membership: Membership) -> None:
         super().__init__(dataclasses.replace(membership, history=membership.history - 1))
@@ -64,12 +64,12 @@ class RemembersTooLittle(Slot):
         return super().poke()
 
     def _follow(self) -> None:
-        """The membership is a copy: what the controller changes in the job's must be in it, too."""
+        """Copy the membership again, because the controller changes the job's own."""
         self.membership = dataclasses.replace(self._job, history=self._job.history - 1)
 
 
 class AddsADuplicate(Slot):
-    """Adds a contribution to the open round again when it comes again."""
+    """Adds a repeated contribution to the open round again."""
 
     def contribute(
         self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
@@ -82,7 +82,7 @@ class AddsADuplicate(Slot):
 
 
 class ClosesEarly(Slot):
-    """Closes a round as soon as the floor reaches V - S, not when it has passed it."""
+    """Closes a round when the floor reaches V - S, instead of when it has passed it."""
 
     def _close_if_due(self) -> tuple[int, Round] | None:
         self.floor += 1
@@ -92,7 +92,7 @@ class ClosesEarly(Slot):
 
 
 class SkipsThePassRule(Slot):
-    """Notes who passed, and does not count the pass as an arrival."""
+    """Does not count a pass as an arrival; its bit is set."""
 
     def contribute(
         self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
@@ -101,14 +101,14 @@ class SkipsThePassRule(Slot):
 
 
 def machine_of(slot_type: type[Slot]) -> type[SwitchMachine]:
-    """A switch machine all of whose slots are of that type."""
+    """A class of switch machines whose slots are all of that type."""
 
     job = type("Job", (SwitchJob,), {"slot_type": slot_type})
     return type("Machine", (SwitchMachine,), {"job_type": job})
 
 
 class MixesGenerations(SwitchMachine):
-    """Does not look at the generation of a packet."""
+    """Ignores the generation of packets."""
 
     def _objection(self, job: SwitchJob, packet: Packet, data: bytes, source: int) -> Reason | None:
         return super()._objection(job, dataclasses.replace(packet, generation=job.spec.generation), data, source)
@@ -126,16 +126,16 @@ DEFECTS: dict[str, SwitchType] = {
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """A defect that was found."""
+    """A planted defect that the simulator has found."""
 
     defect: str
     schedules: int
-    """How many were run to find it."""
+    """Number of schedules that were run to find it."""
     violation: ViolationError
 
 
 def hunt(defect: str, first_seed: int) -> Catch | None:
-    """Run schedules against a defect, from a seed on; None if MAX_SCHEDULES do not find it."""
+    """Run schedules from `first_seed` on against a defect until a checker objects; None after MAX_SCHEDULES."""
 
     def run(seed: int) -> None:
         simulate(draw(seed), seed, kind="python", switch=DEFECTS[defect])
@@ -144,7 +144,7 @@ def hunt(defect: str, first_seed: int) -> Catch | None:
 
 
 def first_catch(defect: str, run: Callable[[int], None], first_seed: int, most: int) -> Catch | None:
-    """The first of at most so many seeds whose run violates something."""
+    """Call `run` with up to `most` seeds, and return the first that violates something, or None."""
     for number in range(most):
         try:
             run(first_seed + number)

@@ -1,8 +1,8 @@
-"""Scenarios drawn by a seed: small jobs, short runs, and every fault there is in every combination.
+"""Draws scenarios from a seed: small jobs, short runs, and every fault in every combination.
 
-Runs are short because what breaks protocols is small: the exhaustive exploration of the slot machine needs three
-workers, three rounds and two slots to find everything that it finds. It has no time, packets, membership
-or control channel; those are drawn here.
+Runs are short because small cases suffice to break protocols: the exhaustive exploration of the slot machine finds all
+that it finds with three workers, three rounds and two slots. It has no time, packets, membership or control channel;
+these are drawn here.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from fanin.protocol.job import OnWorkerLoss
 
 MAX_FAULTS = 6
 BUSY_S = 0.4
-"""Faults begin within that time; a job that takes longer has peace at its end."""
+"""Virtual seconds within which faults begin; a job that takes longer ends without faults."""
 LONGEST_FAULT_S = 1.5
 FREEZES_S = (0.3, 1.2, 7.0)
-"""Shorter and longer than either liveness timeout."""
+"""Lengths of a freeze in seconds: shorter and longer than either liveness timeout that is drawn."""
 MILD = ("cut", "clog", "degrade", "pause", *OF_ALL, *TUNES)
-"""Kinds after which a job goes on; most faults are of these, so that most runs get somewhere."""
+"""Kinds of faults that a job survives; most faults are of these, so that most runs come far."""
 MILD_SHARE = 0.75
 LOSS_CHOICES: tuple[OnWorkerLoss, ...] = ("raise", "raise", "raise", "continue")
 LONG_STEPS = 30
-"""Steps of a job that goes on without a worker: enough for it to come in again while the others work."""
+"""Steps of a job that survives the loss of a worker: enough for the worker to come back while the others work."""
 REBIRTH_SHARE = 0.15
-"""Scenarios in which the switch restarts under way and packets of the life before stray into the next."""
+"""Share of scenarios in which the switch restarts early and packets of its earlier life stray into the next."""
 REBIRTH_STRAY = 0.3
 SMALL_SHARE = 0.5
-"""Share of the jobs on floats whose arrays leave room in a packet for the age of a forecast."""
+"""Share of float jobs whose arrays of one packet leave room for the age of a forecast."""
 TREE_SHARE = 0.2
-"""Scenarios with leaf switches."""
+"""Share of scenarios with leaf switches."""
 MAX_LEAVES = 3
 WORKERS_OF_A_TREE = 6
-"""Most workers of a tree."""
+"""Most workers of a job in a tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,11 @@ class Chaos:
     """Most faults of a scenario."""
     kinds: tuple[FaultKind, ...] = get_args(FaultKind)
     trees: float = TREE_SHARE
-    """Probability of leaf switches."""
+    """Probability that a scenario has leaf switches."""
 
 
 def draw(seed: int, chaos: Chaos | None = None) -> Scenario:
-    """The scenario of a seed."""
+    """Draw the scenario of a seed."""
     chaos, dice = chaos or Chaos(), random.Random(seed)
     leaves = dice.randint(1, MAX_LEAVES) if dice.random() < chaos.trees else 0
     jobs = tuple(
@@ -137,7 +137,7 @@ def _job(dice: random.Random, chaos: Chaos, *, tree: bool) -> JobPlan:
 
 
 def _with_rule(dice: random.Random, job: JobPlan) -> JobPlan:
-    """Half of the synchronous jobs have a rule on who adds and who keeps."""
+    """Give half of the synchronous jobs another collective, in which not every worker adds and keeps everything."""
     if job.every_chunk_has_a_slot or dice.random() < 0.5:
         return job
     collective = dice.choice(get_args(Collective)[1:])
@@ -147,7 +147,7 @@ def _with_rule(dice: random.Random, job: JobPlan) -> JobPlan:
 
 
 def _widened(dice: random.Random, job: JobPlan) -> JobPlan:
-    """Half of the jobs of floats make wide sums."""
+    """Give half of the float jobs wide sums."""
     if job.element != "float32" or dice.random() < 0.5:
         return job
     return dataclasses.replace(
@@ -160,7 +160,7 @@ def _delay_s(dice: random.Random) -> float:
 
 
 def _link(dice: random.Random) -> Link:
-    """A link that does some of everything; corruption included, so jobs have checksums."""
+    """Draw a link with some of every fault; damage is included, so jobs need checksums."""
     much = dice.choice((0.02, 0.1, 0.3))
 
     def share() -> float:
@@ -181,7 +181,7 @@ def _link(dice: random.Random) -> Link:
 
 
 def _loss(dice: random.Random, index: int, job: JobPlan) -> Fault:
-    """A worker goes, and comes in again."""
+    """Draw a fault in which a worker goes away and comes back."""
     return Fault(
         kind="crash" if dice.random() < 0.5 else "leave",
         at_s=round(dice.random() * BUSY_S, 4),

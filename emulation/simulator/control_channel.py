@@ -10,7 +10,7 @@ from fanin.emulation.simulator.event_queue import EventQueue
 
 CONTROL_DELAY_S = 200e-6
 CONTROL_RETRY_S = 0.05
-"""How often a message that cannot pass is tried again."""
+"""Time between two attempts to deliver a message whose path is cut."""
 
 Message = TypeVar("Message")
 
@@ -19,19 +19,19 @@ class ControlChannel(Generic[Message]):
     """One direction of a connection, until it is closed."""
 
     def __init__(self, queue: EventQueue, blocked: Callable[[], bool], deliver: Callable[[Message], None]) -> None:
-        """`blocked`: whether nothing can arrive at the moment."""
+        """`blocked` says whether nothing can arrive now; `deliver` gets every message that arrives."""
         self._queue, self._blocked, self._deliver = queue, blocked, deliver
         self._under_way: deque[tuple[float, Message]] = deque()
         self._armed = False
         self._closed = False
 
     def send(self, message: Message) -> None:
-        """Have it arrive CONTROL_DELAY_S from now, or later."""
+        """Deliver the message CONTROL_DELAY_S from now, or later while the path is blocked."""
         self._under_way.append((self._queue.now + CONTROL_DELAY_S, message))
         self._arm(CONTROL_DELAY_S)
 
     def close(self) -> None:
-        """The connection broke: what is under way is lost."""
+        """Close the direction: messages under way are lost."""
         self._closed = True
         self._under_way.clear()
 

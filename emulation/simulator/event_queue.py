@@ -1,6 +1,7 @@
-"""Virtual time: future events in order, and a clock that jumps from one to the next.
+"""Virtual time: future actions in order, and a clock that jumps from one to the next.
 
-Events that are due at the same time happen in the order of their calls, so that a run depends on its seed alone.
+Actions due at the same time are carried out in the order in which they were scheduled, so a run depends on its seed
+alone.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ Action = Callable[..., None]
 
 
 class EventQueue:
-    """The clock, in seconds, and the actions to come."""
+    """The clock, in virtual seconds, and the scheduled actions."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.happened = 0
-        """How many actions were carried out: the number of the current one."""
+        """Number of actions carried out so far, the current one included."""
         self._asked = 0
         self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
 
     def at(self, time_s: float, action: Action, *arguments: Any) -> None:
-        """Have `action(*arguments)` carried out at `time_s`, or now if that has passed."""
+        """Schedule `action(*arguments)` at `time_s`, or now if that has passed."""
         self._asked += 1
         heapq.heappush(self._heap, (time_s if time_s > self.now else self.now, self._asked, action, arguments))
 
     def after(self, delay_s: float, action: Action, *arguments: Any) -> None:
-        """The same, so many seconds from now."""
+        """Schedule `action(*arguments)` in `delay_s` seconds."""
         self.at(self.now + delay_s, action, *arguments)
 
     def next_at(self) -> float:
-        """When the next action is due; infinity when there is none."""
+        """Time of the next action; infinity without any."""
         return self._heap[0][0] if self._heap else float("inf")
 
     def step(self) -> None:

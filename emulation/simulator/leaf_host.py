@@ -22,13 +22,13 @@ PATH_MTU = 65_536
 
 
 class LeafHost(SwitchHost):
-    """One leaf, in its present life and those that follow."""
+    """One leaf switch, through all of its lives."""
 
     def __init__(self, setup: SwitchSetup, parent: SwitchHost, *, address: int, name: str) -> None:
         super().__init__(setup, address=address, name=name)
         self._parent = parent
         self.url = str(_url(address))
-        """The address under which the leaf announces itself, and others reach it."""
+        """URL that the leaf announces, and that others reach it at."""
 
     def _make_controller(self) -> AnyController:
         self._leaf = LeafController(
@@ -72,7 +72,7 @@ class LeafHost(SwitchHost):
     # --- what its controller asks of the machine ---
 
     def admit_part(self, spec: JobSpec, route: ParentRoute) -> None:
-        """Take in a part of a job at the parent."""
+        """Admit a part of a job at the parent; AdmissionError if the parent never had that job."""
         parent = self._parent.books.get((route.job, route.generation))
         if parent is None:
             raise AdmissionError(f"the parent never had job {route.job} of generation {route.generation:#x}")
@@ -89,7 +89,7 @@ class _LeafServer(SimulatedServer):
         self._leaf = host
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
-        """Implements the interface of `switch.server.interface.Server`."""
+        """Admit a part of a parent's job, as fanin.switch.server.any_server.Server says."""
         self._leaf.admit_part(spec, parent)
 
 

@@ -1,4 +1,4 @@
-"""The books of a leaf switch: its rounds close at its parent, whose own books say what every result must be.
+"""The ledger of a leaf switch, whose rounds close at its parent: the parent's ledger says what every result must be.
 
 Rules of this file
 ------------------
@@ -28,21 +28,21 @@ from fanin.protocol.wire import Flag, Kind, Packet
 
 
 class LeafLedger(JobLedger):
-    """The books of one leaf's part of a job."""
+    """The ledger of one leaf's part of a job."""
 
     def __init__(self, spec: JobSpec, machine: Switch, parent: JobLedger) -> None:
         super().__init__(spec, machine)
         self.parent = parent
         self._ascended = [-1] * spec.slots
-        """By slot, the newest round that went up."""
+        """By slot, the newest round whose sum the leaf has sent up; -1: none yet."""
 
     @property
     def whole(self) -> JobLedger:
-        """The books of the whole job: the parent's."""
+        """The ledger of the whole job: the parent's."""
         return self.parent
 
     def ascended(self, packet: Packet) -> None:
-        """A round went up, for the first time or again."""
+        """Check a contribution that the leaf sends to its parent, for the first time or again."""
         slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, round {packet.base} on its way up"
         if packet.base != slot.open or not self._due(slot):
             raise StalenessError(f"{what}: round {slot.open} is open and holds {slot.arrivals} arrivals")
@@ -63,19 +63,20 @@ class LeafLedger(JobLedger):
         self._ascended[packet.slot] = packet.base
 
     def descended(self, packet: Packet) -> None:
-        """A packet came from the parent: where no worker is left to get a result, only the counter shows it."""
+        """Note a packet from the parent. Without a worker to get the result, only the counter shows a closed round."""
         before = self._counters["rounds"]
         self.counted()
         if self._counters["rounds"] > before and packet.kind in (Kind.RESULT, Kind.ANSWER) and not self._audience():
             self._close(self.slots[packet.slot], packet, f"{self}: slot {packet.slot}, result {packet.base}")
 
     def result(self, packet: Packet, destinations: Sequence[int]) -> None:
-        """A result was multicast."""
+        """Check a result that the leaf multicasts against the parent's."""
         slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, result {packet.base}"
         if self._second_half(slot, packet, destinations, what):
             return
         descended = self.parent.slots[packet.slot].results[packet.base : packet.base + 1]
-        all_bare = slot.bare & self.live == self.live  # then the parent has sent no words, or words that nobody keeps
+        # then the parent has sent no words, or words that no worker here keeps
+        all_bare = slot.bare & self.live == self.live
         has_words = bool(descended) and len(descended[0].words) > 0 and (len(packet.words) > 0 or not all_bare)
         self._check_audience(slot, packet, destinations, what, has_words=has_words or bool(packet.flags & Flag.BARE))
         if packet.bitmap != slot.accepted.get(slot.open, 0):
@@ -107,5 +108,6 @@ class LeafLedger(JobLedger):
         if slot.others:
             raise AgreementError(f"{self}: slot {index}, round {slot.open - 1}: {slot.others} were told nothing")
         waits = slot.arrivals and self._due(slot) and self._ascended[index] != slot.open
-        if waits and max(self._ascended) < 0:  # later ones may wait for their turn (switch/machine/ascents.py)
+        # only the first: later ones may wait for their turn (switch/machine/ascents.py)
+        if waits and max(self._ascended) < 0:
             raise ProgressError(f"{self}: slot {index}, round {slot.open} is complete and did not go up")

@@ -50,7 +50,7 @@ NO_WORDS: Words = np.empty(0, np.uint32)
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A round that closed, as it was multicast."""
+    """A closed round, as its result was multicast."""
 
     words: Words
     codes: tuple[int, ...]
@@ -61,26 +61,26 @@ class Closed:
 
 @dataclass(slots=True)
 class SlotLedger:
-    """Everything that happened in one slot."""
+    """All contributions and results of one slot."""
 
     words: Sums = field(default_factory=lambda: NO_WORDS)
-    """Words of the open round, or its accumulators where it has lanes; the next five fields are about it, too."""
+    """Words of the open round, or its accumulators if the job has lanes; the next six fields are about it, too."""
     lanes: LaneField | None = None
     codes: tuple[int, ...] = ()
     signature: int = 0
     contributors: int = 0
     arrivals: int = 0
     bare: int = 0
-    """Mask of the workers that keep no words of it."""
+    """Mask of the workers that asked for a bare result, since they keep no words of the round."""
     others: list[int] = field(default_factory=list)
-    """Addresses that still need the bare result of the round that closed last."""
+    """Addresses that still have to get the bare result of the last closed round."""
     results: list[Closed] = field(default_factory=list)
     accepted: dict[int, int] = field(default_factory=dict)
     """By base, the mask of the workers whose contribution was accepted."""
     given: dict[int, int] = field(default_factory=dict)
-    """The same, without passes."""
+    """By base, the mask of the workers whose contribution was accepted and was no pass."""
     full_bases: int = 0
-    """Bases, from 0 on without a gap, that every live worker has contributed."""
+    """Number of bases, from 0 on without a gap, to which every live worker has contributed."""
 
     @property
     def open(self) -> int:
@@ -88,7 +88,7 @@ class SlotLedger:
         return len(self.results)
 
     def add(self, packet: Packet, holds: int, accumulator_bytes: int) -> None:
-        """Enter an accepted contribution, which holds that many: of a leaf, those of its round."""
+        """Enter an accepted contribution; `holds`: the contributors that it counts for, several if a leaf sent it."""
         self.arrivals += not packet.flags & Flag.LATE
         self.accepted[packet.base] = self.accepted.get(packet.base, 0) | 1 << packet.worker
         if packet.flags & Flag.BARE and packet.base == self.open:
@@ -106,20 +106,20 @@ class SlotLedger:
         self.contributors += holds
 
     def stands(self, worker: int) -> int:
-        """The base that a live worker has to contribute next."""
+        """The base that a live worker has to contribute to next."""
         bases = (base for base in range(self.full_bases, self.open) if not self.accepted.get(base, 0) >> worker & 1)
         return next(bases, self.open)
 
     @property
     def sent(self) -> tuple[Words, LaneField | None]:
-        """The words that are sent for the open round, and their lane field."""
+        """The words that the switch must send for the open round, and their lane field."""
         if self.lanes is None:
             return self.words, None
         words, shift = narrowed(self.words, self.lanes.down)
         return words, self.lanes._replace(shift=shift)
 
     def close(self, result: Closed | None = None) -> None:
-        """The open round is over; what it came to is what it holds, unless a parent's result is given."""
+        """Close the open round; its result is its own sum, or `result`, which a leaf has from its parent."""
         words, lanes = self.sent
         self.results.append(result or Closed(words, self.codes, self.signature, self.contributors, lanes))
         self.words, self.codes, self.signature, self.lanes = NO_WORDS, (), 0, None
@@ -127,7 +127,7 @@ class SlotLedger:
 
 
 class JobLedger:
-    """The books of one job at one switch."""
+    """The ledger of one job at one switch."""
 
     def __init__(self, spec: JobSpec, machine: Switch) -> None:
         self.spec = spec
@@ -136,10 +136,10 @@ class JobLedger:
         self.staleness = spec.staleness
         self.slots = [SlotLedger() for _ in range(spec.slots)]
         self.sources: dict[int, int] = {}
-        """By worker, the address that registered."""
+        """By worker, the address from which it registered."""
         self._machine = machine
         self._asked: tuple[int, int] | None = None
-        """Slot and worker of a question where that worker stands, until it is answered."""
+        """Slot and worker of the question which base the worker has to contribute to, until it is answered."""
         self._counters = machine.job_counters(spec.job)
 
     def __str__(self) -> str:
@@ -147,32 +147,32 @@ class JobLedger:
 
     @property
     def whole(self) -> JobLedger:
-        """The books of the whole job: of a leaf's part, its parent's."""
+        """The ledger of the whole job: this one, or the parent's for a leaf's part."""
         return self
 
     # --- what the controller does ---
 
     def evicted(self, worker: int) -> None:
-        """A worker is out of the full mask."""
+        """Take an evicted worker out of the full mask."""
         self.live &= ~(1 << worker)
         self._advance_all()
 
     def place_opened(self, worker: int) -> None:
-        """A new process may come in an evicted worker's place."""
+        """Let a new process register in an evicted worker's place."""
         self.sources.pop(worker, None)
 
     def quorum_is(self, quorum: int) -> None:
-        """K is another one."""
+        """Set K from now on."""
         self.quorum = quorum
 
     def staleness_is(self, staleness: int) -> None:
-        """S is another one."""
+        """Set S from now on."""
         self.staleness = staleness
 
     # --- what the switch takes in ---
 
     def registered(self, packet: Packet, source: int) -> None:
-        """A HELLO came; note who registers from where."""
+        """Note the source of a HELLO that has registered its worker."""
         members = self._machine.members(self.spec.job)[0]
         if packet.worker not in self.sources and members >> packet.worker & 1:
             self.sources[packet.worker] = source
@@ -180,7 +180,7 @@ class JobLedger:
                 self._entered(packet.worker)
 
     def _entered(self, worker: int) -> None:
-        """A newcomer counts as having contributed, with passes, what is below the open rounds."""
+        """Count a newcomer as having passed all rounds before the open ones."""
         self.live |= 1 << worker
         for slot in self.slots:
             for base in range(slot.full_bases, slot.open):
@@ -188,7 +188,7 @@ class JobLedger:
             self._advance(slot)
 
     def contribution(self, packet: Packet, source: int) -> None:
-        """The machine has taken in a contribution: was it right to do with it what it did?"""
+        """Check the machine's verdict on a contribution that it has just received."""
         if packet.run > 1:
             self._run(packet, source)
             return
@@ -221,7 +221,7 @@ class JobLedger:
             raise StalenessError(f"{what} is new and was refused ({verdict}); round {slot.open} is open")
 
     def _run(self, packet: Packet, source: int) -> None:
-        """The same of a run of passes: all that are new were accepted, and nothing else."""
+        """Check the verdict on a run of passes: all new ones must be accepted, and no others."""
         before, after = self._counters, self._machine.job_counters(self.spec.job)
         self._counters = after
         what = f"{self}: slot {packet.slot}, worker {packet.worker}, {packet.run} passes from base {packet.base} on"
@@ -243,7 +243,7 @@ class JobLedger:
             raise ConservationError(f"{what}: {new} are new, and {accepted} were accepted")
 
     def _verdict(self) -> str | Reason:
-        """The verdict on the contribution that was just taken in, read from the machine's counters."""
+        """The machine's verdict on the contribution that it has just received, read from its counters."""
         before, after = self._counters, self._machine.job_counters(self.spec.job)
         self._counters = after
         if after["contributions"] + after["passes"] > before["contributions"] + before["passes"]:
@@ -257,11 +257,11 @@ class JobLedger:
         return SILENT
 
     def counted(self) -> None:
-        """Something other than a contribution was counted, which says nothing about the next contribution."""
+        """Read the counters anew, so that the next verdict does not count this packet."""
         self._counters = self._machine.job_counters(self.spec.job)
 
     def _stranger(self, packet: Packet, source: int) -> str:
-        """Why the packet must have no effect; empty when it may."""
+        """Reason why the packet must have no effect; empty if it may have one."""
         if packet.generation != self.spec.generation:
             return f"it is of generation {packet.generation:#x}"
         if self.spec.checksum and not packet.flags & Flag.CHECKSUM:
@@ -275,7 +275,7 @@ class JobLedger:
     # --- what the switch puts out ---
 
     def result(self, packet: Packet, destinations: Sequence[int]) -> None:
-        """A round was multicast."""
+        """Check a result that the switch multicasts against the accepted contributions."""
         slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, result {packet.base}"
         if self._second_half(slot, packet, destinations, what):
             return
@@ -303,7 +303,7 @@ class JobLedger:
     def _check_audience(
         self, slot: SlotLedger, packet: Packet, destinations: Sequence[int], what: str, *, has_words: bool
     ) -> None:
-        """The first multicast of a round went to all of those that it is for."""
+        """Check that the first multicast of a round went to exactly those addresses that it is for."""
         bare = {self.sources[worker] for worker in self.sources if has_words and slot.bare >> worker & 1}
         keepers = [each for each in self._audience() if each not in bare]
         others = [each for each in self._audience() if each in bare]
@@ -313,7 +313,7 @@ class JobLedger:
         slot.others = [] if packet.flags & Flag.BARE else others
 
     def _second_half(self, slot: SlotLedger, packet: Packet, destinations: Sequence[int], what: str) -> bool:
-        """Whether this is the bare result of the round that has just closed."""
+        """Whether the packet is the bare result of the last closed round, which then is checked."""
         if packet.base != slot.open - 1 or not slot.others or not packet.flags & Flag.BARE:
             return False
         result = slot.results[-1]
@@ -325,7 +325,7 @@ class JobLedger:
         return True
 
     def answer(self, packet: Packet, destination: int) -> None:
-        """A worker was told a result by itself."""
+        """Check an answer that the switch sends to a single worker."""
         slot, what = self.slots[packet.slot], f"{self}: slot {packet.slot}, answer {packet.base} to {destination}"
         if self._asked is not None and self._asked == (packet.slot, packet.worker) and packet.flags & Flag.BARE:
             self._asked = None
@@ -352,7 +352,7 @@ class JobLedger:
             )
 
     def settle(self) -> None:
-        """A step is over: nothing that was due is still open, and the machine counts as many rounds as were seen."""
+        """Check after a step that no due round is still open, and that the machine counts the rounds that were seen."""
         for index, slot in enumerate(self.slots):
             self._settle_slot(index, slot)
         closed = sum(slot.open for slot in self.slots)
@@ -369,10 +369,10 @@ class JobLedger:
                 f"{self}: slot {index}, round {slot.open} holds {slot.arrivals} arrivals with quorum {self.quorum} "
                 f"and {slot.full_bases} full bases, and was not closed"
             )
-        slot.close()  # nobody is left to be told, so only the counter shows it
+        slot.close()  # nobody is left to get the result, so only the counter shows that it closed
 
     def _audience(self) -> list[int]:
-        """The addresses of everybody who is registered and has not left."""
+        """Addresses of all workers that are registered and have not left, in ascending order."""
         registered, _, left = self._machine.members(self.spec.job)
         return sorted(self.sources[worker] for worker in self.sources if (registered & ~left) >> worker & 1)
 

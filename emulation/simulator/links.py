@@ -1,12 +1,12 @@
-"""A link: its effect on packets, and how much of its capacity is used.
+"""A link: what it does to packets, and how busy it is.
 
 Rules of this file
 ------------------
-* A pipe is one direction of a link. It passes packets on one after another at its rate; what does not fit into its
-  queue is lost (tail drop), as in a switch port or a network card. A queue may mark what it has to keep for long.
-* What has passed the queue is then lost, repeated, held back, damaged or strays, by chance: each with a probability of
-  its own, per packet. A stray is a second copy that turns up long after, in another life of the job perhaps.
-* Damage is one to three flipped bits or, one time in eight, a tail that is cut off: what the job's checksums are for.
+* A pipe is one direction of a link. It passes packets on one after another at its rate; a packet that does not fit into
+  its queue is lost (tail drop), as in a switch port or a network card. A long queue may mark packets.
+* A packet that has passed the queue may be lost, repeated, held back, damaged or stray, each with its own probability.
+  A stray is a second copy that arrives much later, perhaps in another life of the job.
+* Damage is one to three flipped bits or, one time in eight, a tail cut off; checksums must detect it.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ Seconds = Annotated[float, Bounds(0, 60)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Qualities of a path between a worker and the switch, the same for each direction."""
+    """Properties of a path between a worker and the switch, the same in each direction."""
 
     delay_s: Seconds = 50e-6
     bytes_per_s: float = 1.25e9
     """Rate of the link; 10 Gbit/s by default."""
     queue_bytes: Annotated[int, Bounds(1)] = 1 << 20
-    """Most bytes that wait for the rate; further ones are lost."""
+    """Most bytes that wait in the queue; further packets are lost."""
     mark_bytes: int = 0
-    """A datagram that finds more waiting is marked (fanin/protocol/ecn.py); 0: none is."""
+    """Waiting bytes above which a datagram is marked (fanin/protocol/ecn.py); 0: none is marked."""
     loss: Chance = 0.0
     duplicate: Chance = 0.0
-    """A second copy follows at once."""
+    """Probability that a second copy follows at once."""
     reorder: Chance = 0.0
-    """Probability of being held back, by up to `reorder_s`."""
+    """Probability that a packet is held back, by up to `reorder_s`."""
     reorder_s: Seconds = 500e-6
     stray: Chance = 0.0
-    """Probability that another copy arrives, up to `stray_s` later."""
+    """Probability that one more copy arrives, up to `stray_s` later."""
     stray_s: Seconds = 2.0
     corrupt: Chance = 0.0
-    """Only where jobs have checksums."""
+    """Probability that a packet is damaged; needs jobs with checksums."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "link: ")
@@ -60,12 +60,12 @@ class Link:
 
     @property
     def clean(self) -> bool:
-        """Whether it does nothing to packets but delay them."""
+        """Whether the link only delays packets."""
         return not (self.loss or self.duplicate or self.reorder or self.stray or self.corrupt)
 
 
 class Pipe:
-    """One direction of a link, and when it is free again."""
+    """One direction of a link, with the time at which it is free again."""
 
     __slots__ = ("blocked", "clogged_until", "free_at", "lost", "marked", "overflows")
 
@@ -73,21 +73,21 @@ class Pipe:
         self.free_at = 0.0
         self.clogged_until = 0.0
         self.blocked = 0
-        """Partitions that it is subject to at the moment."""
+        """Number of faults that cut it at the moment; it passes nothing unless 0."""
         self.overflows = 0
-        """Packets that its queue had no room for."""
+        """Packets lost because the queue was full."""
         self.lost = 0
-        """Packets lost by chance."""
+        """Packets lost by the probability `loss`."""
         self.marked = 0
-        """Packets that its queue has marked."""
+        """Packets that the queue has marked."""
 
     def clog(self, until: float) -> None:
-        """Pass nothing on until then; packets wait in the queue as far as it has room."""
+        """Pass nothing on before `until`; packets wait in the queue as far as it has room."""
         self.clogged_until = max(self.clogged_until, until)
         self.free_at = max(self.free_at, until)
 
     def carry(self, data: bytes, now: float, link: Link, dice: random.Random) -> list[tuple[float, bytes]]:
-        """When copies of a packet that is sent `now` arrive, and as what: none if it is lost."""
+        """Arrivals of a packet that is sent `now`: (time, bytes) of each copy; empty if it is lost."""
         begins = max(now, self.free_at)
         waiting_s = max(0.0, begins - max(now, self.clogged_until))
         if waiting_s * link.bytes_per_s + len(data) > link.queue_bytes:
@@ -117,7 +117,7 @@ class Pipe:
 
 
 class SharedLink:
-    """A link that several addresses are behind: what they send meets in one queue, what they get in another."""
+    """A link shared by several addresses: one queue for what they send, another for what they receive."""
 
     __slots__ = ("down", "link", "up")
 
@@ -129,7 +129,7 @@ class SharedLink:
 
 
 def damaged(data: bytes, dice: random.Random) -> bytes:
-    """The packet with some bits flipped, or cut short."""
+    """The packet with one to MAX_FLIPPED_BITS bits flipped, or with its tail cut off."""
     if dice.random() < CUT_SHORT:
         return data[: dice.randrange(len(data))]
     changed = bytearray(data)

@@ -1,4 +1,4 @@
-"""The machines that a simulation drives: the real ones, native or Python, behind the verbs that they share."""
+"""The machines that a simulation drives: the real ones, native or Python, behind their common verbs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Kind = Literal["native", "python"]
 
 
 class Switch(LeafMachine, Protocol):
-    """A switch machine with what the checkers ask besides."""
+    """A switch machine, with the methods that checkers call in addition."""
 
     def jobs(self) -> list[int]: ...
 
 
 class Worker(AnyWorkerMachine, Protocol):
-    """A worker machine with what the checkers ask besides."""
+    """A worker machine, with the methods that checkers call in addition."""
 
     @property
     def ready(self) -> bool: ...
@@ -29,24 +29,24 @@ class Worker(AnyWorkerMachine, Protocol):
 
 
 class SwitchType(Protocol):
-    """Makes a switch machine; the canary passes broken ones."""
+    """Callable that makes a switch machine; the canary passes defective ones."""
 
     def __call__(self, memory_bytes: int) -> Switch: ...
 
 
 class WorkerType(Protocol):
-    """Makes a worker machine."""
+    """Callable that makes a worker machine."""
 
     def __call__(self, spec: JobSpec, worker: int, *, switch: int, token: int, newcomer: bool) -> Worker: ...
 
 
 def switch_type(kind: Kind) -> SwitchType:
-    """The switch machine of that kind. ConfigurationError where the native one is not built."""
+    """The switch machine of that kind. ConfigurationError if it is native and not built."""
     extension = native_extension(kind == "native")
     return cast("SwitchType", SwitchMachine if extension is None else extension.SwitchMachine)
 
 
 def worker_type(kind: Kind) -> WorkerType:
-    """The worker machine of that kind. ConfigurationError where the native one is not built."""
+    """The worker machine of that kind. ConfigurationError if it is native and not built."""
     extension = native_extension(kind == "native")
     return cast("WorkerType", WorkerMachine if extension is None else extension.WorkerMachine)

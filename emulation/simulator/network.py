@@ -1,14 +1,14 @@
-"""A network in virtual time: hands packets and time to machines at addresses, and takes from them what they send.
+"""A network in virtual time: hands packets and time to machines at addresses, and carries what they send.
 
 Rules of this file
 ------------------
 * Nothing runs by itself. An event of the queue gives one machine one packet or the time; the machine is then asked what
-  it sends, what it reports and when it wants to be woken. That is one step, and the watchers see each.
-* A pipe exists for each pair (source, destination) that ever spoke; addresses of one host share that host's link, and
-  what goes from host to host waits in two queues: where it leaves the one, and where it enters the other. Packets to an
-  address without a machine are lost.
-* A machine may be paused, as SIGSTOP does: what arrives waits, up to BACKLOG_PACKETS as in a socket's receive buffer,
-  and its timers wait too.
+  it sends, what it reports and when to wake it. This is one step, and the watchers see each.
+* Every pair (source, destination) has a pipe of its own. Addresses of one host share that host's link instead; a packet
+  from host to host waits in two queues, the sender's and the receiver's. Packets to an address without a machine are
+  lost.
+* A machine may be paused, as by SIGSTOP: packets for it wait, up to BACKLOG_PACKETS as in a socket's receive buffer,
+  and its timers wait, too.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from fanin.emulation.simulator.links import Link, Pipe, SharedLink
 from fanin.protocol.machine import Machine
 
 BACKLOG_PACKETS = 4096
-"""Packets that wait for a paused machine; more are lost."""
+"""Most packets that wait for a paused machine; more are lost."""
 NEVER = float("inf")
 AT_HOME = Link(queue_bytes=1 << 30)
-"""Between addresses behind the same link."""
+"""Link between addresses of one host, whose packets do not cross the host's link."""
 
 Datagrams = list[tuple[bytes, int]]
 
 
 class Watcher(Protocol):
-    """Sees every step, after it was taken."""
+    """Is called after every step."""
 
     def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
-        """The machine at `address` took in a packet (data, source), or was given time or orders, and sent this."""
+        """The machine at `address` got a packet (data, source), or the time or orders (None), and has sent `sent`."""
 
 
 class Node:
-    """A machine in the network."""
+    """A machine at an address of the network."""
 
     __slots__ = ("address", "armed_at", "backlog", "gone", "machine", "on_step", "paused")
 
@@ -48,22 +48,22 @@ class Node:
         self.on_step = on_step
         """Called at the end of each step, to fetch events."""
         self.armed_at = NEVER
-        """The earliest event in the queue that will look at the machine's timer."""
+        """Time of the earliest event in the queue that looks at the machine's timer."""
         self.paused = 0
-        """Pauses that it is subject to."""
+        """Number of pauses that have not ended."""
         self.backlog: list[tuple[bytes, int]] = []
         self.gone = False
 
 
 class Network:
-    """Nodes, pipes and the dice. `link` may be replaced while it runs; `links` holds exceptions by `ends`."""
+    """Nodes, pipes and random draws. `link` may be replaced during a run; `links` holds exceptions by `ends`."""
 
     def __init__(self, queue: EventQueue, link: Link, dice: random.Random) -> None:
         self.queue = queue
         self.link = link
         self.links: dict[tuple[int, int], Link] = {}
         self.behind: dict[int, SharedLink] = {}
-        """By address, the link that it shares with others instead of having its own pipes."""
+        """Links shared by several addresses, by address; others have pipes of their own."""
         self.watchers: list[Watcher] = []
         self.packets = 0
         self.bytes = 0
@@ -82,16 +82,16 @@ class Network:
         return node
 
     def detach(self, node: Node) -> None:
-        """The machine is gone, and what it had not read."""
+        """Remove a machine, with the packets that wait for it."""
         node.gone = True
         del self._nodes[node.address]
 
     def pause(self, node: Node) -> None:
-        """Stop a machine. Pauses add up."""
+        """Stop a machine until `resume` was called as often."""
         node.paused += 1
 
     def resume(self, node: Node) -> None:
-        """End a pause: the machine takes in what has arrived, and then sees what time it is."""
+        """End a pause; after the last, the machine gets the packets that have arrived, and then the time."""
         node.paused -= 1
         if node.paused or node.gone:
             return
@@ -105,7 +105,7 @@ class Network:
     # --- paths ---
 
     def pipe(self, source: int, destination: int) -> Pipe:
-        """The pipe from one address to another."""
+        """The pipe from one address to another, made when it is first asked for."""
         found = self._pipes.get((source, destination))
         if found is None:
             found = self._pipes[source, destination] = Pipe()
@@ -113,11 +113,11 @@ class Network:
 
     @property
     def lost(self) -> int:
-        """Packets that pipes lost by chance, shared links apart."""
+        """Packets that pipes lost by chance, without those of shared links."""
         return sum(pipe.lost for pipe in self._pipes.values())
 
     def speak(self, node: Node) -> None:
-        """Let a machine send and report, after it was given something to do."""
+        """Let a machine send and report after a call that gave it something to do."""
         if not node.paused and not node.gone:
             self._finish_step(node, None)
 
@@ -148,7 +148,7 @@ class Network:
             self._wake(node)
 
     def _wake(self, node: Node) -> None:
-        """Show a machine the time, if it asked for that."""
+        """Give a machine the time if its timer is due, or else arm its timer."""
         at = node.machine.next_timer()
         if at is None:
             return
@@ -162,7 +162,7 @@ class Network:
     # --- packets ---
 
     def carry(self, source: int, destination: int, data: bytes) -> None:
-        """Take a packet that was sent."""
+        """Carry a packet that a machine has sent."""
         self.packets += 1
         self.bytes += len(data)
         pipe = self.pipe(source, destination)
@@ -170,7 +170,7 @@ class Network:
             return
         link = self.links.get(ends(source, destination), self.link)
         up, down, then = self.behind.get(source), self.behind.get(destination), self.arrive
-        if up is not None and up is down:  # one host: nothing crosses its link
+        if up is not None and up is down:  # the same host: the packet does not cross its link
             link = AT_HOME
         elif up is not None:
             pipe, link = up.up, up.link
@@ -180,7 +180,7 @@ class Network:
         self._through(pipe, link, then, source, destination, data)
 
     def _carry_down(self, source: int, destination: int, data: bytes) -> None:
-        """The packet has left the source's link, and meets others in front of the destination's."""
+        """Carry a packet that has left the source's shared link over the destination's."""
         down = self.behind[destination]
         self._through(down.down, down.link, self.arrive, source, destination, data)
 
@@ -197,7 +197,7 @@ class Network:
             self.queue.at(at, then, source, destination, copy)
 
     def arrive(self, source: int, destination: int, data: bytes) -> None:
-        """Hand a packet to whoever is at the destination, if anybody is and nothing cuts it off."""
+        """Hand a packet to the machine at the destination; it is lost without one, or if the path is cut."""
         node = self._nodes.get(destination)
         if node is None or self.pipe(source, destination).blocked:
             return

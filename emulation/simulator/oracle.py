@@ -1,4 +1,4 @@
-"""The result of a synchronous reduction, to the bit, computed without a packet."""
+"""Computes the result of a synchronous reduction, to the bit, without packets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def summed(words: Sequence[Words], lanes: LaneField | None, accumulator_bytes: int) -> tuple[Words, int]:
-    """One switch's result of the contributions to a round: the words, and the shift of their lanes."""
+    """One switch's sum of the contributions to a round: the words, and the shift of their lanes."""
     if lanes is None:
         return np.asarray(np.sum(words, axis=0, dtype=np.uint32)), 0
     total = accumulated(words[0], lanes, accumulator_bytes)
@@ -30,7 +30,7 @@ def summed(words: Sequence[Words], lanes: LaneField | None, accumulator_bytes: i
 
 
 def expected(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: int = 32, **given: Any) -> Array:
-    """The array that every worker must get: codes agreed, words added, one chunk after another.
+    """The array that every worker must get: codes are agreed on and words added, chunk by chunk.
 
     `inputs` are the workers' arrays, all of one shape (n,); `given` may hold the reduction's factor, divisor, operator.
     """
@@ -54,7 +54,7 @@ def expected(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: in
 
 
 def _wide(spec: JobSpec, inputs: Sequence[Array], element: Element, lanes: int, **given: Any) -> Array:
-    """The same of wide sums through one switch."""
+    """The array that every worker must get from wide sums through one switch."""
     wide = WideCodec(element, lanes, spec.contributions)
     block = spec.words_per_packet // spec.codes_per_packet * (WORD_BITS // wide.lanes.down)
     factor, divisor = given.get("factor", 1.0), given.get("divisor", 1.0)

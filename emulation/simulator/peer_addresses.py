@@ -1,20 +1,20 @@
-"""Addresses in a simulated network: numbers, which captures and error texts show as addresses of the Internet."""
+"""Addresses in a simulated network: numbers, which captures and error texts show as IPv4 addresses."""
 
 from __future__ import annotations
 
 from fanin.formats.capture import SocketAddress
 
 SWITCH_ADDRESS = 0
-"""The switch's, or the root's; leaves come next, then the workers of one job after the other."""
+"""Address of the switch or the root. Leaves come next, then the workers, job after job."""
 OPERATOR_ADDRESS = -1
-"""The address from which `fanin tune` is run: it has no machine, and no fault cuts it off."""
+"""Address from which `fanin tune` is run; it has no machine, and no fault cuts it off."""
 STRANGER_ADDRESS = 1 << 20
-"""The address of strangers; no fault cuts it off either."""
+"""Address of strangers; no fault cuts it off."""
 PORT = 4919
 CAPTURE_NETWORK = "192.0.2"
-"""TEST-NET-1 (RFC 5737): a simulated address A is shown as 192.0.2.A."""
+"""TEST-NET-1 of RFC 5737, in which captures show simulated addresses."""
 
 
 def endpoint(address: int) -> SocketAddress:
-    """The socket address that stands for a simulated address in captures."""
+    """Socket address that captures show for simulated address A: 192.0.2.(A % 254 + 1), port PORT + A // 254."""
     return SocketAddress(f"{CAPTURE_NETWORK}.{address % 254 + 1}", PORT + address // 254)

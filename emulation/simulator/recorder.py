@@ -1,4 +1,4 @@
-"""Readable records of a run: its last steps for a violation's text, all steps for `--events`, and captures."""
+"""Records a run for people: its last steps for a violation's text, all steps for `--events`, and captures."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from fanin.formats.trace import describe
 from fanin.host.transports.pcap import PcapWriter
 
 TAIL_STEPS = 12
-"""Steps and notes at the end of a violation's text."""
+"""Number of steps and notes at the end of a violation's text."""
 
 Step = tuple[int, float, int, "tuple[bytes, int] | None", Datagrams]
 
 
 class Recorder:
-    """Remembers the last steps; gives all of them to `show` and what is sent to `pcap`, where there are such."""
+    """Keeps the last steps; passes a line per packet and note to `show`, and sent packets to `pcap`, if given."""
 
     def __init__(
         self, queue: EventQueue, *, show: Callable[[str], None] | None = None, pcap: PcapWriter | None = None
     ) -> None:
         self.names: dict[int, str] = {}
-        """Names of switches, by address; all other addresses are workers'."""
+        """Names of switches, by address; every other address is a worker's."""
         self._queue = queue
         self._show = show
         self._pcap = pcap

@@ -1,4 +1,4 @@
-"""A job's rule on who adds and who keeps: what a worker asks for in a step, and what its array must then hold."""
+"""The collective of a job's steps: which reduction a worker submits, and what its array must then hold."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Array = npt.NDArray[Any]
 
 
 class Rule:
-    """The collective of a job whose steps are no all-reduces. Arrays are reduced in place; parts are by rank, as even
-    as can be."""
+    """The rule of a job whose collective is not all_reduce. Arrays are reduced in place, and divided among ranks as
+    evenly as possible."""
 
     def __init__(self, plan: JobPlan) -> None:
         self._plan = plan
 
     def reduction(self, rank: int, step: int, array: Array) -> Reduction:
-        """The reduction that a worker submits."""
+        """The reduction that a worker submits in a step."""
         plan = self._plan
         if plan.collective == "reduce_scatter":
             first, end = self._part(rank, len(array))
@@ -38,7 +38,7 @@ class Rule:
         )  # fmt: skip
 
     def result(self, rank: int, step: int, inputs: Sequence[Array], total: Array | None) -> Array:
-        """The array that the worker must hold afterwards. `inputs`: all ranks'; `total`: their sum, if any."""
+        """The array that a worker must hold after a step. `inputs`: all ranks'; `total`: their sum, None for moves."""
         after = np.array(inputs[rank])
         if total is not None:
             first, end = self._part(rank, len(after))

@@ -1,12 +1,12 @@
-"""The limits of an all-reduce over a tree of switches: links, slots, memory, packets of the busiest switch, and bits.
+"""Limits of an all-reduce over a tree of switches: links, slots, memory, packets of the busiest switch, and bits.
 
 Rules of this file
 ------------------
-* Nothing here is simulated: each figure is arithmetic on the fabric of scale.py and on the formulas that jobs are
-  admitted by (fanin/protocol/job.py, fanin/numerics/lanes.py). tests/simulator/test_scale.py holds slots and
-  packets to the simulation of the real machines.
-* A switch of the tree has a slot for each packet of the window, whatever the number of workers: depth costs round-trip
-  time, and so slots, and a switch never has more than its own children.
+* Nothing is simulated: each figure is arithmetic on the fabric of scale.py and on the formulas by which jobs are
+  admitted (fanin/protocol/job.py, fanin/numerics/lanes.py). tests/simulator/test_scale.py compares slots and packets
+  with the simulation of the real machines.
+* A switch of the tree has a slot for each packet of the window, whatever the number of workers. Depth costs round-trip
+  time, and so slots; a switch only ever adds its own children's contributions.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ class Bounds:
 
     workers: int
     round_trip_s: float
-    """From the first bit of a contribution to the last bit of its result, with nothing else on the way."""
+    """Time from the first bit of a contribution to the last bit of its result, with no other packet on the way."""
     link_s: float
-    """Time of all packets of a worker on its link."""
+    """Time that all packets of a worker take on its link."""
     window_s: float
-    """Time of all windows, a round trip each."""
+    """Time of all windows, at one round trip each."""
     slots: int
-    """Fewest slots with which results come back before a worker has sent its window."""
+    """Fewest slots with which the first result comes back before a worker has sent its window."""
     switch_bytes: int
-    """Memory of a job with so many slots, at every switch of the tree."""
+    """Memory of a job with that many slots, at every switch of the tree."""
     busiest_packets: int
-    """Packets into the switch with the most children and out of it, of one reduction."""
+    """Packets into and out of the switch with the most children, per reduction."""
     busiest_packets_per_s: float
-    """The same per second, at the pace of the links."""
+    """`busiest_packets` per second, if links are the limit."""
     bits: int
-    """Bits that a lane of 32 has for one worker's largest element, without its sign, so that no sum overflows."""
+    """Bits, without sign, that a 32-bit lane leaves to one worker's largest element so that no sum overflows."""
 
     @property
     def bound_by(self) -> Literal["links", "slots"]:
-        """The greater of the two times."""
+        """The limit that takes longer: the links' bytes, or the windows' round trips."""
         return "links" if self.link_s >= self.window_s else "slots"
 
 
 def bounds(fabric: Fabric, transfer: Transfer) -> Bounds:
-    """Limits of a transfer over a fabric; ConfigurationError where no lane holds so many contributions."""
+    """Limits of a transfer over a fabric; ConfigurationError if no lane holds that many contributions."""
     sizes = transfer.item_bytes()
     packet_s = transfer.packet_bytes / fabric.bytes_per_s
     round_trip_s = packet_s + fabric.path_s(transfer.packet_bytes, fabric.levels)
     slots, link_s = math.ceil(round_trip_s / packet_s), sum(sizes) / fabric.bytes_per_s
     links_of = [
-        int(counts.max()) + (level < fabric.levels)  # every switch but the root is a child, too
+        int(counts.max()) + (level < fabric.levels)  # every switch but the root is a child as well
         for level, counts in enumerate(fabric.children, start=1)
     ]
     packets = 2 * max(links_of) * len(sizes)

@@ -1,15 +1,15 @@
-"""One all-reduce over up to a thousand hosts with a shard each: when each packet passes each link, without machines.
+"""Time of one all-reduce over up to a thousand hosts with a shard each, from when each packet passes each link.
 
 Rules of this file
 ------------------
-* The model is that of scale.py, with a shard on every host: item t + P of a flow is sent when result t has come, a
-  shard passes a slot on when the last contribution is in, and a link passes packets on in the order in which they come.
-  Between the links is a switch that blocks nobody. Packets to a host's own shard take no link and no time.
-* Every host does the same at the same time: host h sends to the shards of h + 1, h + 2, ... in turn. So one host is
-  looked at: what it sends to the k-th one after it, it gets at that moment from the k-th one before it.
-* tests/simulator/test_scale_hosts.py holds it to the packet-level simulation of the real machines, which all begin with
-  the first shard. Nothing is lost here, and queues are as long as they need to be.
-* Rivals run on the same links, as in scale.py: below one switch with ports for all.
+* The model is that of scale.py, with a shard on every host: a flow sends item t + P when it has result t, a shard
+  passes a slot on when the last contribution has arrived, and a link passes packets on in the order of arrival. The
+  links meet in a non-blocking switch. Packets to a host's own shard use no link and no time.
+* All hosts do the same at the same time: host h sends to the shards of h + 1, h + 2, ... in turn. So it suffices to
+  follow one host: when it sends to the k-th host after it, it receives the same from the k-th host before it.
+* tests/simulator/test_scale_hosts.py compares it with the packet-level simulation of the real machines, which all begin
+  with the first shard. Nothing is lost here, and queues are as long as needed.
+* Rivals use the same links, as in scale.py, below one switch with ports for all.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ HOSTS = (8, 16, 32, 64, 128, 256, 512, 1024)
 WINDOW = 360
 """Slots of all flows of a host together: 512 KiB of packets (fanin/protocol/window.py)."""
 MAX_CROSSOVER_BYTES = 1 << 26
-"""Sizes are compared up to this one, in powers of two."""
+"""Largest tensor at which rivals are compared; sizes are powers of two."""
 
 _SENT, _ARRIVED = 0, 1
-"""Events of a packet: it reaches the queue of its sender's link, or that of its receiver's."""
+"""Kinds of events: a packet reaches the queue of its sender's link, or that of its receiver's."""
 
 
 class _Link:
-    """One direction of the host's link: passes packets on one after another."""
+    """One direction of a host's link, which passes packets on one after another."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._free_at = 0.0
         self._fabric = fabric
 
     def carry(self, now: float, size_bytes: float) -> float:
-        """When a packet that comes `now` is at the other end."""
+        """Time at which a packet that is queued `now` arrives at the other end."""
         self._free_at = max(now, self._free_at) + size_bytes / self._fabric.bytes_per_s
         return self._free_at + self._fabric.delay_s
 
 
 def spread_over_hosts(fabric: Fabric, transfer: Transfer) -> float:
-    """Seconds until every host has every result, from the moment at which all begin.
+    """Seconds from the common start until every host has every result.
 
-    Raises ConfigurationError for a tensor of which not every shard gets a part.
+    Raises ConfigurationError if the tensor is too small for a part at every shard.
     """
     hosts = fabric.workers
     if transfer.chunks < MIN_PACKETS_PER_SHARD * hosts:
@@ -58,7 +58,7 @@ def spread_over_hosts(fabric: Fabric, transfer: Transfer) -> float:
     sizes = dataclasses.replace(transfer, tensor_bytes=transfer.tensor_bytes // hosts, window=window).item_bytes()
     up, down = _Link(fabric), _Link(fabric)
     missing = [hosts - 1] * len(sizes)
-    """By item of this host's shard, contributions that have not come; its own comes with the first of the others."""
+    """By item of this host's shard, missing contributions of others; its own arrives with the first of them."""
     events: list[tuple[float, int, int, int, bool, int]] = []
     number = 0
 
@@ -92,14 +92,14 @@ def spread_over_hosts(fabric: Fabric, transfer: Transfer) -> float:
 
 
 def floor_over_hosts(fabric: Fabric, transfer: Transfer) -> float:
-    """Time that 2 (n - 1) / n of the tensor takes on a link, in packets with their headers."""
+    """Lower bound: time that 2 (n - 1) / n of the tensor takes on a link, in packets with their headers."""
     words = dataclasses.replace(transfer, codes_per_packet=0).item_bytes()
     return 2 * (fabric.workers - 1) / fabric.workers * sum(words) / fabric.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class HostsRow:
-    """Virtual seconds for one number of hosts, and the sizes up to which a rival is slower."""
+    """Virtual seconds for one number of hosts, and the sizes up to which fanin is faster than each rival."""
 
     hosts: int
     spread_s: float
@@ -107,14 +107,14 @@ class HostsRow:
     ring_s: float
     halving_doubling_s: float
     faster_than_ring_bytes: int
-    """The largest power of two for which it is, of those that give every shard a part; 0: none."""
+    """Largest power of two at which fanin is faster, among sizes that give every shard a part; 0: none."""
     faster_than_halving_bytes: int
 
 
 def table_over_hosts(
     transfer: Transfer, hosts: tuple[int, ...] = HOSTS, *, largest_bytes: int = MAX_CROSSOVER_BYTES
 ) -> list[HostsRow]:
-    """A row for each number of hosts, below one switch; smaller and larger tensors than that are compared up to
+    """A row for each number of hosts, below one switch; rivals are also compared at other sizes, up to
     `largest_bytes`."""
     return [_row(Fabric(workers=each, ports=each), transfer, largest_bytes) for each in hosts]
 

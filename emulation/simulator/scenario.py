@@ -2,10 +2,10 @@
 
 Rules of this file
 ------------------
-* A scenario is concrete: with a seed for the dice it determines a run. `chaos.py` draws scenarios; `search.py` shortens
-  the list of faults of one that fails, and prints what is left as TOML, which `fanin simulate --scenario FILE` takes.
-* Faults end: links are clean and all that was cut, clogged, paused or crashed is back at `quiet_s`. From then on the
-  jobs must be done within `recovery_s`.
+* A scenario is concrete: together with a seed it determines a run. `chaos.py` draws scenarios; `search.py` shortens the
+  list of faults of a failing one, and prints the rest as TOML, which `fanin simulate --scenario FILE` takes.
+* Faults end: at `quiet_s` links are clean, and whatever was cut, clogged, paused or crashed works again. From then on
+  the jobs must be done within `recovery_s`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fanin.settings import Bounds, check_bounds
 
 SCENARIO_FOLDER = Path(__file__).parent / "scenarios"
 RECOVERY_S = 40.0
-"""Virtual seconds from the end of the faults to the end of all work. A worker that crashed last is missed for the
-liveness timeout (5 s), twice if it crashed while its job was starting; a join that nobody renews is kept for
-JOIN_LEASE_S (4 s); then the job forms anew and does all its steps."""
+"""Default of `recovery_s`, in virtual seconds. A worker that crashed last is missed for the liveness timeout (5 s),
+twice if it crashed while its job was starting; a join that nobody renews is kept for JOIN_LEASE_S (4 s); then the job
+forms anew and does all its steps."""
 
 Seconds = Annotated[float, Bounds(0, 3600)]
-"""A time, or a span, in virtual seconds, of an hour at most."""
+"""A time or a duration in virtual seconds, at most an hour."""
 
 FaultKind = Literal[
     "cut",
@@ -52,15 +52,15 @@ Direction = Literal["both", "to_switch", "from_switch"]
 TUNES = ("quorum", "staleness")
 """Kinds that change a running job, as `fanin tune` does."""
 OF_ALL = ("freeze", "strangers")
-"""Kinds that concern everybody at once, so that they have neither rank nor leaf."""
+"""Kinds that affect everything at once, so they have neither a rank nor a leaf."""
 OF_A_WORKER = ("crash", "leave", "evict")
-"""Kinds that need a rank; the others mean the switch, or all links of the job, without one."""
+"""Kinds that need a rank; without a rank, the other kinds affect the switch or all links of the job."""
 OF_A_LEAF = ("cut", "clog", "degrade", "pause", "restart")
-"""Kinds that may have a leaf instead."""
+"""Kinds that may name a leaf instead of a rank."""
 
 
 def check(legal: bool, text: str) -> None:
-    """ConfigurationError unless it is legal."""
+    """Raise ConfigurationError with the text unless `legal`."""
     if not legal:
         raise ConfigurationError(text)
 
@@ -70,20 +70,19 @@ class Fault:
     """Something that goes wrong at `at_s` and is over after `for_s`, both in virtual seconds."""
 
     kind: FaultKind
-    """cut: nothing passes (in one direction or both); clog: links hold back what they have; degrade: links get the
-    qualities in `link`; pause: SIGSTOP and SIGCONT; freeze: the same for all processes at once, as of a virtual
-    machine; strangers: packets that are nobody's come to the switches (strangers.py); crash: a worker dies, and is
-    started again after `for_s`; leave: a worker says BYE in the middle, and is started again; restart: the switch dies,
-    and is back empty after `for_s`; evict: the controller takes a worker out; quorum, staleness: an operator sets K or
-    S to `value`."""
+    """cut: nothing passes (in one direction or both); clog: links hold packets back; degrade: links get the properties
+    in `link`; pause: SIGSTOP and SIGCONT; freeze: a pause of all processes at once, as of a virtual machine; strangers:
+    packets from outside the job come to the switches (strangers.py); crash: a worker dies, and is started again after
+    `for_s`; leave: a worker says BYE in the middle, and is started again; restart: the switch dies, and is back empty
+    after `for_s`; evict: the controller removes a worker; quorum, staleness: an operator sets K or S to `value`."""
     at_s: Seconds
     for_s: Seconds = 0.0
     job: int = 0
     """Position of the job in the scenario."""
     rank: int | None = None
-    """The worker. None: the switch (pause, restart) or every worker of the job (cut, clog, degrade)."""
+    """The affected worker. None: the switch (pause, restart) or every worker of the job (cut, clog, degrade)."""
     leaf: int | None = None
-    """A leaf switch (pause, restart), or its link to the root (cut, clog, degrade)."""
+    """The affected leaf switch (pause, restart), or its link to the root (cut, clog, degrade)."""
     direction: Direction = "both"
     value: int | None = None
     link: Link | None = None
@@ -101,13 +100,13 @@ class Fault:
 
     @property
     def ends_s(self) -> float:
-        """When it is over."""
+        """Time at which the fault is over, in virtual seconds."""
         return self.at_s + self.for_s
 
 
 Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "broadcast"]
 MOVES: tuple[Collective, ...] = ("all_gather", "broadcast")
-"""Collectives that add nothing."""
+"""Collectives that move parts and add nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,40 +115,40 @@ class JobPlan(Agreed, AskedRounds):
 
     workers: Annotated[int, Bounds(1, MAX_TREE_WORKERS)] = 2
     slots: Annotated[int, Bounds(1, 65_536)] = 2
-    """With a largest staleness above 0 each chunk owns a slot, so this must be `chunks`, and elements are int32."""
+    """Number of slots. If several steps may share a round, it must equal `chunks`, and elements must be int32."""
     words_per_packet: Annotated[int, Bounds(8, 16_000)] = 8
     element: Literal["int32", "float32"] = "int32"
     chunks: Annotated[int, Bounds(1)] = 2
     short: int = 0
-    """Words that the last packet of an array has fewer than the others; float32. In an array of one packet, two free
-    words are room for a forecast of its scales (host/machine/scale_forecast.py)."""
+    """Words by which the last packet of an array is shorter; float32 only. In an array of one packet, two free words
+    are room for a forecast of its scales (host/machine/scale_forecast.py)."""
     lanes: str = ""
-    """Bits up / bits down of wide sums; float32. In a tree 4/8 and 2/8, whose leaves lose nothing. Empty: lanes of 32
-    bits."""
+    """Bits up / bits down of wide sums; float32 only. A tree allows 4/8 and 2/8, whose leaves lose no bits. Empty:
+    lanes of 32 bits."""
     collective: Collective = "all_reduce"
-    """Collective of every step: every worker keeps the whole sum, or a part; or no sum, but parts that each have an
-    owner (the turn to broadcast goes round). Synchronous, apart from the first.
+    """Collective of every step: each worker keeps the whole sum, or a part of it; or there is no sum, and each part has
+    an owner (ranks broadcast in turn). All but the first must be synchronous.
     """
     steady_steps: Annotated[int, Bounds(1, 100_000)] = 1
-    """Steps for which the largest magnitude of a worker's array stays the same; float32. 1: it never does."""
+    """Number of steps after which the largest magnitude of a worker's array changes; float32 only."""
     steps: Annotated[int, Bounds(1, 100_000)] = 6
     ahead: Annotated[int, Bounds(1, 64)] = 1
-    """Steps that a worker may have under way at once."""
+    """Most steps that a worker has under way at once."""
     think_s: Seconds = 0.0
-    """Mean time that a worker computes between the end of one step and the beginning of another."""
+    """Mean time that a worker computes between two steps."""
     slow: Annotated[tuple[float, ...], Bounds(0, 1e6)] = ()
-    """By rank, a factor of `think_s`; 1 for ranks that it does not reach."""
+    """By rank, the factor of `think_s`; 1 for ranks beyond its end."""
     passes: Annotated[float, Bounds(0, 1)] = 0.0
-    """Probability that a worker passes a step of its own accord."""
+    """Probability that a worker passes a step without a policy."""
     policy: str | None = None
-    """Policy of a stale worker for late gradients (docs/staleness.md): then host/stale decides the use of each base,
-    and a flush of S passes follows the steps. None: one step after another, as in a synchronous job.
+    """Policy of a stale worker for late gradients (docs/staleness.md): host/stale then decides about each base, and S
+    passes follow the steps as a flush. None: one step after another, as in a synchronous job.
     """
     tree: bool = False
-    """Its workers are at the leaves of the scenario, dealt out one after another; synchronous."""
+    """Whether its workers are at the scenario's leaves, dealt out in turn; synchronous only."""
     checksum: bool = True
     start_s: Seconds = 0.0
-    """When its workers start."""
+    """Time at which its workers start, in virtual seconds."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "job: ")
@@ -160,7 +159,7 @@ class JobPlan(Agreed, AskedRounds):
         check(self.on_worker_loss in ("raise", "continue"), f"job: on_worker_loss = {self.on_worker_loss!r}")
         check(self.element in ("int32", "float32"), f"job: element {self.element!r} is neither int32 nor float32")
         if self.policy is not None:
-            policy_class(self.policy)  # raises ConfigurationError where there is none
+            policy_class(self.policy)  # raises ConfigurationError for an unknown policy
         check(0 <= self.short < self.words_per_packet, f"job: short = {self.short} of {self.words_per_packet} words")
         floating = self.element == "float32"
         check(floating or (self.short, self.steady_steps) == (0, 1), "job: short and steady_steps go with float32")
@@ -178,29 +177,29 @@ class JobPlan(Agreed, AskedRounds):
     @property
     def every_chunk_has_a_slot(self) -> bool:
         """Whether rounds may hold contributions of several steps."""
-        alone = self.on_worker_loss == "continue"  # then a newcomer's steps begin at some base of every slot
+        alone = self.on_worker_loss == "continue"  # then a newcomer begins at the same base of every slot
         stale = self.largest_staleness > 0 or self.quorum not in (None, self.workers)
         return alone or stale or self.passes > 0 or self.policy is not None
 
     @property
     def bases(self) -> int:
-        """Bases of each slot that a worker goes through: its steps and, with a policy, the flush."""
+        """Number of bases of each slot that a worker goes through: its steps and, with a policy, the flush."""
         return self.steps if self.policy is None else self.steps + self.largest_staleness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Everything that happens, seeds apart."""
+    """Jobs, links and faults of a run; with a seed it determines the run."""
 
     name: str = "unnamed"
     about: str = ""
     jobs: tuple[JobPlan, ...] = (JobPlan(),)
     leaves: Annotated[int, Bounds(0, MAX_WORKERS)] = 0
-    """Leaf switches below the one switch there is otherwise; workers of jobs that are trees are at these."""
+    """Number of leaf switches below the switch; workers of jobs with `tree` are at these."""
     link: Link = field(default_factory=Link)
     faults: tuple[Fault, ...] = ()
     noise_s: Seconds = 0.0
-    """How long, at least, links have the qualities of `link`; from `quiet_s` on they only delay."""
+    """Least time for which links have the properties of `link`; from `quiet_s` on they only delay."""
     memory_bytes: int = 1 << 24
     liveness_timeout_s: Seconds = LIVENESS_TIMEOUT_S
     recovery_s: Seconds = RECOVERY_S
@@ -231,11 +230,11 @@ class Scenario:
 
     @property
     def quiet_s(self) -> float:
-        """When the last fault is over."""
+        """Time from which on no fault is active and every job has started."""
         return max([self.noise_s, *(fault.ends_s for fault in self.faults), *(job.start_s for job in self.jobs)])
 
     def with_faults(self, faults: tuple[Fault, ...]) -> Scenario:
-        """The same with other faults."""
+        """The same scenario with these faults."""
         return dataclasses.replace(self, faults=faults)
 
 
@@ -243,7 +242,7 @@ class Scenario:
 
 
 def load(name_or_path: str) -> Scenario:
-    """A scenario by the name of a shipped one, or from a file. ConfigurationError says what is wrong with it."""
+    """Load a shipped scenario by its name, or one from a file. ConfigurationError says what is wrong with it."""
     path = Path(name_or_path)
     if not path.suffix and not path.exists():
         path = SCENARIO_FOLDER / f"{name_or_path}.toml"
@@ -263,7 +262,7 @@ def parse(text: str, default_name: str = "unnamed") -> Scenario:
 
 
 def of_tables(given: dict[str, Any], default_name: str) -> Scenario:
-    """A scenario from what TOML says."""
+    """A scenario from the tables of a TOML file."""
     given = {"name": default_name, **given}
     for table, field_name in (("job", "jobs"), ("fault", "faults")):
         if field_name in given:
@@ -274,7 +273,7 @@ def of_tables(given: dict[str, Any], default_name: str) -> Scenario:
 
 
 def to_toml(scenario: Scenario) -> str:
-    """The scenario as text that `parse` reads back; what has its default is left out."""
+    """The scenario as TOML that `parse` reads back; fields with their defaults are left out."""
     lines = _lines(scenario, skip=("jobs", "faults", "link"))
     if scenario.link != Link():
         lines += ["", "[link]", *_lines(scenario.link)]

@@ -1,7 +1,7 @@
-"""Many schedules, and for the first that fails the fewest faults that still make it fail.
+"""Runs many schedules, and shortens the first that fails to the fewest faults with which it still fails.
 
-A schedule is a seed: it draws the scenario (chaos.py), unless one is given, and is the seed of the run. Schedules are
-independent, so they are dealt out to processes in batches; what is reported is the lowest seed that fails.
+A schedule is a seed: it seeds the run, and draws the scenario (chaos.py) unless one is given. Schedules are
+independent, so batches of them run in several processes; the lowest seed that fails is reported.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from fanin.emulation.simulator.simulation import Report, simulate
 from fanin.emulation.simulator.violations import ViolationError
 
 MAX_SHORTENING_RUNS = 400
-"""Runs that shortening a schedule may take."""
+"""Most runs that shortening a schedule may take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A schedule that violates something, shortened."""
+    """A schedule that violates something, and its shortened scenario."""
 
     seed: int
     scenario: Scenario
     violation: ViolationError
     faults_before: int
-    """How many faults it had when it was drawn."""
+    """Number of its faults before it was shortened."""
 
 
 @dataclass(slots=True)
@@ -82,10 +82,10 @@ def search(
     processes: int = 1,
     progress: Callable[[Tally], None] | None = None,
 ) -> Tally:
-    """Run schedules until all are done or one has failed; `progress` hears of every batch.
+    """Run schedules until all are done or one has failed; `progress` gets the totals after every batch.
 
-    With `scenario`, only the seed of the run varies. `failed` of what is returned is empty or begins with the lowest
-    seed that failed.
+    With `scenario`, only the seed of the run varies. In the result, `failed` is empty or begins with the lowest seed
+    that failed.
     """
     total = Tally()
     run = functools.partial(_run_batch, kind=kind, scenario=scenario)
@@ -116,10 +116,10 @@ def _run_batch(seeds: range, kind: Kind, scenario: Scenario | None) -> Tally:
 def shorten(
     scenario: Scenario, seed: int, violation: ViolationError, *, kind: Kind = "native", switch: SwitchType | None = None
 ) -> Failure:
-    """Leave out of a failing schedule whatever it fails without: faults, qualities of links, jobs' extras.
+    """Remove all from a failing schedule that it does not need to fail: faults, link properties, jobs' extras.
 
-    Faults by delta debugging (Zeller and Hildebrandt, IEEE TSE 28(2), 2002: `ddmin`); what counts is that the same kind
-    of violation remains, not the same event.
+    Faults by delta debugging (Zeller and Hildebrandt, IEEE TSE 28(2), 2002: `ddmin`). A shorter schedule must violate
+    the same kind of invariant, not at the same event.
     """
     shortener = _Shortener(scenario, seed, violation, kind, switch)
     shortener.run()
@@ -144,7 +144,7 @@ class _Shortener:
         self._shorten_jobs()
 
     def _try(self, candidate: Scenario) -> bool:
-        """Whether the candidate fails alike; then it is what is shortened further."""
+        """Whether the candidate fails with the same kind of violation; if so, it is shortened further."""
         if self._runs_left == 0 or candidate == self.scenario:
             return False
         self._runs_left -= 1
@@ -157,7 +157,7 @@ class _Shortener:
         return False
 
     def _shorten_faults(self) -> None:
-        """ddmin: leave out ever smaller parts, as long as that changes nothing."""
+        """ddmin: leave out ever smaller parts of the faults, as long as the schedule still fails."""
         part_count = 1
         while (faults := self.scenario.faults) and part_count <= len(faults):
             size = -(-len(faults) // part_count)
@@ -171,7 +171,7 @@ class _Shortener:
                 part_count = min(2 * part_count, len(faults))
 
     def _simpler_links(self) -> Iterator[Scenario]:
-        """The scenario with one quality of its links as it is by default, or the link of one fault."""
+        """Yield the scenario with one property of its link set to the default, for each property."""
         for each in dataclasses.fields(Link):
             default: Any = each.default
             link = dataclasses.replace(self.scenario.link, **{each.name: default})

@@ -1,4 +1,4 @@
-"""A rank's membership at one shard, in virtual time: what a session is, with the real worker machine in it."""
+"""A rank's membership at one shard, in virtual time: a simulated session around the real worker machine."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.protocol.wire import VERSION
 
 CONNECT_TIMEOUT_S = 2.0
-"""How long a shard may be silent that is to be joined."""
+"""Longest silence of a shard that a rank joins."""
 JOIN_TIMEOUT_S = 10.0
-"""How long the other ranks may take."""
+"""Longest wait for the other ranks to join."""
 HANG_UP_S = 0.1
-"""How long it takes to see that a process at the other end has died."""
+"""Time until a process sees that the process at the other end of a connection has died."""
 SLOTS, WORDS = 2, 8
 
 
 class ShardMember:
-    """One of them, from its first Join on. fanin.host.session.survivor.Member, once it is `ready`."""
+    """One membership, from its first Join on; once `ready`, it implements fanin.host.session.survivor.Member."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class ShardMember:
         cut: Callable[[ShardMember], None],
         succeeds: control.Succession | None = None,
     ) -> None:
-        """Rank `rank` at the shard with that number, at an address of its own. `changed` is called when there is news,
-        and `cut` before anything is said."""
+        """Rank `rank` at shard `number`, with an address of its own. `changed` is called when something has happened,
+        and `cut` with this object before it sends anything."""
         self.host, self.number, self.address, self.rank = host, number, address, rank
         self.flows = 1
         self.ready = False
         self.failure: FaninError | None = None
         self.switch_is_dead = False
         self.members = tuple(range(workers))
-        """Workers of the job, as in `Session.members`."""
+        """Ranks that are members of the job, as in `Session.members`."""
         self._ranks = self.members
         self.replied_to: Callable[[int, control.Reply], None] | None = None
-        """Gets answers to what a rank asks besides."""
+        """Gets the controller's replies once it is a member; None: they are ignored."""
         self._job, self._worker, self._workers, self._succeeds = job, worker, workers, succeeds
         self._network, self._worker_type, self._changed = network, worker_type, changed
         self._machine: Worker | None = None
@@ -81,23 +81,23 @@ class ShardMember:
 
     @property
     def spec(self) -> JobSpec:
-        """Facts of the job, as in `Session.spec`."""
+        """The job's facts, as in `Session.spec`."""
         assert self._spec is not None
         return self._spec
 
     @property
     def nonce(self) -> str:
-        """Name of this membership, as in `Session.nonce`."""
+        """Name of this membership at the controller, as in `Session.nonce`."""
         return f"{self._job}-{self.number}-{self.address}"
 
     @property
     def peer(self) -> bytes:
-        """Name of the connection at the shard's controller."""
+        """Name of its connection at the shard's controller."""
         return self.nonce.encode()
 
     @property
     def over(self) -> bool:
-        """Whether it is neither joining nor a member."""
+        """Whether it has left or failed."""
         return self._closed or self.failure is not None
 
     # --- joining ---
@@ -121,7 +121,7 @@ class ShardMember:
         self._network.queue.after(JOIN_INTERVAL_S, self._ask)
 
     def request(self, request: control.Request) -> None:
-        """Ask the shard's controller something."""
+        """Send a request to the shard's controller."""
         self.host.request(self.peer, self, request)
 
     def hears(self) -> bool:
@@ -204,7 +204,7 @@ class ShardMember:
         self._changed()
 
     def hang_up(self) -> None:
-        """The connection to the shard has ended, and nothing listens there."""
+        """Fail, because the shard's process has ended and nothing listens at its port."""
         if self.over:
             return
         self.switch_is_dead = True
@@ -230,7 +230,7 @@ class ShardMember:
         self.die()
 
     def die(self) -> None:
-        """Its process ends without a word."""
+        """End without a message, as if its process died."""
         self._closed = True
         self._detach()
 

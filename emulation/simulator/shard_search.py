@@ -1,4 +1,4 @@
-"""Many plans of shards.py, and defects planted in what ranks agree on that must be found."""
+"""Runs many plans of shards.py, and plants defects in the ranks' agreement that the simulator must find."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fanin.numerics.reduction import Reduction
 from fanin.protocol.control import Regroup, Regrouped, Reply
 
 MAX_PLANS = 600
-"""Plans after which a defect counts as not found."""
+"""Number of plans after which a defect counts as not found."""
 
 
 @dataclass(slots=True)
@@ -36,9 +36,9 @@ class ShardTally:
     packets: int = 0
     virtual_s: float = 0.0
     dealt_anew: int = 0
-    """Plans in which the ranks went on as another job."""
+    """Number of plans in which the ranks moved to a new job."""
     twice: int = 0
-    """Number of runs that dealt their shards anew more than once."""
+    """Number of plans in which the ranks moved to a new job more than once."""
     violation: ViolationError | None = None
     """The first violation, if any."""
 
@@ -51,7 +51,7 @@ class ShardTally:
         self.twice += report.jobs > 2
 
     def merge(self, other: ShardTally) -> None:
-        """Enter another tally, of later seeds."""
+        """Add the totals of another tally, whose seeds are later."""
         self.plans += other.plans
         self.packets += other.packets
         self.virtual_s += other.virtual_s
@@ -61,7 +61,7 @@ class ShardTally:
 
 
 def search_shards(first_seed: int, plans: int, *, kind: Kind, processes: int) -> ShardTally:
-    """Run that many, up to the batch with the first that violates something."""
+    """Run `plans` plans, up to the batch with the first violation."""
     total = ShardTally()
     for tally in in_batches(functools.partial(_run_batch, kind=kind), first_seed, plans, processes):
         total.merge(tally)
@@ -84,7 +84,7 @@ def _run_batch(seeds: range, kind: Kind) -> ShardTally:
 def shorten_shards(
     plan: ShardPlan, seed: int, *, kind: Kind = "native", survivor: SurvivorType = Survivor
 ) -> tuple[ShardFault, ...]:
-    """The faults that a plan needs to fail: without any of them it does not."""
+    """The faults that a plan needs to fail: it does not fail without any one of them."""
     kept = list(plan.faults)
     for fault in plan.faults:
         fewer = [each for each in kept if each is not fault]
@@ -96,14 +96,14 @@ def shorten_shards(
 
 
 class PassesNothingOn(Agreement):
-    """Keeps to itself what a shard has told it that is lost since."""
+    """Does not tell other shards the decision of a shard that is lost since."""
 
     def requests(self, now: float) -> list[tuple[int, Regroup]]:
         return [] if self.stage is Stage.AGREED else super().requests(now)
 
 
 class GoesOnInAnyPart(Agreement):
-    """Goes on with however few shards are left."""
+    """Goes on however few shards are left."""
 
     def receive(self, shard: int, reply: Reply, now: float) -> None:
         if isinstance(reply, Regrouped):
@@ -112,7 +112,7 @@ class GoesOnInAnyPart(Agreement):
 
 
 class ForgetsWhoIsMissed(Agreement):
-    """Does not say which ranks are missed at some shard."""
+    """Does not report which ranks a shard misses."""
 
     def requests(self, now: float) -> list[tuple[int, Regroup]]:
         self.gone.clear()
@@ -120,7 +120,7 @@ class ForgetsWhoIsMissed(Agreement):
 
 
 class FinishesMeanwhile(Survivor):
-    """Takes results in that come after it has said how far it is."""
+    """Accepts results that arrive after it has reported its progress."""
 
     def done(self, ticket: int) -> bool:
         kept = self.kept.get(ticket)
@@ -130,14 +130,14 @@ class FinishesMeanwhile(Survivor):
 
 
 class SumsWithWhatItHas(Survivor):
-    """Takes itself for the one that has a result."""
+    """Behaves as if it had every result that some rank must hand on."""
 
     def holds(self, holder: int) -> bool:
         return True
 
 
 class WaitsForTheDead(Survivor):
-    """Does not say which job it is that the new one succeeds."""
+    """Does not name the job that the new job succeeds, so the new job waits for ranks that are lost."""
 
     def after_turn(self) -> None:
         super().after_turn()
@@ -147,7 +147,7 @@ class WaitsForTheDead(Survivor):
 
 
 class TakesZerosForResults(Survivor):
-    """Does not look whether the rank that hands a result on has done so."""
+    """Takes a rank's handed-on result without checking that the rank has filled it in."""
 
     def submit(self, reduction: Reduction, now: float) -> int:
         self._trust()
@@ -168,14 +168,14 @@ class TakesZerosForResults(Survivor):
 
 
 class HasOneNameForAll(Agreement):
-    """Goes on as a job whose name does not say which shard has decided."""
+    """Gives the new job a name that does not depend on the shard that decided."""
 
     def requests(self, now: float) -> list[tuple[int, Regroup]]:
         return [(shard, dataclasses.replace(said, shard=0)) for shard, said in super().requests(now)]
 
 
 def agreeing(agreement: type[Agreement]) -> type[Survivor]:
-    """A rank that agrees like that."""
+    """A Survivor class whose ranks use that agreement."""
 
     class Rank(Survivor):
         agreement_type = agreement
@@ -216,13 +216,13 @@ SELDOM_DRAWN: dict[str, ShardPlan] = {
         ),
     ),
 }  # fmt: skip
-"""Plans for defects that take what some hundred drawn plans do not have: a rank that one shard has evicted, and that
-agrees with the others when another shard is lost; a rank that alone has a result and dies while it hands that on; the
-only rank that has heard what was decided dies with the shard that has decided."""
+"""Plans for defects that some hundred drawn plans do not trigger: a rank that one shard has evicted agrees with the
+others when another shard is lost; a rank that alone has a result dies while it hands the result on; the only rank that
+has heard a decision dies together with the shard that decided."""
 
 
 def hunt_shards(defect: str, first_seed: int) -> Catch | None:
-    """Run plans against a defect, from a seed on; None if MAX_PLANS do not find it."""
+    """Run plans from `first_seed` on against a defect until a check fails; None after MAX_PLANS."""
 
     def run(seed: int) -> None:
         simulate_shards(SELDOM_DRAWN.get(defect) or draw_shards(seed), seed, survivor=SHARD_DEFECTS[defect])

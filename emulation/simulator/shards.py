@@ -1,4 +1,4 @@
-"""Jobs over several shards that go on without those they lose, in virtual time: one run, and what must hold in it.
+"""Simulates a job over several shards that survives the loss of some, in virtual time, and checks the outcome.
 
 Every host has a rank and a shard; spare hosts have a shard alone. The controllers, the switch machines, the worker
 machines, the agreement and what a rank keeps (host/session/survivor.py) are the real ones.
@@ -14,24 +14,24 @@ machines, the agreement and what a rank keeps (host/session/survivor.py) are the
     part   | the network falls into two: hosts with lower numbers, and the others; for good
     cut    | nothing passes any more between a shard and one rank
 
-A fault strikes at a time or, with `after`, so long after the first rank has come to a step of going on:
+A fault strikes at a time or, with `after`, at a time after the first rank has reached a step of going on:
 
     step     | the first rank
     ---------+--------------------------------------------------------------------------------------------------------
     asks     | has said which shards it has lost
-    hears    | has heard what was agreed on
+    hears    | has heard the decision
     meets    | is a member of the new job at one of its shards
-    goes on  | is a member at all of them, and deals out what was not done
+    goes on  | is a member at all of them, and deals out the unfinished reductions
 
 What must hold
 --------------
-* *One job*: ranks that are members of a job of one name have the same ranks and shards in it, and at the end all ranks
-  that go on are in one job, which has no others.
-* *Once each*: whatever these ranks have as the result of a step is the same words, and contains the contribution of
-  each of them once, and that of any other rank at most once.
-* *Nothing else*: what the checkers of single switches say (ledger.py).
-* *They go on*: whoever need not stop does all steps. A rank may stop if it, or its host, was struck, or if it was
-  parted from others.
+* *One job*: ranks that are members of a job of one name have the same ranks and shards in it. At the end all ranks that
+  go on are in one job, which has no other members.
+* *Once each*: these ranks have the same words as the result of a step. The result contains the contribution of each of
+  them once, and that of any other rank at most once.
+* *Nothing else*: the checks of single switches hold (ledger.py).
+* *They go on*: every rank that may not stop does all steps. A rank may stop if it, or its host, was struck, or if it
+  was parted from others.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ FaultKind = Literal["dies", "halts", "kills", "power", "ends", "stops", "part", 
 Step = Literal["asks", "hears", "meets", "goes on"]
 KINDS: tuple[FaultKind, ...] = ("dies", "dies", "halts", "kills", "power", "part", "cut", "ends", "stops")
 STEPS: tuple[Step, ...] = ("asks", "hears", "hears", "meets", "goes on")
-"""The steps at which a fault may strike, each as often as it is drawn."""
+"""The steps that a drawn fault may follow; repeated ones are drawn more often."""
 DIGIT_BITS = 4
-"""Bits of a result per rank: they count how often the rank is in it."""
+"""Bits of a result per rank, which count how often the rank's contribution is in it."""
 LIVENESS_TIMEOUT_S = 1.0
 POLL_S = 0.05
 LIMIT_S = 30.0
 MAX_EVENTS = 200_000
-"""Eight times what the longest of some hundred drawn plans needs: ranks that ask for ever are found out soon."""
+"""Eight times the events of the longest of some hundred drawn plans, so that ranks that ask for ever are noticed."""
 AHEAD = 3
-"""Steps that a rank may have under way."""
+"""Most steps that a rank has under way."""
 JOB = "spread"
 Words = npt.NDArray[np.int32]
 SurvivorType = Callable[..., Survivor]
@@ -85,27 +85,27 @@ SurvivorType = Callable[..., Survivor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFault:
-    """One of the table above."""
+    """One fault of the table above."""
 
     kind: FaultKind
     host: int
-    """For `part`, the first of the second part."""
+    """The affected host; for `part`, the first host of the second part."""
     rank: int = 0
     """The rank that `cut` strikes."""
     at_s: float = 0.0
     after: Step | None = None
-    """`at_s` counts from when the first rank comes to that step; None: from when all ranks work."""
+    """Step from which `at_s` counts; None: it counts from when all ranks work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPlan:
-    """The plan of a run, drawn by a seed."""
+    """The plan of a run: hosts, work, link and faults."""
 
     hosts: int
     spares: int = 0
     steps: int = 20
     think_s: float = 0.02
-    """Between two steps of a rank, about."""
+    """Mean time between two steps of a rank."""
     packets: int = 6
     """Packets of a large step; every third step has one packet."""
     link: Link = field(default_factory=Link)
@@ -119,11 +119,11 @@ class ShardReport:
     seed: int
     virtual_s: float
     jobs: int
-    """Under how many names the ranks have agreed to go on: 1 without a loss."""
+    """Number of jobs that the ranks were in, one after another: 1 if no shard was lost."""
     ranks: int
     """Number of ranks that have done all steps."""
     stopped: tuple[str, ...]
-    """Why others stopped that were not struck."""
+    """Why ranks stopped that live; one text each."""
     packets: int
 
 
@@ -158,8 +158,8 @@ def simulate_shards(
     survivor: SurvivorType = Survivor,
     show: Callable[[str], None] | None = None,
 ) -> ShardReport:
-    """Run until all ranks are done or have stopped. A ViolationError says what does not hold; `survivor` replaces what
-    ranks keep and agree on."""
+    """Run a plan until all ranks are done or have stopped. A ViolationError says what does not hold; `survivor`
+    replaces the class that keeps and agrees for a rank."""
     return _Run(plan, seed, kind, survivor, show).run()
 
 
@@ -187,20 +187,20 @@ class _Run:
         self._addresses = shards
         self.parted_at: int | None = None
         self.paths_cut: set[tuple[int, int]] = set()
-        """Ranks and shards between which nothing passes."""
+        """Pairs (rank, shard) between which nothing passes."""
         self.struck: set[int] = set()
         """Hosts that a fault has struck."""
         self.jobs: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
             JOB: (tuple(range(plan.hosts)), tuple(range(shards)))
         }
-        """Ranks and shards of every job, by its name."""
+        """Ranks and shards of every job, by the job's name."""
         self.steps: set[Step] = set()
-        """To which any rank has come."""
+        """Steps that some rank has reached."""
         self.ranks = [_Rank(self, number) for number in range(plan.hosts)]
         self._begun = 0
 
     def begun(self) -> None:
-        """A rank has begun to work: faults count from when all have."""
+        """Note that a rank has begun to work; after the last, schedule the faults that follow no step."""
         self._begun += 1
         if self._begun == len(self.ranks):
             for fault in self.plan.faults:
@@ -237,7 +237,7 @@ class _Run:
     # --- faults ---
 
     def comes_to(self, step: Step) -> None:
-        """Note that a rank reaches a step, and strike the faults that wait for it."""
+        """Note that a rank has reached a step; on the first time, schedule the faults that follow it."""
         if step not in self.steps:
             self.steps.add(step)
             self.recorder.note(f"step: {step}")
@@ -271,12 +271,12 @@ class _Run:
             self.shards[fault.host].silent = True
 
     def apart(self, rank: int, shard: int) -> bool:
-        """Whether nothing passes between them."""
+        """Whether nothing passes between a rank and a shard."""
         parted = self.parted_at is not None and (rank < self.parted_at) != (shard < self.parted_at)
         return parted or (rank, shard) in self.paths_cut
 
     def part(self, member: ShardMember) -> None:
-        """Cut it off, if its rank and its shard are apart."""
+        """Cut the paths of a membership if its rank and its shard are apart."""
         if self.apart(member.rank, member.number):
             for one, other in ((member.address, member.host.address), (member.host.address, member.address)):
                 self.network.pipe(one, other).blocked = 1
@@ -289,7 +289,7 @@ class _Run:
     # --- what must hold ---
 
     def is_in(self, rank: _Rank) -> None:
-        """A rank is a member of its present job."""
+        """Check that a rank and the others in its present job agree on ranks and shards."""
         survivor = rank.survivor
         found = (survivor.ranks, survivor.shards)
         if (known := self.jobs.setdefault(survivor.name, found)) != found:
@@ -313,7 +313,7 @@ class _Run:
         self._judge_stops()
 
     def _judge_words(self, step: int, words: Words, needed: set[int]) -> None:
-        """Even words count contributors, a digit each; odd ones add up the number of the step."""
+        """Check a step's result: even words count contributors, a digit per rank; odd ones add up the step's number."""
         for digits, total in zip(words[::2].tolist(), words[1::2].tolist(), strict=True):
             counts = [digits >> DIGIT_BITS * rank & (1 << DIGIT_BITS) - 1 for rank in range(self.plan.hosts)]
             wrong = any(count > 1 for count in counts) or any(counts[rank] != 1 for rank in needed)
@@ -323,7 +323,7 @@ class _Run:
     def _judge_stops(self) -> None:
         stopped = [rank for rank in self.ranks if rank.alive and not rank.going_on]
         if not stopped or self.parted_at is not None:
-            return  # no claim is made for the parts of a network but that they do not go on both
+            return  # either part may stop; `_judge` has checked that they do not both go on
         cut_off = {rank for rank, _ in self.paths_cut}
         stopped = [rank for rank in stopped if rank.number not in cut_off]
         for rank in stopped:
@@ -331,7 +331,7 @@ class _Run:
                 raise ProgressError(f"{rank} stopped: {rank.survivor.failure}")
 
     def _too_few(self) -> bool:
-        """Whether shards that fell silent with ranks may have been the larger part of the network."""
+        """Whether the shards that fell silent together with ranks may have been the larger part of the network."""
         gone = {fault.host for fault in self.plan.faults if fault.kind in ("dies", "halts", "kills", "power", "cut")}
         silent = {fault.host for fault in self.plan.faults if fault.kind in ("halts", "power", "cut")}
         left = len(self.shards) - len(gone)
@@ -340,13 +340,13 @@ class _Run:
 
 
 class _Rank:
-    """A rank as a process: a Survivor, its members at shards, and its steps. What surviving.py does with threads."""
+    """A rank as a process: a Survivor, its memberships, and its steps; surviving.py does this with threads."""
 
     def __init__(self, run: _Run, number: int) -> None:
         self.run, self.number = run, number
         self.alive = True
         self.everywhere: list[ShardMember] = []
-        """Members, those of former jobs too."""
+        """Memberships in all jobs, earlier ones included."""
         self.results: dict[int, Words] = {}
         self._inputs: dict[int, Words] = {}
         self._survivor: Survivor | None = None
@@ -355,7 +355,7 @@ class _Rank:
         self._closed = False
         self._poked = False
         self._next_s = 0.0
-        """When it may submit the next step."""
+        """Earliest time at which it submits the next step."""
         self._dice = random.Random(f"rank {number} {run.seed}")
 
     def __str__(self) -> str:
@@ -369,17 +369,17 @@ class _Rank:
 
     @property
     def going_on(self) -> bool:
-        """Whether it has done, or will do, all of its steps."""
+        """Whether it is alive and has not stopped: it has done, or will do, all of its steps."""
         return self.alive and self._survivor is not None and self._survivor.failure is None
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether it is dead, has stopped, or has done all steps."""
         done = len(self.results) == self.run.plan.steps and self.survivor.state is Life.WHOLE
         return not self.alive or (self._survivor is not None and (done or self._survivor.state is Life.OVER))
 
     def die(self, *, loudly: bool) -> None:
-        """Its process ends; the shards see that, if it is only the process."""
+        """End its process; `loudly`: the shards notice, because its connections close."""
         self.alive = False
         for member in self.everywhere:
             member.die()
@@ -403,7 +403,7 @@ class _Rank:
         return members
 
     def _changed(self) -> None:
-        """Something has happened to a member: look at it soon, and once."""
+        """Schedule one `_turn` for whatever has changed."""
         if not self._poked:
             self._poked = True
             self.run.queue.at(self.run.queue.now, self._turn)

@@ -1,4 +1,4 @@
-"""A job as its launcher sees it: processes, the work they have, whether it is done, and whether it was done right."""
+"""A job from its launcher's view: starts processes, gives them work, and checks when and how it is done."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from fanin.protocol import control
 from fanin.protocol.job import JobSpec
 
 LAUNCHER_POLL_S = 0.5
-"""How often a launcher looks whether the peers of a worker that is done are still on their way."""
+"""Time between two looks whether the peers of a finished worker still get on."""
 
 Array = npt.NDArray[Any]
 
 
 class SimulatedJob:
-    """The processes of one job. It is complete when all of one generation have done all steps."""
+    """The processes of one job. It is complete when all members of one generation have done all steps."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SimulatedJob:
         seed: int,
         note: Note,
     ) -> None:
-        """`switches`: the one that its workers are at or, of a tree, the leaves, among which they are dealt out."""
+        """`switches`: the workers' switch or, for a tree, the leaves, to which workers are dealt out in turn."""
         self.plan = plan
         self.index = index
         self.network = network
@@ -57,19 +57,19 @@ class SimulatedJob:
         self.step_watchers: list[StepWatcher] = []
         self.complete = False
         self.attempts = 0
-        """Generations in which at least one worker was admitted and failed, or that finished."""
+        """Generations that failed after a worker was admitted, or that finished."""
         self.processes = [
             Process(self, rank, first_address + rank, switches[rank % len(switches)]) for rank in range(plan.workers)
         ]
         self.results: dict[tuple[int, int], bytes] = {}
-        """By generation and step, what the first worker held."""
+        """By generation and step, the first worker's result."""
         self.explanations: list[tuple[int, float, control.Explanation]] = []
-        """Explanations that failed workers received: rank, time and text."""
+        """Explanations that failed workers received: rank, time, explanation."""
         self._seed = seed
         self._finished: dict[int, set[int]] = {}
         """By generation, the ranks that have done all steps."""
         self._accounts: dict[int, dict[int, Account]] = {}
-        """By generation and rank, of workers that are done."""
+        """By generation and rank, the accounts of finished workers."""
         self._gone_wrong: set[int] = set()
         self.rule = Rule(plan)
         self.inputs = functools.lru_cache(maxsize=None)(self._inputs)
@@ -88,7 +88,7 @@ class SimulatedJob:
     # --- work ---
 
     def _inputs(self, rank: int, step: int) -> Array:
-        """The array that a worker reduces in a step: the same in every attempt."""
+        """The array that a worker reduces in a step, the same in every attempt."""
         dice = np.random.default_rng((self._seed, self.index, rank, step))
         count = self.plan.chunks * self.plan.words_per_packet - self.plan.short
         if self.plan.element == "int32":
@@ -97,13 +97,13 @@ class SimulatedJob:
         values = dice.standard_normal(count)
         if self.plan.steady_steps > 1:
             values = np.clip(values, -1.0, 1.0)
-            values[0] = 1.0  # the largest, so that the scale of the whole is the epoch's
+            values[0] = 1.0  # the largest magnitude, so that the array's scale is that of its steady steps
         return (values * 2.0 ** epoch.integers(-8, 9)).astype(np.float32)
 
     # --- what processes report ---
 
     def check_result(self, process: Process, step: int, array: Array) -> None:
-        """A worker holds the result of a step: all hold the same, and integers hold what the switch multicast."""
+        """Check a worker's result of a step: all workers hold the same, and integers hold what the switch multicast."""
         assert process.spec is not None
         assert process.ledger is not None
         if self.plan.collective != "all_reduce":
@@ -112,7 +112,7 @@ class SimulatedJob:
         held = array.tobytes()
         if self.results.setdefault((process.generation, step), held) != held:
             raise AgreementError(f"{process}: another worker holds another result of step {step}")
-        if self.plan.tree:  # what one switch with all of the workers would come to
+        if self.plan.tree:  # one switch with all workers would come to the same
             told, right = self._expected(process, step), array
         elif self.plan.element == "int32":
             told = np.concatenate([self._told(process.ledger, step, chunk) for chunk in range(self.plan.chunks)])
@@ -125,11 +125,11 @@ class SimulatedJob:
             raise ConservationError(f"{process}: step {step} came to {right[:4]}..., not {told[:4]}...")
 
     def _check_rule(self, process: Process, step: int, array: Array) -> None:
-        """A worker holds what it keeps of a step, and the rest is as it was."""
+        """Check that a worker holds its part of a step, and that the rest of its array is unchanged."""
         assert process.spec is not None
         assert process.ledger is not None
         if self.plan.collective not in MOVES and process.ledger.live != process.spec.full_mask:
-            return  # a sum goes on without a worker that was evicted
+            return  # without an evicted worker, the expected sum is not known
         inputs = [self.inputs(rank, step) for rank in range(self.plan.workers)]
         total = None if self.plan.collective in MOVES else self._expected(process, step)
         right = self.rule.result(process.rank, step, inputs, total)
@@ -137,7 +137,7 @@ class SimulatedJob:
             raise ConservationError(f"{process}: {self.plan.collective} {step} left {array[:4]}..., not {right[:4]}...")
 
     def _told(self, ledger: JobLedger, step: int, chunk: int) -> Array:
-        """The words of a chunk of a step, as they were multicast; integers only, whose chunks are items."""
+        """The words of a chunk of a step, as they were multicast; for integers, whose chunks are items."""
         base, slot = divmod(step * self.plan.chunks + chunk, ledger.spec.slots)
         words = ledger.slots[slot].results[base].words
         return words if len(words) else np.zeros(self.plan.words_per_packet, np.uint32)
@@ -147,12 +147,12 @@ class SimulatedJob:
         return self._sum_of(process.spec, step)
 
     def _summed(self, spec: JobSpec, step: int) -> Array:
-        """The result of a step, which is asked for once for each worker."""
+        """The expected result of a step; cached, since every worker's result is compared with it."""
         inputs = [self.inputs(rank, step) for rank in range(self.plan.workers)]
         return oracle.expected(spec, inputs, Element[self.plan.element.upper()], lanes_number(self.plan.lanes or 32))
 
     def finished(self, process: Process) -> None:
-        """A worker has done all its steps: it leaves."""
+        """Note that a worker has done all its steps, and let it leave."""
         assert process.ledger is not None
         self._finished.setdefault(process.generation, set()).add(process.rank)
         if process.stale_work is not None:
@@ -161,7 +161,7 @@ class SimulatedJob:
         self.reconsider(process.ledger)
 
     def reconsider(self, ledger: JobLedger) -> None:
-        """Is that all? Asked when a worker is done, or need not be any more."""
+        """Complete the job if all workers that are needed are done; called when one is done or was evicted."""
         ranks = self._finished.get(ledger.whole.spec.generation, set())
         needed = {rank for rank in range(self.plan.workers) if self.plan.tree or ledger.live >> rank & 1}
         if self.complete or not ranks or not ranks >= needed:
@@ -173,19 +173,19 @@ class SimulatedJob:
         self.complete = True
 
     def failed(self, process: Process) -> None:
-        """A worker gave up. It is started again, and so are those that had left in good faith."""
+        """Note that a worker has failed; start it again, and those that had left because they were done."""
         if process.ledger is not None and process.generation not in self._gone_wrong:
             self._gone_wrong.add(process.generation)
             self.attempts += 1
         self.start_again()
 
     def explained(self, process: Process, explanation: control.Explanation) -> None:
-        """A worker that failed was told why."""
+        """Keep the explanation that a failed worker got."""
         self.note(f"{process} is told: {explanation.text}")
         self.explanations.append((process.rank, self.queue.now, explanation))
 
     def departed(self, process: Process) -> None:
-        """A worker has left; was it done, and are the others getting there?"""
+        """Restart a worker that has left, unless it was done and its peers still work on the same generation."""
         generation = process.generation
         done = self._finished.get(generation, set())
         if self.complete or process.phase is not Phase.OUT:
@@ -204,7 +204,7 @@ class SimulatedJob:
             self.departed(process)
 
     def start_again(self) -> None:
-        """Start all who are out, soon."""
+        """Start all processes that are out, after RESTART_S."""
         if not self.complete:
             for process in self.processes:
                 process.start_after(RESTART_S)
@@ -212,7 +212,7 @@ class SimulatedJob:
     # --- the end ---
 
     def _balance(self, ledger: JobLedger) -> None:
-        """The workers' own accounts agree with one another, where all of them did all of it."""
+        """Check that the accounts of all workers balance, if none was lost."""
         accounts = self._accounts.get(ledger.spec.generation, {})
         if self.plan.on_worker_loss == "raise" and ledger.live == ledger.spec.full_mask and accounts:
             try:
@@ -221,10 +221,10 @@ class SimulatedJob:
                 raise ConservationError(f"{ledger}: {error}") from error
 
     def _settle(self, ledger: JobLedger) -> None:
-        """All is contributed: results and open rounds together are what was put in, to the bit (integers only)."""
+        """Check, for integers, that results and open rounds together are the sum of all contributions, to the bit."""
         if (
             self.plan.element != "int32" or self.plan.tree or self.plan.collective in MOVES
-        ):  # a tree's results are compared with the inputs one by one
+        ):  # results of a tree are compared with the inputs instead
             return
         chunks, size = self.plan.chunks, self.plan.words_per_packet
         for index, slot in enumerate(ledger.slots):

@@ -1,7 +1,7 @@
-"""One run: a scenario and a seed, the machines of one kind, and checkers that see every event.
+"""One run: a scenario and a seed, machines of one kind, and checkers that see every event.
 
 `simulate` is a function of its arguments alone: the same scenario, seed, kind and commit give the same events, to the
-bit. All chance comes from one `random.Random(seed)`; what workers add up is a function of the seed as well.
+bit. All chance, and the workers' arrays, come from generators seeded by `seed`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fanin.host.transports.pcap import PcapWriter
 from fanin.protocol import control
 
 MAX_EVENTS = 2_000_000
-"""Events in one run; more is a machine that never rests."""
+"""Most events in one run; a run with more has a machine that never rests."""
 OPERATOR = b"operator"
 
 
@@ -42,21 +42,21 @@ class Report:
     seed: int
     virtual_s: float
     quiet_s: float
-    """When the last fault was over."""
+    """Time at which the last fault was over."""
     events: int
     packets: int
     """Packets sent by all nodes."""
     contributions: int
-    """Contributions that reached a switch machine: the number of comparisons with the ledgers."""
+    """Contributions that reached a switch machine, each of which was checked against a ledger."""
     attempts: int
-    """Generations that jobs needed, all jobs together."""
+    """Generations that all jobs together needed."""
     forecasts: int
-    """Small reductions whose scales were foreseen (host/machine/scale_forecast.py), worker by worker."""
+    """Small reductions whose scales were foreseen (host/machine/scale_forecast.py), counted per worker."""
     forecasts_missed: int
 
     @property
     def recovery_s(self) -> float:
-        """Virtual time from the end of the faults to the end of the work."""
+        """Virtual time from the end of the faults to the end of all work."""
         return max(0.0, self.virtual_s - self.quiet_s)
 
 
@@ -149,14 +149,14 @@ class Simulation:
         return [self.switch, *self.leaves]
 
     def run(self) -> Report:
-        """Run to the end; the first violation ends it."""
+        """Run to the end; a ViolationError ends it, and names seed, event and time."""
         try:
             self._run()
         except ViolationError as violation:
             violation.locate(self.seed, self.queue.happened, self.queue.now, self.recorder.tail())
             raise
         except OSError:
-            raise  # of `show` or `pcap`: machines do no input or output
+            raise  # from `show` or `pcap`: machines do no input or output
         except Exception as error:
             crash = CrashError(f"{type(error).__name__}: {error}")
             crash.locate(self.seed, self.queue.happened, self.queue.now, self.recorder.tail())
@@ -227,7 +227,7 @@ class Simulation:
                 self.switch.request(OPERATOR, self._operator, tune)
 
     def _links(self, fault: Fault) -> list[tuple[int, int]]:
-        """The links that a fault is about: the lower end of each, and the switch at the upper one."""
+        """The links that a fault affects: (lower end, switch at the upper end) of each."""
         if fault.leaf is not None:
             return [(self.leaves[fault.leaf].address, self.switch.address)]
         processes = self.jobs[fault.job].processes
@@ -268,7 +268,7 @@ class Simulation:
             self._pause(fault, process, self.switch)
 
     def _evict(self, fault: Fault, job: SimulatedJob) -> None:
-        """Take a worker out of the job that runs now, if one does; a stopped switch does that when it goes on."""
+        """Evict a worker from the job that runs now, if one does; if the switch is paused, when it goes on."""
         assert fault.rank is not None
         if self.switch.paused:
             self.queue.after(CONTROL_RETRY_S, self._evict, fault, job)
@@ -300,7 +300,7 @@ class _Operator:
 
 
 def _restart(host: SwitchHost) -> None:
-    host.stop()  # of two overlapping restarts, the later one decides
+    host.stop()  # if restarts overlap, the later one decides
     host.start()
 
 

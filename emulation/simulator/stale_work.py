@@ -1,8 +1,8 @@
 """The work of a stale job's worker between joining and leaving: it computes, and host/stale decides about each base.
 
-The state machine is the real one, `fanin.host.stale.rounds`: it contributes, passes what it has heard is over, drains
-between scale epochs, drops or folds what is too old, and flushes at the end. Here a gradient is the worker's array of
-the base that it is contributed for, which is what the books know.
+The state machine is the real one, `fanin.host.stale.rounds`: it contributes, passes rounds that it has heard are over,
+drains between scale epochs, drops or folds old gradients, and flushes at the end. Here a gradient is the worker's array
+for the base to which it is contributed, so that the ledger can check it.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from fanin.host.stale.rounds import StaleRounds, Step
 from fanin.host.stale.scale import ScaleEpochs
 
 EPOCH_BOUNDS = 3
-"""Rounds of a scale epoch in units of S_max + 1: short, so that runs of a few steps have drains."""
+"""Rounds of a scale epoch in units of S_max + 1: few, so that short runs have drains, too."""
 
 
 class WorkerProcess(Protocol):
-    """The process of the simulation that the work belongs to (worker.py)."""
+    """The process that does the work (worker.py)."""
 
     PAUSE_POLL_S: float
 
     @property
     def rank(self) -> int:
-        """Its rank in the job."""
+        """The worker's rank in the job."""
 
     @property
     def paused(self) -> bool:
         """Whether the process is stopped for now."""
 
     def at_work(self, work: StaleWork) -> bool:
-        """Whether the process still lives, and this is its work."""
+        """Whether the process still lives, and `work` is its work."""
 
     def thinking_s(self) -> float:
-        """How long the next gradient takes to compute."""
+        """Draw the time that the next gradient takes to compute."""
 
     def submit(self, step: int, *, passes: bool, counts: npt.NDArray[np.uint32] | None = None) -> None:
-        """Contribute to a base, or pass it."""
+        """Contribute to the base `step`, or pass it; `counts` gets the contributors by chunk."""
 
 
 class StaleWork:
-    """The work of one life. It is over when `rounds.done`."""
+    """The work of one life of a worker; it ends when `rounds.done`."""
 
     def __init__(self, process: WorkerProcess, queue: EventQueue, plan: JobPlan, first_base: int) -> None:
         assert plan.policy is not None
@@ -66,7 +66,7 @@ class StaleWork:
         self._computes_ahead = self.rounds.policy.passes_over
         self._computing = False
         self._computed: int | None = None
-        """The version that a gradient was computed on, while the one before it still waits to be contributed."""
+        """Version on which a finished gradient was computed, while an earlier one waits to be contributed; or None."""
         self._counts = np.zeros(plan.chunks, np.uint32)
 
     def begin(self) -> None:
@@ -75,12 +75,12 @@ class StaleWork:
         self._advance()
 
     def heard(self, base: int) -> None:
-        """A round is over of which this worker has not seen the result."""
+        """Note that the round of `base` is over, although its result has not come."""
         self.rounds.hear(base)
         self._queue.at(self._queue.now, self._advance)
 
     def round_over(self) -> None:
-        """The result of the base under way is in its memory."""
+        """Note that the result of the base under way has come."""
         self.account.round_over(self._counts)
         self.rounds.finished()
         self._queue.at(self._queue.now, self._advance)
@@ -101,7 +101,7 @@ class StaleWork:
         self._advance()
 
     def _advance(self) -> None:
-        """Do what is to be done now."""
+        """Contribute, pass or compute, whatever can be done now."""
         if not self._process.at_work(self):
             return
         if self._process.paused:

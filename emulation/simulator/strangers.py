@@ -1,11 +1,11 @@
-"""Senders outside of a job: their packets may have no effect other than being counted.
+"""Senders outside of a job, whose packets may have no effect but to be counted.
 
 A stranger sends one of these, with equal probability:
 
 * bytes that begin like a packet and continue at random, from an unregistered address;
-* a copy of what a switch has taken in, whole or with bytes changed (and its checksum made right again), from there;
-* such a copy with another generation, under the address of its sender: forging an address is possible over UDP,
-  and a forger who sees no packets lacks the generation. (One who sees them can add to sums: docs/protocol.md.)
+* a copy of a packet that a switch has received, with up to four bytes changed and a valid checksum, from that address;
+* such a copy with another generation, from the address of its sender: forging an address is possible over UDP, and a
+  forger who sees no packets does not know the generation. (One who sees them can add to sums: docs/protocol.md.)
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from fanin.emulation.simulator.peer_addresses import STRANGER_ADDRESS
 from fanin.protocol.wire import HEADER_BYTES, MAGIC, OFFSET_CHECKSUM, OFFSET_FLAGS, OFFSET_GENERATION, VERSION, Flag
 
 REMEMBERED = 64
-"""Packets that a stranger has seen and not forgotten yet."""
+"""Number of the last received packets that strangers copy from."""
 VISITS_PER_FAULT = 40
-"""Packets that strangers send to each switch while one fault lasts."""
+"""Packets that strangers send to each switch during one fault."""
 MOST_CHANGED_BYTES = 4
 
 
 class Strangers:
-    """All of them: they see what arrives at switches, and send what they like."""
+    """All strangers: they see the packets that switches receive, and send their own."""
 
     def __init__(self, network: Network, switches: list[int], dice: random.Random) -> None:
-        """`switches` are the addresses of switches; `dice` are their own, so that other runs stay as they are."""
+        """`switches`: addresses; `dice`: a generator of their own, so that runs without strangers do not change."""
         self._network, self._switches, self._dice = network, switches, dice
         self._seen: deque[tuple[bytes, int]] = deque(maxlen=REMEMBERED)
         self._sent: set[bytes] = set()
@@ -39,13 +39,13 @@ class Strangers:
         """Implements the protocol `network.Watcher`."""
         if received is None or address not in self._switches or received[1] == STRANGER_ADDRESS:
             return
-        # Not what strangers sent, nor what was changed on the way: a second change may give such a copy the generation
-        # back, and with the checksum made right it would be a member's packet with other words.
+        # Skip strangers' own packets and damaged ones: a second change might restore the generation and, with a valid
+        # checksum, make a member's packet with other words.
         if len(received[0]) >= HEADER_BYTES and received[0] not in self._sent and _is_sound(received[0]):
             self._seen.append(received)
 
     def visit(self, for_s: float) -> None:
-        """Come again and again from now on, for so long."""
+        """Send to every switch VISITS_PER_FAULT times at random, within the next `for_s` seconds."""
         for switch in self._switches:
             for _ in range(VISITS_PER_FAULT):
                 self._network.queue.after(self._dice.random() * for_s, self._knock, switch)

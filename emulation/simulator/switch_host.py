@@ -1,7 +1,7 @@
-"""A switch as a process: machine, controller and control channel, which starts, stops and starts again empty.
+"""A switch as a process: machine, controller and control channel, which starts, stops, and starts again empty.
 
-The controller is the real one (`fanin.switch.controller.controller`); `SimulatedServer` stands between it and the
-machine as the servers of `fanin.switch` do. leaf_host.py is the same for a leaf.
+The controller is the real one (`fanin.switch.controller.controller`); `SimulatedServer` connects it to the machine, as
+the servers of `fanin.switch` do. leaf_host.py does the same for a leaf.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fanin.switch.controller.job_shape import SwitchBuffers
 BUFFERS = SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
 
 CALLER = Caller(key="simulated", operator=True)
-"""All ranks here share one key; tests/hostile tries others."""
+"""Sender of all control requests, whose ranks share one key; tests/hostile tries others."""
 
 Note = Callable[[str], None]
 
@@ -39,18 +39,18 @@ class Client(Protocol):
 
     @property
     def address(self) -> int:
-        """The client's place in the network, where it can be cut off."""
+        """The client's address in the network, whose paths faults can cut."""
 
     def hears(self) -> bool:
-        """Whether it can take in a reply at the moment; one waits until it can."""
+        """Whether it can receive a reply at the moment; replies wait until it can."""
 
     def replied(self, peer: bytes, reply: control.Reply) -> None:
-        """The controller has answered what was asked as `peer`."""
+        """Receive a reply of the controller to a request of `peer`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Connection:
-    """The connection of one peer, for as long as the switch lives."""
+    """The control connection of one peer, until it breaks or the switch stops."""
 
     up: ControlChannel[control.Request]
     down: ControlChannel[control.Reply]
@@ -67,21 +67,21 @@ class SwitchSetup:
     liveness_timeout_s: float
     note: Note
     evicted: Callable[[JobLedger], None]
-    """Called when a worker was taken out of a job."""
+    """Is called with the job's ledger when a worker was evicted."""
 
 
 class SwitchHost:
-    """One switch, in its present life and those that follow."""
+    """One switch, through all of its lives."""
 
     def __init__(self, setup: SwitchSetup, *, address: int, name: str) -> None:
         self.address = address
         self.lives = 0
         self.silent = False
-        """Whether nobody can see that it has stopped."""
+        """Whether nobody can see that it has stopped, as when power fails."""
         self.contributions = 0
-        """Taken in by machines of former lives."""
+        """Contributions that the machines of earlier lives have received."""
         self.books: dict[tuple[int, int], JobLedger] = {}
-        """By index and generation, every job that there ever was: leaves may still ask after those of former lives."""
+        """By index and generation, the ledgers of all jobs, since leaves may ask about those of earlier lives."""
         self._setup = setup
         self._network = setup.network
         self._name = name
@@ -92,7 +92,7 @@ class SwitchHost:
     # --- lives ---
 
     def start(self) -> None:
-        """Begin a life, knowing nothing of the one before."""
+        """Begin a life with an empty machine and a new controller."""
         self.lives += 1
         self.machine: Switch = self._setup.make(self._setup.memory_bytes)
         self.auditor = SwitchAuditor(self.address, self.machine, self._setup.memory_bytes)
@@ -112,7 +112,7 @@ class SwitchHost:
         )
 
     def stop(self) -> None:
-        """End this life of the switch."""
+        """End this life; connections break, and all state is lost."""
         if self._node is not None:
             self.contributions += self.auditor.contributions
             self._network.watchers.remove(self.auditor)
@@ -125,7 +125,7 @@ class SwitchHost:
 
     @property
     def checked_contributions(self) -> int:
-        """Contributions that reached its machines, in all lives."""
+        """Contributions that its machines have received, in all lives."""
         return self.contributions + (self.auditor.contributions if self._node is not None else 0)
 
     @property
@@ -135,24 +135,24 @@ class SwitchHost:
 
     @property
     def paused(self) -> bool:
-        """Whether its process is stopped."""
+        """Whether its process is paused."""
         return self._node is not None and self._node.paused > 0
 
     def pause(self) -> Node | None:
-        """Stop everything for a while; what `resume` wants back."""
+        """Pause the process; returns the argument for `resume`."""
         if self._node is not None:
             self._network.pause(self._node)
         return self._node
 
     def resume(self, node: Node | None) -> None:
-        """Go on, if that life still lasts."""
+        """End a pause, unless that life is over."""
         if node is not None:
             self._network.resume(node)
 
     # --- the control channel ---
 
     def request(self, peer: bytes, client: Client, request: control.Request) -> None:
-        """A client asks; what the controller sends to `peer` from then on is for it. A dead switch hears nothing."""
+        """Send a client's request; replies to `peer` go to this client. Ignored while the switch is dead."""
         if self._node is None:
             return
         if peer not in self._connections:
@@ -160,7 +160,7 @@ class SwitchHost:
         self._connections[peer].up.send(request)
 
     def hung_up(self, peer: bytes) -> None:
-        """Note that the client's connection has ended."""
+        """Tell the controller that the client's connection has ended."""
         if self._node is not None:
             self.controller.hung_up(peer, self._network.queue.now)
             self._dispatch()
@@ -203,7 +203,7 @@ class SwitchHost:
         self._dispatch()
 
     def _stepped(self) -> None:
-        if self._handling:  # the controller has just evicted somebody: its events wait until it is done with this one
+        if self._handling:  # the controller has just evicted a worker; the outer call handles the events that follow
             return
         self._handling, events = True, False
         while (event := self.machine.next_event()) is not None:
@@ -217,13 +217,13 @@ class SwitchHost:
     # --- what operators and the controller ask of the machine ---
 
     def admit(self, spec: JobSpec) -> None:
-        """Take a job in."""
+        """Admit a job, and open its ledger."""
         self.machine.admit(spec)
         self.auditor.admitted(spec)
         self.books[spec.job, spec.generation] = self.auditor.ledgers[spec.job]
 
     def evict(self, job: int, worker: int) -> None:
-        """Take a worker out of a job; nothing if the job is not there (any more)."""
+        """Evict a worker from a job; does nothing if the job is gone."""
         if self._node is None or job not in self.auditor.ledgers:
             return
         ledger = self.auditor.ledgers[job]
@@ -233,16 +233,16 @@ class SwitchHost:
         self._network.queue.at(self._network.queue.now, self._setup.evicted, ledger)
 
     def suspect(self, job: int, worker: int) -> None:
-        """Expect a sign of life from a worker soon."""
+        """Have the machine probe a worker, and report it as silent unless it answers soon."""
         self.machine.suspect(job, worker, self._network.queue.now)
 
     def lose(self, job: int, worker: int) -> None:
-        """Tell the controller that a worker is gone, whatever the data plane thinks."""
+        """Report to the controller that a worker is silent, whatever the machine thinks."""
         self.controller.handle_event(WorkerSilent(job, worker, 0.0), self._network.queue.now)
         self._dispatch()
 
     def set_quorum(self, job: int, quorum: int) -> None:
-        """Change K of a job; nothing if the job is not there (any more)."""
+        """Set K of a job; does nothing if the job is gone."""
         if self._node is None or job not in self.auditor.ledgers:
             return
         self.auditor.ledgers[job].quorum_is(quorum)
@@ -250,7 +250,7 @@ class SwitchHost:
         self._network.speak(self._node)
 
     def set_staleness(self, job: int, staleness: int) -> None:
-        """Change S of a job; nothing if the job is not there (any more)."""
+        """Set S of a job; does nothing if the job is gone."""
         if self._node is None or job not in self.auditor.ledgers:
             return
         self.auditor.ledgers[job].staleness_is(staleness)
@@ -259,7 +259,7 @@ class SwitchHost:
 
 
 class SimulatedServer:
-    """fanin.switch.server.any_server.Server, as far as a controller calls it."""
+    """Implements the part of fanin.switch.server.any_server.Server that a controller calls."""
 
     def __init__(self, host: SwitchHost) -> None:
         self._host = host
@@ -268,7 +268,7 @@ class SimulatedServer:
         self.event_fileno = -1
 
     def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
-        """These, and what follows, as fanin.switch.server.any_server.Server says."""
+        """Admit a job; this method and the following ones are described in fanin.switch.server.any_server.Server."""
         self._host.admit(spec)
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
@@ -310,11 +310,11 @@ class SimulatedServer:
         return ()
 
     def ring_bytes(self, job: int) -> tuple[int, int]:
-        """None: it offers no shared memory."""
+        """Sizes of shared-memory rings: 0, because there are none."""
         return 0, 0
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
         raise FaninError("a simulated switch hands its events to the controller itself")
 
     def close(self) -> None:
-        """There is nothing to give up."""
+        """Do nothing: the simulated server holds no resources."""

@@ -1,4 +1,4 @@
-"""Errors of the checkers. Each names the seed, the event and the time, and ends with the last steps."""
+"""Errors of the checkers. Each names the seed, the event's number and the time, and ends with the last steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fanin.errors import FaninError
 
 
 class ViolationError(FaninError):
-    """An invariant of the protocol does not hold: a defect of a machine (or of the simulator)."""
+    """An invariant of the protocol does not hold, because of a defect of a machine or of the simulator."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -19,15 +19,15 @@ class ViolationError(FaninError):
         self.trace: tuple[str, ...] = ()
 
     def locate(self, seed: int, event_number: int, time_s: float, trace: Sequence[str]) -> None:
-        """Say where it was found; the simulation does."""
+        """Set where the violation was found; the simulation calls this."""
         self.seed, self.event_number, self.time_s, self.trace = seed, event_number, time_s, tuple(trace)
 
     @property
     def kind(self) -> str:
-        """`conservation`, `staleness`, ...: which invariant it is."""
+        """Name of the violated invariant: `conservation`, `staleness`, ..."""
         return type(self).__name__.removesuffix("Error").lower()
 
-    def __reduce__(self) -> tuple[object, ...]:  # so that it crosses processes with all its facts
+    def __reduce__(self) -> tuple[object, ...]:  # keeps all facts when it is pickled for another process
         return _rebuild, (type(self), self.text, self.seed, self.event_number, self.time_s, self.trace)
 
     def __str__(self) -> str:
@@ -36,11 +36,11 @@ class ViolationError(FaninError):
 
 
 class ConservationError(ViolationError):
-    """A contribution is in no round, in two, or in one with other words than it had."""
+    """A contribution is in no round, in two rounds, or in one with other words."""
 
 
 class StalenessError(ViolationError):
-    """A contribution landed in a round outside b..b + S, or a round closed before it might."""
+    """A contribution landed in a round outside b..b + S, or a round closed too early."""
 
 
 class AgreementError(ViolationError):
@@ -60,7 +60,7 @@ class ProgressError(ViolationError):
 
 
 class CrashError(ViolationError):
-    """A machine or the controller raised what it must not raise."""
+    """A machine or the controller raised an unexpected exception."""
 
 
 def _rebuild(

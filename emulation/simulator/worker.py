@@ -1,4 +1,4 @@
-"""A worker as a process: it joins, reduces, leaves; it crashes and is started again. The machine in it is the real one.
+"""A worker as a process: it joins, reduces, leaves; it crashes and is started again. Its machine is the real one.
 
     phase    | what it does                               | becomes
     ---------+--------------------------------------------+---------------------------------------------------------
@@ -9,7 +9,7 @@
     LEAVING  | says BYE                                   | OUT, when the switch knows, or LEAVE_TIMEOUT_S later
 
 A worker that fails is started again RESTART_S later, as by torchrun, and repeats all steps: a checkpoint would add
-nothing to the simulation. `simulated_job.py` decides which others are started again, and when all is done.
+nothing to the simulation. `simulated_job.py` decides which others are started again, and when the job is done.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.protocol.wire import VERSION
 
 RESTART_S = 0.2
-"""How long a launcher takes to start a worker again."""
+"""Time that a launcher takes to start a worker again."""
 SIGNATURE = 0x5EED
 """Signature of all reductions of a job whose rounds may hold contributions of several steps."""
 
@@ -48,7 +48,7 @@ Array = npt.NDArray[Any]
 
 
 class Phase(enum.Enum):
-    """See the table of this file."""
+    """Phase of a worker's life; the table of this file has their order."""
 
     OUT = enum.auto()
     JOINING = enum.auto()
@@ -57,7 +57,7 @@ class Phase(enum.Enum):
 
 
 class StepWatcher(Protocol):
-    """Sees the steps of workers begin and end."""
+    """Is told when workers begin and end steps."""
 
     def step_begun(self, process: Process, step: int) -> None:
         """The worker has submitted the array of a step, or its pass."""
@@ -67,7 +67,7 @@ class StepWatcher(Protocol):
 
 
 class Launcher(Protocol):
-    """The owner of a job's processes: it starts them, gives them work and hears of their ends (simulated_job.py)."""
+    """The owner of a job's processes: it starts them, gives them work, and is told how they end (simulated_job.py)."""
 
     plan: JobPlan
     index: int
@@ -85,48 +85,48 @@ class Launcher(Protocol):
 
     @property
     def inputs(self) -> Callable[[int, int], Array]:
-        """The array that a rank reduces in a step."""
+        """Function (rank, step) that returns the array to reduce."""
 
     @property
     def rule(self) -> Rule:
-        """The collective's rule, for collectives in which not everybody adds and keeps."""
+        """Rule of a collective other than all_reduce."""
 
     def explained(self, process: Process, explanation: control.Explanation) -> None:
-        """A worker that failed was told why."""
+        """Is told the explanation that a failed worker got."""
 
     def check_result(self, process: Process, step: int, array: Array) -> None:
-        """A worker holds the result of a step."""
+        """Check a worker's result of a step."""
 
     def finished(self, process: Process) -> None:
-        """A worker has done all its steps."""
+        """Is told that a worker has done all its steps."""
 
     def departed(self, process: Process) -> None:
-        """A worker has left."""
+        """Is told that a worker has left."""
 
     def failed(self, process: Process) -> None:
-        """A worker gave up."""
+        """Is told that a worker has failed."""
 
 
 class Process:
     """One worker of one job."""
 
     PAUSE_POLL_S = 0.01
-    """How often a paused process looks whether it may go on computing."""
+    """Time between two looks of a paused process whether it may go on."""
 
     def __init__(self, job: Launcher, rank: int, address: int, switch: SwitchHost) -> None:
         self.job = job
         self.switch = switch
-        """The one that it joins at and sends to."""
+        """Switch at which it joins, and to which it sends."""
         self.rank = rank
         self.address = address
-        """Kept over restarts: the worst case for telling old packets from new ones."""
+        """Address, kept over restarts: this makes old packets hardest to tell from new ones."""
         self.phase = Phase.OUT
         self.life = 0
         self.node: Node | None = None
         self.spec: JobSpec | None = None
         self.ledger: JobLedger | None = None
         self.held_until = 0.0
-        """It is not started again before that."""
+        """Earliest time of its next start."""
         self.stale_work: StaleWork | None = None
         """The work of a job with a policy for late gradients; other jobs take one step after another."""
         self._machine: Worker | None = None
@@ -134,25 +134,25 @@ class Process:
         self._submitted = 0
         self._done = 0
         self._first_step = 0
-        """The first step of a newcomer to a running job: it passed all earlier ones."""
+        """First step of a newcomer to a running job, which counts as having passed all earlier ones."""
         self._is_newcomer = False
         self._thinking = False
         self._told_to_start = False
         self._forecasts = 0, 0
-        """Forecasts of former lives."""
+        """`forecasts` of earlier lives."""
 
     def __str__(self) -> str:
         return f"job {self.job.index} rank {self.rank}"
 
     @property
     def generation(self) -> int:
-        """The generation of the job that it was last admitted to: in a tree, the whole job's."""
+        """Generation of the job to which it was admitted last; in a tree, that of the whole job."""
         assert self.ledger is not None
         return self.ledger.whole.spec.generation
 
     @property
     def forecasts(self) -> tuple[int, int]:
-        """In all lives: reductions whose scales were foreseen (host/machine/scale_forecast.py), and whose were not."""
+        """Reductions in all lives whose scales were foreseen (host/machine/scale_forecast.py), and those missed."""
         if self._machine is None:
             return self._forecasts
         held, missed = self._forecasts
@@ -162,7 +162,7 @@ class Process:
     # --- what happens to it ---
 
     def start(self) -> None:
-        """Begin a life of the worker."""
+        """Begin a life: join the job. Does nothing if it is not OUT, or the job is complete."""
         if self.phase is not Phase.OUT or self.job.complete:
             return
         if self.job.queue.now < self.held_until:
@@ -176,7 +176,7 @@ class Process:
         self._ask(self.life)
 
     def start_after(self, delay_s: float) -> None:
-        """Begin a life then, or when it may begin one, unless it has begun one before."""
+        """Begin a life after `delay_s` or at `held_until`, whichever is later, unless another life begins before."""
         self.job.queue.at(max(self.job.queue.now + delay_s, self.held_until), self._start_life_after, self.life)
 
     def _start_life_after(self, life: int) -> None:
@@ -184,13 +184,13 @@ class Process:
             self.start()
 
     def crash(self) -> None:
-        """End this life without a word."""
+        """End this life without a message."""
         self.phase = Phase.OUT
         self.life += 1
         self._detach()
 
     def leave(self) -> None:
-        """Say BYE, whatever is outstanding."""
+        """Say BYE, even if reductions are under way; does nothing without a working machine."""
         if self._machine is None or self.node is None or self._machine.failed:
             return
         self.phase = Phase.LEAVING
@@ -243,7 +243,7 @@ class Process:
             self._fail(f"was refused: {reply.reason}")
 
     def _begin(self) -> None:
-        """Go to work, once the others are there and the data path is open."""
+        """Start working, once all workers are there and the data path is open."""
         if self._told_to_start and self._machine is not None and self._machine.ready and self.phase is Phase.JOINING:
             self.phase = Phase.WORKING
             if not self._is_newcomer:
@@ -257,7 +257,7 @@ class Process:
             self.stale_work.begin()
 
     def _enter(self, machine: Worker, base: int) -> None:
-        """Enter as a newcomer, with the step that the others are about to begin."""
+        """Begin as a newcomer, with the step that the others begin next."""
         self._first_step = self._submitted = self._done = base + ENTRY_MARGIN
         machine.begin(self._first_step)
         self._is_newcomer = False
@@ -284,7 +284,7 @@ class Process:
     # --- working ---
 
     def _work(self, life: int) -> None:
-        """Submit what may be submitted now."""
+        """Submit as many steps as may be under way, then think."""
         if life != self.life or self.phase is not Phase.WORKING or self._machine is None or self.node is None:
             return
         if self.node.paused or self._is_newcomer:
@@ -299,7 +299,7 @@ class Process:
             self.job.queue.after(self.thinking_s(), self._work, life)
 
     def thinking_s(self) -> float:
-        """How long it computes this time."""
+        """Draw the time that the next step takes to compute."""
         plan = self.job.plan
         slow = plan.slow[self.rank] if self.rank < len(plan.slow) else 1.0
         return plan.think_s * slow * 2 * self.job.dice.random()
@@ -310,12 +310,12 @@ class Process:
         return self.node is not None and self.node.paused > 0
 
     def at_work(self, work: StaleWork) -> bool:
-        """Whether that is still what it is doing."""
+        """Whether it still works, and on that work."""
         alive = self._machine is not None and not self._machine.failed
         return self.stale_work is work and self.phase is Phase.WORKING and alive
 
     def submit(self, step: int, *, passes: bool, counts: npt.NDArray[np.uint32] | None = None) -> None:
-        """Reduce the array of a step, or pass it; `counts` gets the contributors by chunk."""
+        """Submit the array of a step, or a pass; `counts` gets the contributors by chunk."""
         assert self._machine is not None
         assert self.node is not None
         plan = self.job.plan
@@ -392,7 +392,7 @@ class Process:
         self._enter(self._machine, base)
 
     def _fail(self, text: str) -> None:
-        """End this life, and tell the controller."""
+        """Leave the job after a failure, end this life, and tell the launcher."""
         self.job.note(f"{self}: {text}")
         self._send(control.Leave(job=self.job.name, rank=self.rank, nonce=self._peer.decode()))
         self.phase = Phase.OUT

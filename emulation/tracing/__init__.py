@@ -1,12 +1,12 @@
 """`fanin trace`: a job as a trace that Perfetto and Chrome show (docs/watching.md).
 
-    trace_of_files(paths)                        # a real job: what FANIN_TIMELINE's files of its ranks say
+    trace_of_files(paths)                        # a real job, from its ranks' files of FANIN_TIMELINE
     trace_of_simulation(scenario, seed)          # the same machines in virtual time, with every packet
 
-    replay_of_simulation(scenario, seed, step=2) # one step of it as an SVG that moves
+    replay_of_simulation(scenario, seed, step=2) # one step of it as an animated SVG
 
-`trace_events.py` has the format, `clocks.py` the alignment of machines' clocks, `ranks.py` and `simulated.py` a source
-each, `replay.py` the SVG, and `records.py` the record of a real job, of which `fanin report` makes a page.
+`trace_events.py` writes the format, `clocks.py` aligns the machines' clocks, `ranks.py` and `simulated.py` read one
+source each, `replay.py` draws the SVG, and `records.py` makes the record of a real job for `fanin report`.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""The clocks of ranks on several machines, aligned by the sums that they took part in. Pure.
+"""Aligns the clocks of ranks on several machines by the sums that they took part in. Pure.
 
 Rules
 -----
-* Times of processes with the same boot id are of one clock, unless a sum would have been done before a rank began it
-  (a container with a time namespace): then they count as of two.
+* Processes with the same boot id share one clock, unless a sum would have been done before a rank began it (as in a
+  container with a time namespace): then they count as having two.
 * A sum's result goes to all ranks at once, so a rank's clock differs from the reference's by about the difference of
-  the times at which both had it; the median over all sums that both have is taken. A clock that runs faster shows as a
-  difference that grows: with enough sums, a line through the medians of the first and the last third is taken.
-* A sum that waits for every rank is done nowhere before every rank has begun it. Each sum bounds the difference from
-  both sides, and a median beyond the bounds is moved to the nearer one. Where bounds contradict each other, as in jobs
-  with a quorum, they are not used.
-* `error_s` is half the distance of the bounds, or half the middle half of the differences, whichever is less.
-* Ranks with no sum in common are aligned by their calendars, with an error that nobody knows.
+  the times at which both had it; the median over all common sums is used. If one clock runs faster, this difference
+  grows: with enough sums, a line through the medians of the first and the last third is used.
+* A sum that waits for every rank is done nowhere before every rank has begun it. So each sum bounds the difference from
+  both sides, and a median beyond the bounds is moved to the nearer one. Contradictory bounds, as in jobs with a quorum,
+  are not used.
+* `error_s` is half the distance of the bounds, or half the interquartile range of the differences, whichever is less.
+* Ranks without a common sum are aligned by their calendar time, with an unknown error.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 MIN_SUMS_FOR_DRIFT = 60
-"""Sums below which all clocks count as equally fast."""
+"""Fewest common sums with which a difference in speed is estimated."""
 
 Way = Literal["reference", "same clock", "sums", "calendar", "nothing"]
 Sum = tuple[str, int]
-"""A sum on all ranks: the job's name and the ticket."""
+"""Identity of a sum on all ranks: the job's name and the ticket."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,37 +34,37 @@ class RankTimes:
     """Times of one rank, on its own clock."""
 
     clock: str
-    """Boot id; empty: not known."""
+    """The machine's boot id; empty if it is not known."""
     started_s: float
     unix_s: float | None
-    """The calendar's time at `started_s`; None: not known."""
+    """Calendar time at `started_s`; None if it is not known."""
     sums: Mapping[Sum, tuple[float, float]]
-    """When each sum was submitted, and when it was done."""
+    """Times at which each sum was submitted and done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alignment:
-    """How a rank's clock becomes the reference's."""
+    """Conversion of a rank's clock to the reference's."""
 
     way: Way
     offset_s: float = 0.0
     """The rank's clock minus the reference's, at `at_s`."""
     at_s: float = 0.0
-    """On the rank's clock."""
+    """Time on the rank's clock at which `offset_s` holds."""
     drift: float = 0.0
     """Seconds by which the difference grows in one second of the rank's clock."""
     error_s: float | None = 0.0
-    """About how wrong the difference may be; None: not known."""
+    """Approximate error of the conversion; None if it is not known."""
     sums: int = 0
-    """Sums that it rests on."""
+    """Number of common sums that were used."""
 
     def to_reference(self, time_s: float) -> float:
-        """A time of the rank on the reference's clock."""
+        """Convert a time of the rank's clock to the reference's."""
         return time_s - self.offset_s - self.drift * (time_s - self.at_s)
 
 
 def align(ranks: Mapping[int, RankTimes]) -> dict[int, Alignment]:
-    """An alignment by rank; the reference is the lowest rank."""
+    """By rank, the alignment to the clock of the lowest rank."""
     first = min(ranks)
     reference = ranks[first]
     found = {first: Alignment(way="reference")}
@@ -88,7 +88,7 @@ def _aligned(reference: RankTimes, rank: RankTimes) -> Alignment:
 
 
 def _bounds(reference: RankTimes, rank: RankTimes, common: list[Sum]) -> tuple[float, float] | None:
-    """The least and the largest difference of the clocks with which no sum was done before both had begun it."""
+    """Least and largest difference of the clocks for which no sum is done before both began it; None without any."""
     if not common:
         return None
     least = max(rank.sums[each][0] - reference.sums[each][1] for each in common)

@@ -1,9 +1,9 @@
 """The trace of a real job, from the files that its ranks wrote (FANIN_TIMELINE; host/torch/collectives/timeline.py).
 
-A rank is a process with three kinds of tracks: steps, sums, each with its stretches of quantizing, sending, waiting and
-decoding inside, and computing. The engine counts processor time, not moments: the stretches of a sum have the right
-lengths, where they fit into it, and stand in the order in which a sum begins them. `arguments` have the figures as they
-were counted, so that their sums are the counters.
+A rank is a process with three kinds of tracks: steps; computing; and sums, each divided into quantizing, sending,
+waiting and decoding. The engine counts processor time, not moments: a sum's parts have the right lengths, if they fit
+into it, and stand in the order in which a sum begins them. `arguments` hold the unscaled figures, which add up to the
+counters.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fanin.errors import ConfigurationError
 
 REMEDY = "Remedy: name what FANIN_TIMELINE had the ranks write"
 STEPS, COMPUTING, SUMS = 1, 2, 3
-"""Numbers of tracks; sums that overlap have SUMS, SUMS + 1, ..."""
+"""Numbers of tracks; overlapping sums have SUMS, SUMS + 1, ..."""
 STRETCHES = (("quantize", "packing_s"), ("send", "sending_s"), ("wait", None), ("decode", "decoding_s"))
-"""Parts of a sum, in the order in which it begins them; waiting is the rest."""
+"""Parts of a sum in the order in which it begins them, with their fields; waiting is the remaining time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """One rank's file. `lines` are those that fanin writes, in order, `unread` counts the others."""
+    """The time line of one rank. `lines`: its legal lines, in order; `unread`: the number of other lines."""
 
     path: Path
     rank: int
@@ -38,16 +38,16 @@ class RankFile:
 
     @property
     def starts(self) -> list[dict[str, Any]]:
-        """A line per life of the rank: a launcher that starts it anew adds to the file."""
+        """The start line of each life: a launcher that restarts the rank appends to the same file."""
         return [line for line in self.lines if line["kind"] == "start"]
 
     @property
     def job(self) -> str:
-        """Name of its last job; empty in files of earlier versions."""
+        """Name of the rank's last job; empty in files of earlier versions."""
         return str(self.starts[-1].get("job", ""))
 
     def lives(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-        """The lines of each life, with what tells it from others on all ranks: the job's name, or its number."""
+        """The lines of each life, with a name that is the same on all ranks: the job's, or the life's number."""
         life: list[dict[str, Any]] = []
         names = [str(line.get("job") or f"life {number}") for number, line in enumerate(self.starts)]
         number = -1
@@ -61,7 +61,7 @@ class RankFile:
             yield names[number], life
 
     def sums(self) -> dict[Sum, tuple[float, float]]:
-        """When each sum was submitted and done, on the rank's clock."""
+        """Times at which each sum was submitted and done, on the rank's clock."""
         return {
             (job, int(line.get("ticket", index))): (float(line["submitted"]), float(line["done"]))
             for job, lines in self.lives()
@@ -70,7 +70,7 @@ class RankFile:
 
     @property
     def times(self) -> RankTimes:
-        """The facts by which its clock is aligned."""
+        """The rank's times for the alignment of its clock."""
         last = self.starts[-1]
         unix_s = last.get("unix_s")
         return RankTimes(
@@ -82,10 +82,10 @@ class RankFile:
 
 
 def read_files(paths: Sequence[Path]) -> list[RankFile]:
-    """The files of a job's ranks, in the order of ranks.
+    """Read the files of a job's ranks; returns them in order of ranks.
 
-    ConfigurationError where one is no file of FANIN_TIMELINE or of several ranks, where two are of one rank, or where
-    they are of different jobs.
+    Raises ConfigurationError if a file is not one of FANIN_TIMELINE or holds several ranks, if two files are of one
+    rank, or if files are of different jobs.
     """
     found = sorted((_read(path) for path in paths), key=lambda file: file.rank)
     for first, second in itertools.pairwise(found):
@@ -121,7 +121,7 @@ def _read(path: Path) -> RankFile:
 
 
 def gaps_in_words(ranks: Sequence[RankFile]) -> list[str]:
-    """A line for each thing that the files of a job lack, or hold beyond one run."""
+    """Lines for people on what the files of a job lack, or hold beyond one run."""
     there = {file.rank for file in ranks}
     size = int(ranks[0].starts[-1].get("size", len(ranks)))
     missing = [rank for rank in range(size) if rank not in there]
@@ -136,7 +136,7 @@ def gaps_in_words(ranks: Sequence[RankFile]) -> list[str]:
 
 
 def trace_of_files(paths: Sequence[Path]) -> Trace:
-    """The trace of a job. ConfigurationError as `read_files` raises."""
+    """The trace of a job from its ranks' files. ConfigurationError as in `read_files`."""
     ranks = read_files(paths)
     alignments = align({file.rank: file.times for file in ranks})
     origin_s = min(alignments[file.rank].to_reference(float(file.starts[0]["time"])) for file in ranks)
@@ -152,7 +152,7 @@ def _in_words(alignments: dict[int, Alignment]) -> dict[str, str]:
 
 
 def alignment_in_words(alignment: Alignment) -> str:
-    """One line on how a rank's clock was aligned."""
+    """One line for people on how a rank's clock was aligned."""
     if alignment.way == "reference":
         return "the reference"
     if alignment.way == "same clock":

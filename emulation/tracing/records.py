@@ -1,4 +1,4 @@
-"""The record of a real job, from the files that its ranks wrote (FANIN_TIMELINE): what `fanin report` draws."""
+"""The record of a real job, which `fanin report` draws, from the files that its ranks wrote (FANIN_TIMELINE)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from fanin.records.record import MAX_SPANS, VERSION, RunRecord, Span, WorkerReco
 
 UNFINISHED = "its file has no end: it was killed, or still runs"
 MIN_LATE_S = 1e-4
-"""A rank that began a sum by less than this after the others was not waited for; with an error of clocks beyond it, by
-less than that."""
+"""Least time by which a rank must be the last to begin a sum to count as waited for, unless clocks err by more."""
 
 
 def record_of_files(paths: Sequence[Path], command: str) -> RunRecord:
-    """The record of a job. ConfigurationError as `read_files` raises."""
+    """The record of a job from its ranks' files. ConfigurationError as in `read_files`."""
     files = read_files(paths)
     alignments = align({file.rank: file.times for file in files})
     origin_s = min(alignments[file.rank].to_reference(float(file.starts[0]["time"])) for file in files)
@@ -71,7 +70,7 @@ def _worker(file: RankFile, alignment: Alignment, origin_s: float, late: dict[Su
             blamed = _blamed(span, sums, late) if span.activity == "wait" else ()
             start_s, end_s = (alignment.to_reference(each) - origin_s for each in (span.start_s, span.end_s))
             spans.append(replace(span, start_s=start_s, end_s=end_s, waited_for=blamed))
-    ended = file.lines[-1]["kind"] == "end"  # of its last life: an earlier one may have ended well
+    ended = file.lines[-1]["kind"] == "end"  # the end of its last life; an earlier life may have ended well
     return WorkerRecord(
         rank=file.rank,
         place=str(file.starts[-1].get("host", "")),
@@ -89,7 +88,7 @@ def _sums_by_end(job: str, lines: Sequence[dict[str, Any]]) -> list[tuple[float,
 
 
 def _blamed(span: Span, sums: list[tuple[float, Sum]], late: dict[Sum, tuple[int, float]]) -> tuple[int, ...]:
-    """The ranks that began sums last which ended during a wait, the latest in all first."""
+    """The ranks that were last to begin the sums which ended during a wait, the latest in total first."""
     total: dict[int, float] = defaultdict(float)
     for done_s, each in sums:
         if span.start_s < done_s <= span.end_s and each in late:
@@ -99,7 +98,7 @@ def _blamed(span: Span, sums: list[tuple[float, Sum]], late: dict[Sum, tuple[int
 
 
 def _late_ranks(files: Sequence[RankFile], alignments: dict[int, Alignment]) -> dict[Sum, tuple[int, float]]:
-    """By sum that all have: the rank that began it last, and by how much; none within the error of the clocks."""
+    """By sum of all ranks: the rank that began it last, and by how much; left out if within the clocks' error."""
     begun: dict[Sum, list[tuple[float, int]]] = defaultdict(list)
     for file in files:
         for each, (submitted_s, _) in file.sums().items():

@@ -1,8 +1,8 @@
-"""A replay of packets that meet in a switch: one SVG that moves by itself, without a script.
+"""A replay of packets that meet in a switch: one animated SVG without a script.
 
-Workers stand on the left, the switch on the right; a packet is a dot that travels from where it left one end to where
-it came to the other, and the switch lights up while a round is open, and flashes when it closes. Times are
-those of the simulation, slowed down. SMIL (https://www.w3.org/TR/SVG11/animate.html) moves it, which browsers have.
+Workers stand on the left, the switch on the right. A packet is a dot that travels from its sender to its receiver. The
+switch lights up while a round is open, and flashes when it closes. Times are those of the simulation, slowed down. The
+animation is SMIL (https://www.w3.org/TR/SVG11/animate.html), which browsers support.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from html import escape
 WIDTH, ROW, TOP, FOOT = 720, 56, 64, 34
 LEFT, RIGHT = 96, 560
 REPLAY_S = 12.0
-"""How long the replay takes; it then begins again."""
+"""Seconds of the replay, which then begins again."""
 PAUSE_S = 1.5
-"""Part of it at the end in which nothing moves."""
+"""Seconds at its end in which nothing moves."""
 DOT = 5
 COLOURS = ("#b25f00", "#2d807a", "#b147cc", "#8800ff", "#806c46", "#133e80", "#660000", "#4c1b35")
 MAX_MOVES = 1500
-"""Packets of a replay; a step with more is cut off, which the caption says."""
+"""Most packets in a replay; later ones are left out, and the caption says so."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One packet between a worker and the switch."""
+    """One packet between a worker and the switch, in simulated seconds."""
 
     worker: int
     """Row of the worker, from 0."""
     up: bool
-    """To the switch, or from it."""
+    """Whether it goes to the switch."""
     start_s: float
     end_s: float | None
-    """None: it never came."""
+    """Time of its arrival; None if it never came."""
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """One round at the switch."""
+    """One round at the switch, from its opening to its end."""
 
     start_s: float
     end_s: float
 
 
 def replay(workers: Sequence[str], moves: Sequence[Move], rounds: Sequence[Closing], title: str) -> str:
-    """The SVG. Times may begin anywhere; what happens first is at the replay's beginning."""
+    """Draw the SVG. The earliest move is at the start of the replay, whatever its time."""
     shown = sorted(moves, key=lambda move: move.start_s)[:MAX_MOVES]
     begins_s = min(move.start_s for move in shown)
     ends_s = max(move.end_s or move.start_s for move in shown)

@@ -1,10 +1,9 @@
 """The trace of a simulated run: steps, rounds and packets of the real machines in virtual time.
 
-A switch is a process whose tracks are the rounds of each job, from the first contribution to the result; every arrival
-in between is a moment. A worker is a process with its steps, its computing, its rounds, from the contribution that it
-sends to the result that it has, and its packets, each from where it leaves one end to where it comes to the other. A
-packet that does not come, lost or still under way at the end, is a moment called "never came". A run is a function of
-scenario, seed and kind of machine, so its trace is, too.
+A switch is a process whose tracks are the rounds of each job, from the first contribution to the result. A worker is a
+process with its steps, its computing, its rounds (from the contribution that it sends to the result that it gets) and
+its packets (from leaving one end to reaching the other). A packet that does not arrive, lost or still under way at the
+end, is a moment called "never came". The trace is a function of scenario, seed and kind of machine.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from fanin.protocol.wire import Kind as PacketKind
 MAX_PACKETS = 200_000
 """Packets of a trace; a longer run's later ones are left out, which `facts` say."""
 TRACKS_PER_GROUP = 1000
-"""Numbers of tracks between two groups."""
+"""Distance between the track numbers of two groups."""
 GROUPS = ("steps", "computing", "rounds", "to the switch", "from the switch")
 RESULTS = (PacketKind.RESULT, PacketKind.ANSWER)
 
 
 @dataclass(slots=True)
 class Stretch:
-    """A slice that is not dealt out to a track yet; a moment where `end_s` is None."""
+    """A slice that has no track yet; if `end_s` is None, a moment."""
 
     pid: int
     group: str
@@ -46,14 +45,14 @@ class Stretch:
 
 @dataclass(slots=True)
 class _Round:
-    """A round at a switch that is open."""
+    """An open round at a switch."""
 
     began_s: float
     ranks: list[int] = field(default_factory=list)
 
 
 class TraceRecorder:
-    """Watches one simulation: `network.Watcher` and `worker.StepWatcher`."""
+    """Records one simulation; implements `network.Watcher` and `worker.StepWatcher`."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -65,15 +64,15 @@ class TraceRecorder:
         self.packets = 0
         self._under_way: dict[tuple[int, int, bytes], deque[float]] = defaultdict(deque)
         self._begun: dict[tuple[int, int, int], float] = {}
-        """By address, life and step, when it was submitted."""
+        """By address, life and step, the time at which the step was submitted."""
         self._idle_s: dict[tuple[int, int], float] = {}
-        """By address and life, since when it has computed."""
+        """By address and life, the time since which the worker computes."""
         self._contributed: dict[tuple[int, int, int, int], float] = {}
-        """By address, generation, slot and base, when the worker first sent it."""
+        """By address, generation, slot and base, the time at which the worker first sent the contribution."""
         self._open: dict[tuple[int, int, int, int], _Round] = {}
-        """By switch, job, generation and slot."""
+        """Open rounds, by switch, job, generation and slot."""
         self._closed: dict[tuple[int, int, int, int], int] = {}
-        """Likewise, the base of the last result."""
+        """By switch, job, generation and slot, the base of the last result."""
         simulation.network.watchers.append(self)
         for job in simulation.jobs:
             job.step_watchers.append(self)
@@ -81,7 +80,7 @@ class TraceRecorder:
     # --- watching ---
 
     def stepped(self, address: int, received: tuple[bytes, int] | None, sent: Datagrams) -> None:
-        """Take in one step of a machine."""
+        """Record the packets of one step of a machine."""
         if received is not None:
             self._arrived(address, *received)
         for data, destination in sent:
@@ -91,7 +90,7 @@ class TraceRecorder:
             self._sent(address, destination, data)
 
     def step_begun(self, process: Process, step: int) -> None:
-        """A worker begins a step, and has computed until now."""
+        """Record that a worker begins a step, and that it has computed until now."""
         now, life = self._queue.now, (process.address, process.life)
         since_s = self._idle_s.pop(life, None)
         if since_s is not None and since_s < now:
@@ -99,7 +98,7 @@ class TraceRecorder:
         self._begun[process.address, process.life, step] = now
 
     def step_done(self, process: Process, step: int) -> None:
-        """A worker has done a step, and computes unless it has more under way."""
+        """Record that a worker has done a step; it computes from now on, unless other steps are under way."""
         key = (process.address, process.life, step)
         began_s = self._begun.pop(key, None)
         if began_s is not None:
@@ -140,7 +139,7 @@ class TraceRecorder:
         return self._simulation.jobs[self._workers[source].job.index].plan.largest_staleness > 0
 
     def _items(self, worker: int, packet: Packet) -> list[tuple[int, int]]:
-        """Slot and base of each item of a packet: of a run several in a row."""
+        """Slot and base of each item of a packet; a run has several."""
         spec = self._workers[worker].spec
         if packet.run == 1 or spec is None:
             return [(packet.slot, packet.base)]
@@ -174,9 +173,9 @@ class TraceRecorder:
     # --- the trace ---
 
     def trace(self, step: int | None) -> Trace:
-        """Everything, or what happened from the beginning of a step of the first job on any worker to its end on all.
+        """The whole trace or, with `step`, its part from that step's beginning on any worker to its end on all.
 
-        ConfigurationError where no worker has done that step.
+        Steps are those of the first job. ConfigurationError if no worker has done that step.
         """
         self._note_what_never_came()
         chosen = self.stretches if step is None else self._of_step(step)
@@ -187,7 +186,7 @@ class TraceRecorder:
         return made
 
     def replay(self, step: int, title: str) -> str:
-        """One step of the first job as an SVG that moves (replay.py). ConfigurationError as `trace` raises."""
+        """One step of the first job as an animated SVG (replay.py). ConfigurationError if no worker has done it."""
         self._note_what_never_came()
         chosen = self._of_step(step)
         processes = self._simulation.jobs[0].processes
@@ -275,7 +274,7 @@ def _name(packet: Packet | None, data: bytes) -> str:
 
 
 def replay_of_simulation(scenario: Scenario, seed: int, *, kind: Kind = "native", step: int = 0) -> str:
-    """A replay of one step of a run's first job, as SVG. It raises as `trace_of_simulation` does."""
+    """A replay of one step of a run's first job, as SVG. Raises as `trace_of_simulation`."""
     simulation = Simulation(scenario, seed, kind=kind)
     recorder = TraceRecorder(simulation)
     simulation.run()
@@ -285,7 +284,7 @@ def replay_of_simulation(scenario: Scenario, seed: int, *, kind: Kind = "native"
 def trace_of_simulation(scenario: Scenario, seed: int, *, kind: Kind = "native", step: int | None = None) -> Trace:
     """The trace of one run, or of one step of its first job with everything that happened meanwhile.
 
-    A ViolationError as `simulate` raises; ConfigurationError for a step that no worker has done.
+    Raises a ViolationError as `simulate` does, and ConfigurationError for a step that no worker has done.
     """
     simulation = Simulation(scenario, seed, kind=kind)
     recorder = TraceRecorder(simulation)

@@ -1,8 +1,8 @@
 """The trace-event format, as far as fanin writes it: JSON that ui.perfetto.dev and chrome://tracing open.
 
-Google's document "Trace Event Format" describes it. A process is a rank or a switch, a thread a track of it. Slices of
-one track nest: a slice that overlapped another one without being inside it would be drawn wrongly, so `Lanes` deals
-those out to several tracks. Times are seconds here, and microseconds in the file.
+Google's document "Trace Event Format" describes it. A process is a rank or a switch, a thread one of its tracks. Slices
+of one track must nest; slices that overlap otherwise would be drawn wrongly, so `Lanes` distributes them over several
+tracks. Times are in seconds here, and in microseconds in the file.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fanin import files
 
 US_PER_S = 1e6
 ROUNDING_S = 1e-9
-"""Differences of times up to this are none: the file has nanoseconds."""
+"""Largest difference of times that counts as none: the file's resolution is a nanosecond."""
 
 Arguments = dict[str, object]
 
 
 @dataclass(slots=True)
 class Trace:
-    """Events in the order of their making; `facts` stand beside them in the file."""
+    """Events in the order in which they were added; `facts` are written beside them."""
 
     facts: dict[str, object] = field(default_factory=dict)
     _events: list[dict[str, Any]] = field(default_factory=list)
@@ -41,21 +41,21 @@ class Trace:
     def slice(
         self, pid: int, tid: int, name: str, start_s: float, end_s: float, kind: str, **arguments: object
     ) -> None:
-        """Add something that lasts."""
+        """Add a slice, which has a duration."""
         length_us = round(_us(end_s) - _us(start_s), 3)
         self._add("X", pid, tid, name, start_s, kind, dur=length_us, args=arguments)
 
     def moment(self, pid: int, tid: int, name: str, time_s: float, kind: str, **arguments: object) -> None:
-        """Something that does not last."""
+        """Add an event without a duration."""
         self._add("i", pid, tid, name, time_s, kind, s="t", args=arguments)
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Names first, then by time; of slices that begin together, the longer one first."""
+        """All events: names first, then by time; of slices that begin together, the longer one first."""
         return sorted(self._events, key=lambda event: (event["ph"] != "M", event["ts"], -event.get("dur", 0.0)))
 
     def write(self, path: Path) -> None:
-        """Write the file; FaninError where it cannot be."""
+        """Write the file; FaninError if it cannot be written."""
         body = {"traceEvents": self.events, "displayTimeUnit": "ms", "otherData": self.facts}
         files.write(path, json.dumps(body, separators=(",", ":"), allow_nan=False) + "\n", "the trace")
 
@@ -67,13 +67,13 @@ class Trace:
 
 
 class Lanes:
-    """Deals slices out to tracks such that those of a track follow each other. Slices come by their starts."""
+    """Distributes slices over tracks so that no two of a track overlap. Slices must be given by ascending start."""
 
     def __init__(self) -> None:
         self._ends_s: list[float] = []
 
     def take(self, start_s: float, end_s: float) -> int:
-        """The number of the track for a slice, 0, 1, ...: the first that is free."""
+        """Number of the first track, from 0, that is free at `start_s`; it is then busy until `end_s`."""
         for lane, busy_until_s in enumerate(self._ends_s):
             if busy_until_s <= start_s + ROUNDING_S:
                 self._ends_s[lane] = end_s
@@ -82,12 +82,12 @@ class Lanes:
         return len(self._ends_s) - 1
 
     def at_least_one(self) -> None:
-        """Have a track for moments, where there is no slice."""
+        """Make a first track, for moments, if no slice has made one."""
         if not self._ends_s:
             self._ends_s.append(float("-inf"))
 
     def __len__(self) -> int:
-        """The number of tracks so far."""
+        """Number of tracks so far."""
         return len(self._ends_s)
 
 

@@ -1,6 +1,6 @@
 """Ray Train over fanin: python ray_train.py [workers]
 
-`TorchConfig(backend="fanin")` is all; Ray sets ranks, MASTER_ADDR and MASTER_PORT itself.
+Only `TorchConfig(backend="fanin")` is needed; Ray sets ranks, MASTER_ADDR and MASTER_PORT itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def train() -> None:
     dist.all_reduce(mean, dist.ReduceOp.AVG)
     metrics = {"loss": float(mean), "backend": dist.get_backend()}
     if dist.get_rank() == 0:
-        print(metrics, flush=True)  # Ray shows it; the result of `fit` has metrics with a checkpoint alone
+        print(metrics, flush=True)  # printed, because the result of `fit` has metrics only with a checkpoint
     ray.train.report(metrics)
 
 

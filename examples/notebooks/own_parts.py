@@ -219,13 +219,13 @@ class Forgetful(Slot):
 
 
 class ForgetfulJob(SwitchJob):
-    """A job of such slots."""
+    """A job whose slots are Forgetful."""
 
     slot_type = Forgetful
 
 
 class ForgetfulSwitch(SwitchMachine):
-    """A switch of such jobs."""
+    """A switch machine whose jobs are ForgetfulJob."""
 
     job_type = ForgetfulJob
 

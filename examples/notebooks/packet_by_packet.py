@@ -43,7 +43,7 @@ machine.admit(JobSpec(**JOB, workers=3, quorum=3, slots=4, words_per_packet=8, t
 
 
 def say(packet: Fanin | bytes, worker: int) -> list[Fanin]:
-    """Hand the machine a packet of a worker, whose address is its number, and print what comes back."""
+    """Hand the machine a packet of a worker, whose address is its number; print and return its answers."""
     machine.receive_datagram(bytes(packet), worker, now=0.0)
     sent = [(Fanin(data), to) for data, to in machine.datagrams_to_send(now=0.0)]
     print(f"in   {packet.summary()}: {packet.words}" if isinstance(packet, Fanin) else f"in   {len(packet)} bytes")
@@ -67,7 +67,7 @@ for worker, token in enumerate(TOKENS):
 
 # %%
 def contribution(worker: int, base: int = 0, **more: object) -> Fanin:
-    """Words of a worker: 1, 2, 3 of worker 0, tenfold of worker 1, hundredfold of worker 2."""
+    """A contribution of three words: 1, 2, 3 from worker 0, ten times that from 1, a hundred times that from 2."""
     fields: dict[str, Any] = {"signature": 5, "words": [10**worker * number for number in (1, 2, 3)], **more}
     return Fanin(kind="CONTRIBUTION", **JOB, worker=worker, base=base, **fields)
 

@@ -1,9 +1,9 @@
-"""A rank of the notebook slow_links.py: trains the same network over each backend in turn, on one start of the ranks.
+"""A rank of the notebook slow_links.py: trains the same network over each backend in turn, in one job.
 
     fanin emulate --workers 4 --rate 20mbit -- env python slow_links_rank.py FOLDER
 
-FOLDER has digits.npz (images and classes) and gets rank*.json: for each backend the loss after every step, the time
-since the first step in seconds, bytes on the wire by Linux's count of the interface, and a hash of the weights.
+FOLDER must have digits.npz (images and classes), and gets rank*.json: for each backend the loss after every step, the
+seconds since the first step, bytes on the wire by Linux's counters of the interface, and a hash of the weights.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ STEPS = 10
 BATCH = 64
 """Images per rank and step."""
 BACKENDS = ("gloo", "fanin 32", "fanin 16", "fanin 8")
-"""With fanin's bits per lane."""
+"""Backends to compare; for fanin with its bits per lane."""
 
 
 def train(backend: str, images: torch.Tensor, classes: torch.Tensor) -> dict[str, Any]:
-    """Train for STEPS steps: ordinary DistributedDataParallel, of which the backend is told apart by its name alone."""
+    """Train for STEPS steps by ordinary DistributedDataParallel, whose only difference is the backend's name."""
     name, _, lanes = backend.partition(" ")
     given: dict[str, Any] = {"pg_options": Options.from_environment(os.environ, lanes=int(lanes))} if lanes else {}
     dist.init_process_group(name, **given)
@@ -66,7 +66,7 @@ def batches(count: int) -> Iterator[torch.Tensor]:
 
 
 def wire_bytes() -> int:
-    """Bytes that this host has sent and received: everything but loopback, which carries all where there is no link."""
+    """Bytes that this host has sent and received, without loopback unless that is the only interface."""
     lines = [line.split(":") for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
     counts = {name.strip(): fields.split() for name, fields in lines}
     devices = [name for name in counts if name != "lo"]

@@ -1,4 +1,4 @@
-"""The examples of the gallery by name: the systems each answers to, and the worlds in which it runs. Needs no torch."""
+"""The examples of the gallery by name: the papers that each reproduces, and the worlds in which it runs. No torch."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from fanin.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One example: a module of fanin.examples.parallel."""
+    """An example of the gallery: a module of fanin.examples.parallel."""
 
     name: str
     """Name of the module in this package."""
     systems: str
-    """The systems of the literature that it answers to."""
+    """The published systems that it reproduces."""
     text: str
-    """One line on the part that is built."""
+    """One line on the reproduced part."""
     workers: tuple[int, ...]
-    """Numbers of workers that it runs with; the first unless another is asked for."""
+    """Numbers of workers with which it can run; the first is the default."""
     extra: str = "torch"
     """Extra of pyproject.toml that it needs."""
 
     @property
     def module(self) -> str:
-        """The module's whole name."""
+        """Full name of the module."""
         return f"fanin.examples.parallel.{self.name}"
 
     def require(self, workers: int) -> None:
-        """ConfigurationError for a world that does not fit."""
+        """Raise ConfigurationError unless it can run with that number of workers."""
         if workers not in self.workers:
             fitting = " or ".join(map(str, self.workers))
             raise ConfigurationError(

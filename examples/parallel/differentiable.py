@@ -1,4 +1,4 @@
-"""Collectives with gradients, as model parallelism needs them: narrow to one's own rows, gather, and sum."""
+"""Collectives with gradients, as model parallelism needs them: select a rank's own rows, gather, and sum."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 
 def gather_rows(rows: Tensor, lengths: list[int], group: ProcessGroup) -> Tensor:
-    """The rows of all ranks of the group, one below the other. Lengths may differ: what travels is padded."""
+    """All ranks' rows, one below the other; `lengths`: number of rows of each rank, shorter ones are padded."""
     padded = rows.new_zeros(len(lengths), max(lengths), *rows.shape[1:])
     if max(lengths) > 0:
         own = nn.functional.pad(rows.detach(), (0, 0, 0, max(lengths) - len(rows)))
@@ -63,18 +63,18 @@ class _Summed(torch.autograd.Function):
 
 
 def own_rows(rows: Tensor, lengths: list[int], group: ProcessGroup) -> Tensor:
-    """This rank's part of rows that all ranks of the group have; gradients are those of all parts."""
+    """This rank's part of rows that all ranks have; backwards, every rank gets the gathered gradients of all parts."""
     made: Tensor = _Own.apply(rows, lengths, group)  # type: ignore[no-untyped-call]
     return made
 
 
 def everyones(rows: Tensor, lengths: list[int], group: ProcessGroup, *, summands: bool = False) -> Tensor:
-    """The rows of all ranks; gradients are those of this rank's rows, or, of `summands`, their sum over the ranks."""
+    """All ranks' rows; backwards, the gradient of this rank's rows or, with `summands`, its sum over the ranks."""
     made: Tensor = _Everyones.apply(rows, lengths, group, summands)  # type: ignore[no-untyped-call]
     return made
 
 
 def summed(rows: Tensor, group: ProcessGroup, *, backwards: bool = False) -> Tensor:
-    """The sum over the group of the parts that its ranks make; with `backwards` of gradients, and of nothing else."""
+    """Sum over the group; backwards, gradients pass unchanged. With `backwards` the sum is over gradients instead."""
     made: Tensor = _Summed.apply(rows, group, backwards)  # type: ignore[no-untyped-call]
     return made

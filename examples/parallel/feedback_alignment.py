@@ -24,7 +24,7 @@ from fanin.examples.parallel.launcher import Asked, Figures, apart, counted, exp
 
 SHAPE = (64, 192, 192, 10)
 SAMPLES = 128
-"""Per step over all ranks."""
+"""Samples per step, over all ranks together."""
 THRESHOLD = 0.15
 """Least size of an error that the device sees."""
 FEEDBACK = 0.006

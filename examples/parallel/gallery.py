@@ -1,4 +1,4 @@
-"""`fanin gallery`: examples of the catalogue, each in a world of its own, with verdicts, figures and bytes by path."""
+"""`fanin gallery`: runs examples, each in a new world, and shows verdicts, figures and bytes by carrier."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ IMPORTS = (
     "fanin.host.torch.backend", "torch._dynamo", "torch.distributed.pipelining", "torch.distributed.tensor.parallel",
     "scipy.optimize", "sklearn.datasets",
 )  # fmt: skip
-"""Modules that several examples import and that take long."""
+"""Modules that several examples import, and that take long to import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Runs of one or several examples."""
+    """Settings of a run: the examples, and how they are run."""
 
     examples: tuple[Example, ...]
     workers: int | None = None
-    """None: each example's own number."""
+    """Number of workers; None: each example's default."""
     hosts: int = 1
-    """Hosts that the ranks claim to be on: with 2 and more, sums are made by shards."""
+    """Number of hosts that the ranks claim to be on; from 2 on, shards make the sums."""
     quick: bool = False
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The end of one example's run."""
+    """Outcome of one example's run."""
 
     name: str
     workers: int
     verdict: str = OK
     """`ok`, `skipped`, or how the check failed."""
     figures: dict[str, Any] = field(default_factory=dict)
-    """Rank 0's, by name."""
+    """Rank 0's figures, by name."""
     bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(PATHS, 0))
     """Bytes of tensors that all ranks together handed to each carrier."""
     seconds: float = 0.0
-    """From the start of the processes to their end."""
+    """Seconds from the start of the processes to their end."""
 
 
 def listing() -> FigureTable:
-    """All examples, and what each takes."""
+    """Table of all examples, with the workers that each takes."""
     table = FigureTable("", ("example", "workers", "systems", "built"), left=("systems", "built"))
     for each in CATALOGUE.values():
         table.add(each.name, " ".join(map(str, each.workers)), each.systems, each.text)
@@ -69,9 +69,9 @@ def listing() -> FigureTable:
 
 
 def run(plan: Plan, console: Console, json_file: Path | None) -> list[Outcome]:
-    """Run the examples one after another; FaninError at the end where a check has failed.
+    """Run the examples one after another; raises FaninError at the end if a check has failed.
 
-    An interruption ends the run, and leaves the table and the file of the examples before.
+    If the run is interrupted, the table and the file of the examples before are still written.
     """
     outcomes: list[Outcome] = []
     try:
@@ -79,7 +79,7 @@ def run(plan: Plan, console: Console, json_file: Path | None) -> list[Outcome]:
             for example in plan.examples:
                 with console.status(f"{example.name} on {plan.workers or example.workers[0]} workers"):
                     outcomes.append(outcome_of(example, plan, server))
-    finally:  # an interruption keeps the examples that have ended
+    finally:  # an interruption keeps the outcomes of examples that have ended
         if outcomes:
             console.print(table_of(outcomes))
             if json_file:
@@ -91,7 +91,7 @@ def run(plan: Plan, console: Console, json_file: Path | None) -> list[Outcome]:
 
 
 def outcome_of(example: Example, plan: Plan, server: ForkServer | None = None) -> Outcome:
-    """Run one example to its end, its ranks as forks of a server if there is one."""
+    """Run one example to its end, with ranks as forks of `server`, if given."""
     workers = plan.workers or example.workers[0]
     found, started_s = Outcome(example.name, workers), time.monotonic()
     arguments = ["--check", "--hosts", str(plan.hosts), *(["--quick"] if plan.quick else [])]
@@ -112,7 +112,7 @@ def outcome_of(example: Example, plan: Plan, server: ForkServer | None = None) -
 
 
 def table_of(outcomes: Sequence[Outcome]) -> FigureTable:
-    """One line per run."""
+    """Table with one line per outcome."""
     table = FigureTable(
         "", ("example", "workers", "verdict", "seconds", *PATHS, "figures"), left=("verdict", "figures")
     )
@@ -127,10 +127,10 @@ def table_of(outcomes: Sequence[Outcome]) -> FigureTable:
 
 
 def in_words(figures: dict[str, Any]) -> str:
-    """Figures on one line."""
+    """Figures as text on one line."""
     return ", ".join(f"{name.replace('_', ' ')} {shown(value)}" for name, value in figures.items())
 
 
 def shown(value: Any) -> str:
-    """A figure with four digits, and none lost of a whole number."""
+    """A figure as text: four digits, or all digits of a whole number."""
     return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

@@ -1,11 +1,11 @@
-"""Three jobs at one switch that has memory for two: these train beside each other, and the third trains over gloo.
+"""Three jobs at one switch that has memory for two: these train at the same time, and the third trains over gloo.
 
     torchrun --nproc-per-node 6 -m fanin.examples.parallel.jobs_beside --check
 
-As in ATP (Lao et al., NSDI 2021) several jobs share a switch, and one without memory there does without it. Rank 0
-starts a `fanin switch` of MEMORY_MIB; each pair of ranks is a group of `new_group`, which is a job of its own there.
-`--check` compares each network with the one that the job trains while no other is at the switch: bit for bit where
-both are summed by the switch, by accuracy for the job over gloo, whose sums are rounded otherwise.
+As in ATP (Lao et al., NSDI 2021) several jobs share a switch, and a job that finds no memory there trains without it.
+Rank 0 starts a `fanin switch` of MEMORY_MIB; each pair of ranks is a group of `new_group`, which is a job of its own.
+`--check` compares each network with the one that the same job trains while no other is at the switch: bit for bit where
+the switch sums both, by accuracy for the job over gloo, whose sums are rounded differently.
 """
 
 from __future__ import annotations
@@ -34,38 +34,38 @@ from fanin.modules import running
 from fanin.options import Options
 
 JOBS, RANKS = 3, 2
-"""Jobs, and ranks of each; the last job finds no memory."""
+"""Number of jobs, and ranks of each; the last job finds no memory."""
 MEMORY_MIB, SLOTS, WORDS = 1, 48, 1024
-"""Memory of the switch, and the pool that a job asks for: 48 results of 4 KiB, twice, of which two fit."""
+"""Memory of the switch, and the pool that a job asks for: 48 results of 4 KiB, twice; two pools fit."""
 SAMPLES, RATE = 64, 2e-3
 STEPS, QUICK_STEPS = 120, 30
 LARGEST_LOSS = 0.01
-"""Difference in accuracy between the job over gloo and the same at the switch, at most."""
+"""Largest difference in accuracy between the job over gloo and the same job at the switch."""
 SWITCH_END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A job's training, as each of its ranks saw it."""
+    """Outcome of one job's training on one of its ranks."""
 
     bits: str
     """SHA-256 over the parameters."""
     accuracy: float
     bytes: dict[str, int]
-    """Bytes of tensors that this rank handed to each carrier: `switch`, `gloo`."""
+    """Bytes of tensors that this rank handed to each carrier, `switch` or `gloo`."""
     began_s: float
     ended_s: float
-    """On the clock that all processes of a machine share, from the first step on."""
+    """Times of the first step and of the end, on the clock that all processes of a machine share."""
 
     @property
     def path(self) -> str:
-        """The carrier of its gradients."""
+        """Carrier of its gradients."""
         return "switch" if self.bytes["switch"] else "gloo"
 
 
 @contextmanager
 def a_switch(rank: int) -> Iterator[str]:
-    """The address, on every rank, of a switch that rank 0 starts and ends."""
+    """Run a switch, which rank 0 starts and ends; yields its address on every rank."""
     where: list[str] = [""]
     process = None
     if rank == 0:
@@ -82,7 +82,7 @@ def a_switch(rank: int) -> Iterator[str]:
     try:
         dist.broadcast_object_list(where)
         yield where[0]
-        dist.barrier()  # nobody needs it any more
+        dist.barrier()  # no rank needs the switch any more
     finally:
         if process is not None:
             process.terminate()
@@ -90,7 +90,7 @@ def a_switch(rank: int) -> Iterator[str]:
 
 
 def train(job: int, group: dist.ProcessGroup, steps: int) -> Trained:
-    """Train a network of the job's own with DDP over its group, as its own script would."""
+    """Train a network of the job's own with DDP over its group, as a separate script would."""
     torch.manual_seed(job)
     training, test = digits.load()
     images, labels = training.tensors
@@ -116,7 +116,7 @@ def train(job: int, group: dist.ProcessGroup, steps: int) -> Trained:
 
 
 def group_of(job: int, address: str) -> tuple[dist.ProcessGroup, list[str]]:
-    """The job's group, which all ranks make, and this rank's warnings that the switch cannot be used."""
+    """Make a job's group, in which all ranks take part; returns it, and warnings that the switch cannot be used."""
     options = Options(switch=address, slots=SLOTS, words_per_packet=WORDS, fallback="gloo")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -127,20 +127,20 @@ def group_of(job: int, address: str) -> tuple[dist.ProcessGroup, list[str]]:
 
 
 def alone(own: int, address: str, steps: int) -> Trained:
-    """Train one job after another, each while no other is at the switch."""
+    """Train one job after another, each alone at the switch; returns the outcome of job `own`."""
     found = None
     for job in range(JOBS):
         group, _ = group_of(job, address)
         if job == own:
             found = train(job, group, steps)
-            dist.destroy_process_group(group)  # its memory is free
+            dist.destroy_process_group(group)  # frees its memory at the switch
         dist.barrier()
     assert found is not None
     return found
 
 
 def beside(own: int, address: str, steps: int) -> tuple[Trained, list[str]]:
-    """Train all jobs at once; the last one comes when the others have their memory. And this rank's warnings."""
+    """Train all jobs at once, the last one started when the others have their memory; returns outcome and warnings."""
     groups = [group_of(job, address) for job in range(JOBS)]
     found = train(own, groups[own][0], steps)
     dist.barrier()
@@ -149,7 +149,7 @@ def beside(own: int, address: str, steps: int) -> tuple[Trained, list[str]]:
 
 
 def overlap(trained: Sequence[Trained]) -> float:
-    """Share of the shortest training during which all of them trained."""
+    """Share of the shortest training during which all jobs trained."""
     together_s = min(each.ended_s for each in trained) - max(each.began_s for each in trained)
     return together_s / min(each.ended_s - each.began_s for each in trained)
 

@@ -1,8 +1,8 @@
-"""The start and the end of every example of the gallery: the world, the check's verdict, and bytes by path.
+"""Runs every example of the gallery: makes its world, and reports its verdict, its figures and bytes by carrier.
 
-An example's `play(asked)` runs in a world that exists, returns its figures, and raises AssertionError (`expect`) where
-its check fails. `bytes_by_path` counts what a rank handed to each carrier: the switch, the shards of several hosts,
-and gloo, which takes point-to-point messages and all-to-all.
+An example's `play(asked)` runs in an existing world, returns its figures, and raises AssertionError (by `expect`) if
+its check fails. `bytes_by_path` counts the bytes that a rank handed to each carrier: the switch, the shards of several
+hosts, and gloo, which carries point-to-point messages and all-to-all.
 """
 
 from __future__ import annotations
@@ -32,42 +32,42 @@ class Asked:
     """Options that every example has."""
 
     check: bool = True
-    """Whether it compares with one process, or with an exact expectation."""
+    """Whether the example compares its result with one process, or with an exact expectation."""
     quick: bool = False
-    """Whether it takes fewer steps, for a test: what it compares stays, what it measures is less certain."""
+    """Whether it takes fewer steps, for a test; comparisons stay, but measured figures are less certain."""
 
 
 def expect(fact: bool | Tensor, text: str) -> None:
-    """AssertionError with the text unless it is a fact."""
+    """Raise AssertionError with `text` unless `fact` is true."""
     if not bool(fact):
         raise AssertionError(text)
 
 
 def apart(found: Tensor, wanted: Tensor) -> float:
-    """Largest difference of two tensors, relative to the largest wanted value."""
+    """Largest difference of two tensors, relative to the largest element of `wanted`."""
     scale = max(float(wanted.detach().abs().max()), 1e-30)
     return float((found.detach() - wanted.detach()).abs().max()) / scale
 
 
 def gradient_of(parameter: Tensor) -> Tensor:
-    """The gradient, which there is."""
+    """The parameter's gradient, which must exist."""
     assert parameter.grad is not None
     return parameter.grad
 
 
 def counters_of(group: Any) -> dict[str, int]:
-    """The counters of a process group of fanin's."""
+    """The counters of a fanin process group."""
     return {name: int(value) for name, value in group.counters().items()}
 
 
 def fanin_groups() -> list[Any]:
-    """Every process group of this process that counts what it carries."""
+    """All process groups of this process that count bytes."""
     groups = list(dist.distributed_c10d._world.pg_map)
     return [group for group in groups if hasattr(group, "counters")]
 
 
 def bytes_by_path() -> dict[str, int]:
-    """Bytes of the tensors that this rank has handed to each carrier so far, over all of its groups."""
+    """By carrier, bytes of tensors that this rank has handed over so far, in all of its groups."""
     sums = "shards" if isinstance(getattr(dist.group.WORLD, "session", None), ShardedSession) else "switch"
     found = {"switch": 0, "shards": 0, "gloo": 0}
     for group in fanin_groups():
@@ -79,14 +79,14 @@ def bytes_by_path() -> dict[str, int]:
 
 @contextmanager
 def counted() -> Iterator[dict[str, int]]:
-    """Bytes by path of what happens inside, in the dictionary that is yielded, once it is left."""
+    """Yield a dictionary that is filled, at exit, with the bytes by carrier of everything inside."""
     before, found = bytes_by_path(), dict[str, int]()
     yield found
     found.update({path: count - before[path] for path, count in bytes_by_path().items()})
 
 
 def run(play: Callable[[Asked], Figures], name: str, text: str | None) -> None:
-    """Command line of the example `name`, under torchrun: one JSON object per rank; SystemExit where a check fails."""
+    """Run example `name` under torchrun: each rank prints one JSON object. SystemExit if a check fails."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare with one process, or with what is known exactly")
     parser.add_argument("--quick", action="store_true", help="fewer steps and seeds")

@@ -21,16 +21,16 @@ from fanin.examples.parallel.launcher import Asked, Figures, counted, expect
 
 LAYOUTS: dict[str, Placement] = {"shard": Shard(0), "replicate": Replicate(), "partial": Partial()}
 COLUMNS = 3000
-"""Enough that a row is no small tensor."""
+"""Number of columns, enough that a row is no small tensor."""
 
 
 def whole_tensor(rows: int) -> Tensor:
-    """Whole numbers, which sums in float32 keep exactly."""
+    """A tensor of whole numbers, which sums in float32 keep exactly."""
     return torch.arange(float(rows * COLUMNS)).reshape(rows, COLUMNS) % 1021
 
 
 def laid_out(whole: Tensor, mesh: DeviceMesh, layout: Placement) -> DTensor:
-    """The tensor in that layout; as a partial sum, every rank has a summand of its own."""
+    """The tensor in a layout; as a partial sum, every rank has a summand of its own."""
     if not isinstance(layout, Partial):
         return distribute_tensor(whole, mesh, [layout])
     rank, ranks = mesh.get_local_rank(), mesh.size()
@@ -40,7 +40,7 @@ def laid_out(whole: Tensor, mesh: DeviceMesh, layout: Placement) -> DTensor:
 
 
 def moved_to(tensor: DTensor, layout: Placement, mesh: DeviceMesh) -> DTensor:
-    """The tensor in another layout. torch itself makes no partial sums of what is whole or in shards."""
+    """The tensor in another layout; torch itself makes no partial sums from other layouts."""
     source = tensor.placements[0]
     if not isinstance(layout, Partial) or isinstance(source, Partial):
         return tensor.redistribute(mesh, [layout])
@@ -55,7 +55,7 @@ def moved_to(tensor: DTensor, layout: Placement, mesh: DeviceMesh) -> DTensor:
 
 
 def value_of(tensor: DTensor) -> Tensor:
-    """The whole tensor, by collectives of this example's own rather than by DTensor's."""
+    """The whole tensor, gathered or summed without DTensor's own collectives."""
     local, layout = tensor.to_local(), tensor.placements[0]
     if isinstance(layout, Partial):
         local = local.clone()
@@ -68,7 +68,7 @@ def value_of(tensor: DTensor) -> Tensor:
 
 
 def play(asked: Asked) -> Figures:
-    """All nine, for rows that divide evenly and for one more."""
+    """Make all nine transitions, for a number of rows that the ranks divide and for one more."""
     ranks = dist.get_world_size()
     mesh = init_device_mesh("cpu", (ranks,))
     carried: dict[str, str] = {}

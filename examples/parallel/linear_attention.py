@@ -23,19 +23,19 @@ from fanin.examples.parallel.differentiable import gather_rows
 from fanin.examples.parallel.launcher import Asked, Figures, apart, counted, expect
 
 HEADS, WIDTH = 4, 16
-"""Width of a head's queries, keys and values."""
+"""Number of heads, and width of a head's queries, keys and values."""
 DECAYS = torch.tensor([0.90, 0.95, 0.99, 1.0], dtype=torch.float64)
 """Lambda of each head."""
 LENGTHS = (1, 4)
-"""Times the shortest sequence."""
+"""Lengths of the sequences, as multiples of the shortest."""
 TOLERANCE = 1e-5
 
 States = Callable[[Tensor, list[int]], Tensor]
-"""The state before this rank's part, from its own state and the lengths of all parts."""
+"""Function that returns the state before this rank's part, from its own state and the lengths of all parts."""
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention without softmax, by definition: (heads, length, width) from the same."""
+    """Causal attention without softmax, by definition; all tensors have shape (heads, length, width)."""
     length = query.shape[1]
     places = torch.arange(length)
     gap = (places.unsqueeze(1) - places).clamp(min=0)
@@ -45,21 +45,21 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def own_state(key: Tensor, value: Tensor) -> Tensor:
-    """A part's own state: (heads, width, width), the sum of lambda^{C - j} k_j v_j."""
+    """The state of one part alone: (heads, width, width), the sum of lambda^{C - j} k_j v_j."""
     left = torch.arange(key.shape[1] - 1, -1, -1)
     decayed = key * (DECAYS.unsqueeze(1) ** left).unsqueeze(2)
     return decayed.transpose(1, 2) @ value
 
 
 def part_of_layer(query: Tensor, key: Tensor, value: Tensor, lengths: list[int], states: States) -> Tensor:
-    """This rank's part of the output."""
+    """This rank's part of the layer's output."""
     before = states(own_state(key, value), lengths)
     reached = DECAYS.unsqueeze(1) ** torch.arange(1, query.shape[1] + 1)
     return attention(query, key, value) + reached.unsqueeze(2) * (query @ before)
 
 
 class FromRankToRank(torch.autograd.Function):
-    """LASP: the state from the rank before this one, and the state after this part to the next; gradients backwards."""
+    """LASP: receive the state from the rank before, send the state after this part to the next; gradients backwards."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, lengths: list[int]) -> Tensor:
@@ -84,7 +84,7 @@ class FromRankToRank(torch.autograd.Function):
 
 
 class Gathered(torch.autograd.Function):
-    """LASP-2: all states at once, added up by every rank; of gradients the same in the other direction."""
+    """LASP-2: gather all states at once, and add those before this part; for gradients, those after it."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, lengths: list[int]) -> Tensor:
@@ -103,14 +103,14 @@ class Gathered(torch.autograd.Function):
 
 
 def gathered(own: Tensor) -> Tensor:
-    """(ranks, ...) from every rank's tensor."""
+    """Every rank's tensor: (ranks, ...)."""
     group = dist.group.WORLD
     assert group is not None
     return gather_rows(own.unsqueeze(0), [1] * dist.get_world_size(), group)
 
 
 def passed(lengths: list[int], source: int, reader: int) -> Tensor:
-    """The decay of the state of `source` over the parts that lie between it and `reader`."""
+    """Decay of the state of rank `source` over the parts between it and rank `reader`."""
     return (DECAYS ** sum(lengths[source + 1 : reader])).view(-1, 1, 1)
 
 
@@ -118,7 +118,7 @@ FORMS: dict[str, States] = {"messages": FromRankToRank.apply, "gather": Gathered
 
 
 def play(asked: Asked) -> Figures:
-    """Both forms over two lengths: bytes by path, and differences from the whole layer."""
+    """Run both forms for two lengths; returns bytes by carrier, and differences from the whole layer."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     figures: Figures = {}
     largest = 0.0

@@ -1,11 +1,11 @@
-"""Attention over filtered queries and keys, in pipeline stages of unlike depth, with an optimizer that is sharded.
+"""Attention over filtered queries and keys, in pipeline stages of unequal depth, with a sharded optimizer.
 
     torchrun --nproc-per-node 4 -m fanin.examples.parallel.local_filters --check
 
 Wu et al., YUAN 2.0, 2023. Localized filtering attention: two causal convolutions of kernel 2, d -> d/2 -> d, then a
 residual path and RMSNorm (1e-6); queries and keys come from the filtered states, values from the unfiltered ones.
-The stages at both ends are thin, since they also have the embedding and the logits: 2 and 1 layers here, as the 51B
-model's are 2, ..., 3, ..., 2. Two stages with two replicas each; every stage's optimizer keeps its states in shards.
+The stages at both ends have fewer layers, since they also have the embedding and the logits: 2 and 1 layers here, as
+the 51B model's are 2, ..., 3, ..., 2. Two stages with two replicas each; every stage's optimizer shards its states.
 `--check` compares gradients with one process, and the loss of text with that of a network without the filter whose
 hidden layers are larger by as many parameters.
 """
@@ -29,18 +29,18 @@ from fanin.examples.train import cross_entropy
 
 WIDTH, HEADS = 32, 4
 DEPTHS = (2, 1)
-"""Layers of each stage; the last one has the logits besides."""
+"""Number of layers of each stage; the last stage also has the logits."""
 MICROBATCHES, WINDOWS = 4, 4
-"""Microbatches of each replica, and the windows in each."""
+"""Number of microbatches of each replica, and of windows in each."""
 STEPS, QUICK_STEPS, SEEDS, RATE = 60, 6, 3, 4e-3
 TOLERANCE, LARGEST_LOSS = 1e-5, 0.0
 
 load = functools.cache(text.load)
-"""Windows and the bytes that follow, of training and of test."""
+"""Loads windows and the bytes that follow, for training and for test; cached."""
 
 
 class Filter(nn.Module):
-    """Localized filtering: what a position and the two before it say, added to it."""
+    """Localized filtering: adds to each position a function of it and the two before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Filter(nn.Module):
         self.norm = nn.RMSNorm(WIDTH, eps=1e-6)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Shape (windows, length, width), from the same."""
+        """Filter hidden states; shape (windows, length, width) in and out."""
         seen = hidden.transpose(1, 2)
         for convolution in (self.first, self.second):
             seen = convolution(nn.functional.pad(seen, (1, 0)))
@@ -57,7 +57,7 @@ class Filter(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a hidden layer. Without the filter the hidden layer is larger by its parameters."""
+    """Attention and a hidden layer, which without the filter is larger by the filter's parameters."""
 
     def __init__(self, filtered: bool) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Layer(nn.Module):
         self.hidden = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH + more), nn.GELU(), nn.Linear(4 * WIDTH + more, WIDTH))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Shape (windows, length, width), from the same."""
+        """Transform hidden states; shape (windows, length, width) in and out."""
         normed = self.first(hidden)
         asked = self.asked(normed if self.filter is None else self.filter(normed))
         query, key, value = (
@@ -82,20 +82,20 @@ class Layer(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Embeddings of bytes and of their places."""
+    """Embeddings of bytes and of their positions."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes, self.places = nn.Embedding(text.BYTE_VALUES, WIDTH), nn.Embedding(text.WINDOW_BYTES, WIDTH)
 
     def forward(self, windows: Tensor) -> Tensor:
-        """Shape (windows, length, width)."""
+        """Embed windows: (windows, length, width)."""
         made: Tensor = self.bytes(windows) + self.places.weight
         return made
 
 
 def make_stages(seed: int, filtered: bool) -> list[nn.Sequential]:
-    """Both, the same at every rank."""
+    """Both stages, with the same initial weights at every rank."""
     torch.manual_seed(seed)
     layers: Iterator[nn.Module] = iter([Layer(filtered) for _ in range(sum(DEPTHS))])
     stages = [[next(layers) for _ in range(depth)] for depth in DEPTHS]
@@ -116,7 +116,7 @@ def batch(
 def train(
     seed: int, filtered: bool, steps: int, group: dist.ProcessGroup, pipeline: dist.ProcessGroup
 ) -> tuple[float, float]:
-    """Test loss, and the difference of the first step's gradients from one process."""
+    """Train; returns test loss, and the difference of the first step's gradients from one process."""
     stage, replica, replicas = pipeline.rank(), group.rank(), group.size()
     (windows, following), test = (each.tensors for each in load())
     module, difference = make_stages(seed, filtered)[stage], 0.0
@@ -150,7 +150,7 @@ def train(
 
 
 def play(asked: Asked) -> Figures:
-    """Train with the filter and without it, over seeds."""
+    """Train with the filter and without it, for several seeds."""
     rank, size = dist.get_rank(), dist.get_world_size()
     count = len(DEPTHS)
     groups = [dist.new_group(list(range(stage, size, count))) for stage in range(count)]

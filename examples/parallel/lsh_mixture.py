@@ -1,13 +1,13 @@
-"""A mixture of experts that is sent one centroid for each bucket of similar tokens.
+"""A mixture of experts to which ranks send one centroid per bucket of similar tokens.
 
     torchrun --nproc-per-node 4 -m fanin.examples.parallel.lsh_mixture --check
 
-LSH-MoE, 2024. A token's bucket is what cross-polytope hashes say of it: argmax over +-1..+-d of a random rotation.
-Each rank sends the mean of every bucket to its expert by all-to-all, and makes of what comes back
-y = E(centroid) + (x - centroid). Experts are chosen by top-2 gating and have a capacity. The network learns text;
-gradients of what all ranks have are summed by the switch. The switch has no part in the compression: all-to-all moves,
-it does not add, so it goes through gloo.
-`--check` compares bytes and the loss with those of plain all-to-all; what the rest is worth is in the figures.
+LSH-MoE, 2024. A token's bucket is given by cross-polytope hashes: argmax over +-1..+-d of a random rotation. Each rank
+sends the mean of every bucket to its expert by all-to-all, and computes y = E(centroid) + (x - centroid) from the
+answer. Experts are chosen by top-2 gating and have a capacity. The network learns text; the switch sums the gradients
+of shared parameters. The switch has no part in the compression: all-to-all moves data and adds nothing, so it goes
+through gloo. `--check` compares bytes and the loss with those of plain all-to-all; the figures also show the loss
+without x - centroid.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from fanin.examples.parallel.launcher import Asked, Figures, counted, expect
 EXPERTS, CHOSEN = 8, 2
 WIDTH, HIDDEN = 32, 64
 CONTEXT = 2
-"""Bytes that a position sees."""
+"""Number of bytes that a position sees."""
 CAPACITY = 0.4
-"""Largest part of the tokens that one expert takes."""
+"""Largest share of the tokens that one expert takes."""
 HASHES, DIRECTIONS = 6, 4
-"""Rotations, and the dimensions of each that are looked at: a bucket is one of (2 * DIRECTIONS) ** HASHES."""
+"""Rotations, and the dimensions used of each: a bucket is one of (2 * DIRECTIONS) ** HASHES."""
 WINDOWS = 32
-"""Windows in a step of one rank."""
+"""Windows per step of one rank."""
 STEPS, QUICK_STEPS, SEEDS = 60, 4, 3
 RATE = 1e-2
 MODES = ("plain", "compensated", "centroids alone")
 LARGEST_BYTES, LARGEST_LOSS = 0.25, 0.02
 
 load = functools.cache(text.load)
-"""Windows and the bytes that follow, of training and of test."""
+"""Loads windows and the bytes that follow, for training and for test; cached."""
 
 
 class Network(nn.Module):
-    """Embeddings of the last bytes, a mixture with a residual path, and logits. A rank's experts are its own."""
+    """Embeddings of the last bytes, a mixture with a residual path, and logits. Each rank has different experts."""
 
     rotations: Tensor
 
@@ -71,7 +71,7 @@ class Network(nn.Module):
         return logits.view(*windows.shape, text.BYTE_VALUES)
 
     def mixture(self, tokens: Tensor) -> Tensor:
-        """The weighted outputs of the experts of each token."""
+        """Weighted sum of the outputs of each token's experts."""
         weights, chosen = self.router(tokens).softmax(-1).topk(CHOSEN)
         flat = chosen.flatten()
         place = nn.functional.one_hot(flat, EXPERTS).cumsum(0).gather(1, flat.unsqueeze(1)).squeeze(1)
@@ -83,7 +83,7 @@ class Network(nn.Module):
         return torch.zeros_like(tokens).index_add(0, order // CHOSEN, made * weights.flatten()[order].unsqueeze(1))
 
     def by_buckets(self, rows: Tensor, experts: Tensor) -> Tensor:
-        """The experts' outputs for the centroids of buckets, and what each row is beside its centroid."""
+        """Experts' outputs for rows, from the centroids of buckets; in mode `compensated` plus row - centroid."""
         turned = torch.einsum("rw,hwd->rhd", rows.detach(), self.rotations)
         hashes = torch.cat([turned, -turned], dim=2).argmax(2)
         keys = torch.cat([experts.unsqueeze(1), hashes], dim=1)
@@ -93,7 +93,7 @@ class Network(nn.Module):
         return made + rows - centroids[bucket] if self.mode == "compensated" else made
 
     def by_experts(self, rows: Tensor, experts: Tensor) -> Tensor:
-        """Outputs of the experts, wherever they are, for rows that are sorted by expert."""
+        """Outputs of the experts, on whichever rank they are, for rows sorted by expert."""
         ranks, own, world = dist.get_world_size(), len(self.up), dist.group.WORLD
         assert world is not None
         self.rows_sent += len(rows)
@@ -110,12 +110,12 @@ class Network(nn.Module):
         return funcol.all_to_all_single_autograd(made, out, back, world)
 
     def shared(self) -> list[nn.Parameter]:
-        """Parameters that every rank has."""
+        """Parameters that all ranks share, which excludes experts."""
         return [each for name, each in self.named_parameters() if name not in ("up", "down")]
 
 
 def train(seed: int, mode: str, steps: int) -> tuple[float, float]:
-    """Test loss, and the part of the rows that was sent."""
+    """Train; returns test loss, and the share of the rows that was sent."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     network = Network(seed, mode)
     optimizer = torch.optim.Adam(network.parameters(), RATE)
@@ -125,7 +125,7 @@ def train(seed: int, mode: str, steps: int) -> tuple[float, float]:
         own = torch.randperm(len(windows), generator=drawn)[: ranks * WINDOWS][rank::ranks]
         loss = nn.functional.cross_entropy(network(windows[own]).flatten(0, 1), following[own].flatten()) / ranks
         optimizer.zero_grad()
-        loss.backward()  # of an expert: the sum over ranks already, since all sent their rows there
+        loss.backward()  # an expert's gradient is already the sum over ranks, since all ranks sent it their rows
         gradient = torch.cat([each.grad.flatten() for each in network.shared() if each.grad is not None])
         dist.all_reduce(gradient)
         for each, part in zip(

@@ -1,13 +1,13 @@
-"""A mixture of experts over data x expert x tensor groups, and tokens that travel once instead of once per tensor rank.
+"""A mixture of experts over data x expert x tensor groups, whose tokens are sent once instead of once per tensor rank.
 
     torchrun --nproc-per-node 8 -m fanin.examples.parallel.mixture --check
 
 Singh et al., DeepSpeed-TED, 2023; Rajbhandari et al., DeepSpeed-MoE, 2022; Shen et al., SE-MoE, 2022. The ranks of a
 tensor group hold the same tokens and a part of each of their two experts. Without dropping, each sends all tokens by
-all-to-all. With it, each sends its own part (`narrow` by rank), and what arrives is gathered inside the group: half of
-the bytes for two tensor ranks. The gather goes through the switch, the all-to-all through gloo.
+all-to-all. With dropping, each sends its own part (`narrow` by rank), and the arrivals are gathered inside the group:
+half of the bytes for two tensor ranks. The gather goes through the switch, the all-to-all through gloo.
 
-Tokens beyond an expert's capacity take the way around the block. A loss of balance is added to the gradient.
+Tokens beyond an expert's capacity bypass the block. A balance loss is added to the gradient.
 `--check` compares outputs and all gradients with one process, and the bytes with and without dropping.
 """
 
@@ -25,17 +25,17 @@ from fanin.examples.parallel.launcher import Asked, Figures, apart, counters_of,
 
 DATA, EXPERT, TENSOR = 2, 2, 2
 EXPERTS = 2 * EXPERT
-"""Two at each place of the expert dimension."""
+"""Number of experts: two at each place of the expert dimension."""
 WIDTH, HIDDEN = 24, 48
 CAPACITY = 0.35
-"""Largest part of a place's tokens that one expert takes."""
+"""Largest share of a place's tokens that one expert takes."""
 BALANCE = 0.1
-"""Weight of the loss of balance."""
+"""Weight of the balance loss."""
 TOLERANCE = 1e-5
 
 
 class Mixture(nn.Module):
-    """A router and the experts, whole; and the output for the tokens of one place, as one process computes it."""
+    """The whole router and all experts; computes the output for the tokens of one place in one process."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Mixture(nn.Module):
         self.down = nn.Parameter(0.2 * torch.randn(EXPERTS, HIDDEN, WIDTH, generator=drawn, dtype=torch.float64))
 
     def route(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Expert of each token, EXPERTS for those beyond the capacity; the expert's weight; the loss of balance."""
+        """Expert of each token, EXPERTS for tokens beyond the capacity; the expert's weight; the balance loss."""
         likely = (tokens @ self.router).softmax(-1)
         chosen = likely.argmax(-1)
         wanted = nn.functional.one_hot(chosen, EXPERTS)
@@ -55,7 +55,7 @@ class Mixture(nn.Module):
         return limited, likely.gather(1, chosen.unsqueeze(1)), balance
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Output of the block and the loss of balance."""
+        """Output of the block, and the balance loss."""
         chosen, weights, balance = self.route(tokens)
         made = torch.zeros_like(tokens)
         for expert in range(EXPERTS):
@@ -66,7 +66,7 @@ class Mixture(nn.Module):
 
 
 class Place(nn.Module):
-    """This rank's part: the router, and of two experts the columns and rows that are its own."""
+    """This rank's part of the model: the router, and its columns and rows of two experts."""
 
     def __init__(self, whole: Mixture, mesh: DeviceMesh, drop: bool) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Place(nn.Module):
         self.down = nn.Parameter(whole.down[own, part].detach().clone())
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Output of the block and the loss of balance, for the tokens of this place."""
+        """Output of the block, and the balance loss, for the tokens of this place."""
         chosen, weights, balance = self.whole.route(tokens)
         sent, mine = tokens, chosen
         parts = [len(tokens) // TENSOR] * TENSOR
@@ -90,7 +90,7 @@ class Place(nn.Module):
         return tokens + weights * made, balance
 
     def by_experts(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        """Outputs of the experts, wherever they are, for the tokens; zeros for those that no expert takes."""
+        """Outputs of the experts, on whichever rank they are, for the tokens; zeros for tokens that no expert takes."""
         order = chosen.argsort(stable=True)[: int((chosen < EXPERTS).sum())]
         counts = chosen[order].bincount(minlength=EXPERTS)
         coming = torch.empty_like(counts)
@@ -117,7 +117,7 @@ class Place(nn.Module):
 
 
 def samples() -> list[Tensor]:
-    """Tokens of every place of data and expert dimension: unlike numbers, with a preference that differs."""
+    """Tokens of every place of data and expert dimension: different numbers, each place with its own mean."""
     drawn = torch.Generator().manual_seed(23)
     tokens = [
         torch.randn(40 + 8 * place, WIDTH, generator=drawn, dtype=torch.float64) for place in range(DATA * EXPERT)
@@ -126,16 +126,16 @@ def samples() -> list[Tensor]:
 
 
 def loss_of(made: Tensor, balance: Tensor) -> Tensor:
-    """Loss of one place; the whole loss is their sum."""
+    """Loss of one place; the whole loss is the sum over places."""
     return made.square().sum() + BALANCE * balance
 
 
 def play(asked: Asked) -> Figures:
-    """Forward and backward with and without dropping; bytes of all-to-all, and the difference from one process."""
+    """Go forward and backward with and without dropping; bytes of all-to-all, and differences from one process."""
     mesh = init_device_mesh("cpu", (DATA, EXPERT, TENSOR), mesh_dim_names=("data", "expert", "tensor"))
     places = mesh["data", "expert"]._flatten("places")
     tokens = samples()
-    gone = torch.zeros(2, dtype=torch.int64)  # bytes of all-to-all of all ranks, without dropping and with it
+    gone = torch.zeros(2, dtype=torch.int64)  # bytes of all-to-all of all ranks: without dropping, with it
     difference = 0.0
     for drop in (False, True):
         whole, reference = Mixture(), Mixture()

@@ -1,19 +1,19 @@
-"""A saddle point by extragradient steps whose differences travel as random coordinates that all ranks draw alike.
+"""A saddle point by extragradient steps, whose differences are sent as random coordinates that all ranks draw alike.
 
     torchrun --nproc-per-node 4 -m fanin.examples.parallel.saddle_point --check
 
 Beznosikov et al., MASHA, 2022: min_x max_y of the mean over ranks of x^T A_m y + a_m x + b_m y, plus
 lambda/2 (|x|^2 - |y|^2). F_m is a rank's operator, and w a point at which all know the mean of F. Every step a rank
 sends Q(F_m(z') - F_m(w)), z' being half a step ahead, and Q keeps K of d coordinates, times d / K. One seed makes them
-the same at all ranks, so that they add up in the switch: K words instead of d. Their noise is not averaged over ranks,
-as that of draws of each rank's own would be, so steps are smaller. Two things of the paper are other here, and both
-lower the noise: d / K steps in turn take each coordinate once, in an order that is drawn anew, and w moves to the
-present point at their end, where the mean of F is summed whole, and not with probability K / d in every step.
+the same at all ranks, so that the switch can add them: K words instead of d. Their noise is not averaged over ranks, as
+it would be if each rank drew its own, so steps are smaller. Two details differ from the paper, and both lower the
+noise: d / K steps in turn use each coordinate once, in an order that is drawn anew, and w moves to the present point at
+their end, where the mean of F is summed whole, instead of with probability K / d in every step.
 `--check` compares the first steps with one process, the rate per step with gamma mu / 4, and the words to reach the
-accuracy with those of extragradient without compression at 1 / L, the step that takes it fewest (and at 0.7 / L). The
+accuracy with those of extragradient without compression at 1 / L, the step with the fewest words (and at 0.7 / L). The
 control, extragradient with every rank's own largest coordinates and no error feedback, stalls. The step gamma is
-2 K / d / L, and a tenth more diverges. It also takes the paper's method with the theorem's constants, which are quoted
-from memory: gamma = sqrt(p / q) / (2 L) = K / d / (2 L), where Q lengthens squares by q = d / K and w moves with
+2 K / d / L; a step a tenth larger diverges. It also runs the paper's method with the theorem's constants, which are
+quoted from memory: gamma = sqrt(p / q) / (2 L) = K / d / (2 L), where Q lengthens squares by q = d / K and w moves with
 probability p = K / d. Then the squared error is at most 2 (1 - gamma mu / 2)^k times the first one.
 """
 
@@ -31,40 +31,40 @@ from fanin.examples.parallel import launcher
 from fanin.examples.parallel.launcher import Asked, Figures, apart, expect
 
 HALF = 100
-"""Elements of x, and of y; d is twice that."""
+"""Number of elements of x, and of y; d is twice that."""
 SIZE = 2 * HALF
 CONDITION = 100.0
 """L / mu, the condition number."""
 KEPT = SIZE // 10
-"""K, the coordinates that travel."""
+"""K, the number of coordinates that are sent."""
 TURNS = SIZE // KEPT
-"""Steps that take each coordinate once."""
+"""Number of steps that use each coordinate once."""
 PULL, PULL_OF_THEOREM = 0.05, KEPT / SIZE
-"""Share of w in the point that a step starts from."""
+"""Weight of w in the point from which a step starts."""
 STEP, STEP_OF_THEOREM = 2.0, 0.5
 """Gamma in units of K / d / L."""
 PLAIN_STEPS = 1.0, 0.7
 """Steps of extragradient in units of 1 / L: the longest, which takes the fewest words, and a usual one."""
 ACCURACY, QUICK_ACCURACY = 1e-6, 0.3
-"""Distance from the solution, as a part of the distance at the start."""
+"""Distance from the solution to reach, relative to the distance at the start."""
 MOST_STEPS, COMPARED, CONTROL_STEPS = 40_000, 10, 1500
 STEPS_OF_THEOREM, SEEDS_OF_THEOREM = 400, 5
 LEAST_GAIN, STALLED, TOLERANCE = 1.5, 1e-2, 1e-6
 
 Add = Callable[[Tensor], Tensor]
-"""Adds a float64 tensor up over all ranks."""
+"""Function that adds a float64 tensor up over all ranks."""
 
 
 @dataclass(slots=True)
 class Run:
-    """The end of one method."""
+    """Outcome of one method."""
 
     point: Tensor
     error: float
-    """Distance from the solution, as a part of the one at the start."""
+    """Distance from the solution, relative to the distance at the start."""
     steps: int
     words: int
-    """Words that a rank sent."""
+    """Number of words that a rank sent."""
 
 
 class Problem:
@@ -82,24 +82,24 @@ class Problem:
         self.solution = torch.linalg.solve(whole, -self.shift.mean(0))
 
     def operator(self, rank: int, point: Tensor) -> Tensor:
-        """F_m at a point: (d,) from the same."""
+        """F_m at a point; both have shape (d,)."""
         x, y = point.split(HALF)
         coupling = self.coupling[rank]
         return self.shift[rank] + self.convexity * point + torch.cat([coupling @ y, -coupling.T @ x])
 
     def share(self, own: Sequence[int], point: Tensor) -> Tensor:
-        """The part of the mean of F that these ranks add."""
+        """Contribution of these ranks to the mean of F at a point."""
         return torch.stack([self.operator(rank, point) for rank in own]).sum(0) / self.ranks
 
     def error(self, point: Tensor) -> float:
-        """Distance from the solution, as a part of the one from 0."""
+        """Distance from the solution, relative to the distance from 0."""
         return float((point - self.solution).norm() / self.solution.norm())
 
 
 def masha(
     problem: Problem, own: Sequence[int], add: Add, accuracy: float, most: int, theorem: bool = False, seed: int = 43
 ) -> Run:
-    """MASHA with random coordinates, by the ranks `own` of all that `add` adds up. `theorem`: the paper's draws."""
+    """MASHA with random coordinates, computing the operators of ranks `own`; `theorem`: with the paper's draws."""
     step, pull = (STEP_OF_THEOREM, PULL_OF_THEOREM) if theorem else (STEP, PULL)
     rate = step * KEPT / SIZE
     drawn = torch.Generator().manual_seed(seed)
@@ -129,7 +129,7 @@ def masha(
 def extragradient(
     problem: Problem, own: Sequence[int], add: Add, accuracy: float, most: int, rate: float, largest: int = SIZE
 ) -> Run:
-    """Extragradient; `largest`: coordinates that each rank keeps of its operator, its own ones."""
+    """Extragradient; `largest`: number of its own largest coordinates that each rank sends."""
     words = 0
     here = torch.zeros(SIZE, dtype=torch.float64)
 
@@ -149,7 +149,7 @@ def extragradient(
 
 
 def add_over_ranks(tensor: Tensor) -> Tensor:
-    """An all-reduce through the switch."""
+    """All-reduce a tensor through the switch."""
     dist.all_reduce(tensor)
     return tensor
 

@@ -1,14 +1,14 @@
-"""Groups of 1, 2 and 4 ranks for every batch, chosen from the lengths of its sequences, and the batch run in them.
+"""Groups of 1, 2 and 4 ranks for every batch, chosen by the lengths of its sequences, and the batch run in them.
 
     torchrun --nproc-per-node 8 -m fanin.examples.parallel.sequence_groups --check
 
 Wang et al., FlexSP, 2025. A long sequence needs several ranks, for memory and for time; a short one among several ranks
 mostly waits for messages. A mixed-integer program chooses groups and assigns sequences: least makespan, degrees that
-add up to at most the ranks, tokens per rank at most MEMORY. The model of time is quadratic and linear computation,
-divided by the degree, and a gather of keys and values. Inside a group each rank has a part of a sequence's queries, and
-gathers keys and values through the switch; every group is a job of its own there.
+add up to at most the number of ranks, at most MEMORY tokens per rank. The model of time is quadratic and linear
+computation, divided by the degree, and a gather of keys and values. Inside a group each rank has a part of a sequence's
+queries, and gathers keys and values through the switch; every group is a job of its own there.
 `--check` compares the run with one process, the choice with brute force on small batches, and the makespan with that of
-groups of 4 alone. Makespans are the model's: two cores cannot run eight ranks at once.
+groups of 4 alone. Makespans are the model's, because two cores cannot run eight ranks at once.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from fanin.examples.parallel.launcher import Asked, Figures, apart, expect
 
 DEGREES = (1, 2, 4)
 SQUARE, LINEAR, MESSAGE = 1 / 1024, 1.0, 0.25
-"""Time per token: of attention, by length; of everything else; of the gather, by the part that others have."""
+"""Time per token: of attention, times the length; of everything else; of the gather, times the others' share."""
 MEMORY = 160.0
-"""Tokens of a rank."""
+"""Most tokens of a rank."""
 MEDIAN, SPREAD, SHORTEST, LONGEST = 20.0, 1.2, 4, 320
 """Median, spread and limits of the log-normal lengths."""
 SEQUENCES, BATCHES, QUICK_BATCHES = 24, 5, 1
 NODES, GAP = 400, 0.02
-"""Limits of the solver, which then returns the best it has."""
+"""Limits of the solver, at which it returns the best solution found."""
 WIDTH = 16
 LARGEST_RATIO, TOLERANCE = 0.75, 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Groups of one batch."""
+    """Groups chosen for one batch."""
 
     groups: tuple[tuple[int, tuple[int, ...]], ...]
-    """Degree, and the numbers of the sequences, of each group that has any; large ones first."""
+    """(degree, numbers of the sequences) of each group that has any; the largest groups first."""
     makespan: float
 
 
@@ -59,11 +59,11 @@ def time_of(length: int, degree: int) -> float:
 
 
 def choose(lengths: Sequence[int], ranks: int, degrees: Sequence[int] = DEGREES) -> Choice:
-    """The groups of least makespan. ValueError if the batch fits in no choice."""
+    """Choose the groups of least makespan. ValueError if the batch does not fit."""
     places = [degree for degree in degrees for _ in range(ranks // degree)]
     n, g = len(lengths), len(places)
     times = np.array([[time_of(length, degree) for degree in places] for length in lengths])
-    size = n * g + g + 1  # assignment of every sequence to every place; use of every place; the makespan
+    size = n * g + g + 1  # variables: a sequence at a place, use of a place, the makespan
     rows, least, most = [], [], []
 
     def constrain(entries: dict[int, float], low: float, high: float) -> None:
@@ -79,7 +79,7 @@ def choose(lengths: Sequence[int], ranks: int, degrees: Sequence[int] = DEGREES)
         load = {s * g + p: times[s, p] for s in range(n)}
         constrain(load | {size - 1: -1.0}, -np.inf, 0)
         constrain({s * g + p: lengths[s] / degree for s in range(n)} | {n * g + p: -MEMORY}, -np.inf, 0)
-        if p and places[p - 1] == degree:  # places of one degree are alike: the busier one comes first
+        if p and places[p - 1] == degree:  # places of one degree are interchangeable: the busier one comes first
             before = {s * g + p - 1: -times[s, p] for s in range(n)}
             constrain(load | before, -np.inf, 0)
     constrain({n * g + p: float(degree) for p, degree in enumerate(places)}, 0, ranks)
@@ -98,7 +98,7 @@ def choose(lengths: Sequence[int], ranks: int, degrees: Sequence[int] = DEGREES)
 
 
 def by_brute_force(lengths: Sequence[int], ranks: int) -> float:
-    """The least makespan over all assignments."""
+    """Least makespan over all assignments."""
     places = [degree for degree in DEGREES for _ in range(ranks // degree)]
     least = float("inf")
     for assigned in itertools.product(range(len(places)), repeat=len(lengths)):
@@ -114,13 +114,13 @@ def by_brute_force(lengths: Sequence[int], ranks: int) -> float:
 
 
 def drawn_lengths(seed: int, count: int = SEQUENCES) -> list[int]:
-    """Lengths of the sequences of one batch."""
+    """Draw the lengths of one batch's sequences."""
     drawn = np.random.default_rng(seed).lognormal(np.log(MEDIAN), SPREAD, count)
     return [int(length) for length in drawn.clip(SHORTEST, LONGEST)]
 
 
 def attention(weights: Tensor, tokens: Tensor, lengths: list[int], group: ProcessGroup | None) -> Tensor:
-    """Causal attention of this rank's part of a sequence, whose parts have those lengths: (own length, WIDTH)."""
+    """Causal attention of this rank's part of a sequence, given the lengths of all parts: (own length, WIDTH)."""
     query, key, value = (tokens @ each for each in weights)
     rank = group.rank() if group is not None else 0
     if group is not None:
@@ -133,7 +133,7 @@ def attention(weights: Tensor, tokens: Tensor, lengths: list[int], group: Proces
 
 
 def run(choice: Choice, sequences: list[Tensor], weights: Tensor, groups: dict[tuple[int, int], ProcessGroup]) -> float:
-    """Forward and backward in the groups; the largest difference of this rank's outputs from the whole sequence's."""
+    """Go forward and backward in the groups; largest difference of this rank's outputs from one process's."""
     first, rank, largest = 0, dist.get_rank(), 0.0
     for degree, members in choice.groups:
         if first <= rank < first + degree:
@@ -151,7 +151,7 @@ def run(choice: Choice, sequences: list[Tensor], weights: Tensor, groups: dict[t
 
 
 def play(asked: Asked) -> Figures:
-    """Choose groups for several batches, and run the first one."""
+    """Choose groups for several batches, and run the first batch."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     groups = {
         (degree, first): dist.new_group(list(range(first, first + degree)))
@@ -159,7 +159,7 @@ def play(asked: Asked) -> Figures:
     }  # fmt: skip
     batches = [drawn_lengths(seed, SEQUENCES * ranks // 8) for seed in range(QUICK_BATCHES if asked.quick else BATCHES)]
     told: list[tuple[list[Choice], list[float], list[float]] | None] = [None]
-    if rank == 0:  # other versions of the solver may find other groups
+    if rank == 0:  # another version of the solver may find other groups
         small = [drawn_lengths(seed, 5) for seed in range(3)] if asked.check else []
         told = [(
             [choose(each, ranks) for each in batches],

@@ -1,11 +1,11 @@
-"""Two tasks with one trunk: gradients per task are summed apart, and projected where they contradict each other.
+"""Two tasks with one trunk: gradients are summed per task, and projected if they contradict each other.
 
     torchrun --nproc-per-node 4 -m fanin.examples.parallel.several_tasks --check
 
 Multi-task learning as in Crawshaw's survey, 2020; the projection is PCGrad (Yu et al., 2020). The tasks are a digit and
-whether it is odd. Each rank sends one tensor with a row per task through the switch; only the sums are projected, since
+whether it is odd. Each rank sends one tensor with a row per task through the switch. Only the sums are projected, since
 gradients of single ranks contradict each other by chance, and all ranks must project alike.
-`--check` compares the first steps with one process, and both accuracies with those of networks of a single task.
+`--check` compares the first steps with one process, and both accuracies with those of networks with a single task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOLERANCE = 1e-4
 
 
 class Network(nn.Module):
-    """A trunk, and a head for each of the tasks."""
+    """A trunk, and a head for each task."""
 
     def __init__(self, tasks: Sequence[str]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Network(nn.Module):
         self.heads = nn.ModuleDict({task: nn.Linear(WIDTH, CLASSES[task]) for task in tasks})
 
     def losses(self, images: Tensor, labels: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Losses of the tasks, sums over samples divided by SAMPLES: losses of ranks add up to that of the step."""
+        """Losses by task: sums over samples divided by SAMPLES, so that losses of ranks add up to that of the step."""
         seen = self.trunk(images)
         return {
             task: nn.functional.cross_entropy(head(seen), labels[task], reduction="sum") / SAMPLES
@@ -49,7 +49,7 @@ class Network(nn.Module):
         }
 
     def gradients(self, images: Tensor, labels: dict[str, Tensor]) -> Tensor:
-        """A row per task: the gradient of its loss for all parameters, zeros for the other's head."""
+        """One row per task: the gradient of its loss for all parameters, with zeros for the other task's head."""
         rows = []
         for loss in self.losses(images, labels).values():
             found = torch.autograd.grad(loss, list(self.parameters()), retain_graph=True, materialize_grads=True)
@@ -58,9 +58,9 @@ class Network(nn.Module):
 
 
 def projected(rows: Tensor) -> tuple[Tensor, bool]:
-    """PCGrad: each row without what of it contradicts another, all added up; and whether any did.
+    """PCGrad: remove from each row its component against the others, and add the rows up; and whether any was removed.
 
-    With two rows the order of projections, which the paper draws at random, is of no consequence.
+    With two rows the order of projections, which the paper draws at random, has no effect.
     """
     contradict = len(rows) > 1 and bool(rows[0] @ rows[1] < 0)
     if not contradict:
@@ -95,7 +95,7 @@ def batch(step: int, rank: int, ranks: int) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 def train(tasks: Sequence[str], steps: int, rank: int, ranks: int) -> tuple[Network, int]:
-    """Train over `ranks` ranks, of which this process is one; with 1 it is alone. The contradicting steps."""
+    """Train over `ranks` ranks, this process being one; returns the network, and the steps in conflict."""
     network, contradicting = Network(tasks), 0
     optimizer = torch.optim.Adam(network.parameters(), RATE)
     for step in range(steps):
@@ -110,7 +110,7 @@ def train(tasks: Sequence[str], steps: int, rank: int, ranks: int) -> tuple[Netw
 
 @torch.no_grad()
 def accuracies(network: Network) -> dict[str, float]:
-    """Accuracy on the test set of each of its tasks."""
+    """Accuracy on the test set, by task."""
     *_, images, labels = data()
     seen, wanted = network.trunk(images), {"digit": labels, "odd": labels % 2}
     return {task: float((head(seen).argmax(-1) == wanted[task]).float().mean()) for task, head in network.heads.items()}

@@ -1,11 +1,11 @@
-"""Optimizer states in shards, whole training states in shards, and shards that rest in host memory beside a GPU.
+"""Sharded optimizer states, sharded training states, and shards offloaded to host memory beside a GPU.
 
     torchrun --nproc-per-node 4 -m fanin.examples.parallel.sharded_states --check
 
 PatrickStar (Fang et al., 2021) and Colossal-AI (Li et al., 2021) keep a part of weights, gradients and optimizer states
 at each rank. Here ZeroRedundancyOptimizer shards the states beside DistributedDataParallel, and FSDP2 shards all of
-them. The sums go through the switch; so do FSDP2's gathers. Offloading to host memory needs a GPU: without one it is
-left out by name. `--check` compares the weights after some steps with one process.
+them. The sums go through the switch; so do FSDP2's gathers. Offloading to host memory needs a GPU; without one, the
+output says that it is left out. `--check` compares the weights after some steps with one process.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from fanin.examples.parallel.launcher import Asked, Figures, apart, expect
 
 WIDTH, SAMPLES, STEPS, RATE = 64, 8, 4, 1e-3
 TOLERANCE = 1e-3
-"""Relative to the largest weight: Adam divides small gradients by their own size."""
+"""Largest difference, relative to the largest weight; not smaller, since Adam divides gradients by their own size."""
 
 
 def network() -> nn.Sequential:
-    """The same at every rank."""
+    """A network with the same initial weights at every rank."""
     torch.manual_seed(19)
     return nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH))
 
 
 def loss_of(model: nn.Module, step: int, rank: int, device: str = "cpu") -> Tensor:
-    """Loss of one rank's samples."""
+    """Loss of one rank's samples of a step."""
     drawn = torch.randn(2, SAMPLES, WIDTH, generator=torch.Generator().manual_seed(100 * step + rank)).to(device)
     return nn.functional.mse_loss(model(drawn[0]), drawn[1])
 
 
 def alone(ranks: int) -> Tensor:
-    """The weights that one process has after all steps, flat."""
+    """Weights after all steps of one process that trains for all ranks, flat."""
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), RATE)
     for step in range(STEPS):
@@ -52,7 +52,7 @@ def alone(ranks: int) -> Tensor:
 
 
 def flat(model: nn.Module) -> Tensor:
-    """All weights, whole, on the host."""
+    """All weights, whole and flat, on the host."""
     wholes = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
     return torch.cat([each.detach().cpu().flatten() for each in wholes])
 
@@ -66,7 +66,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int, device:
 
 
 def state_elements(optimizer: torch.optim.Optimizer) -> int:
-    """Elements of Adam's moments that this rank holds."""
+    """Number of elements of Adam's moments that this rank holds."""
     states = [
         value for state in optimizer.state.values() for name, value in state.items() if name.startswith("exp_avg")
     ]

@@ -1,8 +1,9 @@
-"""Paths of microbatches that skip stages, and the order in which every stage works on them.
+"""Plans paths of microbatches that skip stages, and the order in which every stage works on them.
 
-Blagoev et al., SkipPipe, 2025. A path is a cycle from stage 0, which has the embedding and the head, and back to it,
-through some of the other stages, each at most once; it may differ from the order of the stages by at most two swaps of
-neighbours. A stage is on at most as many paths as its even share. Times are in units of one stage's forward pass.
+Blagoev et al., SkipPipe, 2025. A path is a cycle that begins and ends at stage 0, which has the embedding and the head,
+and visits some of the other stages, each at most once. It may differ from the stages' order by at most two swaps of
+neighbours, with no stage more than one place off. A stage is on at most its even share of paths. Times are in units of
+one stage's forward pass.
 """
 
 from __future__ import annotations
@@ -14,37 +15,37 @@ from dataclasses import dataclass
 FORWARD, BACKWARD, HEAD = 1.0, 2.0, 0.5
 MAX_SWAPS = 2
 Path = tuple[int, ...]
-"""Stages between the start at stage 0 and the end there."""
+"""Stages visited between the start and the end at stage 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One piece of work: a stage on a microbatch."""
+    """One piece of work: a stage's forward or backward pass on a microbatch."""
 
     stage: int
     microbatch: int
     index: int
-    """Place on the path, from 0, the embedding; len(path) + 1 is the head, forward and backward at once."""
+    """Position on the path, from 0, the embedding; len(path) + 1 is the head, forward and backward at once."""
     backward: bool
 
     def time(self, path: Path) -> float:
-        """Units of time that the visit takes."""
+        """Duration of the visit, in units of a forward pass."""
         if self.stage == 0:
             return 3 * HEAD if self.index else 0.0
         return BACKWARD if self.backward else FORWARD
 
 
 def visits(microbatch: int, path: Path) -> list[Visit]:
-    """All of a microbatch's, in order."""
+    """All visits of a microbatch, in order."""
     forth = [Visit(stage, microbatch, index, False) for index, stage in enumerate((0, *path, 0))]
     back = [Visit(stage, microbatch, index, True) for index, stage in enumerate((0, *path))]
     return forth + back[::-1]
 
 
 def scheduled(paths: Sequence[Path], stages: int) -> tuple[float, list[list[Visit]]]:
-    """Time of an iteration and each stage's order by list scheduling: what can start first, backward before forward.
+    """Time of an iteration, and each stage's order, by list scheduling: earliest start first, backward before forward.
 
-    The order is one that was carried out in time, so stages that follow it never wait for each other in a circle.
+    The order is that of an actual schedule, so stages that follow it cannot deadlock.
     """
     ahead = [visits(microbatch, path) for microbatch, path in enumerate(paths)]
     ready = [0.0] * len(paths)
@@ -60,7 +61,7 @@ def scheduled(paths: Sequence[Path], stages: int) -> tuple[float, list[list[Visi
 
 
 def candidates(stages: int, skipped: int) -> Iterator[Path]:
-    """Every legal path that leaves out so many of the stages behind stage 0."""
+    """Yield every legal path that leaves out `skipped` of the stages after stage 0."""
     found = set()
     for kept in itertools.combinations(range(1, stages), stages - 1 - skipped):
         reached = {kept}
@@ -71,18 +72,18 @@ def candidates(stages: int, skipped: int) -> Iterator[Path]:
 
 
 def swapped(path: Path, at: int) -> Path:
-    """The path with two neighbours the other way around."""
+    """The path with the stages at `at` and `at + 1` exchanged."""
     return (*path[:at], path[at + 1], path[at], *path[at + 2 :])
 
 
 def fits(paths: Sequence[Path], microbatches: int, stages: int, skipped: int) -> bool:
-    """Whether no stage is on more paths than its even share of all."""
+    """Whether every stage is on at most its even share of all paths."""
     share = -(-microbatches * (stages - 1 - skipped) // (stages - 1))
     return all(sum(stage in path for path in paths) <= share for stage in range(1, stages))
 
 
 def planned(microbatches: int, stages: int, skipped: int) -> list[Path]:
-    """Paths of all microbatches, one by one: the one that lets those so far end first, unless it uses up a stage."""
+    """Paths of all microbatches, chosen one by one: the path with which those so far end first, within even shares."""
     if not skipped:
         return [tuple(range(1, stages))] * microbatches
     paths: list[Path] = []
@@ -97,7 +98,7 @@ def planned(microbatches: int, stages: int, skipped: int) -> list[Path]:
 
 
 def best(microbatches: int, stages: int, skipped: int) -> float:
-    """The shortest time of an iteration over all choices of paths, for small cases."""
+    """Shortest time of an iteration over all choices of paths; feasible only for small cases."""
     choices = itertools.combinations_with_replacement(candidates(stages, skipped), microbatches)
     legal = (
         order

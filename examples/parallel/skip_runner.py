@@ -1,4 +1,4 @@
-"""One stage of a pipeline whose microbatches take paths of their own, over point-to-point messages."""
+"""Runs one stage of a pipeline whose microbatches take different paths, over point-to-point messages."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch import Tensor
 from fanin.examples.parallel.skip_planner import Path, Visit
 
 Data = list[tuple[Tensor, Tensor]]
-"""Inputs of the embedding, and targets of the head, of each microbatch."""
+"""By microbatch, inputs of the embedding, and targets of the head."""
 
 
 class Runner:
-    """This rank's stage of this replica's pipeline."""
+    """This rank's stage in its replica's pipeline."""
 
     def __init__(
         self, stage: int, first: int, module: Any, paths: list[Path], order: list[Visit], shape: Sequence[int]
     ) -> None:
-        """`first`: rank of the replica's stage 0. `shape`: of the activations of a microbatch."""
+        """`first`: rank of the replica's stage 0. `shape`: that of a microbatch's activations."""
         self.shape = tuple(shape)
         self.stage, self.first, self.module, self.paths, self.order = stage, first, module, paths, order
         self.sleep_s = 0.0
-        """Seconds of sleep in place of a unit of time, in iterations that are measured."""
+        """Seconds to sleep per unit of time, in emulated iterations."""
 
     def iteration(self, microbatches: Data) -> None:
-        """Forward and backward of all microbatches; gradients are of the mean loss of this replica's."""
+        """Go forward and backward with all microbatches; gradients are of the mean loss over this replica's."""
         came: dict[tuple[int, int], Tensor] = {}
         made: dict[tuple[int, int], Tensor] = {}
         leaving: list[Any] = []
@@ -60,12 +60,12 @@ class Runner:
             work.wait()
 
     def receive(self, source: int, visit: Visit) -> Tensor:
-        """Activations, or their gradient."""
+        """Receive a visit's activations, or their gradient if it is a backward one."""
         found = torch.empty(self.shape)
         dist.recv(found, self.first + source, tag=visit.microbatch + len(self.paths) * visit.backward)
         return found
 
     def send(self, tensor: Tensor | None, target: int, tag: int) -> Any:
-        """A message that is under way."""
+        """Start to send a message; returns its work handle."""
         assert tensor is not None
         return dist.isend(tensor.contiguous(), self.first + target, tag=tag)

@@ -2,12 +2,12 @@
 
     torchrun --nproc-per-node 12 -m fanin.examples.parallel.skipped_stages --check
 
-Blagoev et al., SkipPipe, 2025. Every microbatch has a path of its own (skip_planner.py), so that a third of the stages
-is idle for it, and every stage works for as many microbatches. torch's schedules run all stages in order, hence a
-runner of our own: it follows each stage's order of visits, and sends activations and gradients to wherever a path
-leads. These go through gloo; the gradients of a stage's replicas are one sum through the switch.
-`--check` compares gradients with one process, the planned time of an iteration with the full pipeline's, and what
-leaving out half of the layers costs after either training. The losses of text are in the figures: at this size the
+Blagoev et al., SkipPipe, 2025. Every microbatch has a path of its own (skip_planner.py), which leaves out a third of
+the stages, and every stage works for equally many microbatches. torch's schedules run all stages in order, so this
+example has its own runner, which follows each stage's order of visits, and sends activations and gradients along the
+paths. These go through gloo; the gradients of a stage's replicas are one sum through the switch.
+`--check` compares gradients with one process, the planned time of an iteration with the full pipeline's, and the loss
+after leaving out half of the layers, for either training. The figures show the losses of text: at this size the
 pipeline that skips learns less per step. Times are planned in units of a forward pass; the measured ratio is of stages
 that sleep for so long, since two cores do not run six stages at once.
 """
@@ -31,29 +31,29 @@ from fanin.examples.train import cross_entropy
 
 WIDTH = 32
 MICROBATCHES, WINDOWS = 8, 4
-"""Microbatches of each replica, and the windows in each."""
+"""Number of microbatches of each replica, and of windows in each."""
 STEPS, QUICK_STEPS, RATE = 120, 4, 8e-3
 TESTED = 96
-"""Windows of the test set that count."""
+"""Number of windows of the test set that are used."""
 SLEEP_S = 0.02
-"""Sleep in place of a unit of time, in the iterations that are measured."""
+"""Seconds to sleep per unit of time, in emulated iterations."""
 LARGEST_TIME, TOLERANCE = 0.75, 1e-5
 
 
 class Ends(nn.Module):
-    """Stage 0: bytes to activations, and activations to the loss."""
+    """Stage 0: embeds bytes, and computes the loss of activations."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes, self.logits = nn.Embedding(text.BYTE_VALUES, WIDTH), nn.Linear(WIDTH, text.BYTE_VALUES)
 
     def loss(self, hidden: Tensor, following: Tensor) -> Tensor:
-        """Mean cross entropy of activations, shape (windows, length, width)."""
+        """Mean cross-entropy of activations of shape (windows, length, width)."""
         return cross_entropy(self.logits(hidden), following)
 
 
 class Layer(nn.Module):
-    """Every other stage: a residual layer that sees the position and the two before it."""
+    """Any other stage: a residual layer that sees the position and the two before it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Layer(nn.Module):
         self.inner = nn.Sequential(nn.Linear(3 * WIDTH, 2 * WIDTH), nn.ReLU(), nn.Linear(2 * WIDTH, WIDTH))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Shape (windows, length, width), from the same."""
+        """Transform activations; shape (windows, length, width) in and out."""
         before = nn.functional.pad(self.norm(hidden), (0, 0, 2, 0))
         seen = torch.cat([before[:, 2:], before[:, 1:-1], before[:, :-2]], dim=2)
         made: Tensor = hidden + self.inner(seen)
@@ -69,13 +69,13 @@ class Layer(nn.Module):
 
 
 def make_stages(stages: int) -> list[Any]:
-    """All of them, the same everywhere."""
+    """All stages, with the same initial weights in every process."""
     torch.manual_seed(7)
     return [Ends(), *(Layer() for _ in range(stages - 1))]
 
 
 def loss_of(model: list[Any], path: Path, windows: Tensor, following: Tensor) -> Tensor:
-    """One process's loss of a microbatch on its path."""
+    """Loss of a microbatch on its path, computed in one process."""
     hidden = model[0].bytes(windows)
     for stage in path:
         hidden = model[stage](hidden)
@@ -98,7 +98,7 @@ def batch(step: int, replica: int, replicas: int) -> Data:
 
 
 def play(asked: Asked) -> Figures:
-    """Train the full pipeline and the one that skips; compare them."""
+    """Train the full pipeline and the one that skips, and compare them."""
     rank, size = dist.get_rank(), dist.get_world_size()
     stages = 4 if size == 8 else 6
     replicas, stage, replica = size // stages, rank % stages, rank // stages
@@ -138,7 +138,7 @@ def play(asked: Asked) -> Figures:
 
 
 def alone(stages: int, paths: list[Path], replicas: int) -> list[Tensor]:
-    """Gradients of the first step by one process, a flat tensor per stage."""
+    """Gradients of the first step computed by one process, a flat tensor per stage."""
     model = make_stages(stages)
     for replica in range(replicas):
         for path, own in zip(paths, batch(0, replica, replicas), strict=True):
@@ -148,7 +148,7 @@ def alone(stages: int, paths: list[Path], replicas: int) -> list[Tensor]:
 
 @torch.no_grad()
 def tested(module: Any, stages: int, paths: list[Path]) -> tuple[float, float]:
-    """Test loss, a mean over the paths of training, and a mean over the choices that leave out each second layer."""
+    """Test loss: mean over the paths of training, and mean over the two choices that leave out every second layer."""
     states: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(states, module.state_dict())
     model = make_stages(stages)
@@ -162,7 +162,7 @@ def tested(module: Any, stages: int, paths: list[Path]) -> tuple[float, float]:
 
 
 def emulated(runner: Runner, microbatches: Data) -> float:
-    """Seconds of an iteration whose stages sleep for their time."""
+    """Seconds of an iteration in which each visit also sleeps for its planned time."""
     runner.sleep_s = SLEEP_S
     dist.barrier()
     started_s = time.monotonic()

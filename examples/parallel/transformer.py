@@ -3,9 +3,9 @@
     torchrun --nproc-per-node 8 -m fanin.examples.parallel.transformer --check
 
 Shoeybi et al., Megatron-LM, 2019; Huang et al., GPipe, 2019. torch's tensor parallelism splits heads and the hidden
-layer of every block, torch's pipelining sends microbatches through the stages: GPipe, 1F1B, interleaved (two stages a
-rank) and zero bubble. Sums of tensor and data groups go through the switch, messages between stages by gloo.
-`--check` compares every gradient with one process, and has the carriers' counters say what went where.
+layer of every block; torch's pipelining sends microbatches through the stages: GPipe, 1F1B, interleaved (two stages per
+rank) and zero bubble. Sums of tensor and data groups go through the switch, messages between stages through gloo.
+`--check` compares every gradient with one process, and checks by counters which carrier had how many bytes.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from fanin.examples.parallel.launcher import Asked, Figures, apart, counters_of,
 
 DATA, PIPELINE, TENSOR = 2, 2, 2
 STAGES = 2 * PIPELINE
-"""Two per rank where a schedule interleaves; otherwise these two are one."""
+"""Number of parts; each is a stage if a schedule interleaves, otherwise two are one stage."""
 WIDTH, HEADS, LENGTH, VOCABULARY = 32, 4, 12, 40
 MICROBATCHES, SAMPLES = 4, 2
-"""Microbatches of each data replica, and the samples in each."""
+"""Number of microbatches of each data replica, and of samples in each."""
 TOLERANCE = 1e-5
 SCHEDULES: dict[str, tuple[Any, int]] = {
     "GPipe": (ScheduleGPipe, 1), "1F1B": (Schedule1F1B, 1),
     "interleaved": (ScheduleInterleaved1F1B, 2), "zero bubble": (ScheduleInterleavedZeroBubble, 2),
 }  # fmt: skip
-"""Each with its stages per rank."""
+"""By name, the schedule's class, and its stages per rank."""
 
 
 class Block(nn.Module):
-    """Causal attention and a hidden layer, each with a residual path. Heads may be a rank's part of all."""
+    """Causal attention and a hidden layer, each with a residual path; a rank may have a part of the heads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Shape (samples, length, width), from the same."""
+        """Transform activations; shape (samples, length, width) in and out."""
         normed = self.first(hidden)
         query, key, value = (
             each(normed).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
@@ -74,7 +74,7 @@ PLAN = {
 
 
 def make_parts() -> list[nn.Module]:
-    """One module per stage: the embedding is in the first, the logits are in the last."""
+    """One module per part: the first has the embedding, the last the logits."""
     torch.manual_seed(13)
     parts: list[nn.Module] = [Block() for _ in range(STAGES)]
     parts[0] = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), parts[0])
@@ -83,19 +83,19 @@ def make_parts() -> list[nn.Module]:
 
 
 def loss_of(logits: Tensor, following: Tensor) -> Tensor:
-    """A mean over one microbatch."""
+    """Mean cross-entropy over one microbatch."""
     return nn.functional.cross_entropy(logits.flatten(0, 1), following.flatten())
 
 
 def samples() -> tuple[Tensor, Tensor]:
-    """Tokens of all replicas, and those that follow them."""
+    """Tokens of all replicas, and the tokens that follow them."""
     shape = (DATA * MICROBATCHES * SAMPLES, LENGTH + 1)
     tokens = torch.randint(VOCABULARY, shape, generator=torch.Generator().manual_seed(2))
     return tokens[:, :-1], tokens[:, 1:]
 
 
 def own_stages(mesh: DeviceMesh, per_rank: int) -> tuple[list[nn.Module], list[list[int]]]:
-    """This rank's stages, split over its tensor group, and the numbers of the parts that each consists of."""
+    """This rank's stages, split over its tensor group, and the numbers of the parts in each."""
     parts, place = make_parts(), mesh["pipeline"].get_local_rank()
     together = STAGES // (PIPELINE * per_rank)
     numbers = [
@@ -107,7 +107,7 @@ def own_stages(mesh: DeviceMesh, per_rank: int) -> tuple[list[nn.Module], list[l
 
 
 def trained(mesh: DeviceMesh, name: str) -> dict[int, list[Tensor]]:
-    """Gradients of one step by that schedule, whole, by part."""
+    """Gradients of one step by the schedule `name`, gathered whole, by part."""
     kind, per_rank = SCHEDULES[name]
     modules, numbers = own_stages(mesh, per_rank)
     group, place = mesh["pipeline"].get_group(), mesh["pipeline"].get_local_rank()
@@ -128,14 +128,14 @@ def trained(mesh: DeviceMesh, name: str) -> dict[int, list[Tensor]]:
 
 
 def whole(gradient: Any, data: Any) -> Tensor:
-    """The mean over data replicas, of all parts of the tensor group."""
+    """A gradient gathered over the tensor group, and averaged over data replicas."""
     local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
     dist.all_reduce(local, dist.ReduceOp.AVG, group=data)
     return gradient.full_tensor() if isinstance(gradient, DTensor) else local
 
 
 def play(asked: Asked) -> Figures:
-    """One step by each schedule."""
+    """Train one step by each schedule."""
     mesh = init_device_mesh("cpu", (DATA, PIPELINE, TENSOR), mesh_dim_names=("data", "pipeline", "tensor"))
     reference = nn.Sequential(*copy.deepcopy(make_parts()))
     tokens, following = samples()

@@ -1,4 +1,4 @@
-/* The headers of a packet, as both targets parse them. The offsets of fanin_t are held to fanin/protocol/wire.py by a test. */
+/* Headers of a packet, as both targets parse them. A test compares the offsets of fanin_t with fanin/protocol/wire.py. */
 #ifndef FANIN_HEADERS_P4
 #define FANIN_HEADERS_P4
 
@@ -34,7 +34,7 @@ header arp_t {
     ipv4_address_t target;
 }
 
-/* IPv4 without options (RFC 791); with options it is other traffic. */
+/* IPv4 without options (RFC 791); a packet with options is other traffic. */
 header ipv4_t {
     bit<4> version;
     bit<4> words;
@@ -50,7 +50,7 @@ header ipv4_t {
     ipv4_address_t destination;
 }
 
-/* UDP (RFC 768). Its checksum is neither looked at nor computed: a result says 0, "none". */
+/* UDP (RFC 768). The switch neither verifies nor computes its checksum: a result has 0, "none". */
 header udp_t {
     bit<16> source;
     bit<16> destination;
@@ -77,7 +77,7 @@ header fanin_t {
     bit<32> checksum;
 }
 
-/* What a NOTICE carries as words 0 and 1. */
+/* Words 0 and 1 of a NOTICE: bitmaps of the lost workers and of those that have left. */
 header absent_t {
     bit<32> lost;
     bit<32> left;

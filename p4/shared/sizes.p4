@@ -28,11 +28,11 @@
 #ifndef HOST_COUNT
 #define HOST_COUNT 1024
 #endif
-/* The port behind which the controller sits: what BMv2 is told with --cpu-port. */
+/* Port of the controller; must be BMv2's --cpu-port. */
 #ifndef CPU_PORT
 #define CPU_PORT 510
 #endif
-/* Replicas of a multicast: instance w + 1 is the result for worker w, BARE_INSTANCE + w a bare answer to it. */
+/* Instance numbers of multicast replicas: w + 1 for worker w's result, BARE_INSTANCE + w for a bare answer to it. */
 #define BARE_INSTANCE 0x100
 
 #endif

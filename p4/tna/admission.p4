@@ -1,8 +1,8 @@
-/* What becomes of a packet that is addressed to the switch: the table at the top of switch/machine/switch_machine.py.
+/* Decides about a packet that is addressed to the switch, by the table at the top of switch/machine/switch_machine.py.
  *
- * In two places. The registers that come first are touched where every condition is met, in the stage after the job's;
- * ADMITTED says so, one row for each worker that may be live. One stage later, table `admission` says what becomes of
- * all the others and why: its rows peel the conditions off from the last to the first. */
+ * The conditions are checked in two places. The registers that come first change only if all are met, in the stage after
+ * the job's: their tables match ADMITTED, one row for each worker that may be live. One stage later, table `admission`
+ * decides about all other packets, with the reason: its rows drop the conditions one by one, from the last to the first. */
 #ifndef FANIN_TNA_ADMISSION_P4
 #define FANIN_TNA_ADMISSION_P4
 
@@ -21,7 +21,7 @@
     hdr.fanin.slot[31:31]: ternary @name("slot_top");                                                                  \
     meta.slot_range: ternary @name("slot_range");
 #define POSITIVE 0 &&& 0x80000000
-/* Stands first: one slot too far, the difference that is not negative and refused all the same. */
+/* Must be the first row: for slot = slots the difference is 0, thus not negative, but the packet is refused. */
 #define NO_SLOT _, _, _, _, _, _, _, _, _, _, 0
 /* A contribution (with or without words) of live worker W. */
 #define ADMITTED(FOUND, W) FOUND, 0, 0, 0, W, 32w1 << W &&& 32w1 << W, 1, 0, 0, 0, POSITIVE
@@ -70,7 +70,7 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
         const entries = {
             /* dmg found        kind               job gen clean worker dead memb shape  slot */
 #if LEAF
-            /* The parent's result in its second pass; the job may have gone in between. */
+            /* The parent's result in its second pass; the job may have been removed since the first. */
             (_, RESULT_OF_PARENT, _,               1, 0, _, _, _, _, _, 0, 0, 0, _): drop(REASON_SLOT_RANGE);
             (_, RESULT_OF_PARENT, _,               1, 0, _, _, _, _, _, 0, 0, POSITIVE, 0): go(DESCEND);
             (_, RESULT_OF_PARENT, _,               1, 0, _, _, _, _, _, 0, 0, _, _): drop(REASON_SLOT_RANGE);
@@ -78,7 +78,7 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
             (_, OF_PARENT_AGAIN, _,                _, _, _, _, _, _, _, _, _, _, _): drop(REASON_GENERATION);
 #endif
 #if PAIRS
-            /* An answer to a worker that was evicted in between is none: what it fetches may be another round's. */
+            /* A worker evicted since the first pass gets no answer: the second may fetch another round's words. */
             (_, PASSED_ONCE &&& PASSED_ONCE, _,    1, 0, _, _, _, 0, _, _, _, _, _): go(RELEASE);
             (_, PASSED_ONCE &&& PASSED_ONCE, _,    _, _, _, _, _, _, _, _, _, _, _): drop(REASON_EVICTED);
 #endif
@@ -118,8 +118,8 @@ control Admission(in headers_t hdr, inout metadata_t meta) {
             (_, _,              KIND_NOTICE,       _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
             (_, _,              KIND_ECHO,         _, _, _, _, _, _, _, _, _, _, _): drop(REASON_KIND);
             (_, _,              _,                 0, _, _, _, _, _, _, _, _, _, _): notice(REASON_UNKNOWN_JOB);
-            /* From here on a row lists what is in order, and the first condition that it leaves out is what is wrong.
-             * What has cleaned a slot goes back to the controller, which sends again what does not come back. */
+            /* From here on a row lists the conditions that are met; the first that it omits is the one that failed.
+             * A cleaning packet returns to the controller, which sends it again if it does not come back. */
             (_, _,              KIND_CONTRIBUTION, 1, 0, 1, _, _, _, _, _, _, _, _): go(CONTROLLER);
             (_, _,              _,                 1, 0, _, 0, _, _, _, _, _, _, _): drop(REASON_WORKER_RANGE);
             (_, _,              KIND_CONTRIBUTION, 1, 0, 0, 0 &&& 0x80, 0, 0, 1, 0, 0, 0, _): drop(REASON_SLOT_RANGE);

@@ -1,17 +1,17 @@
 /* `arrived`: a ring by base; an entry is (tag, bitmap of the workers whose contribution of base `tag` was accepted).
  *
- * Two copies that see the same packets and so hold the same: a stateful ALU has one result, and two are needed, the bitmap
- * before the packet and how old the entry was. */
+ * The register exists twice, with the same contents: a stateful ALU returns one result, and two are needed, the bitmap
+ * before the packet and the age of the entry. */
 #ifndef FANIN_TNA_ARRIVED_P4
 #define FANIN_TNA_ARRIVED_P4
 
 #include "admission.p4"
 
-/* Sets the worker's bit in the entry of its base, which is taken over if it still belongs to an older one. */
+/* Sets the worker's bit in the entry of its base; an entry of an older base is overwritten. */
 #define MARK                                                                                                           \
     if (held.low == hdr.fanin.base) { held.high = held.high | meta.worker_bit; }                                       \
     else if (held.low < hdr.fanin.base) { held.high = meta.worker_bit; held.low = hdr.fanin.base; }
-/* Of the slot's last job nothing may be left: its tags would make the first bases of the next one look ancient. */
+/* Clears an entry for a new job: tags of the slot's last job would make the first bases of the new one look ancient. */
 #define WIPE held.low = 0; held.high = 0;
 
 #if STALE
@@ -62,7 +62,7 @@ control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
 
 #else
 
-/* A synchronous contribution whose seal is not the base's (seal.p4) leaves no mark; but it may be a duplicate. */
+/* A synchronous contribution whose seal is not the base's (seal.p4) sets no bit; it only looks, as it may be a duplicate. */
 #define ACTIONS                                                                                                        \
     action pass_by() { }                                                                                               \
     table marks {                                                                                                      \
@@ -108,7 +108,7 @@ control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
 #undef MARK
 #undef WIPE
 
-/* What the bitmap says, as rows of a table: the worker's bit was set already. */
+/* Table key, and rows that match if the worker's bit was set already. */
 #define VERDICT_KEY                                                                                                    \
     meta.age: ternary @name("age");                                                                                    \
     hdr.fanin.worker: ternary @name("worker");                                                                         \
@@ -130,7 +130,7 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
             (0, _, _): judge(NONE);             /* not admitted */
             (CLEANED, _, _): judge(CLEAN);
             (NEITHER, _, _): judge(ANCIENT);
-            WITH_LEAF((_, SWITCH_WORKER, _): judge(NONE);)      /* the parent's result: outcome.p4 */
+            WITH_LEAF((_, SWITCH_WORKER, _): judge(NONE);)      /* the parent's result; outcome.p4 decides */
             EACH_WORKER(ROW)
             /* otherwise NEW */
         }

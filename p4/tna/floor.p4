@@ -1,9 +1,9 @@
-/* `floor`: the number of bases that every live worker has contributed, here with S added: rounds below may close.
+/* `floor`: the number of bases that every live worker has contributed, stored with S added: rounds below that may close.
  *
- * Bases fill in order, so "base b is complete" and "floor is b + 1 at least" are the same, and setting it twice does no harm:
- * a duplicate of a base that an eviction made complete moves it as well. That is why this target needs no poke.
+ * Bases become complete in order, so base b is complete exactly if floor is at least b + 1, and setting floor twice does no
+ * harm. A duplicate of a base that an eviction made complete advances it as well; that is why this target needs no poke.
  *
- * The same table says what `open` does one stage later. */
+ * The same table selects what `open` does one stage later (`turn`). */
 #ifndef FANIN_TNA_FLOOR_P4
 #define FANIN_TNA_FLOOR_P4
 

@@ -1,13 +1,13 @@
-/* A packet's way through ingress, in either main file. Each register array is touched once, in this order:
+/* A packet's path through ingress, for both main files. Each register array is touched once, in this order:
  *
  *   stage      0      1          2          3                     4        5              6 ...
  *   stale      job    arrived    verdict    floor                 open     seal, step     facts, code, presence, sums
  *   S = 0      job    seal       arrived    step, facts, code     sums
  *   leaf       job    seal       arrived    closed                step, facts, code   sums
  *
- * A packet that passes again (second_pass.p4) goes the same way, but touches the sums only.
+ * A packet in its second pass (second_pass.p4) takes the same path, but touches the sums only.
  *
- * It stands in macros so that it becomes part of the two controls FaninIngress, whose names the controller knows. */
+ * These are macros, so that each main file's control FaninIngress, whose name the controller knows, owns the parts. */
 #ifndef FANIN_TNA_INGRESS_P4
 #define FANIN_TNA_INGRESS_P4
 
@@ -124,7 +124,7 @@
     if (hdr.udp.isValid()) {                                                                                           \
         services.apply();                                                                                              \
     }                                                                                                                  \
-    if (hdr.fanin.isValid()) {     /* whoever it is for: what this looks up does not wait for `services` */            \
+    if (hdr.fanin.isValid()) {     /* for every destination: these look-ups need not wait for `services` */            \
         job.apply(hdr, meta);                                                                                          \
         PARENTS                                                                                                        \
     }                                                                                                                  \

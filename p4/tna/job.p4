@@ -1,16 +1,16 @@
-/* Whose packet it is: the job that it names, and whether its source is the registered worker. The tables are v1model's.
+/* Finds the job that a packet names, and whether its source is the registered worker. The tables are v1model's.
  *
- * A table's action in the first stage computes with what its entry says, so that the next one can already compare: two
- * numbers are equal where their exclusive or is 0, and a > b where the top bit of b - a is set (both below 2^31). An entry's
- * number can only be what is subtracted from; so a < b is "b - a is neither 0 nor negative". */
+ * An action of the first stage subtracts or XORs the packet's field and its entry's number, so that the next stage can
+ * compare: two numbers are equal if their XOR is 0, and a > b if the top bit of b - a is set (both below 2^31). An entry's
+ * number can only be the one that is subtracted from; so a < b is tested as "b - a is neither 0 nor negative". */
 #ifndef FANIN_TNA_JOB_P4
 #define FANIN_TNA_JOB_P4
 
 #include "types.p4"
 
 control Jobs(in headers_t hdr, inout metadata_t meta) {
-    /* v1model's without what this program does not ask: rings have one depth, and jobs with checksums or branches are not
-     * for it, which the controller sees by the parameters that are missing. A synchronous build knows K and S. */
+    /* v1model's, without parameters that this program does not use: all rings have one depth, and jobs with checksums or
+     * branches are not supported, as the missing parameters tell the controller. A synchronous build has fixed K and S. */
     @noWarn("unused")
     action job(bit<16> row, bit<32> generation, bit<8> workers, bit<32> live, bit<8> quorum, bit<32> staleness,
                bit<32> slots, bit<32> first_slot, bit<8> codes, bit<16> words, bit<16> group, bit<32> lost, bit<32> left
@@ -86,7 +86,7 @@ control Jobs(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* What follows from that with one more operation. */
+/* Values that take one more operation on the job's numbers. */
 control Prepare(in headers_t hdr, inout metadata_t meta) {
     apply {
         meta.dead = meta.worker_bit & ~meta.live;

@@ -1,27 +1,27 @@
 /* A leaf of a tree: a job whose rounds close at a parent, where this switch is one worker. docs/slot-machine.md, "Trees".
  *
- *   from          what                                         first pass                  second pass
- *   a worker      a repetition, once the parent has closed     lower words                 upper words; is the answer
- *                 what completes a round, or another           lower words                 upper words; goes up as a
- *                 repetition while it is complete                                          contribution
- *   the parent    a result                                     gets the job and the        takes the round's place, and
- *                                                              generation that it has      is multicast, if it is the first
- *                                                              here
- *                 an answer without a result                   goes back as a question     none
- *                 what answers HELLO and BYE                   goes to the controller      none
+ *   from          packet                                       first pass                  second pass
+ *   a worker      a duplicate, once the parent has closed      lower words                 upper words; is the answer
+ *                 the last contribution of a round, or a       lower words                 upper words; goes up as a
+ *                 duplicate while the parent is awaited                                    contribution
+ *   the parent    a result                                     gets the job index and      replaces the round and is
+ *                                                              generation that the job     multicast, if it is the first
+ *                                                              has here
+ *                 an answer without a result                   goes back as zeros (ASK)    none
+ *                 an answer to HELLO or BYE                    goes to the controller      none
  *
- * What the parent says is looked up by its own name for the job, and then passes the slot machine as if it had come with ours:
- * in one pass the registers' indices and inputs would have to come from either of two tables, which does not fit.
+ * A packet from the parent names the job by the parent's index, and passes the slot machine only after it is renamed: in one
+ * pass the registers' indices and inputs would have to come from either of two tables, which does not fit.
  *
- * What goes up may have lower words of before the parent's result and upper ones of behind it. Then it is a repetition to the
- * parent, which has no result of a base that it has not accepted this switch's contribution of; nobody reads its words. */
+ * A contribution to the parent may get its lower words before the parent's result and its upper ones after. Nobody reads these
+ * words: the parent has accepted this switch's contribution before it has the result, so the packet is a duplicate to it. */
 #ifndef FANIN_TNA_LEAF_P4
 #define FANIN_TNA_LEAF_P4
 
 #include "types.p4"
 
-/* Whether the packet is from the parent of a job here, to this switch or to all workers (two entries for each job). The
- * generation tells jobs apart whose index a parent that was restarted uses again. */
+/* Finds whether the packet is from the parent of a job here, to this switch or to all workers (two entries for each job). The
+ * generation distinguishes jobs whose index a restarted parent uses again. */
 control Parents(in headers_t hdr, inout metadata_t meta) {
     action from_parent(bit<16> index) {
         meta.found = meta.found | FROM_PARENT;
@@ -45,7 +45,7 @@ control Parents(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* Ring by base: (base + 1) of the last base in each entry that the parent has closed. */
+/* Ring by base: an entry holds 1 + the last of its bases that the parent has closed. */
 control Closed(in headers_t hdr, inout metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, closed)
     ON_WORD(entry_t, predicate_t, closed, close,
@@ -59,7 +59,7 @@ control Closed(in headers_t hdr, inout metadata_t meta) {
         RUN(unused_report, wipe, ENTRY(hdr.fanin.base))
     }
     action nothing() { }
-/* Not complete, while live worker W is missing: then the parent cannot have closed it. */
+/* Live worker W is missing, so the base is incomplete here, and the parent cannot have closed it. */
 #define MISSING_ROW(W) (DESCENDED, 0 &&& 32w1 << W, 32w1 << W &&& 32w1 << W): nothing();
     table closed_bases {
         key = {
@@ -84,8 +84,8 @@ control Closed(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* The signature of the parent's result, for the answer to a pass: where all workers of this switch have passed, the round has
- * no seal here. */
+/* Keeps the signature of the parent's result, to answer a pass: if all workers of this switch have passed, the round has no
+ * seal here. */
 control ParentSignature(inout headers_t hdr, in metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, signatures)
     ON_WORD(entry_t, bit<32>, signatures, keep, held = hdr.fanin.signature; result = held;)
@@ -112,8 +112,8 @@ control ParentSignature(inout headers_t hdr, in metadata_t meta) {
     }
 }
 
-/* Last in ingress, what a packet from the parent needs of the job's entries here: to be taken for one of the job in its second
- * pass; or, of an answer that has no words since what asked had none, to come as a question that has all. */
+/* Last in ingress: gives a packet from the parent what it needs of the job here. A result gets this switch's job index and
+ * generation, for its second pass. A bare answer, to a pass without words, becomes a contribution with room for all words. */
 control Descents(inout headers_t hdr, inout metadata_t meta) {
     action descend(bit<32> generation, bit<9> port) {
         hdr.again.setValid();
@@ -148,7 +148,7 @@ control Descents(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* Egress: a complete round leaves as a contribution of one of the parent's workers. */
+/* Egress: sends a complete round to the parent, as a contribution of the parent's worker that this switch is. */
 control Ascent(inout ethernet_t ethernet, inout ipv4_t ipv4, inout udp_t udp, inout fanin_t fanin, inout bit<1> drop) {
     action to_parent(bit<16> job, bit<32> generation, bit<8> worker, mac_t mac, ipv4_address_t address, bit<16> port) {
         fanin.job = job;

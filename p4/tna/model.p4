@@ -1,6 +1,6 @@
-/* The same controls for v1model, so that what they decide can be run and compared where no Tofino is: BMv2's, and fanin's own
- * emulator's. What differs is in target.p4 (a register is read, changed and written) and here: v1model passes a packet again
- * under the port that it came in by, and says so. */
+/* The same controls for v1model (BMv2 and fanin's own emulator), so that their decisions can be run and compared without a
+ * Tofino. What differs is in target.p4 (an action reads, changes and writes a register) and here: v1model recirculates a packet
+ * with its original ingress port, and marks it in instance_type. */
 #define FANIN_MODEL
 #include "ingress.p4"
 #include "multicast.p4"
@@ -11,7 +11,7 @@
 const bit<32> PASSED_BEFORE = 4;
 #endif
 
-@noWarn("uninitialized-use")     /* hdr.packet_in is for egress */
+@noWarn("uninitialized-use")     /* only egress sets hdr.packet_in */
 parser FaninParser(packet_in packet, out headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     PacketParser() rest;
     bit<9> came_by = standard.ingress_port;

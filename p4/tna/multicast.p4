@@ -1,14 +1,14 @@
-/* Egress: Ethernet addresses of whatever the switch sends itself; and every copy of a result gets the addresses of its worker,
+/* Egress sets the Ethernet addresses of all that the switch itself sends, and the worker's addresses in every copy of a result,
  * so that an ordinary socket receives it.
  *
- * The instance of a replica says whom it is for (shared/sizes.p4); the port is the multicast group's. A copy with
- * BARE_INSTANCE acknowledges a late contribution: its words trail behind as padding. */
+ * The instance number of a replica names its worker (shared/sizes.p4); its port comes from the multicast group. A copy with
+ * BARE_INSTANCE acknowledges a late contribution: the words stay behind it as padding. */
 #ifndef FANIN_TNA_MULTICAST_P4
 #define FANIN_TNA_MULTICAST_P4
 
 #include "types.p4"
 
-/* What goes back by the way that it came. */
+/* Swaps the Ethernet addresses of a packet that returns to its sender. */
 control TurnRound(inout ethernet_t ethernet) {
     action turn() {
         mac_t mac = ethernet.source;
@@ -20,7 +20,7 @@ control TurnRound(inout ethernet_t ethernet) {
     }
 }
 
-/* An ARP reply goes back, too; it says already who answers. */
+/* Addresses an ARP reply to the requester, from the MAC address that the reply holds. */
 control AddressReply(inout ethernet_t ethernet, in arp_t arp) {
     action turn() {
         ethernet.destination = ethernet.source;
@@ -53,7 +53,7 @@ control Multicast(inout ethernet_t ethernet, inout ipv4_t ipv4, inout udp_t udp,
     }
 
 #if STALE
-    /* The worker's number as an entry says it: the low half of `instance` cannot be moved into a header's byte. */
+    /* The worker's number comes from the entry: the low half of `instance` cannot be moved into a header's byte. */
     action bare(bit<8> worker) {
         fanin.kind = KIND_ANSWER;
         fanin.worker = worker;

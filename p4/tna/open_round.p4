@@ -1,6 +1,6 @@
 /* `open`: (V, how many contributions it holds). A round closes when it holds K and V < floor + S.
  *
- * Three copies that see the same packets, one for each thing to be learned of them: V, the count, and whether it closed.
+ * Three copies with the same contents, since a stateful ALU returns one result: V, the count, or whether the round closed.
  *
  *   turn           when                                       count           closes if                    reports
  *   COUNT          a new contribution                         + 1             V < limit, count >= K - 1    both conditions
@@ -9,15 +9,15 @@
  *   LOOK           another duplicate                                                                       V = base
  *   CLEAN_UP       the controller, for a new job              0, as is V
  *
- * The third has nothing to close but after an eviction, or when K has been lowered: the twin's poke. If base b = V is
- * complete then V < floor, so that the staleness bound holds. Workers that wait for such a round send again, and all that
- * wait have contributed base V, so one of them gets here. `limit` is the base of a duplicate. */
+ * CLOSE_IF_DUE closes a round only after an eviction, or when K has been lowered: the twin's poke. If base b = V is
+ * complete then V < floor, so that the staleness bound holds. Workers that wait for such a round send again, and all of them
+ * have contributed base V, so a duplicate of theirs closes it. `limit` is the base of a duplicate. */
 #ifndef FANIN_TNA_OPEN_ROUND_P4
 #define FANIN_TNA_OPEN_ROUND_P4
 
 #include "types.p4"
 
-/* The two conditions of a turn; RESULT is what a copy reports of them or of the entry as it was. */
+/* The two conditions of a turn; RESULT is the statement that derives a copy's result from them or from the old entry. */
 #define BELOW held.low < meta.limit
 #define IS_BASE held.low == meta.limit
 #define ENOUGH held.high >= meta.needed
@@ -49,7 +49,7 @@
     }                                                                                                                  \
     apply { open_round.apply(); }
 
-/* Says which round the packet is about: the open one, or a duplicate's base. */
+/* Sets meta.round: the open round, or a duplicate's base. */
 control OpenRound(in headers_t hdr, inout metadata_t meta) {
     TURNS(bit<32>, result = held.low;, result = held.low;)
     action on_arrival() { RUN(meta.round, arrive, SLOT) }
@@ -60,7 +60,7 @@ control OpenRound(in headers_t hdr, inout metadata_t meta) {
         meta.round = hdr.fanin.base;
     }
     action on_duplicate() { meta.round = hdr.fanin.base; }
-    action nothing() { WITH_PAIRS(meta.round = hdr.fanin.base;) }   /* a result's own, when it passes again */
+    action nothing() { WITH_PAIRS(meta.round = hdr.fanin.base;) }   /* the base of a result in its second pass */
     TABLE
 }
 
@@ -79,7 +79,7 @@ control OpenCloses(in headers_t hdr, inout metadata_t meta) {
     action on_arrival() { RUN(meta.closing, arrive, SLOT) }
     action on_late_pass() { RUN(meta.closing, pass_by, SLOT) }
     action on_complete() { RUN(meta.closing, close_if_due, SLOT) }
-    action on_duplicate() { RUN(meta.closing, close_if_due, SLOT) }     /* it needs NEVER: nothing closes */
+    action on_duplicate() { RUN(meta.closing, close_if_due, SLOT) }     /* `needed` is NEVER: nothing closes */
     action nothing() { }
     TABLE
 }

@@ -1,4 +1,4 @@
-/* What goes out, once everything is known of an aggregated packet: switch/machine/slot_machine.py, its table at the top. */
+/* Decides what is sent for an aggregated packet, by the table at the top of switch/machine/slot_machine.py. */
 #ifndef FANIN_TNA_OUTCOME_P4
 #define FANIN_TNA_OUTCOME_P4
 
@@ -45,7 +45,7 @@ control Outcome(in headers_t hdr, inout metadata_t meta) {
 #if STALE
             /* fate    verdict    step sealed   turn          closing  behind */
             (AGGREGATE, ANCIENT,   _,   _,       _,            _,       _): refuse(DROP, REASON_ANCIENT);
-            /* If its round closes with that, the others ask for the result. */
+            /* If this packet closes the round, nobody gets the result now; the other workers ask for it. */
             (AGGREGATE, NEW,       ADD, NEITHER, _,            _,       _): refuse(NOTICE, REASON_MISMATCH);
             (AGGREGATE, NEW,       _,   _,       _,            BOTH,    0): go(RESULT);
             (AGGREGATE, NEW,       _,   _,       _,            BOTH,    _): go(RESULT_AND_BARE);
@@ -66,7 +66,7 @@ control Outcome(in headers_t hdr, inout metadata_t meta) {
             (AGGREGATE, NEW,       _,       0, 1, _):     go(ASCEND);
             (AGGREGATE, DUPLICATE, _,       0, 0, _):     go(ANSWER);
             (AGGREGATE, DUPLICATE, _,       0, 1, FIRST): go(ANSWER);
-            /* With another signature than the round has, it must not speak for it. */
+            /* A duplicate with another seal than the round's must not be sent up as the round. */
             (AGGREGATE, DUPLICATE, NEITHER, _, _, _):     go(SILENT);
             (AGGREGATE, DUPLICATE, _,       0, 1, _):     go(ASCEND);
             (AGGREGATE, _,         _,       _, _, _):     go(SILENT);

@@ -1,12 +1,12 @@
-/* What is parsed: Ethernet, ARP, IPv4 without options, UDP, our header, and the code and words of a contribution. A short last
+/* Parses Ethernet, ARP, IPv4 without options, UDP, our header, and the code and words of a contribution. A short last
  * chunk needs no padding: the length says how many words there are, and state words_n compares it with what a packet of n to
  * n + 3 words has, with and without a code, which takes 4 bytes.
  *
- * By four words, for two reasons: a Tofino's parser has 256 rows, of which this takes some three for each word, and goes from
- * state to state once per clock, so that long chains take longer than the packet's port. For the same reason two fields are
+ * Words are parsed by fours, because a Tofino's parser has 256 rows, of which this takes some three for each word, and enters
+ * one state per clock, so that a long chain takes longer than the packet's port. For the same reason two fields are
  * looked at in one state wherever they fit.
  *
- * The parser says what it found and refuses nothing: admission.p4 does. */
+ * The parser only classifies the packet (`found`); admission.p4 refuses it. */
 #ifndef FANIN_TNA_PARSER_P4
 #define FANIN_TNA_PARSER_P4
 
@@ -15,8 +15,8 @@
 #define PLAIN_BYTES (UDP_BYTES + HEADER_BYTES)
 #define CODED_BYTES (PLAIN_BYTES + 4)
 
-/* The states in which I to I + 3 words have been extracted, and those that they lead to. Whatever is set in several states
- * is added bit by bit, as a Tofino does it. */
+/* The states in which I to I + 3 words have been extracted, and those that they lead to. Fields that several states set
+ * are ORed, as a Tofino's parser does. */
 #define LENGTH_OF(N) (0, PLAIN_BYTES + 4 * (N)): end ## N; (1, CODED_BYTES + 4 * (N)): end ## N;
 #define END_STATE(N, EXTRACT)                                                                                          \
     state end ## N {                                                                                                   \
@@ -42,7 +42,7 @@
         WORD(I) WORD(I1) WORD(I2) WORD(I3)                                                                             \
         transition words ## NEXT;                                                                                      \
     }
-/* A packet with more than WORDS words is none that the program was told of. */
+/* A packet with more than WORDS words is illegal, because no job has such packets. */
 #define LAST_STATE(N)                                                                                                  \
     state words ## N {                                                                                                 \
         transition select(hdr.fanin.code_count, hdr.udp.bytes) {                                                       \
@@ -81,7 +81,7 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         transition frame;
     }
 #if PAIRS
-    /* What the switch itself has made of a contribution. */
+    /* A packet from the first pass, with `again` in front. */
     state second_pass {
         packet.extract(hdr.again);
         packet.extract(hdr.ethernet);
@@ -147,8 +147,8 @@ parser PacketParser(packet_in packet, inout headers_t hdr, inout metadata_t meta
         meta.found = BAD_MAGIC;
         transition accept;
     }
-    /* Looked at before it is extracted, two bytes at a time: the length is held for the words' states, and the parser of
-     * a Tofino 1 compares at most 16 + 8 + 8 bits. */
+    /* Matches the header two bytes at a time before extracting it: the parser of a Tofino 1 matches at most 16 + 8 + 8 bits,
+     * and the 16 hold the length for the words' states. */
     state parse_fanin {
         transition select(VERSION_AHEAD, RESERVED_AHEAD) {
             (VERSION, 0): look_at_kind;

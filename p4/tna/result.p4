@@ -1,11 +1,11 @@
-/* The header of what goes out: a result, an answer, a notice, an echo; and its way. */
+/* Headers and destinations of the packets that leave: results, answers, notices, echoes. */
 #ifndef FANIN_TNA_RESULT_P4
 #define FANIN_TNA_RESULT_P4
 
 #include "types.p4"
 
-/* A pass may leave as a result: its words must be headers before the registers write them, and zeros where the registers
- * add them. */
+/* A pass may leave as a result: so its words become valid headers before the registers write them, and zeros where the
+ * registers add them. */
 control Unfold(inout headers_t hdr, in metadata_t meta) {
 #if PAIRS
 #define SHOW_WORD(I, NEXT) hdr.word ## I.setValid(); hdr.word ## I.data = 0;
@@ -24,11 +24,11 @@ control Unfold(inout headers_t hdr, in metadata_t meta) {
     }
 }
 
-/* Says how long a result of the round's shape is. Words that it does not have trail behind as padding (see Finish). The shape
- * comes back as an entry's number, since an action cannot cut it out of `held` and use it at once.
+/* Sets the lengths of a result from the round's shape. Words beyond them stay behind as padding (see Finish). The shape is
+ * a parameter of the entry, since an action cannot slice it from `held` and use it at once.
  *
- * What is sent is a key here and in Signature, not a condition around them: the tables of a block are placed together, and
- * the sums then find no room beside them. */
+ * Whether words are sent is a key here and in Signature, not a condition around them: the tables of a block are placed
+ * together, and the sums would then find no room beside them. */
 control Fold(inout headers_t hdr, inout metadata_t meta) {
     action coded(bit<16> bytes, bit<16> total, bit<32> shape) {
         meta.shape = shape;
@@ -65,8 +65,8 @@ control Fold(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* The signature of a round whose result leaves in the place of a packet that may have another, or none. A round that nobody
- * contributed to has 0. (A synchronous build does not ask for the seal on behalf of a packet that has it.) */
+/* Sets the signature of the round whose result is sent, since the packet may have another one, or none; 0 if nobody has
+ * contributed to the round. (A synchronous build does not read the seal for a packet that has it.) */
 control Signature(inout headers_t hdr, in metadata_t meta) {
     action of_round() {
         hdr.fanin.signature = meta.held_seal ^ meta.shape;
@@ -96,7 +96,7 @@ control Signature(inout headers_t hdr, in metadata_t meta) {
             WITH_LEAF(meta.closed: ternary @name("closed");)
         }
         const entries = {
-            WITH_LEAF((_, _, _, FIRST): own();)     /* the parent's (leaf.p4) */
+            WITH_LEAF((_, _, _, FIRST): own();)     /* the parent's, which the packet has already (leaf.p4) */
             (1, 0, _ ANY_CLOSED): none();
             (1, _, 1 ANY_CLOSED): of_round();
         }
@@ -107,10 +107,10 @@ control Signature(inout headers_t hdr, in metadata_t meta) {
     }
 }
 
-/* What the fate means for the packet. Its Ethernet addresses are turned round in egress (multicast.p4): what ingress does not
- * compute with takes none of the containers that it can compute with, which words fill. What is not a word of it any more and
- * still trails behind, beyond the length that IPv4 says, is padding to its receiver (RFC 894): a pipeline of this kind cannot
- * cut a packet. */
+/* Rewrites the packet as its fate requires. Egress swaps its Ethernet addresses (multicast.p4): fields that ingress does not
+ * compute with take none of the containers that it can compute with, which words fill. Words beyond the length that IPv4 says
+ * stay behind the packet, as padding to its receiver (RFC 894), because a pipeline of this kind cannot truncate a
+ * packet. */
 control Finish(inout headers_t hdr, inout metadata_t meta) {
     action reflect() {
         ipv4_address_t address = hdr.ipv4.source;
@@ -154,7 +154,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
         meta.sent_to = meta.late_group;
     }
 #if LEAF
-    /* Which of the parent's workers this switch is, egress says (leaf.p4). */
+    /* Egress sets this switch's job index, generation and worker number at the parent (leaf.p4). */
     action ascend() {
         from_switch();
         facts();
@@ -163,7 +163,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
         meta.way = TO_PARENT;
         meta.port_out = meta.parent_port;
     }
-    /* Whose code, words, lengths, signature and contributors it has already. */
+    /* The packet has the result's code, words, lengths, signature and contributors already. */
     action hand_down() {
         from_switch();
         hdr.fanin.flags = 0;
@@ -173,7 +173,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
         meta.sent_to = meta.group;
         hdr.again.setInvalid();
     }
-    /* As many zeros as the longest packet of the job has words, so that the parent has room for its result. */
+    /* Sends zeros of the job's longest packet, so that the parent's answer has room for its result. */
     action ask() {
         reflect();
         hdr.fanin.kind = KIND_CONTRIBUTION;
@@ -183,7 +183,7 @@ control Finish(inout headers_t hdr, inout metadata_t meta) {
         hdr.fanin.contributors = 0;
         hdr.fanin.checksum = 0;
     }
-    action turn_in() { }        /* Descents */
+    action turn_in() { }        /* Descents does the rest */
 #endif
     action answer() {
         reflect();

@@ -1,8 +1,8 @@
-/* The facts of a round beside its seal and its sums: contributors and shape, the largest scale code, who contributed.
+/* A round's facts beside its seal and sums: contributors and shape, the largest scale code, and the contributors' bitmap.
  *
- * A default action may not touch a register, hence each table's last row. STEP_KEY and STEP_ROWS (SUM_ROWS for sums in pairs)
- * are how the registers of a round learn what to do. In a synchronous build the facts stand a stage before the sums, so that
- * all eight stages behind are the sums': they ask the bitmap itself, as `step` does. */
+ * STEP_KEY and STEP_ROWS (SUM_ROWS for sums in pairs) select what a round's registers do with a packet. A default action may
+ * not touch a register, hence each table's last row. In a synchronous build the facts are a stage before the sums, which
+ * leaves the sums all eight stages behind; so the facts match the bitmap itself, as `step` does. */
 #ifndef FANIN_TNA_ROUND_P4
 #define FANIN_TNA_ROUND_P4
 
@@ -11,7 +11,7 @@
 #if STALE
 #define ROUND meta.round
 #define STEP_KEY meta.step: ternary @name("step"); meta.sealed: ternary @name("sealed");
-/* A MISMATCH is a pass. */
+/* A MISMATCH counts as a pass. */
 #define STEP_ROWS                                                                                                      \
     (NOTHING, _): nothing(); (START, _): start(); (CLEAR, _): clear(); (ADD, NEITHER): show(); (ADD, _): add();        \
     (_, _): show();
@@ -31,7 +31,7 @@
 #define SUM_ROWS NOTHING: nothing(); START: start(); CLEAR: start(); ADD: add(); FETCH: fetch(); _: show();
 #define SYNCHRONOUS_KEY VERDICT_KEY meta.sealed: ternary @name("sealed"); meta.passes: ternary @name("passes");
 #if LEAF
-/* The parent's result takes the round's place, the first time that it comes. */
+/* The parent's first result of a round replaces it. */
 #define EARLY_KEY SYNCHRONOUS_KEY meta.closed: ternary @name("closed");
 #define LEAF_ROWS (_, _, _, DESCENDED, _, FIRST): start(); (_, _, _, DESCENDED, _, _): nothing();
 #else
@@ -47,14 +47,14 @@
     (_, _, 0, _, 0 ANY_CLOSED): start(); (_, _, 0, _, 1 ANY_CLOSED): clear(); (_, _, _, _, 0 ANY_CLOSED): add();       \
     (_, _, _, _, _ ANY_CLOSED): show();
 #endif
-/* The facts of a round that this packet starts. */
+/* Facts of a round that this packet starts. */
 #if LEAF
 #define BROUGHT meta.facts
 #else
 #define BROUGHT meta.shape + 1
 #endif
 
-/* The step, in the stage behind `arrived` or `open`. */
+/* Sets the step, in the stage behind `arrived` or `open`. */
 control Step(in headers_t hdr, inout metadata_t meta) {
     action nothing() { meta.step = NOTHING; }
     action start() { meta.step = START; }
@@ -85,7 +85,7 @@ control Step(in headers_t hdr, inout metadata_t meta) {
     }
     apply {
 #if PAIRS
-        if (meta.step != FETCH) {       /* the parser's, in a second pass */
+        if (meta.step != FETCH) {       /* in a second pass the parser has set it */
             step.apply();
         }
 #else
@@ -97,7 +97,7 @@ control Step(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* Contributors in the lower half, the shape in the upper byte. */
+/* Facts of a round: contributors in the lower half, the shape in the upper byte. */
 control Held(in headers_t hdr, inout metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, facts)
     ON_WORD(entry_t, bit<32>, facts, set, held = BROUGHT; result = held;)
@@ -122,7 +122,7 @@ control Held(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* The largest code; without a code, 0. */
+/* Largest scale code of a round; 0 without codes. */
 control Code(inout headers_t hdr, inout metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, codes)
     ON_WORD(entry_t, bit<32>, codes, set, held = hdr.code.both; result = held;)
@@ -147,8 +147,8 @@ control Code(inout headers_t hdr, inout metadata_t meta) {
 }
 
 #if STALE
-/* The bitmap of a result: who has contributed base V when round V closes. Only those count whose contribution came while V was
- * open, so it is kept by round; `arrived` is asked by base, before V is known. */
+/* Bitmap of a result: the workers that had contributed base V when round V closed. Only contributions that came while V was
+ * open count, so it is kept by round; `arrived` is read by base, before V is known. */
 control Present(in headers_t hdr, inout metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, present)
     ON_WORD(entry_t, bit<32>, present, first, held = meta.worker_bit; result = held;)

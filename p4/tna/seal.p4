@@ -1,11 +1,11 @@
-/* Which collective a round is of: its seal, signature and shape in one word. The first contribution with words sets it;
+/* A round's seal identifies its collective: signature and shape in one word. The first contribution with words sets it;
  * one with another seal is a MISMATCH.
  *
- * In a synchronous build a base is a round, so the seal is looked at before anything is marked, and a MISMATCH leaves no
- * trace. With staleness a round is known only once the contribution has been counted in; so a MISMATCH then counts as a
+ * In a synchronous build a base is a round, so the seal is checked before any other register changes, and a MISMATCH leaves
+ * no trace. With staleness a round is known only once the contribution has been counted in; so a MISMATCH then counts as a
  * pass: it adds nothing, and `contributors` does not count it. Either way its sender is told, and fails.
  *
- * A pass learns the seal, in case a result leaves in its place. */
+ * A pass reads the seal, in case a result leaves in its place. */
 #ifndef FANIN_TNA_SEAL_P4
 #define FANIN_TNA_SEAL_P4
 
@@ -45,7 +45,7 @@ control Seal(in headers_t hdr, inout metadata_t meta) {
         }
     }
 #else
-    /* (base + 1, seal of that base) */
+    /* Entries: (base + 1, seal of that base). */
     PAIR_REGISTER(ENTRIES_HELD, seals)
     ON_PAIR(entry_t, predicate_t, seals, compare,
             REPORT(held.low < meta.claim, held.high == meta.seal)
@@ -61,7 +61,7 @@ control Seal(in headers_t hdr, inout metadata_t meta) {
         RUN(meta.held_seal, wipe, ENTRY(hdr.fanin.base))
         meta.sealed = CLEANED;
     }
-    /* The parent's result is of whatever this switch has sent up. */
+    /* The parent's result is not compared: it answers what this switch has sent up. */
     WITH_LEAF(action descend() { meta.sealed = DESCENDED; })
     action nothing() { }
 #define ROW(W) (ADMITTED(WITH_WORDS, W)): check(); (ADMITTED(WITHOUT, W)): show();

@@ -1,12 +1,12 @@
-/* Which packets pass twice: those that carry a round's words, and a parent's results (leaf.p4). With two words in each register
- * (sums.p4) a packet that passes once comes by half of them, the lower word of each pair; the second pass fetches the upper
- * ones. Only then is the packet multicast, or sent to whom it answers.
+/* Packets that carry a round's words, and a parent's results (leaf.p4), pass twice. With two words in each register (sums.p4)
+ * one pass returns only half of them, the lower word of each pair; the second pass fetches the upper ones. Only then is the
+ * packet multicast, or sent to the worker that it answers.
  *
- * In between it goes through egress as it is, with `again` in front, and comes back by the recirculation port. Whatever may
- * happen in that time, a worker that has a use for the packet gets both halves of one round: the entry is written again by the
- * round H = S_max + 2 later, and that one is not open before every live worker has contributed the base that follows, as no
- * worker does that has not got this result (docs/slot-machine.md, *Agreement*). A packet that is lost in between is a lost
- * result: who waits for it asks again. */
+ * Between the passes it goes through egress unchanged, with `again` in front, and returns by the recirculation port. A worker
+ * that still needs the packet gets both halves of one round, whatever happens meanwhile: the entry is written again by the
+ * round H = S_max + 2 later, which opens only after every live worker has contributed the base that follows, and no worker
+ * contributes that without this result (docs/slot-machine.md, *Agreement*). A packet lost between the passes is a lost
+ * result: the workers that wait for it ask again. */
 #ifndef FANIN_TNA_SECOND_PASS_P4
 #define FANIN_TNA_SECOND_PASS_P4
 
@@ -28,7 +28,7 @@ control SecondPass(inout headers_t hdr, inout metadata_t meta) {
         meta.sent_to = 0;
         meta.port_out = port;
     }
-    /* Within the pipe that it came by, whose registers are the job's. */
+    /* Stays in the pipe of the packet's ingress port, whose registers hold the job. */
 #define OF_PIPE(N) (1, N): pass_again(N << 7 | RECIRCULATION_PORT);
     table second_pass {
         key = {

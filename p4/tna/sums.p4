@@ -6,8 +6,8 @@
 
 #if PAIRS
 
-/* Both words are added in one access, but a stateful ALU has one result of 32 bits: the lower word. The upper one is fetched
- * when the packet passes again. A pass brings zeros (Unfold), so that CLEAR is START. */
+/* Both words are added in one access, but a stateful ALU has one result of 32 bits: the lower word. The second pass fetches
+ * the upper one. The words of a pass are zeros (Unfold), so that CLEAR is done by START. */
 control Sum(inout word_t low, inout word_t high, in headers_t hdr, in metadata_t meta) {
     PAIR_REGISTER(ENTRIES_HELD, pairs)
     ON_PAIR(entry_t, bit<32>, pairs, set, held.low = low.data; held.high = high.data; result = held.low;)

@@ -1,11 +1,11 @@
-/* The stateful ALU of a Tofino, in such words that the same source is also a program for v1model.
+/* Macros for the stateful ALU of a Tofino, with which the same source is also a program for v1model.
  *
  * A register's entry is one 32-bit word or a pair of them. A packet touches an entry once, by one of the register's
  * (at most four) read-modify-writes. Each has at most two conditions, two 32-bit inputs and one result: that is what a
  * stateful ALU of Tofino 1 has. Inside, `held` is the entry and `result` the result, 0 unless set.
  *
- * FANIN_MODEL is defined by model.p4, which executes the controls of this folder where no Tofino is: a register's entry
- * is read, changed and written by an action. */
+ * model.p4 defines FANIN_MODEL, to execute the controls of this folder without a Tofino: an action then reads, changes
+ * and writes a register's entry. */
 #ifndef FANIN_TNA_TARGET_P4
 #define FANIN_TNA_TARGET_P4
 
@@ -30,12 +30,12 @@ const predicate_t NEITHER = 1;
 const predicate_t FIRST = 2;
 @noWarn("unused") const predicate_t SECOND = 4;
 const predicate_t BOTH = 8;
-/* In the place of a report: the entry was cleaned. */
+/* Instead of a report: the entry was cleaned. */
 const predicate_t CLEANED = 16;
-/* The packet is the parent's, and is no contribution. */
+/* Instead of a report: the packet is the parent's, and no contribution. */
 @noWarn("unused") const predicate_t DESCENDED = 32;
 
-/* Room for a table of constant entries: Tofino's compiler takes 512 for granted. */
+/* Size of a table of constant entries, for which Tofino's compiler otherwise assumes 512. */
 #ifdef FANIN_MODEL
 #define CONST_SIZE(N)
 #else

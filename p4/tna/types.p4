@@ -23,7 +23,7 @@
 #ifndef PAIRS
 #define PAIRS 0
 #endif
-/* What only a build with pairs has, as part of a list. */
+/* Expands to its arguments in a build with pairs, else to nothing; for parts of a list. */
 #if PAIRS
 #define WITH_PAIRS(...) __VA_ARGS__
 #else
@@ -32,13 +32,13 @@
 #ifndef LEAF
 #define LEAF 0
 #endif
-/* What only a build that can be a leaf has, as part of a list. */
+/* Expands to its arguments in a build that can be a leaf, else to nothing; for parts of a list. */
 #if LEAF
 #define WITH_LEAF(...) __VA_ARGS__
 #else
 #define WITH_LEAF(...)
 #endif
-/* A row's last key, where only such a build has one. */
+/* Matches any value of a row's last key `closed`, which only such a build has. */
 #define ANY_CLOSED WITH_LEAF(, _)
 #if LEAF && (STALE || !PAIRS)
 #error "a leaf is synchronous, RING_BITS=1, and its parent's packets pass twice, PAIRS=1"
@@ -77,8 +77,8 @@ header code_t {
 
 @controller_header("packet_out")
 header packet_out_t {
-    bit<9> egress_port;     /* where to send the rest; ignored when it cleans */
-    bit<1> clean;           /* makes a slot's registers, and those of one ring entry, as they are when switched on */
+    bit<9> egress_port;     /* port for the rest of the packet; ignored if `clean` */
+    bit<1> clean;           /* resets a slot's registers, and those of one ring entry, to their state at power-on */
     bit<6> unused;
 }
 
@@ -88,13 +88,13 @@ header packet_in_t {
     bit<7> unused;
 }
 
-/* What ingress tells egress. */
+/* Metadata that ingress passes to egress. */
 header bridge_t {
     bit<8> way;             /* one of the constants below */
-    bit<9> ingress_port;    /* with `unused` as in packet_in_t, which it is copied to as a whole */
+    bit<9> ingress_port;    /* with `unused` as in packet_in_t, so that both are copied as a whole */
     bit<7> unused;
     bit<7> also_unused;
-    bit<9> came_by;         /* the same port, in the bits in which it can be compared with an egress port */
+    bit<9> came_by;         /* the same port, aligned so that it can be compared with an egress port */
     bit<32> late_base;      /* for the bare answer that goes out with a result */
     bit<32> late_bitmap;
 }
@@ -106,20 +106,20 @@ const bit<8> TO_WORKERS = 4;
 const bit<8> REPLIED = 6;       /* an ARP request, now its reply */
 #if LEAF
 const bit<8> TO_PARENT = 7;
-/* Of header `again` alone: to the slot machine, as a packet from the parent of the job that it names. */
+/* In header `again` only: the second pass takes the packet as one from the parent of the job that it names. */
 const bit<8> DOWN = 8;
 #endif
 #if PAIRS
 const bit<8> AGAIN = 5;
 
-/* What a packet's first pass tells its second one: its way from there on. It stands in front of the frame in between. */
+/* State that the first pass hands to the second: where the packet goes. Precedes the frame between the passes. */
 header again_t {
     bit<8> way;             /* TO_SENDER or TO_WORKERS, at a leaf TO_PARENT or DOWN too */
     bit<16> sent_to;
     bit<9> port_out;
     bit<7> unused;
 #if LEAF
-    bit<32> contributors;   /* that the parent's result has, as wide as the facts of a round that it becomes part of */
+    bit<32> contributors;   /* of the parent's result; as wide as the facts of the round that it becomes part of */
 #endif
 #if STALE
     bit<32> late_base;
@@ -152,7 +152,7 @@ struct headers_t {
 }
 #undef WORD_HEADER
 
-/* In a shape. */
+/* Bit of a shape: the packet has a code. */
 const bit<32> WITH_CODE = 0x80000000;
 
 /* What the parser found, in the order in which it looks. */
@@ -166,14 +166,14 @@ const found_t HEADER = 5;           /* another kind than a contribution */
 const found_t WITH_WORDS = 6;       /* a contribution */
 const found_t WITHOUT = 7;          /* a pass */
 #if PAIRS
-const found_t PASSED_ONCE = 16;       /* with WITH_WORDS added: a packet of the switch's own, for the second time */
+const found_t PASSED_ONCE = 16;       /* bit, with WITH_WORDS: a packet of the switch itself, in its second pass */
 #endif
 #if LEAF
 const found_t BARE_ANSWER = 8;
-const found_t FROM_PARENT = 32;     /* with one of the others added: from the parent of a job here (leaf.p4) */
+const found_t FROM_PARENT = 32;     /* bit, with another value: from the parent of a job here (leaf.p4) */
 #endif
 
-/* What becomes of a packet of ours. */
+/* Decision about a packet of ours. */
 typedef bit<8> fate_t;
 const fate_t DROP = 0;
 const fate_t NOTICE = 1;            /* dropped, and its sender is told why */
@@ -181,25 +181,25 @@ const fate_t ECHO = 2;
 const fate_t CONTROLLER = 3;
 const fate_t AGGREGATE = 4;
 const fate_t BARE = 5;              /* an acknowledgement to the sender */
-const fate_t SILENT = 6;            /* accepted, or a duplicate that the result will answer */
+const fate_t SILENT = 6;            /* nothing to send: accepted, or a duplicate that the result will answer */
 #if PAIRS
-const fate_t RELEASE = 7;           /* it has passed twice, and goes where its first pass said */
+const fate_t RELEASE = 7;           /* has passed twice: goes where its first pass said */
 #endif
-/* Those with bit 3 carry a round's words. */
-const fate_t RESULT = 8;            /* to all */
-const fate_t RESULT_AND_BARE = 9;   /* to all, and an acknowledgement to the sender */
+/* Fates with bit 3 set carry a round's words. */
+const fate_t RESULT = 8;            /* multicast to all workers */
+const fate_t RESULT_AND_BARE = 9;   /* to all workers, and an acknowledgement to the sender */
 const fate_t ANSWER = 10;           /* to the sender */
 #if LEAF
-const fate_t ASCEND = 11;           /* a complete round, to the parent */
-/* What comes from the parent has words of its own. */
-const fate_t TURN_IN = 16;          /* a result, to its second pass */
-const fate_t DESCEND = 17;          /* the same, in its second pass: the slot machine decides */
-const fate_t HAND_DOWN = 18;        /* a result, to all */
-const fate_t ASK = 19;              /* back to the parent, which has more to say than it did */
+const fate_t ASCEND = 11;           /* a complete round, as a contribution to the parent */
+/* Packets from the parent carry their own words, not a round's. */
+const fate_t TURN_IN = 16;          /* the parent's result: becomes DESCEND in a second pass */
+const fate_t DESCEND = 17;          /* the parent's result in its second pass: the slot machine decides */
+const fate_t HAND_DOWN = 18;        /* the parent's result, multicast to all workers */
+const fate_t ASK = 19;              /* zeros to the parent, to get the result that its bare answer lacks */
 #endif
 #define CARRIES_WORDS meta.fate[3:3]
 
-/* What `arrived` says of a contribution. */
+/* Verdict of `arrived` on a contribution. */
 typedef bit<8> verdict_t;
 const verdict_t NONE = 0;
 const verdict_t NEW = 1;
@@ -207,11 +207,11 @@ const verdict_t DUPLICATE = 2;
 const verdict_t ANCIENT = 3;
 const verdict_t CLEAN = 4;
 
-/* What the registers of a round, its sums among them, do with a packet. */
+/* Operation of a round's registers, its sums among them, on a packet. */
 typedef bit<8> step_t;
 const step_t NOTHING = 0;
 const step_t START = 1;             /* overwrite the entry */
-const step_t CLEAR = 2;             /* the same, with nothing: a pass comes first */
+const step_t CLEAR = 2;             /* overwrite the entry with zeros: a pass comes first */
 const step_t ADD = 3;
 const step_t SHOW = 4;              /* read only */
 #if PAIRS
@@ -224,20 +224,20 @@ struct metadata_t {
     bit<1> passes;
     bit<1> clean;
     bit<1> damaged;         /* the IPv4 checksum is wrong */
-    bit<32> shape;          /* code_count << 31 | words << 24: in the byte that a round's facts keep it in */
+    bit<32> shape;          /* code_count << 31 | words << 24: the upper byte of a round's facts */
     bit<8> words;
     /* ingress.p4, forward.p4 */
     bit<1> addressed;       /* to the switch */
-    bit<1> answered;        /* an ARP request, by its reply */
+    bit<1> answered;        /* an ARP request, turned into its reply */
     /* job.p4 */
     bit<1> known;
     bit<1> member;
 #if LEAF
-    bit<16> index;          /* the job whose parent the packet is from */
+    bit<16> index;          /* index here of the job whose parent sent the packet */
     bit<1> leaf;            /* the job's rounds close at a parent, behind port `parent_port` */
     port_t parent_port;
-    bit<32> brought;        /* contributors that this packet adds: 1; of the parent's result, as many as it says */
-    bit<32> facts;          /* the same with the shape, as a round's facts hold them */
+    bit<32> brought;        /* contributors that this packet adds: 1, or those of the parent's result */
+    bit<32> facts;          /* `brought` and the shape, in the layout of a round's facts */
     predicate_t closed;     /* FIRST: the parent has closed this base, or does so now */
 #endif
     bit<16> row;
@@ -249,9 +249,9 @@ struct metadata_t {
     bit<32> live;
     bit<32> slot;
     bit<32> worker_bit;
-    bit<16> worker_number;  /* + 1 */
+    bit<16> worker_number;  /* worker + 1 */
     bit<32> dead;           /* the worker's bit, if it is evicted */
-    bit<32> others;         /* the other live workers */
+    bit<32> others;         /* bitmap of the other live workers */
     bit<16> group;
     bit<16> late_group;
     bit<32> lost;
@@ -259,32 +259,32 @@ struct metadata_t {
     /* admission.p4, outcome.p4 */
     fate_t fate;
     bit<16> reason;
-    bit<5> cause;           /* the same for a counter's index: a slice of `reason` would split it */
+    bit<5> cause;           /* `reason` for a counter's index: a slice of `reason` would split that field */
     /* the slot machine */
     bit<32> seal;           /* signature and shape in one word */
     predicate_t sealed;     /* FIRST: the round has no seal yet, or an older one; SECOND: it has this one; CLEANED;
-                             * DESCENDED: the parent's result is not asked */
+                             * DESCENDED: the parent's result is not compared */
     bit<32> before;         /* arrived[base] before this packet; 0 if it belonged to an older base */
     predicate_t age;        /* FIRST: the entry is this base's; SECOND: an older one's; NEITHER: a newer one's; CLEANED */
     verdict_t verdict;
-    bit<32> missing;        /* live workers that have not contributed base yet, this packet's apart */
+    bit<32> missing;        /* live workers, without this packet's, that have not contributed base yet */
     step_t step;
     bit<32> held_seal;
     bit<32> held;           /* a round's shape and, in the lower half, its contributors */
     bit<32> bitmap;
-    bit<32> round;          /* the open round; a duplicate's base */
+    bit<32> round;          /* the open round, or a duplicate's base */
 #if STALE
     bit<32> quorum;
     bit<32> needed;         /* count that lets the round close: K - 1 for an arrival, else K */
     bit<32> staleness;
     bit<32> reach;          /* floor + S, if this packet's base becomes complete */
-    bit<32> limit;          /* rounds below floor + S may close; of a duplicate, its base */
+    bit<32> limit;          /* rounds below this floor + S may close; for a duplicate, its base */
     bit<8> turn;            /* COUNT, PASS_BY, CLOSE_IF_DUE, LOOK, CLEAN_UP: what `open` does */
     predicate_t closing;
     bit<32> count;
     bit<32> behind;         /* open round - base: 0 unless the contribution is late */
 #else
-    bit<32> claim;          /* base + 1: 0 is a seal of no base */
+    bit<32> claim;          /* base + 1, since 0 marks an entry without a seal */
 #endif
     /* to egress */
     bit<8> way;
@@ -302,7 +302,7 @@ const bit<8> PASS_BY = 2;
 const bit<8> CLOSE_IF_DUE = 3;
 const bit<8> LOOK = 4;
 const bit<8> CLEAN_UP = 5;
-/* Arrivals that no round holds. */
+/* More arrivals than any round holds. */
 const bit<32> NEVER = 0x7FFFFFFF;
 #endif
 

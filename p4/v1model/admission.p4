@@ -1,7 +1,7 @@
-/* What becomes of a packet that is addressed to the switch: the table at the top of switch/machine/switch_machine.py.
+/* Decides about a packet that is addressed to the switch, by the table at the top of switch/machine/switch_machine.py.
  *
- * The rows are tried from top to bottom. What the controller checks of a HELLO or BYE (its length, its token) it checks
- * itself; what the switch checks of a contribution's base is verdict.p4. */
+ * The rows are tried from top to bottom. The controller checks length and token of a HELLO or BYE; verdict.p4 checks the
+ * base of a contribution. */
 #ifndef FANIN_ADMISSION_P4
 #define FANIN_ADMISSION_P4
 
@@ -45,12 +45,12 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
             version: ternary;
             hdr.fanin.kind: ternary @name("kind");
             length: ternary;                /* a length and bits that are legal for any job */
-            damaged: ternary;               /* carries a checksum of ours, and a wrong one */
-            meta.down: ternary @name("down");   /* comes from the parent: tree.p4 goes on with it */
+            damaged: ternary;               /* the packet's own checksum is wrong */
+            meta.down: ternary @name("down");   /* comes from the parent: tree.p4 decides */
             meta.poke: ternary @name("poke");
-            known: ternary;                 /* the job is */
-            unsealed: ternary;              /* carries none, in a job that wants one */
-            generation: ternary;            /* is the job's */
+            known: ternary;                 /* the job exists at this switch */
+            unsealed: ternary;              /* has no checksum, though the job requires one */
+            generation: ternary;            /* the packet's generation is the job's */
             worker: ternary;                /* < N */
             live: ternary;                  /* the worker is not evicted */
             meta.member: ternary @name("member");
@@ -87,7 +87,7 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
             (_, _, _, _,                  _, _, _, _, 0, _, _, _, _, _, _, _): notice(REASON_UNKNOWN_JOB);
             (_, _, _, _,                  _, _, _, _, _, 1, _, _, _, _, _, _): drop(REASON_CHECKSUM);
             (_, _, _, _,                  _, _, _, _, _, _, 0, _, _, _, _, _): notice(REASON_GENERATION);
-            /* A poke names no worker: it is the controller's own. */
+            /* A poke comes from the controller and names no worker. */
             (_, _, _, KIND_CONTRIBUTION,  _, _, _, 1, _, _, _, _, _, _, _, 1): go(Fate.AGGREGATE);
             (_, _, _, _,                  _, _, _, _, _, _, _, 0, _, _, _, _): drop(REASON_WORKER_RANGE);
             (_, _, _, KIND_HELLO,         _, _, _, _, _, _, _, _, _, _, _, _): go(Fate.CONTROLLER);
@@ -116,7 +116,7 @@ control Admission(in headers_t hdr, inout metadata_t meta, inout standard_metada
             damaged = (bit<1>)(computed != hdr.fanin.checksum);
         }
         if (hdr.fanin.kind == KIND_PROBE && (hdr.fanin.flags & FLAG_CHECKSUM) != 0) {
-            damaged = 1;                    /* what it carries is not parsed, and an ECHO with a wrong one is no use */
+            damaged = 1;                    /* a PROBE's payload is not parsed, so the ECHO's checksum could not be computed */
         }
         unsealed = (bit<1>)(meta.job.checksum == 1 && (hdr.fanin.flags & FLAG_CHECKSUM) == 0);
         known = meta.job.known;

@@ -22,7 +22,7 @@ control ArrivedRead(inout metadata_t meta, ARRIVED) {
     }
 }
 
-/* Who has contributed the base of the round that closes: nobody, maybe. */
+/* Bitmap of the workers that have contributed the base of the closing round; 0 if none. */
 control ArrivedOfRound(inout metadata_t meta, ARRIVED) {
     apply {
         bit<32> generation;
@@ -36,7 +36,7 @@ control ArrivedOfRound(inout metadata_t meta, ARRIVED) {
     }
 }
 
-/* Sets the worker's bit in the entry of its base, which is taken over if it still belongs to an older one. */
+/* Sets the worker's bit in the entry of its base; an entry of another base is overwritten. */
 control ArrivedSet(in headers_t hdr, inout metadata_t meta, ARRIVED) {
     apply {
         if (meta.tag != hdr.fanin.base) {

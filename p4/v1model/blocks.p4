@@ -8,7 +8,7 @@
  *          the top bit set exactly where x's lower 15 bits are not the smaller ones. Where the top bits of x and y
  *          differ, x's own top bit decides instead. That bit, spread over its code, selects.
  *
- * Each control does both halves of a packet's way: takes it in (`adds`), then shows what goes out (`shows`). */
+ * Each control first adds the packet's block to its register (`adds`), then copies a round's block to the packet (`shows`). */
 #ifndef FANIN_BLOCKS_P4
 #define FANIN_BLOCKS_P4
 
@@ -92,7 +92,7 @@ LARGEST(Largest8, block8_t, 256, CODE_TOPS8)
 LARGEST(Largest16, block16_t, 512, CODE_TOPS16)
 LARGEST(Largest32, block32_t, 1024, CODE_TOPS32)
 
-/* All words of a packet. */
+/* Adds all words of a packet to their registers, and copies a round's words to the packet. */
 control Sums(inout headers_t hdr, inout metadata_t meta) {
     Sums1() sums1;
     Sums2() sums2;
@@ -127,7 +127,7 @@ control Sums(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* All scale codes of a packet, two to a word. */
+/* Compares all scale codes of a packet, two to a word, and copies a round's codes to the packet. */
 control Exponents(inout headers_t hdr, inout metadata_t meta) {
     Largest1() largest1;
     Largest2() largest2;

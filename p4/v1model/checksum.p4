@@ -1,11 +1,11 @@
 /* Our checksum: the CRC-32 of IEEE 802.3 over the whole datagram, its own field taken for zero (docs/protocol.md).
  *
- * A hash covers a fixed list of fields, and a packet has any length; so it is computed block by block. A CRC goes on from
- * a remainder r as it does from its own initial value, if r (inverted and least byte first: what the CRC so far says) is
- * added to the first four bytes of what follows.
+ * hash() covers a fixed list of fields, and packets differ in length; so the CRC is computed block by block. A fresh CRC
+ * of the next block continues the previous one if the CRC so far (the inverted remainder), least byte first, is XORed
+ * into the first four bytes of that block.
  *
- * What is behind our header in a HELLO, BYE, WELCOME or NOTICE is not parsed: the controller, which gets the whole packet,
- * verifies those. */
+ * The payload of a HELLO, BYE, WELCOME or NOTICE is not parsed: the controller, which gets the whole packet, verifies its
+ * checksum. */
 #ifndef FANIN_CHECKSUM_P4
 #define FANIN_CHECKSUM_P4
 
@@ -24,7 +24,7 @@
         hash(checksum, HashAlgorithm.crc32, 32w0, { HEADER.data ^ SO_FAR }, CRC_RANGE);                                \
     }
 
-/* The checksum of a packet that is our header alone. */
+/* The checksum of a packet that consists of our header alone. */
 control HeaderChecksum(in headers_t hdr, out bit<32> checksum) {
     apply {
         hash(checksum, HashAlgorithm.crc32, 32w0,
@@ -34,7 +34,7 @@ control HeaderChecksum(in headers_t hdr, out bit<32> checksum) {
     }
 }
 
-/* The checksum of the packet as it stands. */
+/* The checksum of our header and all valid blocks behind it. */
 control Checksum(in headers_t hdr, out bit<32> checksum) {
     HeaderChecksum() of_header;
     apply {
@@ -63,7 +63,7 @@ control Checksum(in headers_t hdr, out bit<32> checksum) {
     }
 }
 
-/* Puts it into a packet that carries one. */
+/* Writes the checksum into a packet that has FLAG_CHECKSUM. */
 control Seal(inout headers_t hdr) {
     Checksum() checksum;
     apply {

@@ -1,4 +1,4 @@
-/* `floor`: the number of bases that every live worker has contributed. Bases fill in order (docs/slot-machine.md). */
+/* `floor`: the number of bases that every live worker has contributed; they become complete in order (docs/slot-machine.md). */
 #ifndef FANIN_FLOOR_P4
 #define FANIN_FLOOR_P4
 

@@ -1,6 +1,6 @@
-/* Whose packet it is: the job that it names, and whether its source is the registered worker.
+/* Finds the job that a packet names, and whether its source is the registered worker.
  *
- * All tables are the controller's. A worker is registered when it has said HELLO with its token, which the controller
+ * The controller fills all tables. A worker is registered once it has said HELLO with its token, which the controller
  * checks; from then on a packet of that worker counts only from the address that the HELLO came from. */
 #ifndef FANIN_JOB_P4
 #define FANIN_JOB_P4

@@ -1,7 +1,7 @@
 /* Egress: every copy of a result gets the addresses of its worker, so that an ordinary socket receives it.
  *
- * The instance of a replica says whom it is for (shared/sizes.p4); the port is the multicast group's. A copy with
- * BARE_INSTANCE acknowledges a late contribution and carries nothing. */
+ * The instance number of a replica names its worker (shared/sizes.p4); its port comes from the multicast group. A copy
+ * with BARE_INSTANCE acknowledges a late contribution and has no words. */
 #ifndef FANIN_MULTICAST_P4
 #define FANIN_MULTICAST_P4
 

@@ -1,7 +1,7 @@
 /* `open`: V, the round that is open, and how many contributions it holds. A round closes when it holds K and V - S < floor.
  *
- * A slot belongs to one generation. BMv2's P4Runtime cannot clear a register, so a slot whose registers carry another
- * generation than the packet (whose job the controller has given it since) reads as if it were all zero. */
+ * A slot belongs to one generation. BMv2's P4Runtime cannot clear a register, so a slot whose registers hold another
+ * generation than the job's reads as all zero: the controller has since given the slot to this job. */
 #ifndef FANIN_OPEN_ROUND_P4
 #define FANIN_OPEN_ROUND_P4
 
@@ -9,7 +9,7 @@
 
 #define OPEN register<bit<32>> generations, register<bit<32>> rounds, register<bit<8>> counts
 
-/* Whether a round that holds `COUNT` is to close: V - S < floor, without negative numbers. */
+/* Whether a round that holds `COUNT` is due to close: V - S < floor, without negative numbers. */
 #define DUE(RESULT, COUNT)                                                                                             \
     RESULT = (bit<1>)(COUNT != 0 && COUNT >= meta.job.quorum && meta.open < meta.floor + meta.job.staleness);
 
@@ -28,7 +28,7 @@ control OpenRead(inout metadata_t meta, OPEN) {
     }
 }
 
-/* Counts the packet in (unless it is a late pass, a poke, or from the parent) and closes the round if that is all it waited for. */
+/* Counts the contribution (not a late pass, a poke, or a packet from the parent) and closes the round if it is due. */
 control OpenCount(in headers_t hdr, inout metadata_t meta, OPEN) {
     apply {
         bit<8> count = meta.count;
@@ -39,7 +39,7 @@ control OpenCount(in headers_t hdr, inout metadata_t meta, OPEN) {
         if (meta.uplink.known == 0) {
             meta.closes = meta.due;
         } else if (meta.down == 0) {
-            meta.closes = 0;                /* it closes when the parent's result comes: Descent has said so */
+            meta.closes = 0;                /* at a leaf only the parent's result closes it (Descent) */
         }
         if (meta.closes == 1) {
             rounds.write(meta.slot, meta.open + 1);

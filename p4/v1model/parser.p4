@@ -1,7 +1,7 @@
-/* What is parsed: Ethernet, ARP, IPv4 without options, UDP, our header, and the codes and words of a
+/* Parses Ethernet, ARP, IPv4 without options, UDP, our header, and the codes and words of a
  * contribution, or of a result from a parent.
  *
- * A payload that is too short, has another magic, or no legal shape is left alone; admission.p4 says why. */
+ * A payload that is too short, has another magic, or no legal shape is not parsed further; admission.p4 refuses it. */
 #ifndef FANIN_PARSER_P4
 #define FANIN_PARSER_P4
 
@@ -9,7 +9,7 @@
 
 #define MIN_UDP_BYTES (UDP_BYTES + HEADER_BYTES)
 
-/* The blocks of one kind, from long to short: BLOCK(state, digit of the number of words, header, next state). */
+/* A block is parsed if its binary digit of the number of words is 1, long blocks first: BLOCK(state, digit, header, next). */
 #define BLOCK(STATE, DIGIT, HEADER, NEXT)                                                                              \
     state STATE { transition select(DIGIT) { 1: STATE ## _there; default: NEXT; } }                                    \
     state STATE ## _there { packet.extract(HEADER); transition NEXT; }

@@ -1,4 +1,4 @@
-/* The header of what goes out: a result, an answer, a notice, an echo; and its way back to where the packet came from. */
+/* Headers and addresses of the packets that leave: results, answers, notices, echoes. */
 #ifndef FANIN_RESULT_P4
 #define FANIN_RESULT_P4
 
@@ -10,7 +10,7 @@
         BLOCK.data = 0;                                                                                                \
     }
 
-/* Takes codes and words out of the packet. */
+/* Removes codes and words from the packet. */
 control Strip(inout headers_t hdr) {
     apply {
         hdr.codes32.setInvalid();
@@ -36,7 +36,7 @@ control Strip(inout headers_t hdr) {
     }
 }
 
-/* Makes codes and words of a packet that many zeros. */
+/* Replaces the packet's codes and words by `codes` and `words` zeros. */
 control Zeros(inout headers_t hdr, in bit<8> codes, in bit<16> words) {
     Strip() strip;
     apply {
@@ -77,7 +77,7 @@ control Lengths(inout headers_t hdr, inout metadata_t meta, in bit<16> tail_byte
     }
 }
 
-/* A result or an answer from the facts of its round; the blocks bring codes and words. */
+/* Header of a result or an answer, from the facts of its round; the blocks set codes and words. */
 control ResultHeader(inout headers_t hdr, inout metadata_t meta) {
     Lengths() lengths;
     apply {
@@ -104,7 +104,7 @@ control ResultHeader(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* A complete round as a contribution to the parent's, and its way there; the blocks, or Zeros, bring codes and words. */
+/* Header and addresses of a complete round as a contribution to the parent; the blocks, or Zeros, set codes and words. */
 control Ascent(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     Lengths() lengths;
     apply {
@@ -134,7 +134,7 @@ control Ascent(inout headers_t hdr, inout metadata_t meta, inout standard_metada
     }
 }
 
-/* A NOTICE: the header, turned round, with the reason, and who is absent from the job. */
+/* Makes the packet a NOTICE with the reason and the workers absent from the job; Reflect returns it. */
 control Notice(inout headers_t hdr, inout metadata_t meta) {
     Lengths() lengths;
     Strip() strip;
@@ -157,12 +157,12 @@ control Notice(inout headers_t hdr, inout metadata_t meta) {
         }
         strip.apply(hdr);
         lengths.apply(hdr, meta, 8);
-        /* What was not parsed of a longer packet does not travel back. */
+        /* Drops the part of a longer packet that was not parsed. */
         truncate((bit<32>)(14 + hdr.ipv4.total_bytes));
     }
 }
 
-/* Source addresses of what the switch sends are those that the packet was sent to. */
+/* Takes the addresses that the packet was sent to as its source addresses. */
 control FromSwitch(inout headers_t hdr) {
     apply {
         hdr.ethernet.source = hdr.ethernet.destination;
@@ -171,7 +171,7 @@ control FromSwitch(inout headers_t hdr) {
     }
 }
 
-/* Back to the sender, out of the port that the packet came in by. */
+/* Sends the packet back to its sender, through its ingress port. */
 control Reflect(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard) {
     apply {
         mac_t mac = hdr.ethernet.source;

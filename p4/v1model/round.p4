@@ -1,4 +1,4 @@
-/* What a round holds beside its sums: signature, contributors, and shape. The first contribution that is no pass sets them. */
+/* A round's facts beside its sums: signature, contributors, and shape. The first contribution other than a pass sets them. */
 #ifndef FANIN_ROUND_P4
 #define FANIN_ROUND_P4
 
@@ -15,13 +15,13 @@ control RoundRead(inout metadata_t meta, ROUND) {
     }
 }
 
-/* Takes an accepted contribution in; says to the blocks whether they add it, and whether they start with it. */
+/* Records an accepted contribution; tells the blocks whether to add it (`adds`), and to overwrite the entry (`starts`). */
 control RoundAdd(in headers_t hdr, inout metadata_t meta, ROUND) {
     apply {
         if (meta.count == 0) {
             meta.round = { 0, 0, 0, 0 };
         }
-        /* Of a switch below this one, a contribution holds as many as it says; of a worker, itself. */
+        /* A switch below this one says how many contributions it holds; a worker's packet holds one. */
         bit<16> holds = 1;
         if (meta.job.branches == 1 && hdr.fanin.contributors != 0) {
             holds = hdr.fanin.contributors;
@@ -43,7 +43,7 @@ control RoundAdd(in headers_t hdr, inout metadata_t meta, ROUND) {
     }
 }
 
-/* The parent's result takes the place of what was added up here. */
+/* The parent's result replaces the sums and facts of this switch. */
 control RoundReplace(in headers_t hdr, inout metadata_t meta, ROUND) {
     apply {
         meta.adds = 1;

@@ -1,6 +1,6 @@
-/* The slot machine: one contribution, one poke, or one result from the parent, to one slot. docs/slot-machine.md; the order is the twin's.
+/* Handles one contribution, poke, or result from the parent for one slot (docs/slot-machine.md), in the twin's order.
  *
- * All registers are touched in ingress, which BMv2 runs packet by packet, so that a packet sees the one before it whole. */
+ * All registers are accessed in ingress, which BMv2 runs one packet at a time: a packet sees all effects of the last. */
 #ifndef FANIN_SLOT_MACHINE_P4
 #define FANIN_SLOT_MACHINE_P4
 

@@ -43,7 +43,7 @@ control Tally(inout metadata_t meta) {
     }
 }
 
-/* What leaves, copy by copy, in egress. A copy for nobody counts as well: there is none while the controller's entries agree. */
+/* Counts packets that leave, copy by copy, in egress; also copies for no worker, which consistent entries do not cause. */
 control Departures(inout metadata_t meta) {
     counter(JOB_ROWS, CounterType.packets) sent;
 

@@ -1,21 +1,21 @@
 /* Trees: a job whose rounds close at a parent switch, where this switch is one worker. docs/slot-machine.md, "Trees".
  *
- * What goes up is a complete round, as a contribution; what comes down is the parent's result, which takes the round's
- * place and closes it. HELLO, BYE and what answers them are the controller's, up here as below. */
+ * A complete round goes to the parent as a contribution; the parent's result replaces the round and closes it. The
+ * controller handles HELLO, BYE and their answers, with the parent as with the workers. */
 #ifndef FANIN_TREE_P4
 #define FANIN_TREE_P4
 
 #include "types.p4"
 
-/* Whether the packet comes from the parent of a job here, and how a job's rounds get to its parent. */
+/* Tells whether the packet comes from the parent of a job here, and finds the job's uplink to its parent. */
 control Uplinks(in headers_t hdr, inout metadata_t meta) {
     action from_parent(bit<16> index) {
         meta.down = 1;
         meta.index = index;
     }
     action not_from_parent() { }
-    /* A parent that was restarted uses its indices again, while jobs of its former life linger here: so the generation tells
-     * whose a packet is. Of a generation that no job here has, it is anybody's with that index, which refuses it. */
+    /* A restarted parent reuses its job indices while jobs of its previous run are still here; so the generation selects
+     * the job. A packet with a generation that no job here has goes to any job with that index, which refuses it. */
     table parents {
         key = {
             hdr.fanin.job: exact @name("job");
@@ -47,7 +47,7 @@ control Uplinks(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* What becomes of a packet from the parent: the table at the top of switch/machine/leaf_side.py. */
+/* Decides about a packet from the parent, by the table at the top of switch/machine/leaf_side.py. */
 control FromParent(in headers_t hdr, inout metadata_t meta) {
     action drop(bit<16> reason) {
         meta.fate = Fate.DROP;
@@ -65,9 +65,9 @@ control FromParent(in headers_t hdr, inout metadata_t meta) {
 
     table from_parent {
         key = {
-            unsealed: ternary;              /* carries no checksum, in a job that wants one */
-            generation: ternary;            /* is the uplink's */
-            worker: ternary;                /* this switch, or all */
+            unsealed: ternary;              /* has no checksum, though the job requires one */
+            generation: ternary;            /* the packet's generation is the uplink's */
+            worker: ternary;                /* this switch, or all workers */
             hdr.fanin.kind: ternary @name("kind");
             slot: ternary;                  /* < slots */
             shape: ternary;                 /* fits the job */
@@ -101,7 +101,7 @@ control FromParent(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* What becomes of a result, or an answer, from the parent. */
+/* Decides about a result, or an answer, from the parent. */
 control Descent(in headers_t hdr, inout metadata_t meta) {
     action close() {
         meta.fate = Fate.RESULT;
@@ -134,7 +134,7 @@ control Descent(in headers_t hdr, inout metadata_t meta) {
     table descent {
         key = {
             bare: ternary;                  /* an answer without a result */
-            passed: ternary;                /* by all workers here: the open round has nothing of theirs */
+            passed: ternary;                /* the open round has no contributors; if complete, all workers here have passed */
             meta.complete: ternary @name("complete");
             is_open: ternary;               /* base = V */
             over: ternary;                  /* base < V */
@@ -142,8 +142,8 @@ control Descent(in headers_t hdr, inout metadata_t meta) {
         actions = { close; ascend; ask; ignore; duplicate; drop; }
         const default_action = drop(REASON_FUTURE);
         const entries = {
-            (1, 1, 1, 1, _): ask();         /* the parent has closed it; a pass is too short to be answered with the result */
-            (1, _, 1, 1, _): ascend();      /* the parent has closed it, and says the result only when asked again */
+            (1, 1, 1, 1, _): ask();         /* the parent has closed it, but its result does not fit a pass: ask with zeros */
+            (1, _, 1, 1, _): ascend();      /* the parent has closed it: contribute again, to be answered with the result */
             (1, _, _, _, _): ignore();
             (_, _, 1, 1, _): close();
             (_, _, _, _, 1): duplicate();

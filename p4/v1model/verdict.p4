@@ -1,4 +1,4 @@
-/* What becomes of a contribution to a slot: the table at the top of switch/machine/slot_machine.py, row by row. */
+/* Decides about a contribution to a slot, by the table at the top of switch/machine/slot_machine.py, row by row. */
 #ifndef FANIN_VERDICT_P4
 #define FANIN_VERDICT_P4
 
@@ -35,8 +35,8 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
             (1, _, _, _, _, _, _): refuse(Fate.DROP, REASON_FUTURE);
             (_, 1, _, _, _, _, _): refuse(Fate.DROP, REASON_ANCIENT);
             (_, _, 1, 1, _, _, _): go(Fate.ANSWER);                 /* DUPLICATE, answered with result b */
-            (_, _, 1, 0, _, _, 1): go(Fate.ASCEND);                 /* DUPLICATE: the parent is asked again as well */
-            (_, _, 1, 0, _, _, _): refuse(Fate.DROP, 0);            /* DUPLICATE, the result will come */
+            (_, _, 1, 0, _, _, 1): go(Fate.ASCEND);                 /* DUPLICATE: contribute again to the parent as well */
+            (_, _, 1, 0, _, _, _): refuse(Fate.DROP, 0);            /* DUPLICATE: the round is open, its result will answer */
             (_, _, _, _, 1, _, _): refuse(Fate.DROP, REASON_ANCIENT);
             (_, _, _, _, _, 1, _): refuse(Fate.NOTICE, REASON_MISMATCH);
             /* otherwise ACCEPTED */

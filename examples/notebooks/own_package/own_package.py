@@ -1,4 +1,4 @@
-"""A policy, a codec and a switch of one's own: pyproject.toml beside it registers them, and fanin needs no change."""
+"""A policy, a codec and a switch from another package: pyproject.toml registers them, and fanin itself is unchanged."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Newest(RoundPolicy):
 
 @dataclass(frozen=True, slots=True)
 class Clipped(Codec):
-    """Lanes for gradients that are clipped before: a few large elements no longer cost all others their precision."""
+    """Lanes for gradients that are clipped first, so that few large elements do not cost all others their precision."""
 
     name: ClassVar[str] = "clipped"
     limit: float = 3.0
-    """Largest magnitude that is sent now, in root mean squares of the worker's own bucket; the rest waits."""
+    """Largest magnitude that is sent in a step, in root mean squares of the worker's own bucket; the rest is owed."""
 
     def __post_init__(self) -> None:
         Codec.__post_init__(self)
@@ -46,13 +46,13 @@ class Clipped(Codec):
             raise ConfigurationError(f"limit = {self.limit}; must be above 0")
 
     def encoder(self, place: Place) -> Encoder:
-        """One bucket at one worker; ConfigurationError where the lanes hold no level of so many workers."""
+        """The encoder of one bucket at one worker; ConfigurationError if the lanes hold no level of so many workers."""
         levels(self.bits, place.size)
         return ClippedEncoder(self, place)
 
 
 class ClippedEncoder(Encoder):
-    """Error feedback: what clipping and rounding cut off is added to the next step."""
+    """Clips with error feedback: what clipping and rounding cut off is added to the next step."""
 
     def __init__(self, codec: Clipped, place: Place) -> None:
         super().__init__(place, codec.seed)
@@ -75,7 +75,7 @@ class ClippedEncoder(Encoder):
         self.lost = energy_of(self._owed)
 
     def state(self) -> State:
-        """Return what is owed."""
+        """The correction that is owed to the next step."""
         return {"owed": self._owed.copy()}
 
     def _load(self, state: State) -> None:
@@ -83,15 +83,15 @@ class ClippedEncoder(Encoder):
 
 
 class Reversed(SwitchMachine):
-    """The readable machine behind an egress that reverses the order of datagrams, as a network may."""
+    """The Python switch machine, which sends its datagrams in reverse order, as a network may deliver them."""
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
-        """Everything that is due, the last first."""
+        """The datagrams that are due, the last first."""
         return super().datagrams_to_send(now)[::-1]
 
 
 def open_reversed(host: str, port: int) -> DataPlane:
-    """Serve that machine over UDP, for `fanin switch --target reversed`."""
+    """Serve the machine over UDP, for `fanin switch --target reversed`."""
     end = SwitchEnd(host=host, port=port, curve_secret_key=None, curve_clients=None, liveness_timeout_s=TIMEOUT_S)
     transport = scheme_of("udp").open_switch(end)
     server = PumpServer([(Reversed(MEMORY_BYTES), transport)], ports=(transport.port,), description="reversed")
