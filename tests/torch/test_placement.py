@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -228,7 +229,7 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "network_cards", found)
 
 
-def with_cards(*hosts: tuple[str, str | None], **given: object) -> list[Options]:
+def with_cards(*hosts: tuple[str, str | None], **given: Any) -> list[Options]:
     return [Options(host=host, interfaces=interfaces, **given) for host, interfaces in hosts]
 
 
