@@ -32,8 +32,7 @@ class PacketState:
     )  # fmt: skip
 
     def __init__(self, arrived: int, random: Callable[[int], int], now_us: int = 0, port: int = 0) -> None:
-        """A packet of `arrived` bytes that came in at `now_us` through `port`. `random(n)` draws from 0..n-1.
-        """
+        """A packet of `arrived` bytes that came in at `now_us` through `port`. `random(n)` draws from 0..n-1."""
         self.arrived = arrived
         self.port = port
         """Port of arrival, kept in all passes, unlike the field ingress_port."""
