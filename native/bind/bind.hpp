@@ -26,7 +26,7 @@ void bind_udp(pybind11::module_& module);
 void bind_carriers(pybind11::module_& module);
 void bind_wires(pybind11::module_& module);
 
-// A fanin.protocol.tag_algorithm.TagAlgorithm that this processor has the instructions for.
+// The algorithm of a fanin.protocol.tag_algorithm.TagAlgorithm, for which this processor must have the instructions.
 inline TagAlgorithm tag_algorithm_from_python(const std::string& name) {
   if (name == "siphash") return TagAlgorithm::siphash;
   if (name != "gcm-siv") throw pybind11::value_error("a tag's algorithm is none of TagAlgorithm");
@@ -42,20 +42,20 @@ inline SecretKey secret_key_from_python(std::string_view bytes, const std::strin
   return key;
 }
 
-// Of a fanin.protocol.job.JobSpec, Uplink or ParentRoute.
+// The data key of a fanin.protocol.job.JobSpec, Uplink or ParentRoute; none if it is empty.
 inline DataKey data_key_from_python(const pybind11::handle& given) {
   const auto bytes = given.attr("data_key").cast<std::string>();
   if (bytes.empty()) return std::nullopt;
   return secret_key_from_python(bytes, given.attr("tag").cast<std::string>());
 }
 
-// Whether it is a fanin.protocol.ecn.Marked. Most are bytes and nothing more, which is quick to see.
+// Whether a datagram is a fanin.protocol.ecn.Marked. Most are plain bytes, which is quick to check.
 inline bool is_marked(const pybind11::handle& datagram) {
   return PyBytes_CheckExact(datagram.ptr()) == 0 &&
          pybind11::getattr(datagram, "marked", pybind11::bool_(false)).cast<bool>();
 }
 
-// Datagrams that came in at once; the bytes live as long as `datagrams`.
+// A batch of received datagrams; their bytes live as long as `datagrams`.
 inline std::vector<Arrival> arrivals_of(const std::vector<std::pair<pybind11::bytes, Address>>& datagrams) {
   std::vector<Arrival> arrivals;
   for (const auto& [data, source] : datagrams) {
@@ -83,7 +83,7 @@ inline JobSpec job_from_python(const pybind11::handle& spec) {
   return job;
 }
 
-// Of a fanin.protocol.job.Uplink, or of a ParentRoute, whose parent has no number yet.
+// The uplink of a fanin.protocol.job.Uplink, or of a ParentRoute, whose parent has no address number yet.
 inline Uplink uplink_from_python(const pybind11::handle& given) {
   return Uplink{.parent = pybind11::hasattr(given, "parent") ? given.attr("parent").cast<Address>() : Address{},
                 .job = given.attr("job").cast<std::uint16_t>(),
@@ -105,7 +105,7 @@ inline Operator operator_from_python(int with) {
   return static_cast<Operator>(with);
 }
 
-// An attribute's name, made and hashed once: a reduction is read for every collective.
+// An attribute's name as a Python string, created and hashed once, because a reduction is read for every collective.
 class Attribute {
  public:
   explicit Attribute(const char* name) : name_(PyUnicode_InternFromString(name)) {}
@@ -118,7 +118,7 @@ class Attribute {
   }
 
  private:
-  PyObject* name_;  // for as long as the process lives
+  PyObject* name_;  // never released
 };
 
 inline Reduction reduction_from_python(const pybind11::handle& given) {
@@ -151,7 +151,7 @@ inline Reduction reduction_from_python(const pybind11::handle& given) {
   return reduction;
 }
 
-// The same of a fanin.numerics.reduction.PackedReduction, which nothing has checked yet.
+// The reduction of a fanin.numerics.reduction.PackedReduction, whose values are not checked yet.
 inline Reduction reduction_from_packed(const pybind11::tuple& packed) {
   if (packed.size() != 10)
     throw pybind11::value_error("a packed reduction has ten fields: fanin.numerics.reduction.PackedReduction");

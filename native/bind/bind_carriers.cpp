@@ -63,7 +63,7 @@ class CarrierRig final : private CarrierHost {
 
   std::string offer() const { return offer_; }
 
-  // A first datagram by the base carrier, as HELLO is, and what a flow does at the WELCOME for it.
+  // Sends a first datagram by the base carrier, like HELLO, and then does what a flow does at its WELCOME.
   void join(std::uint32_t worker) {
     const std::span<std::uint8_t> room = bases_.at(worker)->reserve(1);
     room[0] = static_cast<std::uint8_t>(worker);
@@ -79,7 +79,7 @@ class CarrierRig final : private CarrierHost {
     base_->joined(number, spec_.job);
   }
 
-  // How many of them had room, and whether the switch has to be rung by the base carrier.
+  // Sends datagrams to the switch; returns how many had room, and whether the base carrier has to wake the switch.
   std::pair<std::size_t, bool> up(std::uint32_t worker, const std::vector<std::string>& datagrams) {
     WorkerCarrier& carrier = of(worker);
     std::size_t taken = 0;
@@ -180,7 +180,7 @@ class CarrierRig final : private CarrierHost {
   std::uint32_t slots_in_step(std::uint16_t) const override { return 0; }
   bool ring(Address number) override { return base_->ring(number); }
   bool is_parent(Address) const override { return false; }
-  // Bytes that the test says it still reads.
+  // The test sets whether received bytes are still in use.
   bool waits_in(std::uint16_t, std::span<const std::uint8_t>) const override { return waits_; }
   void let_go(std::uint16_t, std::span<const std::uint8_t> memory) override { let_go_ += memory.size(); }
 

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A device that is busy sets a flag within microseconds of the next; one that computes, within milliseconds.
+// A device that communicates sets the next flag within microseconds; one that computes, within milliseconds.
 constexpr auto SPIN = std::chrono::microseconds(20);
 constexpr auto SHORTEST_SLEEP = std::chrono::microseconds(20);
 constexpr auto LONGEST_SLEEP = std::chrono::microseconds(200);
@@ -37,7 +37,7 @@ std::atomic_ref<std::uint32_t> flag_at(std::uintptr_t address) {
 
 bool reached(std::uint32_t stands, std::uint32_t value) { return static_cast<std::int32_t>(stands - value) >= 0; }
 
-// Whether the flag reached the value within the time. The loads acquire: what was written before the flag is seen.
+// Whether the flag reached the value within the time. Loads acquire, so that memory written before the flag is visible.
 bool wait_flag(std::uintptr_t address, std::uint32_t value, double timeout_s) {
   const auto flag = flag_at(address);
   if (reached(flag.load(std::memory_order_acquire), value)) return true;
@@ -56,7 +56,7 @@ bool wait_flag(std::uintptr_t address, std::uint32_t value, double timeout_s) {
   });
 }
 
-// The store releases: what was written before it is seen by whoever sees the flag.
+// Stores with release order, so that memory written before is visible to a reader of the flag.
 void store_flag(std::uintptr_t address, std::uint32_t value) {
   flag_at(address).store(value, std::memory_order_release);
 }

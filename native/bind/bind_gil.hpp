@@ -2,11 +2,10 @@
 // wherever Python code may run: at each call and attribute of a Python object, at each reference dropped (a destructor
 // may be Python), at each object made that the garbage collector tracks, and in without_gil(). Hence:
 //
-// * No container is being read or changed at such a point. An object to be dropped is first moved out of the container;
-//   objects for Python are first collected in C++.
-// * Code without the GIL touches only objects with locks of their own (SwitchServer, WorkerEngine, Wires) and
-// never
-//   waits for the GIL while it holds such a lock. Therefore the GIL may be held while waiting for one of them.
+// * No container may be in use at such a point. An object to be dropped is first moved out of its container; objects
+//   for Python are first collected in C++.
+// * Code without the GIL uses only objects with locks of their own (SwitchServer, WorkerEngine, Wires), and never waits
+//   for the GIL while it holds such a lock. Therefore the GIL may be held while waiting for one of them.
 // * Machines have no lock and are never called without the GIL.
 // * A method's object outlives the call: its caller holds a reference. `close` may come at any time, twice, and at once
 //   from two threads; every call that waits then returns, and later calls do nothing.
@@ -22,8 +21,8 @@
 
 namespace fanin {
 
-// Calls it without the GIL. Not by a destructor, as pybind11 does: when the interpreter is ending, the thread ends
-// where it asks for the GIL, by an unwinding that no destructor may pass on.
+// Calls `call` without the GIL. The GIL is not taken back in a destructor, as pybind11 does it: while the interpreter
+// ends, taking the GIL ends the thread by unwinding its stack, and a destructor must not be unwound.
 template <typename Call>
 auto without_gil(Call&& call) -> std::invoke_result_t<Call> {
   using Result = std::invoke_result_t<Call>;

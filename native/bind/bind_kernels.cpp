@@ -1,4 +1,4 @@
-// The kernels for Python: the contract tests and benchmarks/kernels.py hold them against fanin.numerics.fixed_point.
+// The kernels for Python: contract tests and benchmarks/kernels.py compare them with fanin.numerics.fixed_point.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -95,7 +95,7 @@ Residual::value_type residual_after(const FixedPoint& codec, const Bytes& x, con
   return after;
 }
 
-// The inputs of one call, all as long as the first, kept while it runs.
+// The inputs of one call, all as long as the first; holds references to them while the call runs.
 struct Inputs {
   std::vector<Bytes> held;
   std::vector<const std::uint8_t*> words_be;
@@ -118,7 +118,7 @@ void add(Bytes& sum_be, const py::args& args, bool starts) {
   add_words(sum_be.mutable_data(), in.words_be.data(), in.words_be.size(), in.bytes() / 4, starts);
 }
 
-// Accumulators of contributions of so many words, as tests see them; `bytes_each` of them is 2 or 4.
+// Accumulators for contributions of `words` words, in a buffer of the test; each has `bytes_each` bytes, 2 or 4.
 LaneSums lane_sums(Bytes& sums, std::uint32_t bytes_each, std::uint8_t lanes, std::size_t words) {
   const Header header{.kind = Kind::contribution, .lanes = lanes};
   require(lanes != 0 && legal_lanes(header) && (bytes_each == 2 || bytes_each == 4), "no lanes that are added up");
@@ -300,14 +300,15 @@ std::pair<double, double> shifted_encode_into(const Floats& x, std::size_t bucke
   return {loss.energy, loss.lost};
 }
 
-// Of each rank the elements from `first` on: a row of `encoded`, and one of `out`, whose rows may lie apart.
+// Decodes the elements from `first` on for each rank: from its row of `encoded` to its row of `out`, which may be
+// strided.
 void shifted_decode_into(const py::array_t<std::uint8_t>& encoded, std::size_t count, std::size_t bucket, unsigned bits,
                          std::size_t first, py::array_t<float>& out) {
   require(encoded.ndim() == 2 && out.ndim() == 2 && encoded.shape(0) == out.shape(0), "a row for each rank, in both");
   const ShiftedGrid grid = shifted_grid(count, bucket, bits, encoded.shape(1));
   const auto keep = static_cast<std::size_t>(out.shape(1));
   require(first <= count && keep <= count - first, "out reaches beyond the last element");
-  if (out.size() == 0) return;  // whose strides say nothing
+  if (out.size() == 0) return;  // strides of an empty array have no meaning
   require(encoded.strides(1) == 1 && out.strides(1) == sizeof(float), "the elements of a row must lie in a row");
   const auto rows = static_cast<std::size_t>(out.shape(0));
   const std::ptrdiff_t encoded_stride = encoded.strides(0), out_stride = out.strides(0);
@@ -323,7 +324,7 @@ void shifted_decode_into(const py::array_t<std::uint8_t>& encoded, std::size_t c
   }
 }
 
-// Of datagrams in a row, in one call: keys of 16 bytes, the way of all of them.
+// Tags of datagrams, computed in one call, each with its key of 16 bytes, all in the same direction.
 std::vector<std::uint32_t> tags_of(const std::vector<py::bytes>& keys, const std::vector<py::bytes>& datagrams,
                                    bool to_switch, const std::string& algorithm) {
   require(keys.size() == datagrams.size(), "each datagram has a key");

@@ -1,4 +1,4 @@
-// Owners of the memory of reductions: Python objects by ticket, dropped where that can do no harm.
+// Python objects that own the memory of reductions, by ticket, released where running Python code is safe.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,21 +11,22 @@
 
 namespace fanin {
 
-// Called with the GIL held. See bind_gil.hpp: dropping a reference may let other threads in, which may call the same
-// methods. So references are moved into a list of the caller's before any of them is dropped.
+// Called with the GIL held. Dropping a reference may let other threads run (bind_gil.hpp), which may call the same
+// methods. So references are first moved into a list that the caller drops.
 class Owners {
  public:
   using Released = std::vector<pybind11::object>;
 
   void keep(std::uint64_t ticket, pybind11::object owner) { owners_.emplace_back(ticket, std::move(owner)); }
 
-  // Those whose ticket is done: for the caller to drop. Tickets are done in order, or nearly. `done` runs no Python.
+  // Takes out the owners whose tickets are done, for the caller to drop. Tickets end nearly in order. `done` must not
+  // run Python.
   template <typename Done>
   [[nodiscard]] Released take_done(Done done) {
     Released released;
     while (!owners_.empty() && done(owners_.front().first)) {
       released.push_back(std::move(owners_.front().second));
-      owners_.pop_front();  // an empty handle is left in there: nothing is dropped
+      owners_.pop_front();  // the handle was moved from, so that this drops no reference
     }
     return released;
   }

@@ -1,6 +1,6 @@
 // fanin._native.P4Machine: compiled P4 programs. Registers, counters and the counts of entries are Python's memory.
-// It is called with the GIL, and lets go of it while a batch is worked on: whoever owns a switch holds a lock
-// meanwhile.
+// Calls come with the GIL, which is released while a batch is processed; the owner of the switch holds a lock of its
+// own.
 #include <pybind11/stl.h>
 
 #include <cstring>
@@ -26,10 +26,10 @@ namespace {
 
 using Limbs = std::vector<std::uint64_t>;
 using Ranges = std::vector<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>>;
-using Members = std::vector<std::tuple<std::uint32_t, std::uint32_t, Limbs>>;  // action, what comes after, data
+using Members = std::vector<std::tuple<std::uint32_t, std::uint32_t, Limbs>>;  // action, next node, data
 using Replicas = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
-// Memory of Python's, held for as long as this lives.
+// A view of memory of a Python object, which it keeps alive.
 class Held {
  public:
   Held(const py::buffer& given, std::size_t bytes) : info_(given.request(true)) {
@@ -84,7 +84,7 @@ class BoundMachine {
 
   void take(std::size_t table, std::uint32_t number) {
     machine_.table(table).take(number);
-    const auto released = counts_.extract({table, number});  // dropped when nothing of ours is being changed
+    const auto released = counts_.extract({table, number});  // dropped at the end, when no container is in use
     const auto released_meter = meters_.extract({table, number});
   }
 
@@ -126,8 +126,8 @@ class BoundMachine {
 
   std::uint64_t endless() const { return machine_.endless(); }
 
-  // Packets that leave, the bytes out and in, how many packets were dropped or lost, and why the last one was
-  // lost.
+  // Processes packets; returns the leaving packets, bytes in and out, numbers of dropped and lost packets, and the
+  // reason of the last loss.
   py::tuple process(const std::vector<std::pair<std::uint32_t, py::bytes>>& packets, std::uint64_t now_us) {
     std::vector<std::pair<std::uint32_t, std::span<const std::uint8_t>>> given;
     given.reserve(packets.size());
@@ -158,8 +158,8 @@ class BoundMachine {
     return py::make_tuple(as_list(sent), bytes_in, bytes_out, machine_.dropped() - dropped, lost, reason);
   }
 
-  // Frames of the last receive() of these ports. Frames that leave through one of them wait there for flush(); those
-  // that leaves elsewhere is returned, then as process() has it, and how many packets left in all.
+  // Processes the frames of the ports' last receive(). Frames that leave through one of the ports wait there for
+  // flush(); frames for other ports are returned as by process(), followed by the number of all packets that left.
   py::tuple process_ports(p4::Ports& ports, std::uint64_t now_us) {
     const std::uint64_t dropped = machine_.dropped();
     std::vector<p4::Sent> others;

@@ -26,7 +26,8 @@ class AddressedList final : public SwitchSink {
     for (const Address destination : destinations) datagrams_.emplace_back(data, destination);
   }
 
-  // Once the machine is through: what the garbage collector tracks may let other threads in when it is made.
+  // Called after the machine has returned, because creating objects that the garbage collector tracks may let other
+  // threads run.
   py::list list() const {
     py::list list;
     for (const auto& [data, destination] : datagrams_) list.append(py::make_tuple(data, destination));
@@ -94,7 +95,7 @@ void bind_switch_machine(py::module_& module) {
           "member_counters",
           [](const SwitchMachine& self, std::uint16_t job) { return to_python(self.member_counters(job)); },
           py::arg("job"))
-      // As a carrier that shares memory with its workers gives it: what lies in `lasting` may wait there.
+      // Does what a carrier with shared memory does: contributions in `lasting` may stay there until they are added.
       .def(
           "use_memory",
           [](SwitchMachine& self, const py::object& spec,

@@ -20,12 +20,12 @@ namespace fanin {
 
 namespace {
 
-constexpr double SIGNAL_INTERVAL_S = 0.2;  // how long Ctrl-C may have to wait
+constexpr double SIGNAL_INTERVAL_S = 0.2;  // longest delay of Ctrl-C
 constexpr const char* DESCRIPTION =
     "native machine, native loop over udp";  // as fanin.host.engines.engine words the others
 constexpr double LONGEST_WAIT_S = 1e9;       // infinity and beyond
 
-// A time that a wait can be given.
+// A timeout in the range that waits accept.
 double bounded(double timeout_s) {
   if (std::isnan(timeout_s)) throw py::value_error("a timeout is a number of seconds, and not NaN");
   return std::clamp(timeout_s, 0.0, LONGEST_WAIT_S);
@@ -117,13 +117,13 @@ class BoundWorkerEngine {
 
   void close() {
     if (!owned_.inherited()) without_gil([this] { engine().close(); });
-    const Owners::Released released = owners_.take_all();  // nothing is written any more
+    const Owners::Released released = owners_.take_all();  // the engine no longer writes to their memory
   }
 
   WorkerEngine& engine() { return owned_.get(); }
 
  private:
-  // A refusal of the engine is a ConfigurationError.
+  // Turns a refusal of the engine into a ConfigurationError.
   template <typename Call>
   static std::uint64_t submitted(Call call) {
     try {
@@ -157,7 +157,7 @@ class BoundSwitchServer {
   ProcessOwned<SwitchServer> owned_;
 };
 
-// A verb of the server, for Python, called without the GIL.
+// Wraps a verb of the server for Python, to be called without the GIL.
 template <typename Result, typename... Arguments>
 auto verb(Result (SwitchServer::*called)(Arguments...)) {
   return [called](BoundSwitchServer& self, Arguments... arguments) -> Result {

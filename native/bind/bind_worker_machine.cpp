@@ -32,7 +32,8 @@ class DatagramList final : public WorkerSink {
     return {reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(made)), static_cast<std::size_t>(PyBytes_GET_SIZE(made))};
   }
 
-  // Once the machine is through: what the garbage collector tracks may let other threads in when it is made.
+  // Called after the machine has returned, because creating objects that the garbage collector tracks may let other
+  // threads run.
   py::list datagrams() const {
     py::list list;
     for (const py::bytes& datagram : datagrams_) list.append(py::make_tuple(datagram, destination_));
@@ -96,7 +97,7 @@ class BoundWorkerMachine {
  private:
   Address switch_;
   WorkerMachine machine_;
-  std::unordered_map<std::uint64_t, py::object> owners_;  // keeps the memory of what is outstanding
+  std::unordered_map<std::uint64_t, py::object> owners_;  // of the memory of outstanding reductions, by ticket
 };
 
 }  // namespace

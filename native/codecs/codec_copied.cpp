@@ -1,4 +1,4 @@
-// Bytes as they are, each from the one rank that owns it. The rules stand in host/codecs/words/copied.py.
+// Copies bytes unchanged, each from the one rank that owns it. The rules stand in host/codecs/words/copied.py.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -55,7 +55,7 @@ class CopiedCodec final : public BlockCodec {
   void update_residual(const EncoderInput&, const std::uint16_t*) const override {}
 
  private:
-  FixedPoint whole_words_;  // of 32 bits, which are only swapped into wire order and back
+  FixedPoint whole_words_;  // 32-bit integers, which are only swapped into wire order and back
 };
 
 const CodecEntry copied{

@@ -1,4 +1,4 @@
-// Exact reductions: every rank's elements in words of their own. The rules stand in host/codecs/words/exact.py.
+// Exact reductions: each rank's elements travel in words of their own. The rules stand in host/codecs/words/exact.py.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -107,7 +107,7 @@ class ExactCodec final : public WordCodec {
     exact_decode(parts, with_, divisor != 0 ? divisor : std::max(counted, 1u), kept.skip, kept.count, kept.out);
   }
 
-  // Of sums alone: a maximum may hold infinities.
+  // Spoilers are reported for sums alone, since a maximum may be infinite.
   std::vector<Spoiler> spoilers(std::uint64_t packet, const std::uint8_t* words_be, const std::uint16_t*,
                                 std::uint32_t) const override {
     std::vector<Spoiler> found;
@@ -138,12 +138,12 @@ class ExactCodec final : public WordCodec {
   std::uint64_t count_;
   std::uint32_t place_;
   std::uint32_t ranks_;
-  std::size_t marks_;  // words in front that say who has contributed
-  std::size_t room_;   // words behind them
+  std::size_t marks_;  // words at the front that mark which ranks have contributed
+  std::size_t room_;   // words behind the marks
   std::uint64_t row_words_ = 0;
   std::uint64_t missing_ = 0;  // packets
   std::uint32_t present_ = EVERYBODY;
-  std::vector<std::uint8_t> row_;  // spread: what has come
+  std::vector<std::uint8_t> row_;  // with spread(): all ranks' words, collected from the packets that have come
 };
 
 const CodecEntry exact{

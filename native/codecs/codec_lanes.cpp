@@ -59,7 +59,7 @@ class LanesCodec final : public BlockCodec {
  private:
   FixedPoint fixed_;
   std::optional<Marks> marks_;
-  std::size_t whole_words_ = 0;  // of a packet that is full
+  std::size_t whole_words_ = 0;  // words of a full packet
 };
 
 bool is_width(std::uint32_t lanes) { return lanes == 32 || lanes == 16 || lanes == 8 || lanes == 4; }

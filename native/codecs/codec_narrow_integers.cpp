@@ -9,7 +9,7 @@ namespace fanin {
 
 namespace {
 
-constexpr std::uint32_t NARROW = 64;  // plus the bits of a lane, in the place of lanes
+constexpr std::uint32_t NARROW = 64;  // Reduction::lanes is this plus the bits of a lane
 
 template <class Integer>
 struct Packed {
@@ -47,7 +47,7 @@ struct Packed {
 template <class Integer>
 class NarrowIntegersCodec final : public BlockCodec {
  public:
-  // FixedPoint knows the bound of lanes of that width, and refuses what leaves no level.
+  // FixedPoint computes the bound of lanes of that width, and throws if so many contributions leave no level.
   NarrowIntegersCodec(const Reduction& asked, const JobSpec& spec)
       : fixed_(Element::float32, asked.lanes - NARROW, spec.contributions()) {
     number = static_cast<std::uint8_t>(asked.lanes);

@@ -54,12 +54,12 @@ class PackedLanesCodec final : public BlockCodec {
   void update_residual(const EncoderInput&, const std::uint16_t*) const override {}
 
  private:
-  // Words of the sum among so many elements of a packet.
+  // Number of words of the sum in a packet of `count` elements, the rest of which are shifts.
   static std::size_t words_of(std::size_t count) { return count - std::min(count, SHIFT_WORDS); }
-  // A word of lanes that stand for 0.
+  // A word whose lanes all stand for 0.
   std::uint32_t zeros() const { return down_ == 8 ? 0x7F7F7F7Fu : 0x77777777u; }
 
-  FixedPoint whole_words_;  // of 32 bits, which are only swapped into wire order and back
+  FixedPoint whole_words_;  // 32-bit integers, which are only swapped into wire order and back
   std::uint32_t up_ = 8, down_ = 8;
 };
 

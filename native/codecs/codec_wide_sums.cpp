@@ -74,8 +74,8 @@ class WideSumsCodec final : public BlockCodec {
   }
 
  private:
-  // `n` elements of one block, through lanes of 8 bits: 16 of 2 bits fill a word, and what pads the last one holds q =
-  // 0.
+  // Encodes `n` elements of one block by way of lanes of 8 bits: 16 lanes of 2 bits fill a word, and the last one is
+  // padded with q = 0.
   void encode_two_bits(const EncoderInput& own, std::size_t first, std::size_t n, std::uint16_t code,
                        std::uint8_t* out) const {
     std::uint8_t bytes[PIECE_ELEMENTS];
@@ -88,7 +88,7 @@ class WideSumsCodec final : public BlockCodec {
                                          bytes[4 * i + 3]);
   }
 
-  FixedPoint fixed_;  // with 2^(U-1) - 1 levels each side
+  FixedPoint fixed_;  // with 2^(U-1) - 1 levels on each side of 0
   std::uint32_t up_ = 8, down_ = 8;
   std::optional<Marks> marks_;
 };

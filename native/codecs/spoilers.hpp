@@ -1,4 +1,5 @@
-// Marks of the workers that have spoiled a block, in its words: fanin/numerics/spoilers.py has the rules.
+// Marks, in the words of a block that is not finite, of the workers that have spoiled it: fanin/numerics/spoilers.py
+// has the rules.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +13,15 @@ namespace fanin {
 
 class Marks {
  public:
-  // `codec`: of the words, or for wide sums of the lanes up. `workers`: of all switches together. `lanes`: Header.lanes
-  // of wide sums; 0: words are added whole.
+  // `codec`: that of the words or, for wide sums, of the lanes of contributions. `workers`: at all switches together.
+  // `lanes`: Header.lanes of wide sums; 0: words are added whole.
   Marks(const FixedPoint& codec, std::uint64_t block_elements, std::uint32_t place, std::uint32_t workers,
         std::uint8_t lanes = 0);
 
-  // Marks in a packet's words, in wire order, the blocks that this worker has spoiled, by the agreed codes.
+  // Writes this worker's mark into the blocks of a packet's words that it has spoiled; `agreed` codes say which are not
+  // finite. Words are in wire order.
   void mark(const EncoderInput& own, const std::uint16_t* agreed, std::uint8_t* words_be) const;
-  // Reads the marks in the words of a packet's result; `at` are its elements.
+  // Reads the marks in the words of a packet's result, whose elements are `at`.
   std::vector<Spoiler> read(const PacketSpan& at, const std::uint16_t* agreed, const std::uint8_t* words_be,
                             std::uint32_t contributors) const;
 

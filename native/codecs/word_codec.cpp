@@ -7,7 +7,7 @@ namespace fanin {
 
 namespace {
 
-// Within a function: entries are made while globals are, in whatever order the linker has put the files.
+// The list is a local static because entries are globals of several files, constructed in any order.
 std::vector<const CodecEntry*>& entries() {
   static std::vector<const CodecEntry*> table;
   return table;
@@ -15,7 +15,7 @@ std::vector<const CodecEntry*>& entries() {
 
 constexpr std::uint32_t MAX_WIDE_CONTRIBUTIONS = 1u << 14;  // fanin.numerics.wide_sums.MAX_CONTRIBUTIONS
 
-// Element types that travel in words of 32 bits, whatever lanes are asked for.
+// Whether elements of this type travel in words of 32 bits, whatever lanes are requested.
 bool takes_words_of_32_bits(Element element) {
   return element == Element::float64 || (!is_floating(element) && element != Element::int64);
 }

@@ -1,4 +1,4 @@
-// Turns a fuzzer's bytes into a story: numbers, raw datagrams, and datagrams that look right up to where they do not.
+// Turns a fuzzer's bytes into test input: numbers, raw datagrams, and datagrams that are valid up to some field.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class Input {
   // A copy in memory of exactly its length, so that the sanitizer sees the first byte read beyond the end.
   std::vector<std::uint8_t> raw() {
     const std::size_t high = byte(),
-                      low = byte() >> 5;  // before left_ is asked: compilers order arguments as they like
+                      low = byte() >> 5;  // read before left_ is used: the order of evaluating arguments is unspecified
     const std::size_t length = std::min(high << 3 | low, left_.size());
     std::vector<std::uint8_t> bytes(left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(length));
     left_ = left_.subspan(length);

@@ -1,5 +1,5 @@
-// A switch with two jobs, told any story by anybody: no byte sequence makes it read or write where it may not, and it
-// answers nobody with more bytes than it got, the 8 of a notice apart.
+// A switch with two jobs that gets any datagrams from anybody: no input makes it read or write out of bounds, and it
+// never replies with more bytes than it got, apart from a notice's 8.
 #include "machine/switch_machine.hpp"
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// A worker in mid-reduction, told any story in its switch's name: nothing is read or written where it may not be, and
-// nothing outside the result's memory changes.
+// A worker in the middle of a reduction that gets any datagrams from its switch's address: nothing is read or written
+// out of bounds, and no memory changes outside the result.
 #include "machine/worker_machine.hpp"
 
 #include <cstdlib>
@@ -16,7 +16,7 @@ constexpr std::uint32_t GENERATION = 7;
 constexpr Address SWITCH = 9;
 constexpr std::uint64_t TOKEN = 1;
 
-// Every datagram gets memory of exactly its length.
+// A sink in which every datagram has memory of exactly its length.
 struct ExactSink : WorkerSink {
   std::span<std::uint8_t> reserve(std::size_t bytes) override {
     memory = std::make_unique<std::uint8_t[]>(bytes);

@@ -1,10 +1,10 @@
-// The switch's numbers for its peers. No two peers have the same one, and one that is forgotten is not given out again
-// before all others have been; a machine passes it around and looks no further.
+// The switch's numbers for its peers. No two peers have the same number, and a forgotten number is not assigned again
+// before all others were; to a machine the numbers are opaque.
 //
-// Every sender gets a number, at first as a stranger. There may be anyone's packets on a port, so strangers are
-// bounded, the oldest going first. A peer that a job took in is a member: kept until the job goes, or goes on without
-// it, with a socket of its own. One socket may be a member of several jobs, and have several workers' places in one:
-// its socket stays until the last of them goes.
+// Every sender gets a number, at first as a stranger. Since anybody may send to a port, the number of strangers is
+// bounded, and the oldest is forgotten first. A peer that a job has admitted is a member: it is kept, with a socket of
+// its own, until the job is removed or continues without it. One peer may be a member of several jobs, and have several
+// workers' places in one: it is kept until the last membership ends.
 #pragma once
 
 #include <algorithm>
@@ -26,17 +26,18 @@ class AddressBook {
  public:
   static constexpr Address NOBODY = 0;
   static constexpr std::size_t MAX_STRANGERS = 1024;
-  // Datagrams of one stranger that are read: a worker says HELLO a few times, and a window after the switch restarts.
+  // Most datagrams per second that are read from one stranger: a worker says HELLO a few times, or, after a restart of
+  // the switch, sends a window.
   static constexpr double STRANGER_DATAGRAMS_PER_S = 1000.0;
   static constexpr double STRANGER_DATAGRAMS_AT_ONCE = 1024.0;
 
   struct Peer {
     SocketAddress remote;
-    std::optional<SocketAddress> local;  // where it sent to, if the server listens on a wildcard
+    std::optional<SocketAddress> local;  // address to which it sent, if the server listens on a wildcard
     bool pinned = false;                 // never forgotten: the parent of a leaf
-    std::vector<std::uint16_t> jobs;     // that it is a member of
-    BareRow bare_row;                    // at that socket
-    UdpSocket socket;                    // of a member, if one could be had: connected, on the server's port
+    std::vector<std::uint16_t> jobs;     // of which it is a member
+    BareRow bare_row;                    // of bare results sent through `socket`
+    UdpSocket socket;                    // of a member, unless opening failed: connected, on the server's port
     Allowance allowance{STRANGER_DATAGRAMS_PER_S, STRANGER_DATAGRAMS_AT_ONCE};  // of a stranger
 
     bool is_member() const { return !jobs.empty(); }
@@ -58,25 +59,25 @@ class AddressBook {
     return known->second;
   }
 
-  // Null for a number that is forgotten.
+  // The peer of a number; null for a forgotten number.
   Peer* find(Address number) {
     const auto found = peers_.find(number);
     return found == peers_.end() ? nullptr : &found->second;
   }
 
-  // Its members are strangers from now on, without sockets, but for those that another job has, too.
+  // Turns a job's members into strangers, without sockets, unless they are members of another job as well.
   void forget_job(std::uint16_t job) {
     for (auto& [number, peer] : peers_) end_membership(number, peer, job);
     forget_old_strangers();
   }
 
-  // The same of one of them.
+  // Ends one peer's membership in a job, in the same way.
   void forget_member(Address number, std::uint16_t job) {
     if (Peer* const peer = find(number); peer != nullptr) end_membership(number, *peer, job);
     forget_old_strangers();
   }
 
-  // Nobody is heard from now on; who the members are stays known.
+  // Closes all sockets, so that nothing is received any more; members stay known.
   void close_sockets() {
     for (auto& [number, peer] : peers_) peer.socket.close();
   }
@@ -91,7 +92,7 @@ class AddressBook {
   std::size_t size() const { return peers_.size(); }
 
  private:
-  // A flood from ever new sources takes all numbers in some hours; members keep theirs.
+  // The next unused number. A flood from ever new sources uses up all numbers in some hours; members keep theirs.
   Address unused_number() {
     while (next_ == NOBODY || peers_.contains(next_)) ++next_;
     return next_++;

@@ -1,8 +1,7 @@
 // A word in shared memory that threads of several processes wait on, each under a bit of its own (futex(2)).
 //
-// Ringing changes the word and wakes all that wait under one of the given bits, in one system call. A waiting thread
-// reads the word first, then looks whether there is anything to do, then waits for the word to be another: nothing is
-// missed.
+// Ringing changes the word and wakes all threads that wait under one of the given bits, in one system call. A thread
+// reads the word first, then checks whether there is work, then waits for the word to change: so it misses no ring.
 #pragma once
 
 #include <atomic>
@@ -10,7 +9,7 @@
 
 namespace fanin {
 
-// How a thread sleeps that others may have to wake, if it does: on descriptors, or on a bell.
+// Whether, and how, a thread that others may have to wake sleeps: not, on descriptors, or on a bell.
 enum class Sleep : std::uint32_t { awake, in_poll, on_bell };
 
 class Bell {
@@ -21,8 +20,8 @@ class Bell {
   explicit operator bool() const { return word_ != nullptr; }
   std::uint32_t read() const { return word_->load(std::memory_order_acquire); }
   void ring(std::uint32_t mask) const;
-  // Returns once the word is not `seen` any more, somebody rings for `mask`, a signal comes, or, on the monotonic
-  // clock, `deadline_s` has come.
+  // Waits until the word differs from `seen`, the bell is rung for `mask`, a signal comes, or the monotonic clock
+  // reaches `deadline_s`.
   void wait(std::uint32_t seen, std::uint32_t mask, double deadline_s) const;
 
  private:

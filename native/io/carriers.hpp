@@ -13,11 +13,11 @@ namespace fanin {
 
 // Arguments for opening a worker's carrier.
 struct WorkerPath {
-  SocketAddress address;  // of the switch's flow
+  SocketAddress address;  // of the flow at the switch
   UdpOptions options;
   std::uint32_t worker;
   std::uint64_t token;
-  std::string offer;  // what SwitchCarrier::offer has said, empty for nothing
+  std::string offer;  // result of SwitchCarrier::offer; empty: no offer
 };
 
 // Arguments for opening a switch's carrier. All of them outlive the carrier.
@@ -36,9 +36,9 @@ struct BaseRow {
 
 struct BypassRow {
   const char* name;
-  std::unique_ptr<WorkerCarrier> (*open_worker)(const WorkerPath&);  // null where it does not reach the switch
+  std::unique_ptr<WorkerCarrier> (*open_worker)(const WorkerPath&);  // null if it does not reach the switch
   std::unique_ptr<SwitchBypass> (*open_switch)(CarrierHost&);
-  CarrierCounters (*no_counters)();  // of a worker that has none: the same names, all 0
+  CarrierCounters (*no_counters)();  // for a worker without this carrier: the same names, all 0
 };
 
 extern const BaseRow BASE;

@@ -9,7 +9,7 @@ namespace fanin {
 
 class LoopThread {
  public:
-  // Nothing happens when it runs already, or has been joined.
+  // Starts the thread, unless it was started or joined before.
   template <typename Run>
   void start(Run run) {
     const std::lock_guard lock(lock_);
@@ -17,7 +17,7 @@ class LoopThread {
     thread_ = std::thread(std::move(run));
     started_ = true;
   }
-  // Threads that join meanwhile wait, too: for all of them the loop has ended when this returns.
+  // Waits for the end of the loop. Any number of threads may call this at the same time.
   void join() {
     const std::lock_guard lock(lock_);
     joined_ = true;

@@ -54,14 +54,14 @@ std::span<const epoll_event> Poller::wait_for(int timeout_ms) {
   if (count < 0) return {};  // EINTR: the caller's loop comes back
   for (int i = 0; i < count; ++i) {
     if (events_[i].data.u64 == BELL) {
-      rung_.store(false);  // before reading: who rings meanwhile is heard
+      rung_.store(false);  // before reading, so that a ring in between is not lost
       bell_.silence();
     }
     if (events_[i].data.u64 == ALARM) {
       std::uint64_t value;
       [[maybe_unused]] const auto ignored = read(alarm_, &value, sizeof value);
-      // After reading: an alarm that another thread sets, and that goes off before, would be read too, and stand for
-      // ever as one that is set. One that is not set meanwhile is set by the caller after this turn.
+      // After reading: otherwise the read could consume an alarm that another thread sets in between, and alarm_s_
+      // would name it as pending for ever. An alarm that this store hides is set again by the caller after this turn.
       alarm_s_.store(0.0);
     }
   }
@@ -77,7 +77,7 @@ void Poller::alarm_at(std::optional<double> when) {
   const double set_s = alarm_s_.load();
   if (!when || (set_s != 0.0 && set_s <= *when)) return;
   alarm_s_.store(*when);
-  const double at_s = std::fmax(*when, 1e-9);  // 0 would switch it off; the past rings at once
+  const double at_s = std::fmax(*when, 1e-9);  // 0 would disable the alarm; a past time rings at once
   itimerspec spec{};
   spec.it_value.tv_sec = static_cast<time_t>(at_s);
   spec.it_value.tv_nsec = static_cast<long>((at_s - std::floor(at_s)) * 1e9);

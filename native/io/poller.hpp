@@ -26,27 +26,27 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  // A closed descriptor is forgotten by itself, unless a child of fork() keeps a copy of it open.
+  // Watches a descriptor. It is removed when it is closed, unless a child of fork() keeps a copy open.
   void watch(int fd, std::uint64_t key);
   void forget(int fd) { epoll_ctl(epoll_, EPOLL_CTL_DEL, fd, nullptr); }
-  // Leaves it to another thread for a while, or takes it back.
+  // Stops watching a descriptor for a while, because another thread reads it, or watches it again.
   void set_watched(int fd, std::uint64_t key, bool watched);
   // Sleeps until something happens; returns the keys. The bell and the alarm are silenced by being returned.
   std::span<const epoll_event> wait() { return wait_for(-1); }
-  // The same, of what has happened by now.
+  // Returns the keys of what has happened by now, without sleeping.
   std::span<const epoll_event> look() { return wait_for(0); }
-  // Whether the bell or the alarm has something to say: who watches `fd` and has found it readable need not look
-  // otherwise.
+  // Whether the bell has rung or the alarm has gone off. If not, a thread that has found `fd` readable need not call
+  // `look`: a watched descriptor is readable.
   bool has_own_news() const;
-  // Readable when `wait` would return at once: what another poller can watch.
+  // A descriptor for another poller, readable when `wait` would return at once.
   int fd() const { return epoll_; }
-  // From any thread.
+  // Wakes `wait`. May be called from any thread.
   void ring() {
     rung_.store(true);
     bell_.ring();
   }
-  // Wake `wait` at `when` at the latest. Callers hold one lock of their choice. An alarm that is set and earlier stays:
-  // a wake-up too many is cheaper than a system call for every packet.
+  // Makes `wait` return by `when`. Callers hold a common lock. An earlier alarm stays set, because an unnecessary
+  // wake-up is cheaper than a system call for every packet.
   void alarm_at(std::optional<double> when);
 
  private:
@@ -54,7 +54,7 @@ class Poller {
   std::span<const epoll_event> wait_for(int timeout_ms);
 
   EventFd bell_;
-  std::atomic<bool> rung_ = false;  // before the bell is readable
+  std::atomic<bool> rung_ = false;  // set before the bell becomes readable
   int epoll_ = -1;
   int alarm_ = -1;
   std::atomic<double> alarm_s_{0.0};  // 0: none is set

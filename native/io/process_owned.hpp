@@ -1,4 +1,4 @@
-// Something with threads and sockets, which belongs to the process that made it and to no child of that process.
+// An object with threads and sockets that belongs to the process that created it, and not to its children.
 //
 // fork() copies the memory, but no thread: in the child a mutex may be locked for ever, a thread cannot be joined, and
 // sockets, eventfds, epoll sets and shared memory are still the parent's own. So a child neither uses nor ends what it
@@ -16,10 +16,10 @@
 
 namespace fanin {
 
-// How many forks lie between this process and the one that loaded the library.
+// Number of forks between the process that loaded the library and this one.
 inline std::uint32_t forks() {
   static std::atomic<std::uint32_t> count{0};
-  // A handler costs nothing but at a fork; getpid() would be a system call for every call of ours.
+  // A handler costs time only at a fork; getpid() would be a system call in every call.
   static const int registered = pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1, std::memory_order_relaxed); });
   static_cast<void>(registered);
   return count.load(std::memory_order_relaxed);
@@ -38,7 +38,7 @@ class ProcessOwned {
   ProcessOwned& operator=(const ProcessOwned&) = delete;
 
   bool inherited() const { return forks_ != forks(); }
-  // Throws std::runtime_error in a child of the process that made it.
+  // The object. Throws std::runtime_error in a child of the process that created it.
   T& get() const {
     if (inherited())
       throw std::runtime_error(

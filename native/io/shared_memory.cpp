@@ -57,12 +57,12 @@ constexpr std::size_t DATAGRAM_AT = 20;
 constexpr std::size_t REFERENCE_AT = sizeof(Record);
 static_assert((DATAGRAM_AT + HEADER_BYTES + codes_bytes(4)) % LINE_BYTES == 0);
 
-// The record at `at` included.
+// Length of a record whose content, `bytes` long, begins at offset `at`: whole cache lines.
 constexpr std::size_t record_bytes(std::size_t at, std::size_t bytes) {
   return (at + bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
 }
 
-// Twice the window: a ring holds what is on its way and a retransmission of it all, and loses some room where it wraps.
+// Twice the window: a ring must hold a window and its retransmission, and loses some room where it wraps.
 constexpr std::size_t ring_bytes_for(std::size_t window_bytes) {
   return (2 * window_bytes + 3 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
 }
@@ -73,7 +73,7 @@ constexpr std::size_t segment_bytes(std::uint32_t workers, std::size_t ring_byte
   return (std::size_t{workers} + 1) * (PAGE_BYTES + ring_bytes) + image_bytes;
 }
 
-// A token is a secret between its worker and the switch; others who map the segment see only this of it.
+// A hash of a worker's token for the segment, which other workers map as well: the token itself stays secret.
 std::uint64_t fingerprint(std::uint64_t token, std::uint32_t worker) {
   constexpr std::uint64_t PURPOSE = MAGIC_AND_LAYOUT;  // the key is used for nothing else
   const std::uint8_t message[] = {static_cast<std::uint8_t>(worker)};
@@ -109,7 +109,7 @@ std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
     if (!elsewhere) return {ring_ + place + DATAGRAM_AT, bytes};
     Reference reference;
     std::memcpy(&reference, ring_ + place + REFERENCE_AT, sizeof reference);
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // what is checked is what is used
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not read values again after the check
     if (bytes < HEADER_BYTES || bytes > images_.size() || reference.at > images_.size() - bytes) {
       broken_ = true;
       return {};
@@ -120,7 +120,7 @@ std::span<const std::uint8_t> RingReader::next(std::uint32_t mask) {
   return {};
 }
 
-// Release order: the writer must not see the position, and write over a record, before it was read.
+// Release order, so that the writer sees the new position, and overwrites records, only after they were read.
 void RingReader::release_to(std::uint64_t position) {
   released_ = position;
   read_->store(position, std::memory_order_release);
@@ -144,7 +144,7 @@ bool RingWriter::reserve_reference(std::uint64_t slowest) {
 
 bool RingWriter::make_room(std::size_t needed, std::uint64_t slowest) {
   const std::uint64_t unread = position_ - slowest;
-  if (needed > bytes_ || unread > bytes_) return false;  // the latter no reader says that follows the rules
+  if (needed > bytes_ || unread > bytes_) return false;  // the latter only if a reader has broken the rules
   const std::size_t to_end = bytes_ - position_ % bytes_;
   const std::size_t skipped = needed > to_end ? to_end : 0;
   if (unread + skipped + needed > bytes_) return false;
@@ -167,7 +167,7 @@ void RingWriter::refer(std::span<const std::uint8_t> datagram, std::uint64_t at,
   write(static_cast<std::uint32_t>(datagram.size()) | ELSEWHERE, mask, record_bytes(REFERENCE_AT, sizeof reference));
 }
 
-// `bytes`: the whole record's.
+// `bytes`: length of the whole record.
 void RingWriter::write(std::uint32_t length, std::uint32_t mask, std::size_t bytes) {
   const Record record = {length, mask};
   std::memcpy(ring_ + start_ % bytes_, &record, sizeof record);
@@ -177,14 +177,14 @@ void RingWriter::write(std::uint32_t length, std::uint32_t mask, std::size_t byt
 
 // --- the segment ---
 
-// The first four are for who maps it, and looked at once.
+// The first four members are for workers that map the segment, and are read once.
 struct SharedMemory::Control {
   std::uint64_t magic;
   std::uint32_t workers;
   std::uint32_t ring_pages;                                            // of each uplink and of the downlink
   std::uint32_t image_pages;                                           // of all images together
-  alignas(LINE_BYTES) std::atomic<std::uint32_t> switch_sleeps_until;  // so many have written; 0: it is awake
-  std::atomic<std::uint32_t> written_meanwhile;                        // by whom, as a bit mask
+  alignas(LINE_BYTES) std::atomic<std::uint32_t> switch_sleeps_until;  // number of workers that must write; 0: awake
+  std::atomic<std::uint32_t> written_meanwhile;                        // mask of the workers that have written since
   alignas(LINE_BYTES) std::atomic<std::uint64_t> downlink_written;
   alignas(LINE_BYTES) std::atomic<std::uint32_t> bell;
 };
@@ -256,7 +256,7 @@ SharedMemory SharedMemory::create(std::uint32_t workers, std::size_t window_byte
 }
 
 std::optional<SharedMemory> SharedMemory::open(const std::string& path, std::uint32_t worker, std::uint64_t token) {
-  // The path comes from the network: whatever else it may name here, only memory made by `create` is opened.
+  // The path comes from the network, and may name anything on this machine: open only memory that `create` has made.
   char target[32];
   const ssize_t length = readlink(path.c_str(), target, sizeof target);
   if (length < 0 || !std::string_view(target, static_cast<std::size_t>(length)).starts_with(MEMFD_LINK))
@@ -280,7 +280,7 @@ std::optional<SharedMemory> SharedMemory::open(const std::string& path, std::uin
   }
   std::uint8_t first_line[LINE_BYTES];
   std::memcpy(first_line, memory, sizeof first_line);
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // what is checked is what is used
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler must not read values again after the check
   std::uint64_t magic;
   std::uint32_t workers, ring_pages, image_pages;
   std::memcpy(&magic, first_line + offsetof(Control, magic), sizeof magic);
@@ -402,14 +402,14 @@ bool SharedMemory::enough(std::uint32_t written, std::uint32_t until_written) {
 
 void SharedMemory::attach(std::uint32_t worker) {
   WorkerControl& mine = worker_control(worker);
-  // Records published before were for others: this worker takes part from here on.
+  // Skip records published before, which were for other workers.
   mine.downlink_read.store(control().downlink_written.load(std::memory_order_acquire), std::memory_order_release);
   mine.attached.store(1, std::memory_order_release);
 }
 
 std::span<std::uint8_t> SharedMemory::reserve_uplink(std::uint32_t worker, std::size_t datagram_bytes) {
   const WorkerControl& mine = worker_control(worker);
-  if (mine.attached.load(std::memory_order_relaxed) == 0) return {};  // the switch reads it no more
+  if (mine.attached.load(std::memory_order_relaxed) == 0) return {};  // the switch no longer reads this uplink
   return writer_.reserve(datagram_bytes, mine.uplink_read.load(std::memory_order_acquire));
 }
 

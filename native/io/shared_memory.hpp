@@ -1,8 +1,9 @@
-// A second way for a flow's datagrams, between processes of one machine: rings in shared memory beside the UDP sockets.
+// A second path for a flow's datagrams, between processes of one machine: rings in shared memory beside the UDP
+// sockets.
 //
 // Why: on one machine the kernel's copies cost more than the aggregation itself. The same datagrams, byte for byte, go
-// through here instead; packets that must work everywhere (HELLO, heartbeats, notices) stay on UDP, as do those that
-// find no room here. So the machines know nothing of it, and nothing is ever waited for.
+// through the rings instead; packets that must work everywhere (HELLO, heartbeats, notices) stay on UDP, as do
+// datagrams for which a ring has no room. So the machines know nothing of rings, and no datagram ever waits for room.
 //
 // One segment per job and flow, made by the switch in anonymous memory that dies with its processes, mapped by workers:
 //
@@ -13,36 +14,37 @@
 //   record stays until its round has closed, or a window has come after it.
 // * The downlink is a ring with one writer, the switch, and every worker as a reader with a position of its own. A
 //   result is written once for all; a record says in a bit mask whom it is for.
-// * Images are where the switch of a job without staleness adds up, and so where its results lie already: a record
-//   then says where, and nothing is copied. An image is used again two rounds later, when every worker has sent its
-//   contribution to the round between, and therefore had the result. A worker that reads of it later has had the
-//   result by another way: a record holds the datagram's first bytes, and is passed over where others stand in the
-//   image by then. For the same reason the one worker that contributes to a round may write into the image itself, as
-//   soon as it may send at all, and refer to that.
+// * Images are where the switch of a job without staleness adds up, so that its results are there already: a record
+//   then refers to an image, and nothing is copied. An image is used again two rounds later, when every worker has sent
+//   its contribution to the round between, and therefore has had the result. A worker that reads the record later has
+//   had the result by another path: a record holds the datagram's first bytes, and is skipped if the image begins with
+//   others by then. For the same reason, the only worker that contributes to a round may write into the image itself,
+//   as soon as it may send at all, and refer to it.
 //
 // Records are contiguous: a length, a mask, the datagram (so that words begin on a cache line) or where it is, padding
 // to a line. A position counts bytes from the beginning of time; the place in the ring is its remainder. A writer
 // stores its position with release order after the record, a reader its own after it is done with the record; neither
 // ever waits for the other.
 //
-// Trust: whoever maps the segment may write anything anywhere in it, at any time, and so may any process of the same
-// user. The segment is sealed: it neither shrinks (nobody is killed by SIGBUS) nor grows. The facts that decide where
-// a process reads or writes (the number of workers, the rings' size, its own positions) are in its own memory; those
-// in the segment are read once, when it is mapped, and checked. A position of the other side is read once and means
-// nothing unless it lies within one ring of the own one; a record's length is bounded in the same way. A ring that
-// breaks these rules is not read any more, and its worker is detached: its datagrams go by UDP from there on, and
-// what was lost is sent again (always by UDP). The other words in there only say who sleeps: a wrong word wakes too
-// many, or too few until timers do. Datagrams are anybody's bytes, as from the network, but change while they are
-// read: see parse() in native/wire/packet.hpp. So whoever may write here can stop this job or falsify its sums; the
-// switch, and other jobs, go on.
+// Trust: every process that maps the segment, and every process of the same user, may write anything anywhere in it, at
+// any time. The segment is sealed: it neither shrinks (which would kill readers by SIGBUS) nor grows. The values that
+// decide where a process reads or writes (the number of workers, the rings' size, its own positions) are in its own
+// memory; those in the segment are read once, when it is mapped, and checked. A position of the other side is read
+// once, and is ignored unless it is within one ring of the own position; a record's length is bounded in the same way.
+// A ring that breaks these rules is no longer read, and its worker is detached: its datagrams go by UDP from then on,
+// and lost ones are sent again (always by UDP). The other words of the segment only say who sleeps: a wrong word wakes
+// too many threads, or too few until timers do. Datagrams are untrusted bytes, as from the network, and may change
+// while they are read: see parse() in native/wire/packet.hpp. So a process that can write here can stop this job or
+// falsify its sums, but the switch and other jobs go on.
 //
-// Sleeping: who is about to sleep says so, then looks once more; who has written looks whether the other sleeps and, if
-// so, wakes it. Both sides put a full fence between the two, so one of them sees the other. A thread that has sockets
-// to watch sleeps in poll and is woken with an empty datagram. Workers whose result is waited for sleep on one bell,
-// and the switch wakes all of them at once. The switch says how many of them have to write before a round can close,
-// and is woken by the one that makes up that number, by whoever writes much, and by whoever has waited too long. It
-// wakes workers when it has nothing left to read, or half a window of results lies there: then who is woken finds work
-// that is worth the switch of processes, where there are more of them than cores.
+// Sleeping: a thread that is about to sleep announces it, then checks for records again; a thread that has written
+// checks whether the other side sleeps and, if so, wakes it. Both put a full fence between the two steps, so that one
+// of them sees the other. A thread that watches sockets sleeps in poll and is woken with an empty datagram. Workers
+// that wait for a result sleep on one bell, and the switch wakes all of them at once. The switch announces how many
+// workers have to write before a round can close, and is woken by the worker that completes that number, by a worker
+// that writes much, and by one that has waited too long. The switch wakes workers when it has nothing left to read, or
+// half a window of results is there: a worker then finds enough work to be worth a context switch, if there are more
+// processes than cores.
 #pragma once
 
 #include <sys/uio.h>
@@ -62,15 +64,15 @@
 
 namespace fanin {
 
-// Where a record may begin: they fill whole cache lines. A position that is read from the segment is brought there.
+// Alignment of records, which fill whole cache lines. A position that is read from the segment is rounded to it.
 inline constexpr std::uint64_t RECORD_ALIGNMENT = 64;
 constexpr std::uint64_t aligned(std::uint64_t position) { return position & ~(RECORD_ALIGNMENT - 1); }
 
-// Bytes of a record whose datagram is elsewhere.
+// Length of a record that refers to a datagram among the images.
 inline constexpr std::size_t REFERENCE_BYTES = 48;
 
-// Written by one process, read in place by another. Everything is checked: a broken writer ends in `broken`, not in a
-// crash.
+// Reads, in place, a ring that another process writes. Everything is checked: an invalid ring sets `broken` instead of
+// crashing this process.
 class RingReader {
  public:
   RingReader() = default;
@@ -84,10 +86,10 @@ class RingReader {
         position_(aligned(read->load(std::memory_order_relaxed))),
         released_(position_) {}
 
-  // The next datagram for anybody in `mask`; empty when there is none. It is at most MAX_DATAGRAM_BYTES long, and stays
-  // until `release`.
+  // The next datagram for a worker in `mask`; empty without one. It has at most MAX_DATAGRAM_BYTES, and stays until
+  // `release`.
   std::span<const std::uint8_t> next(std::uint32_t mask);
-  // The writer may use again whatever `next` has passed; or what it had passed when it was at that position.
+  // Lets the writer reuse all records that `next` has passed, or those before `position`.
   void release() { release_to(position_); }
   void release_to(std::uint64_t position);
   std::uint64_t position() const { return position_; }
@@ -103,9 +105,9 @@ class RingReader {
   std::size_t bytes_ = 0;
   const std::atomic<std::uint64_t>* written_ = nullptr;
   std::atomic<std::uint64_t>* read_ = nullptr;
-  std::span<const std::uint8_t> images_;  // where records may say that their datagrams lie
+  std::span<const std::uint8_t> images_;  // to which records may refer
   std::uint64_t position_ = 0;            // of the next record
-  std::uint64_t released_ = 0;            // what `read_` says; behind `position_` until `release`
+  std::uint64_t released_ = 0;            // value of `read_`; behind `position_` until `release`
   bool broken_ = false;
 };
 
@@ -115,12 +117,11 @@ class RingWriter {
   RingWriter(std::uint8_t* ring, std::size_t bytes, std::atomic<std::uint64_t>* written)
       : ring_(ring), bytes_(bytes), written_(written), position_(aligned(written->load(std::memory_order_relaxed))) {}
 
-  // Room for a datagram of up to `datagram_bytes` when the slowest reader says that it is at `slowest`; empty when
-  // there is none.
+  // Room for a datagram of up to `datagram_bytes`, if the slowest reader is at position `slowest`; empty without room.
   std::span<std::uint8_t> reserve(std::size_t datagram_bytes, std::uint64_t slowest);
   // The datagram is complete in the span last reserved.
   void commit(std::size_t datagram_bytes, std::uint32_t mask);
-  // The same of a datagram that lies `at` bytes behind the start of the images, where there is room to say so.
+  // Reserves a record that refers to a datagram among the images; false without room.
   bool reserve_reference(std::uint64_t slowest);
   void refer(std::span<const std::uint8_t> datagram, std::uint64_t at, std::uint32_t mask);
   std::uint64_t position() const { return position_; }

@@ -10,13 +10,12 @@
 
 namespace fanin {
 
-// Gathers what the machine sends as groups with the same destinations. To each destination things go in order, but for
-// receipts, which others may overtake: what has left by the time a receipt is read is not lost.
+// Gathers the machine's datagrams in groups with the same destinations. To each destination they go in order, except
+// receipts, which later datagrams may overtake, since a receipt concerns only transmissions before it.
 //
-// A round with bare results makes two groups by turns, and receipts come between results: trains are as long as they
-// can be only because a datagram goes to the end of the latest group that it fits into, past groups for others.
-// Receipts go out with the last train of what they follow: they are shorter, so the first of them is the end of that
-// train.
+// Rounds with bare results alternate between two groups, and receipts come between results. To make trains as long as
+// possible, a datagram joins the latest group with its destinations, past groups for other destinations. Receipts go
+// out with the last train of the group that they follow: they are shorter, so that the first of them ends that train.
 class SwitchFlow::Outbox final : public SwitchSink {
  public:
   explicit Outbox(SwitchFlow& flow) : flow_(flow) {}
@@ -57,16 +56,16 @@ class SwitchFlow::Outbox final : public SwitchSink {
   static constexpr std::size_t NONE = SIZE_MAX;
 
   struct Group {
-    std::uint16_t job;    // as the datagrams have it
-    bool receipts;        // and nothing else
-    std::uint64_t marks;  // of its destinations: two groups without a common bit have none in common
+    std::uint16_t job;    // job index in the datagrams
+    bool receipts;        // whether it has receipts only
+    std::uint64_t marks;  // hash bits of its destinations: groups without a common bit share no destination
     std::size_t first_destination;
     std::size_t destinations;
     std::size_t datagrams;
-    std::size_t first_datagram = 0;  // these while they are sent
+    std::size_t first_datagram = 0;  // range in datagrams_, set when they are sent
     std::size_t end = 0;
-    std::size_t follows = NONE;  // of receipts: the group with whose last train they go
-    bool sent = false;           // with that
+    std::size_t follows = NONE;  // for receipts: the group with whose last train they are sent
+    bool sent = false;           // whether they were sent with it
   };
 
   struct Item {
@@ -106,7 +105,7 @@ class SwitchFlow::Outbox final : public SwitchSink {
     return std::span(datagrams_).subspan(group.first_datagram, group.datagrams);
   }
 
-  // The last group before those receipts with their destination.
+  // The last group before a group of receipts that has their destination.
   std::size_t followed_by(std::size_t receipts) {
     const Address number = destinations_[groups_[receipts].first_destination];
     for (std::size_t before = receipts; before-- > 0;) {
@@ -118,7 +117,7 @@ class SwitchFlow::Outbox final : public SwitchSink {
     return NONE;
   }
 
-  // A train to everybody, then the next one: nobody waits for another's whole backlog.
+  // Sends one train to all destinations, then the next train, so that no destination waits for another's backlog.
   void flush(std::size_t number) {
     const Group& group = groups_[number];
     std::size_t first = group.first_datagram;
@@ -135,7 +134,7 @@ class SwitchFlow::Outbox final : public SwitchSink {
     }
   }
 
-  // To each by the first bypass that takes it there, otherwise by the base carrier.
+  // Sends a train to each destination by the first bypass that carries it there, otherwise by the base carrier.
   void carry(std::size_t number, std::span<iovec> train, bool last) {
     const std::uint16_t job = groups_[number].job;
     std::span<Address> to = destinations_of(groups_[number]);
@@ -187,8 +186,8 @@ class SwitchFlow::Intake final : public Inbox {
 
   void skip(std::span<const Arrival> batch) override { count(batch); }
 
-  // Datagrams of descriptors wait for a train, or until all ready ones have been read: a round often closes with
-  // what another socket has.
+  // Responses to datagrams of descriptors wait for a full train, or until all ready descriptors were read, because a
+  // round often closes with a datagram of another socket.
   void respond() override {
     if (!takes_turns_ && flow_.machine_.pending_bytes() < RESPOND_AFTER_BYTES) return;
     flow_.send(monotonic_now());
@@ -260,7 +259,7 @@ bool SwitchFlow::receive_from_bypasses() {
   return drained;
 }
 
-// As WorkerFlow::linger, after a round of work only: what is idle stays asleep.
+// As WorkerFlow::linger, but only after the flow has handled packets: an idle switch goes to sleep.
 bool SwitchFlow::linger() {
   const auto worth_waking = [this] {
     const std::lock_guard lock(turnstile_);
@@ -281,7 +280,7 @@ bool SwitchFlow::linger() {
   return came;
 }
 
-// The lock is taken anew for each step: whoever waits for it, for a verb of the server, has his turn in between.
+// The lock is taken anew for each step, so that threads that call verbs of the server get their turn in between.
 void SwitchFlow::sleep() {
   if (linger()) return;
   bool busy = false;
@@ -320,7 +319,7 @@ void SwitchFlow::report() {
 }
 
 void SwitchFlow::send(double now) {
-  // Events first: who has heard a WELCOME can rely on it that the joining was reported before anything that follows.
+  // Report events before sending: once a worker has got WELCOME, its joining has been reported.
   report();
   machine_.datagrams_to_send(now, *outbox_);
   outbox_->flush();
@@ -355,7 +354,7 @@ std::string SwitchFlow::offer_bypass(const JobSpec& spec) {
     if (const std::shared_ptr<std::uint8_t> images = bypass->images(spec.job))
       machine_.use_images(spec.job, images, bypass->lasting(spec.job));
     return told;
-  } catch (const std::system_error&) {  // no memory to be had for it: the base carrier does
+  } catch (const std::system_error&) {  // no memory for the offer: the base carrier suffices
     machine_.hold(spec.job, 0);
     return "";
   }
@@ -374,7 +373,7 @@ void SwitchFlow::remove(std::uint16_t job) {
   base_->remove(job);
 }
 
-// In a job that goes on without its workers they would add up: processes come and go, and each has had a socket.
+// Forgets the worker's address: in a job that survives losses, sockets of replaced processes would add up otherwise.
 void SwitchFlow::evict(std::uint16_t job, std::uint32_t worker) {
   {
     const std::lock_guard lock(turnstile_);

@@ -1,8 +1,8 @@
 // One flow of a switch: a port, a switch machine, its carriers, and the thread that moves packets between them.
 //
-// Bypasses and the base carrier take turns. However much lies in the bypasses, descriptors are looked at after
-// BYPASS_TURN, a bounded amount of work; a look serves a bounded number of datagrams. So neither way, and no job, waits
-// for another to fall silent.
+// Bypasses and the base carrier take turns. However much waits in bypasses, descriptors are served after BYPASS_TURN, a
+// bounded amount of work, and each time for a bounded number of datagrams. So neither path, and no job, is starved by
+// another.
 //
 // Results go out from the memory in which the machine summed them up: sends are gathered, one list of iovecs for all
 // destinations, and handed to the carriers before the machine is called again.
@@ -28,14 +28,14 @@ namespace fanin {
 
 class SwitchFlow : private CarrierHost {
  public:
-  // Before descriptors have their turn: datagrams from bypasses, where one counts as more the longer it is: 1 MiB at
-  // most, and one batch. A look costs a system call.
+  // Work on bypasses before descriptors have their turn, which costs a system call: each datagram counts as 1, and 1
+  // more for every BYPASS_TURN_BYTES. So at most 1 MiB, and one batch.
   static constexpr std::size_t BYPASS_TURN = 256;
-  static constexpr std::size_t BYPASS_TURN_BYTES = 4096;  // that count as one more datagram
+  static constexpr std::size_t BYPASS_TURN_BYTES = 4096;
 
   using OnEvent = std::function<void(const SwitchEvent&)>;
 
-  // Throws std::system_error when the address cannot be had. `on_event` is called with the flow's lock held.
+  // Throws std::system_error if the address is not available. `on_event` is called with the flow's lock held.
   SwitchFlow(const SocketAddress& address, const UdpOptions& options, std::uint64_t memory_bytes, OnEvent on_event);
   ~SwitchFlow();
 
@@ -51,20 +51,20 @@ class SwitchFlow : private CarrierHost {
     const std::lock_guard lock(turnstile_);
     return use(machine_, monotonic_now());
   }
-  // Have the thread send what with_machine() made due, and look at the machine's timer and events.
+  // Makes the thread send datagrams that with_machine() has caused, and check the machine's timer and events.
   void wake() { poller_.ring(); }
   // The number of a switch that this one is a leaf of.
   Address number_of_parent(const SocketAddress& address);
-  // Offers a job's workers a bypass; returns where they find it, or "" if there is none to be had: what it takes counts
-  // as the job's memory, of which the switch may have too little left. The first bypass that makes an offer makes the
-  // only one: a rank is told one text per flow.
+  // Offers a job's workers a bypass; returns its path, or "" without one: its memory counts as the job's, and the
+  // switch may have too little left. Only the first bypass that can makes an offer, since a rank is told one text per
+  // flow.
   std::string offer_bypass(const JobSpec& spec);
-  std::uint64_t offer_bytes(const JobSpec& spec) const;  // what that takes
+  std::uint64_t offer_bytes(const JobSpec& spec) const;  // memory that such an offer takes
   void withdraw_bypass(std::uint16_t job);
-  // With all that the carriers keep for its members, or for that one. Throws NoSuchJob.
+  // Removes a job, with all that the carriers keep for its members. Throws NoSuchJob.
   void remove(std::uint16_t job);
   void evict(std::uint16_t job, std::uint32_t worker);
-  // As SwitchMachine::admit_worker; what happened to the place before has been reported then.
+  // As SwitchMachine::admit_worker, after reporting all events of the previous process in that place.
   void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);
   CarrierCounters carrier_counters();  // of the base carrier, then of every bypass
   std::uint64_t overflows();           // as SwitchBase::overflows
@@ -103,7 +103,7 @@ class SwitchFlow : private CarrierHost {
   std::vector<std::unique_ptr<SwitchBypass>> bypasses_;  // by preference
   std::set<Address> parents_;
   Lingering lingering_;
-  std::size_t bypass_turn_ = 0;  // of BYPASS_TURN, since descriptors were looked at
+  std::size_t bypass_turn_ = 0;  // part of BYPASS_TURN that was used since descriptors were served
   std::unique_ptr<Outbox> outbox_;
   std::unique_ptr<Intake> from_base_;
   std::unique_ptr<Intake> from_bypasses_;

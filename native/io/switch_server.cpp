@@ -128,7 +128,7 @@ void SwitchServer::set_staleness(std::uint16_t job, std::uint32_t staleness) {
 void SwitchServer::admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token) {
   const std::lock_guard control(control_);
   for (const auto& flow : flows_) flow->admit_worker(job, worker, token);
-  // Unread events are of the process that had the place before; later reports are news again.
+  // Drop unread events, which concern the previous process in that place, and report events again from now on.
   const std::lock_guard lock(events_lock_);
   seen_.erase(std::uint32_t{job} << 8 | worker);
   std::erase_if(events_, [=](const SwitchEvent& event) { return event.job == job && event.worker == worker; });
@@ -201,7 +201,7 @@ void SwitchServer::take_event(const SwitchEvent& event) {
       if (std::exchange(seen.narrowed, true)) return;
       break;
   }
-  if (events_.size() == MAX_EVENTS) events_.pop_front();  // nobody reads them
+  if (events_.size() == MAX_EVENTS) events_.pop_front();  // bounds memory if nobody reads events
   events_.push_back(event);
   events_bell_.ring();
   events_changed_.notify_all();

@@ -19,10 +19,10 @@
 
 namespace fanin {
 
-// Memory of the bypass that a job is offered, on all flows: rings in shared memory.
+// Memory of the rings in shared memory that a job is offered, over all flows.
 struct RingBytes {
   std::uint64_t held = 0;
-  std::uint64_t wanted = 0;  // the same, or more than was free: then it has none; 0 where none were asked for
+  std::uint64_t wanted = 0;  // bytes that the rings need; 0: none were requested
 };
 
 class SwitchServer {
@@ -41,15 +41,16 @@ class SwitchServer {
   std::vector<std::uint16_t> ports() const;
   int receive_buffer_bytes() const;
 
-  // An uplink, but for the parent's address, which has a number of its own at each flow: flow f's is at ports[f].
+  // An uplink without the parent's address number, which differs between flows: flow f's parent is at ports[f].
   struct Parent {
     std::string host;
     std::vector<std::uint16_t> ports;
     Uplink uplink;
   };
 
-  // JobRefused: then it is on no flow. `share_memory`: offer it beside the sockets, for workers on this machine, if
-  // there is room for its rings beside the slots of all jobs; otherwise all of this job goes through the sockets.
+  // Admits a job on every flow, or throws JobRefused and admits it on none. `share_memory`: offer workers on this
+  // machine shared memory beside the sockets, if its rings fit beside the slots of all jobs; otherwise the job uses
+  // sockets only.
   void admit(const JobSpec& spec, bool share_memory = true, const std::optional<Parent>& parent = std::nullopt);
   // Where the job's workers on this machine find the bypass (a path of shared memory), one text per flow; empty if
   // there is none.
@@ -65,13 +66,13 @@ class SwitchServer {
   Members members(std::uint16_t job);  // registered on every flow, lost on any, left on any
   CounterList counters();              // of the machines, added up, then of the carriers
   CounterList job_counters(std::uint16_t job);
-  // By worker, added up over flows; `waited_us` is the longest of a flow, since all of them wait at the same time.
+  // Counters by worker, summed over flows; `waited_us` is the maximum over flows, since these wait at the same time.
   std::vector<CounterList> member_counters(std::uint16_t job);
 
-  // Joined: once on every flow. Silent, left: at the first flow that says so.
+  // The next event. Joined is reported when all flows have reported it, silent and left when the first one has.
   std::optional<SwitchEvent> next_event(double timeout_s);
   bool closed();
-  // Readable while there is one.
+  // Readable while there is an event.
   int event_fd() const { return events_bell_.fd(); }
 
  private:
@@ -79,7 +80,7 @@ class SwitchServer {
     std::uint32_t joined = 0;
     bool silent = false;
     bool left = false;
-    bool narrowed = false;  // of worker 0: of the whole part
+    bool narrowed = false;  // kept for worker 0: branch_narrowed concerns the whole part
   };
 
   void take_event(const SwitchEvent& event);

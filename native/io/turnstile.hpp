@@ -1,4 +1,4 @@
-// A mutex that a thread in a loop cannot take again before those who already wait for it.
+// A mutex that a thread in a loop cannot lock again before threads that already wait for it.
 //
 // The flow threads lock and unlock around every batch of packets. With a plain mutex they would nearly always be first
 // to lock again, and a thread that submits or asks for counters could starve for as long as packets flow.
@@ -18,7 +18,7 @@ class Turnstile {
   void unlock() { inside_.unlock(); }
 
  private:
-  std::mutex turn_;  // held while waiting for the inside: who comes later queues up here
+  std::mutex turn_;  // held while waiting for the inner mutex; later threads queue up here
   std::mutex inside_;
 };
 

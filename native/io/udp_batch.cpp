@@ -76,7 +76,7 @@ std::span<const Received> ReceiveBatch::fill(const UdpSocket& socket, UdpCounter
     count = recvmmsg(socket.fd(), m.headers.data(), static_cast<unsigned>(wanted), MSG_DONTWAIT, nullptr);
     if (count < 0 && errno != EAGAIN && errno != EINTR) counters.last_error = errno;
     if (count < 0 && errno == ECONNREFUSED) ++counters.refused;
-  } while (count < 0 && (errno == EINTR || errno == ECONNREFUSED));  // an ICMP error is told once, then forgotten
+  } while (count < 0 && (errno == EINTR || errno == ECONNREFUSED));  // an ICMP error is reported once
   may_have_more_ = count == static_cast<int>(wanted);
   if (count <= 0) return {};
   ++counters.system_calls;
@@ -101,8 +101,8 @@ std::span<const Received> ReceiveBatch::fill(const UdpSocket& socket, UdpCounter
         if (value > 0) segment = static_cast<std::size_t>(value);
       } else if ((c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) ||
                  (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_TCLASS)) {
-        // One byte of IPv4, an int of IPv6; the field is in the first on machines of this byte order. Trains are of one
-        // kind.
+        // The mark is a byte for IPv4 and an int for IPv6, whose first byte has it on machines of this byte order. All
+        // datagrams of a train have the same mark.
         marked = (*CMSG_DATA(c) & ECN_MASK) == ECN_CONGESTION;
       } else if ((c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO) ||
                  (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO)) {
@@ -113,7 +113,7 @@ std::span<const Received> ReceiveBatch::fill(const UdpSocket& socket, UdpCounter
     counters.coalesced += segment < length;
     const auto* data = static_cast<const std::uint8_t*>(m.buffers[i].iov_base);
     std::size_t at = 0;
-    do {  // once for an empty datagram too: it is counted as too short
+    do {  // at least once, so that an empty datagram is delivered too, and counted as too short
       const std::size_t n = std::min(segment, length - at);
       received_.push_back({{data + at, n}, &m.sources[i], marked, local});
       at += n;
@@ -134,7 +134,7 @@ struct Outgoing {
   alignas(cmsghdr) std::array<std::array<std::uint8_t, SEND_CONTROL_BYTES>, MAX_MESSAGES> controls;
 };
 
-// Datagrams from `first` on that can go as one train; 1 where trains are not possible.
+// Number of datagrams from `first` on that can go as one train; 1 if trains are not possible.
 std::size_t train_length(std::span<const iovec> datagrams, std::size_t first, std::size_t train_bytes) {
   const std::size_t segment = datagrams[first].iov_len;
   std::size_t bytes = segment;
@@ -196,10 +196,10 @@ bool wait_for_room(const UdpSocket& socket) {
 
 enum class Reaction { again, skip, without_trains };
 
-// For a message that the kernel did not take.
+// Decides what to do with a message that the kernel did not accept.
 Reaction judge(int error, bool train, UdpSocket& socket, UdpCounters& counters, int& patience) {
   if (error == EINTR) return Reaction::again;
-  if (error == ECONNREFUSED) {  // told about an earlier datagram; this one was not tried yet
+  if (error == ECONNREFUSED) {  // reported for an earlier datagram; this one was not sent yet
     ++counters.refused;
     counters.last_error = error;
     return patience-- > 0 ? Reaction::again : Reaction::skip;

@@ -26,7 +26,7 @@ struct Received {
   std::span<const std::uint8_t> bytes;
   const SocketAddress* source;
   bool marked;                 // it has met congestion (fanin/protocol/ecn.py)
-  const SocketAddress* local;  // where it was sent to; null unless UdpOptions::learn_local (its port is 0)
+  const SocketAddress* local;  // its destination (with port 0); null unless UdpOptions::learn_local
 };
 
 class ReceiveBatch {
@@ -34,7 +34,7 @@ class ReceiveBatch {
   ReceiveBatch();
   ~ReceiveBatch();
 
-  // Datagrams that one system call yields, at most a few trains.
+  // Receives the datagrams of one system call, at most a few trains.
   std::span<const Received> fill(const UdpSocket& socket, UdpCounters& counters);
   // Whether the socket may have more: the last call got as much as it asked for.
   bool may_have_more() const { return may_have_more_; }
@@ -47,7 +47,7 @@ class ReceiveBatch {
   bool may_have_more_ = false;
 };
 
-// Where a datagram goes on a socket that is not connected, and from which local address (null: the system's choice).
+// Destination of a datagram on an unconnected socket, and its local address (null: the system's choice).
 struct Route {
   const SocketAddress* remote = nullptr;
   const SocketAddress* local = nullptr;

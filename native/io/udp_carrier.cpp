@@ -27,7 +27,7 @@ class UdpWorker final : public WorkerBase {
     receive_buffer_bytes_ = socket_.receive_buffer_bytes();
   }
 
-  // The machine quantizes into this buffer; the kernel copies from it. That is all the copying there is.
+  // The machine quantizes into this buffer, and the kernel copies from it: there is no other copy.
   std::span<std::uint8_t> reserve(std::size_t bytes) override {
     if (used_ + bytes > capacity() || count_ == MAX_TRAIN_PACKETS) flush();
     return {buffer_.data() + used_, bytes};
@@ -63,7 +63,7 @@ class UdpWorker final : public WorkerBase {
     for (int i = 0; i < BATCHES_PER_WAKE; ++i) {
       arrivals_.clear();
       for (const Received& received : batch_.fill(socket_, counters_)) {
-        Arrival& arrival = arrivals_.emplace_back();  // filled in there: a copy would wait for what it is made of
+        Arrival& arrival = arrivals_.emplace_back();  // filled in place: a copy would wait for the stores of its fields
         arrival.bytes = received.bytes;
         arrival.source = THE_SWITCH;
         arrival.marked = received.marked;
@@ -76,7 +76,7 @@ class UdpWorker final : public WorkerBase {
   }
 
   bool works() const override { return socket_.is_open(); }
-  // The switch gets "nobody listens" for what it sends from here on.
+  // The switch gets ICMP "port unreachable" for datagrams that it sends from now on.
   void close() override {
     overflows_at_close_ = overflows();
     socket_.close();
@@ -137,10 +137,10 @@ class UdpSwitch final : public SwitchBase {
     options_.learn_local = address_.is_wildcard();
     listener_ = UdpSocket(address_.family(), options_);
     listener_.bind(address_);
-    listener_.share_port();  // only now: two switches of one user on one port would take each other's packets
+    listener_.share_port();  // after bind: otherwise two switches of one user could share a port and its packets
     options_.learn_local = false;
     options_.share_port = true;
-    options_.capable = true;  // members react to marks; a leaf's parent, who is reached from the listener, may not
+    options_.capable = true;  // members react to marks; a leaf's parent, reached through the listener, may not
     address_.set_port(listener_.local_address().port());
     receive_buffer_bytes_ = listener_.receive_buffer_bytes();
     poller_.watch(listener_.fd(), LISTENER);
@@ -155,9 +155,9 @@ class UdpSwitch final : public SwitchBase {
     return number;
   }
 
-  // Any of them may be the first that a train goes to. The worker that is served last contributes last to the next
-  // round, and where the way here is a full queue, what comes last finds no room: always the same worker's window would
-  // be cut, and hold up its job.
+  // Each train starts with another destination. The worker that is served last contributes last to the next round, and
+  // if the path to the switch is a full queue, the last contribution is dropped: with a fixed order it would always be
+  // the same worker's window that is cut, which would slow down its job.
   std::size_t carry(std::uint16_t, std::span<Address> destinations, std::span<iovec> train) override {
     turn_ += GOLDEN;  // evenly spread, and not in step with how many trains a round makes (Weyl's sequence)
     const std::size_t first = std::uint64_t{turn_} * destinations.size() >> 32;
@@ -177,7 +177,7 @@ class UdpSwitch final : public SwitchBase {
     if (key == LISTENER) {
       receive_from_strangers(inbox);
     } else if (AddressBook::Peer* const peer = book_.find(static_cast<Address>(key)); peer != nullptr) {
-      if (peer->socket.is_open()) receive(peer->socket, inbox);  // a job may have been removed since the poller looked
+      if (peer->socket.is_open()) receive(peer->socket, inbox);  // its job may have been removed since the poll
     }
   }
 
@@ -188,7 +188,7 @@ class UdpSwitch final : public SwitchBase {
     rests_until_.reset();
   }
 
-  // A member gets a socket of its own, before the WELCOME that makes it one is sent: it goes out there.
+  // Opens a socket for a new member before its WELCOME is sent, which goes out through that socket.
   void joined(Address number, std::uint16_t job) override {
     AddressBook::Peer* const peer = book_.find(number);
     if (peer == nullptr || peer->is_member_of(job)) return;
@@ -204,7 +204,7 @@ class UdpSwitch final : public SwitchBase {
     counting_what_closes([&] { book_.forget_job(job); });
   }
 
-  // Workers that send to a closed socket are told so by ICMP: they need not wait for silence to explain itself.
+  // Workers that send to a closed socket get an ICMP error, so that they need not wait for the liveness timeout.
   void close() override {
     if (!listener_.is_open()) return;
     closed_drops_ += listener_.dropped_by_kernel() + drops_of_members();
@@ -234,7 +234,7 @@ class UdpSwitch final : public SwitchBase {
       const SocketAddress* source = nullptr;
       Address number = 0;
       for (const Received& received : batch_.fill(socket, counters_)) {
-        if (received.source != source) {  // a train has one
+        if (received.source != source) {  // datagrams of a train have the same source
           source = received.source;
           number = book_.number(*source, received.local);
         }
@@ -271,7 +271,8 @@ class UdpSwitch final : public SwitchBase {
     rests_until_ = monotonic_now() + REST_S;
   }
 
-  // Members are here when they have no socket of their own, as a leaf's parent is: they may send freely.
+  // Whether a datagram at the listening socket is accepted. Members without a socket of their own, such as a leaf's
+  // parent, are not limited.
   bool allowed(Address number, double now) {
     AddressBook::Peer* const peer = book_.find(number);
     if (peer == nullptr || peer->is_member() || peer->pinned) return true;
@@ -288,7 +289,7 @@ class UdpSwitch final : public SwitchBase {
       poller_.watch(socket.fd(), number);
       peer.socket = std::move(socket);
       ++member_sockets_;
-    } catch (const std::system_error& error) {  // out of descriptors: it stays at the listening socket
+    } catch (const std::system_error& error) {  // no descriptors left: the member stays at the listening socket
       counters_.last_error = error.code().value();
     }
   }
@@ -305,7 +306,7 @@ class UdpSwitch final : public SwitchBase {
     }
   }
 
-  // Of all jobs that it is a member of; 0 where one of them has no slots in step.
+  // Sum of slots_in_step over the jobs of which it is a member; 0 if one of these has none.
   std::uint32_t slots_of(const AddressBook::Peer& peer) const {
     std::uint32_t slots = 0;
     for (const std::uint16_t job : peer.jobs) {
@@ -332,12 +333,12 @@ class UdpSwitch final : public SwitchBase {
   ReceiveBatch batch_;
   std::vector<Arrival> arrivals_;
   UdpCounters counters_;
-  std::uint64_t closed_drops_ = 0;  // of sockets that are closed
+  std::uint64_t closed_drops_ = 0;  // drops by the kernel at sockets that are closed now
   std::size_t member_sockets_ = 0;
   std::uint32_t turn_ = 0;
   Allowance strangers_{STRANGERS_DATAGRAMS_PER_S, STRANGERS_DATAGRAMS_AT_ONCE};
   std::uint64_t flooded_ = 0;
-  std::optional<double> rests_until_;  // the listening socket
+  std::optional<double> rests_until_;  // end of the listening socket's pause
 };
 
 }  // namespace

@@ -39,7 +39,7 @@ struct UdpCounters {
   int last_error = 0;              // errno of the last complaint, 0 for none
 };
 
-// All but last_error, as `socket_system_calls` and so on.
+// All counters except last_error, with names such as `socket_system_calls`.
 std::vector<std::pair<std::string, std::uint64_t>> named(const UdpCounters& counters);
 
 struct UdpOptions {
@@ -56,18 +56,17 @@ class UdpSocket {
   UdpSocket() = default;
   // Throws std::system_error.
   UdpSocket(int family, const UdpOptions& options);
-  // A duplicate of somebody else's socket, which is non-blocking from here on, with GSO and GRO where the kernel has
-  // them.
+  // Duplicates another owner's socket, which becomes non-blocking, and uses GSO and GRO if the kernel has them.
   static UdpSocket adopt(int fd);
   ~UdpSocket();
   UdpSocket(UdpSocket&& other) noexcept;
   UdpSocket& operator=(UdpSocket&& other) noexcept;
 
   void bind(const SocketAddress& address);     // throws std::system_error, which names the address
-  void share_port();                           // from now on others may bind to the same port: see UdpOptions
+  void share_port();                           // lets other sockets bind to the same port from now on: see UdpOptions
   void connect(const SocketAddress& address);  // the same
   void close();
-  void send_empty();  // an empty datagram to whom it is connected to; lost if there is no room for it
+  void send_empty();  // sends an empty datagram to the connected peer; lost if there is no room for it
   bool is_open() const { return fd_ >= 0; }
   int fd() const { return fd_; }
   SocketAddress local_address() const;
@@ -77,12 +76,12 @@ class UdpSocket {
   std::uint64_t dropped_by_kernel() const;
   // Longest train in bytes that one send may carry; 0 without GSO.
   std::size_t train_bytes() const { return train_bytes_; }
-  // From now on what is sent is ECN-capable (ECT(0) of RFC 3168).
+  // Sends datagrams as ECN-capable from now on (ECT(0) of RFC 3168).
   void be_capable();
-  // Whether what is sent from now on goes ahead of what others, and this socket before, have sent to the device.
+  // Sets whether later datagrams may go ahead of earlier ones, of this socket and of others, in the device's queue.
   void go_ahead(bool ahead);
   bool goes_ahead() const { return ahead_; }
-  // A device refused a train: send one by one from now on.
+  // Sends datagrams one by one from now on, because a device has refused a train.
   void give_up_trains() { train_bytes_ = 0; }
 
  private:

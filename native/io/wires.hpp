@@ -25,7 +25,7 @@ struct WireOptions {
   double delay_s = 0.0;    // each frame, one way
   double jitter_s = 0.0;   // up to this much more, uniformly; frames do not overtake one another for it
   double loss = 0.0;       // probability per frame
-  double duplicate = 0.0;  // the same
+  double duplicate = 0.0;  // probability per frame
   double reorder = 0.0;    // probability that a frame leaves REORDER_FRAMES later than its turn
   std::uint64_t seed = 0;
 };
@@ -33,11 +33,11 @@ struct WireOptions {
 struct WireCounters {
   std::uint64_t frames = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t lost = 0;  // by the dice, or while the wire was cut
+  std::uint64_t lost = 0;  // by chance, or while the wire was cut
   std::uint64_t duplicated = 0;
   std::uint64_t reordered = 0;
-  std::uint64_t overflowed = 0;  // more than MAX_FRAMES were under way
-  std::uint64_t refused = 0;     // the device at the far end did not take it
+  std::uint64_t overflowed = 0;  // dropped because MAX_FRAMES were under way
+  std::uint64_t refused = 0;     // not accepted by the device at the far end
 };
 
 class Wires {
@@ -53,7 +53,7 @@ class Wires {
   // only: std::logic_error afterwards. Throws std::system_error. Returns the wire's number.
   std::size_t join(int fd_a, int fd_b, const WireOptions& options);
   void start();
-  void cut(std::size_t wire, bool down);                             // what is under way or comes meanwhile is lost
+  void cut(std::size_t wire, bool down);                             // frames under way, or coming meanwhile, are lost
   std::pair<WireCounters, WireCounters> counters(std::size_t wire);  // from a to b, from b to a
   void close();                                                      // idempotent; nothing is read or written any more
 

@@ -43,7 +43,7 @@ std::uint64_t WorkerEngine::submit(const Reduction& reduction) {
   const std::lock_guard submitting(submit_lock_);
   std::uint64_t ticket;
   {
-    const std::lock_guard lock(state_lock_);  // before the first flow may report it done
+    const std::lock_guard lock(state_lock_);  // the ticket must exist before the first flow can report it done
     if (remaining_.empty()) busy_since_s_ = monotonic_now();
     remaining_.push_back(static_cast<std::uint32_t>(flows_.size()));
     ticket = first_ticket_ + remaining_.size() - 1;
@@ -72,7 +72,8 @@ bool WorkerEngine::is_done(std::uint64_t ticket) const {
 
 bool WorkerEngine::wait(std::uint64_t ticket, double timeout_s) {
   const auto over = [&] { return done(ticket) || failed(); };
-  // With several flows no thread can move the packets of one and sleep on all of them: their own threads do.
+  // With several flows, the flows' own threads move the packets, since one thread cannot drive one flow and sleep on
+  // all.
   if (flows_.size() == 1 && flows_.front()->drive(over, monotonic_now() + timeout_s)) return done(ticket);
   std::unique_lock lock(state_lock_);
   progress_.wait_for(lock, Seconds(timeout_s), [&] { return is_done(ticket) || failed() || closed_; });
@@ -119,9 +120,9 @@ void WorkerEngine::take_event(std::uint32_t flow, const WorkerEvent& event) {
       publish(event);
       ++spoiled_;
     } else if (const auto* changed = std::get_if<MembersChanged>(&event)) {
-      if (change_ && changed->change <= change_->change) return;  // another flow has told of it
-      // A newcomer enters each flow by itself, in one before a loss and in another after it: what is news to this flow
-      // need not be to whoever has read what another one has told.
+      if (change_ && changed->change <= change_->change) return;  // another flow has reported it
+      // A newcomer enters each flow separately, in one before a loss and in another after it: so news of this flow may
+      // already be known from another flow's report.
       MembersChanged news = *changed;
       if (change_) {
         news.gone = change_->members & ~news.members;
@@ -137,7 +138,7 @@ void WorkerEngine::take_event(std::uint32_t flow, const WorkerEvent& event) {
       const std::uint64_t before = *std::ranges::min_element(heard_);
       heard_[flow] = heard->base + 1;
       const std::uint64_t all = *std::ranges::min_element(heard_);
-      if (!subscribed_ || all <= before) return;  // not the last flow to hear of it
+      if (!subscribed_ || all <= before) return;  // other flows have not heard of it yet
       publish(RoundHeard{.base = all - 1});
     } else if (std::holds_alternative<Ready>(event)) {
       if (++ready_flows_ < flows_.size()) return;
@@ -152,8 +153,8 @@ void WorkerEngine::take_event(std::uint32_t flow, const WorkerEvent& event) {
 }
 
 void WorkerEngine::fail(const WorkerEvent& event) {
-  if (failing_.exchange(true)) return;  // told once
-  // Before anybody hears of it: whoever does may free the memory that a flow would write to.
+  if (failing_.exchange(true)) return;  // a failure is reported once
+  // Halt all flows before the failure is reported, because its receiver may free memory that a flow would write to.
   for (const auto& flow : flows_) flow->halt();
   {
     const std::lock_guard lock(state_lock_);

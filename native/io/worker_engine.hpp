@@ -21,9 +21,9 @@ namespace fanin {
 
 class WorkerEngine {
  public:
-  static constexpr std::size_t MAX_EVENTS = 1 << 16;  // kept for a reader that does not come
+  static constexpr std::size_t MAX_EVENTS = 1 << 16;  // most events that wait to be read
 
-  // `offers` has a text per port, as SwitchServer::offers says, or is empty; taken where a bypass reaches the switch.
+  // `offers`: a text per port, from SwitchServer::offers, or empty; used by a bypass that reaches the switch.
   // Throws std::system_error when the host does not resolve or has no route.
   WorkerEngine(const JobSpec& spec, std::uint32_t worker, std::uint64_t token, const std::string& host,
                const std::vector<std::uint16_t>& ports, double connect_timeout_s, const UdpOptions& options,
@@ -31,13 +31,13 @@ class WorkerEngine {
   ~WorkerEngine();
 
   void start();
-  // Tickets count 1, 2, ...; after a failure there are tickets too, never done. Throws std::invalid_argument for what
-  // the machine refuses, std::logic_error while leaving.
+  // Tickets count 1, 2, ...; after a failure new tickets are never done. Throws std::invalid_argument for a reduction
+  // that the machine refuses, std::logic_error while leaving.
   std::uint64_t submit(const Reduction& reduction);
   bool wait(std::uint64_t ticket,
             double timeout_s);  // false after the timeout, or once the engine has failed or is closed
   bool done(std::uint64_t ticket);
-  void subscribe();  // from now on events tell of every reduction that is done
+  void subscribe();  // from now on, every reduction that is done is reported as an event
   std::optional<WorkerEvent> next_event(double timeout_s);
   bool failed() const { return failed_.load(); }
   std::uint64_t spoiled() const { return spoiled_.load(); }  // events Spoiled so far
@@ -49,7 +49,7 @@ class WorkerEngine {
   std::vector<std::pair<std::string, std::uint64_t>> counters();
   std::size_t buffer_bytes();
   int receive_buffer_bytes() const;
-  bool has_bypass() const;  // that works, on every flow
+  bool has_bypass() const;  // whether every flow has a working bypass
   std::string trouble();
 
  private:
@@ -59,8 +59,8 @@ class WorkerEngine {
   void publish(const WorkerEvent& event);    // with state_lock_
 
   std::vector<std::unique_ptr<WorkerFlow>> flows_;
-  // One at a time, so that all flows see one order of reductions and of reasons to refuse the next one. A reduction
-  // that one flow had taken and another refused would be written to memory that nobody keeps.
+  // Held by submit, so that all flows see the same order of reductions and failures. If one flow accepted a reduction
+  // and another refused it, the first would write to memory that nobody keeps.
   std::mutex submit_lock_;
   std::atomic<bool> failed_ = false;
   std::atomic<bool> failing_ = false;
@@ -68,16 +68,16 @@ class WorkerEngine {
 
   std::mutex state_lock_;                   // guards everything below
   std::condition_variable progress_;        // for wait() and leave()
-  std::condition_variable events_changed_;  // for next_event(): its thread sleeps through what it does not ask for
+  std::condition_variable events_changed_;  // for next_event(), whose thread need not wake for progress
   std::uint64_t first_ticket_ = 1;          // the oldest that is not done
-  std::deque<std::uint32_t> remaining_;     // flows that still work on first_ticket_, first_ticket_ + 1, ...
-  double busy_since_s_ = 0.0;               // since when there is one that is not done, where there is
-  double communicating_s_ = 0.0;            // time for which there was one, before
+  std::deque<std::uint32_t> remaining_;     // number of flows that still work on first_ticket_, first_ticket_ + 1, ...
+  double busy_since_s_ = 0.0;               // if a reduction is outstanding: since when there was always one
+  double communicating_s_ = 0.0;            // earlier time during which reductions were outstanding
   std::deque<WorkerEvent> events_;
   std::optional<MembersChanged> change_;  // the last one
-  std::uint64_t stands_ = 0;              // the latest base that any flow stands at
+  std::uint64_t stands_ = 0;              // largest base that any flow has reported by Stands
   std::size_t standing_flows_ = 0;
-  std::vector<std::uint64_t> heard_;  // by flow: one past the newest round that it has told of
+  std::vector<std::uint64_t> heard_;  // by flow: one past the newest round that it has reported
   std::size_t ready_flows_ = 0;
   std::size_t departed_flows_ = 0;
   bool all_confirmed_ = true;

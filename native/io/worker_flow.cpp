@@ -17,8 +17,8 @@ class WorkerFlow::Outbox final : public WorkerSink {
  public:
   Outbox(WorkerFlow& flow, const JobSpec& spec) : flow_(flow), spec_(spec) {}
 
-  // By the base carrier alone: what has waited, as that wakes the switch and depends on nothing that others may have
-  // done to a bypass; and everything until the switch has answered a HELLO, which has to prove the path.
+  // Overdue packets go by the base carrier alone, which wakes the switch and does not depend on memory that others may
+  // have corrupted. All packets do until the switch has answered a HELLO, which has to prove that path.
   void begin(bool overdue) { bypassing_ = !overdue && flow_.machine_.ready(); }
 
   std::span<std::uint8_t> reserve(std::size_t bytes) override {
@@ -47,13 +47,13 @@ class WorkerFlow::Outbox final : public WorkerSink {
     return reserve(bytes);
   }
 
-  // Datagrams through a bypass wait in no device's queue.
+  // Only the base carrier has a device queue in which to go ahead.
   void go_ahead(bool ahead) override { flow_.base_->go_ahead(ahead); }
   void commit(std::size_t bytes) override { reserved_->commit(bytes); }
   std::span<std::uint8_t> last() override {
     return reserved_ != nullptr ? reserved_->last() : std::span<std::uint8_t>{};
   }
-  // Datagrams of a bypass need none.
+  // The base carrier adds tags per train; datagrams of a bypass need none.
   bool tags_later() const override { return true; }
 
   void flush() {
@@ -70,8 +70,8 @@ class WorkerFlow::Outbox final : public WorkerSink {
   bool bypassing_ = false;
 };
 
-// Incoming datagrams go to the machine. Answers go out whenever there is about a train of them: to a result without
-// words, too, a contribution of full length may be the answer.
+// Hands incoming datagrams to the machine. Responses go out whenever there may be a train of them: even to a result
+// without words, the response may be a contribution of full length.
 class WorkerFlow::Intake final : public Inbox {
  public:
   Intake(WorkerFlow& flow, const JobSpec& spec)
@@ -105,7 +105,7 @@ class WorkerFlow::Intake final : public Inbox {
   WorkerFlow& flow_;
   std::size_t packet_bytes_;
   std::size_t unanswered_bytes_ = 0;
-  bool capable_ = false;  // the base carrier has been told
+  bool capable_ = false;  // whether be_capable was called for the base carrier
 };
 
 namespace {
@@ -140,15 +140,15 @@ WorkerFlow::~WorkerFlow() { close(); }
 
 void WorkerFlow::start() {
   seat_.take(*this);
-  poller_.ring();  // to say HELLO
+  poller_.ring();  // makes the thread send HELLO
 }
 
-// While somebody drives, that thread says who sleeps. On a bell it is woken after every turn: this worker may count as
-// awake, or as asleep in poll, by mistake. Otherwise only when what it waits for may have come in here, not by every
-// burst that the pace allows.
+// While another thread drives the flow, that thread announces sleep. If it sleeps on a bell, wake it after every turn,
+// because this turn may have marked the worker as awake, or as asleep in poll. Otherwise wake it only if an event was
+// reported, since its result may have come, and not after every burst that pacing allows.
 bool WorkerFlow::turn(bool woken) {
   if (closing_.load()) return false;
-  if (woken && poller_.has_own_news()) poller_.look();  // of its socket `pump` finds out
+  if (woken && poller_.has_own_news()) poller_.look();  // `pump` reads the socket in any case
   const bool told_before = told_.exchange(false);
   if (!driven_.load()) count_as_awake();
   const bool drained = pump(true);
@@ -183,7 +183,7 @@ bool WorkerFlow::pump(bool reads_base) {
     const std::optional<double> timer = machine_.next_timer();
     const bool overdue = timer && *timer <= now;
     if (overdue) {
-      send(now);  // what has not waited need not go by the base carrier
+      send(now);  // packets that are not overdue may go by a bypass
       machine_.handle_timer(now);
     }
     send(now, overdue);
@@ -199,7 +199,7 @@ bool WorkerFlow::drive(const std::function<bool()>& finished, double deadline_s)
   if (!driving.owns_lock()) return false;
   driven_.store(true);  // before finished() is asked: see turn()
   watch_base(false);
-  count_as_awake();  // the thread may go on sleeping: results need not wake it
+  count_as_awake();  // so that results do not wake the thread, which may go on sleeping
   bool drained = true;
   while (!finished() && !closing_.load() && monotonic_now() < deadline_s) {
     if (drained && !linger()) wait_for_packets(finished, deadline_s);
@@ -207,12 +207,12 @@ bool WorkerFlow::drive(const std::function<bool()>& finished, double deadline_s)
   }
   driven_.store(false);
   watch_base(true);
-  if (!may_sleep(Sleep::in_poll)) poller_.ring();  // there is more already, for the thread
+  if (!may_sleep(Sleep::in_poll)) poller_.ring();  // more has come, which the thread must handle
   return true;
 }
 
-// Level-triggered, the thread would wake for every packet that the driver is about to read; so the poller leaves the
-// descriptor to the driver for as long.
+// The poller is level-triggered, so that the thread would wake for every packet that the driver is about to read.
+// Therefore it does not watch the descriptor while a driver does.
 void WorkerFlow::watch_base(bool by_thread) {
   if (bell_) return;
   const std::lock_guard lock(turnstile_);
@@ -220,8 +220,7 @@ void WorkerFlow::watch_base(bool by_thread) {
   driver_fd_ = base_->fd();
 }
 
-// The driver sleeps until something has come. The thread minds the timers, and wakes the driver after whatever it has
-// done itself.
+// Makes the driver sleep until packets have come. The thread handles timers, and wakes the driver after its own turns.
 void WorkerFlow::wait_for_packets(const std::function<bool()>& finished, double deadline_s) {
   if (bell_) {
     // Read before `finished` is asked: if the thread finishes it and rings in between, the word has changed, and the
@@ -237,9 +236,9 @@ void WorkerFlow::wait_for_packets(const std::function<bool()>& finished, double 
   count_as_awake();
 }
 
-// Gives the processor to others for a moment, on the chance that the result comes meanwhile: where a round trip takes
-// less than going to sleep and being woken, that is the quicker way. Where rounds wait for somebody behind a network it
-// is not, and each look costs a system call. Only bypasses can be looked at without one.
+// Yields the processor for a moment, in the hope that the result comes meanwhile: this is faster if a round trip takes
+// less time than going to sleep and being woken. It does not pay if rounds wait for a peer behind a network. Only
+// bypasses are checked, because any other check costs a system call.
 bool WorkerFlow::linger() {
   const auto has_more = [this] {
     const std::lock_guard lock(turnstile_);
@@ -264,7 +263,7 @@ bool WorkerFlow::all_here() {
 bool WorkerFlow::may_sleep(Sleep how) {
   const std::lock_guard lock(turnstile_);
   if (std::ranges::all_of(bypasses_, [how](WorkerCarrier* bypass) { return bypass->may_sleep(how); })) return true;
-  // One has more. Those before it in the list were told that this worker sleeps.
+  // One bypass has more, but those before it were told that this worker sleeps.
   for (WorkerCarrier* const bypass : bypasses_) bypass->awake();
   return false;
 }
@@ -310,7 +309,7 @@ void WorkerFlow::submit(const Reduction& reduction) {
   std::optional<WorkerEvent> failure;
   {
     const std::lock_guard lock(turnstile_);
-    if (machine_.failed()) return;  // the listener knows, or is about to
+    if (machine_.failed()) return;  // the failure has been, or is about to be, reported to the listener
     machine_.submit(reduction);
     if (base_->works()) {
       send(monotonic_now());
@@ -341,10 +340,10 @@ void WorkerFlow::begin(std::uint32_t base) {
 void WorkerFlow::halt() {
   const std::lock_guard lock(turnstile_);
   if (!base_->works()) return;
-  poller_.forget(base_->fd());  // a child of fork() may keep it open: what comes there would wake the thread for ever
+  poller_.forget(base_->fd());  // a child of fork() may keep it open, so that packets would wake the thread for ever
   base_->close();
   for (WorkerCarrier* const bypass : bypasses_)
-    bypass->close();  // others need not leave room for what it does not read
+    bypass->close();  // so that the switch need not leave room for this worker
 }
 
 void WorkerFlow::close() {

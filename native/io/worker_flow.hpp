@@ -1,13 +1,13 @@
 // One flow of a worker: a worker machine, its carriers, and what moves packets between them.
 //
-// A result comes in, is written to the destination, and what it makes room for is quantized into the send buffer. The
-// flow's thread (worker_threads.hpp: one of a few that all flows of the process share) does that, unless somebody
-// waits: whoever submits sends the first window itself, and whoever waits moves the packets itself meanwhile. A small
-// reduction that is waited for is done without waking another thread of this process.
+// When a result comes, it is written to the destination, and the contribution for which it makes room is quantized into
+// the send buffer. The flow's thread (worker_threads.hpp: one of a few that all flows of the process share) does that,
+// unless another thread waits: a thread that submits sends the first window itself, and a thread that waits moves the
+// packets meanwhile. So a small reduction completes without waking another thread of this process.
 //
-// Which thread reads what: with a bypass that has a bell (shared memory), whoever waits reads bypasses alone and sleeps
-// on the bell; the base carrier, through which little comes then, stays the thread's. Without, whoever waits takes over
-// the base carrier's descriptor, and the thread keeps the timers.
+// Division of work: with a bypass that has a bell (shared memory), a waiting thread reads bypasses alone and sleeps on
+// the bell; the flow's thread reads the base carrier, through which little comes then. Without one, a waiting thread
+// takes over the base carrier's descriptor, and the flow's thread handles timers only.
 #pragma once
 
 #include <atomic>
@@ -51,18 +51,18 @@ class WorkerFlow final : private Seated {
   void begin(std::uint32_t base);  // as WorkerMachine::begin
   // Moves packets until `finished()`, the deadline, or the end of the flow. False, at once, if another thread does so.
   bool drive(const std::function<bool()>& finished, double deadline_s);
-  // No packet is handled any more and no memory written once this returns. The switch gets "nobody listens".
+  // Once this returns, no packet is handled and no memory written any more. The switch gets ICMP "port unreachable".
   void halt();
-  void close();  // halt, and leave the thread
+  void close();  // halts, and gives up the seat at the thread
 
   WorkerCounters counters();
-  CarrierCounters carrier_counters();  // of the base carrier, then of every bypass that there is, in the table's order
-  std::uint64_t packing_us();          // spent on making packets: quantizing, above all
-  std::uint64_t decoding_us();         // spent on packets that came: results into the destination, above all
+  CarrierCounters carrier_counters();  // of the base carrier, then of every bypass in the table's order
+  std::uint64_t packing_us();          // time spent on making packets, mostly quantizing
+  std::uint64_t decoding_us();         // time spent on received packets, mostly writing results
   std::uint64_t overflows();           // as WorkerBase::overflows
   std::size_t buffer_bytes();
   int receive_buffer_bytes() const { return base_->receive_buffer_bytes(); }
-  bool has_bypass();      // that works
+  bool has_bypass();      // whether a bypass works
   std::string trouble();  // as WorkerBase::trouble
 
  private:
@@ -71,7 +71,7 @@ class WorkerFlow final : private Seated {
 
   int fd() const override { return poller_.fd(); }
   bool turn(bool woken) override;
-  bool pump(bool reads_base);  // everything that is due; false: there may be more to receive
+  bool pump(bool reads_base);  // does all work that is due; false: there may be more to receive
   bool linger();
   bool all_here();  // whether a bypass has every worker of the job
   bool may_sleep(Sleep how);
@@ -99,13 +99,13 @@ class WorkerFlow final : private Seated {
   std::uint64_t decoding_ns_ = 0;
   std::atomic<bool> closing_ = false;
   std::mutex driver_;    // held by the thread that waits and drives
-  Lingering lingering_;  // its
+  Lingering lingering_;  // used by the driver
   std::atomic<bool> driven_ = false;
-  std::atomic<bool> told_ = false;  // of any event, since the thread last looked
-  Bell bell_;                       // what it sleeps on, where a bypass has one
-  std::uint32_t my_bit_;            // its place on the bell
-  int driver_fd_ = -1;              // the base carrier's descriptor, as the driver knows it
-  EventFd driver_bell_;             // interrupts it elsewhere
+  std::atomic<bool> told_ = false;  // whether any event was reported since the thread last checked
+  Bell bell_;                       // on which the driver sleeps, if a bypass has one
+  std::uint32_t my_bit_;            // the driver's bit on the bell
+  int driver_fd_ = -1;              // the base carrier's descriptor for the driver
+  EventFd driver_bell_;             // wakes a driver that does not sleep on a bell
   WorkerSeat seat_;
 };
 

@@ -20,14 +20,14 @@ namespace {
 constexpr std::size_t MAX_THREADS = 4;
 constexpr int MAX_EVENTS = 64;
 
-// The threads of one process. Never destroyed: engines may outlive whatever static objects are destroyed at exit.
+// The threads of one process. Never destroyed, because engines may outlive static objects at exit.
 struct Threads {
   std::uint32_t at_forks = forks();
   std::mutex lock;
   std::vector<std::shared_ptr<WorkerThread>> running;
 };
 
-// A forked child makes its own, without a lock: its copy of one may be locked for ever.
+// A forked child creates its own set, without locking: its copy of a lock may be locked for ever.
 Threads& threads() {
   static std::atomic<Threads*> made{nullptr};
   Threads* found = made.load();
@@ -40,7 +40,7 @@ Threads& threads() {
 
 }  // namespace
 
-// Of the cores that this process may use: a rank may be bound to a few of its host's.
+// Counts the cores that this process may use, since a rank may be bound to a few of its host's cores.
 std::size_t max_worker_threads() {
   cpu_set_t allowed;
   const bool known =
@@ -127,13 +127,13 @@ void WorkerThread::run() {
   }
 }
 
-// Until somebody's turn is due. Notes who has been woken.
+// Waits until a flow's turn is due, and notes which flows were woken.
 void WorkerThread::wait() {
   int timeout_ms = -1;
   {
     const std::lock_guard lock(lock_);
     const auto busy = std::ranges::count_if(seats_, [](const auto& entry) { return entry.second.busy; });
-    // Where nobody else can have anything to say, a busy flow costs no system call per turn.
+    // If all flows are busy, their turns need no system call.
     if (busy > 0 && static_cast<std::size_t>(busy) == seats_.size()) return;
     if (busy > 0) timeout_ms = 0;
   }
@@ -155,7 +155,7 @@ void WorkerThread::take_turn(std::uint64_t number) {
   {
     const std::lock_guard lock(lock_);
     const auto found = seats_.find(number);
-    if (found == seats_.end()) return;  // it has left
+    if (found == seats_.end()) return;  // the flow has left
     seated = found->second.seated;
     woken = found->second.woken;
     found->second.woken = false;

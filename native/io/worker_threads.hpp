@@ -1,13 +1,13 @@
 // The threads that move the packets of this process's flows, whatever the number of engines that the flows belong to.
 //
 // A program makes a group, and so an engine, for each dimension of its mesh, and sums over few of them at a time. So
-// the number of threads does not grow with the groups: each flow has a seat at one of a few threads, at the one with
-// the fewest others. An engine of several flows has them at several threads, as there are cores for them.
+// the number of threads does not grow with the groups: each flow has a seat at one of a few threads, the one with the
+// fewest flows. The flows of one engine have seats at different threads, as far as there are cores.
 //
-// A flow is looked at when its poller has something to say, which is nested in the thread's own, and for as long as its
-// turns leave something to do. Turns are bounded and go round, so that a flow that is busy holds up no other. The first
-// flow starts a thread, and the last one that leaves it waits for its end. A child of fork() has none of its parent's
-// threads, and starts its own.
+// A flow gets a turn when its poller, which is nested in the thread's poller, is readable, and again as long as its
+// turns leave work. Turns are bounded and rotate, so that a busy flow delays no other. The first flow starts a thread,
+// and the last one that leaves waits for the thread's end. A child of fork() has none of its parent's threads and
+// starts its own.
 #pragma once
 
 #include <condition_variable>
@@ -27,7 +27,7 @@ class Seated {
  public:
   virtual ~Seated() = default;
   virtual int fd() const = 0;  // readable when a turn is due
-  // Does what is due. `woken`: the descriptor was readable. True: there may be more, and nothing may tell of it.
+  // Does the work that is due. `woken`: the descriptor was readable. True: there may be more, without a wake-up for it.
   virtual bool turn(bool woken) = 0;
 };
 
@@ -71,9 +71,9 @@ class WorkerThread {
 class WorkerSeat {
  public:
   ~WorkerSeat() { leave(); }
-  // Nothing happens when it has been taken, or left. Throws std::system_error.
+  // Takes a seat, unless one was taken or left before. Throws std::system_error.
   void take(Seated& seated);
-  // Flows that leave meanwhile wait, too: for all of them no turn comes any more when this returns.
+  // Leaves the seat; no turn comes any more when this returns, also for other threads that call this meanwhile.
   void leave();
 
  private:
@@ -83,8 +83,8 @@ class WorkerSeat {
   bool left_ = false;
 };
 
-// How many threads the flows of a process have at most: as many as it may use cores, up to a bound, since the ranks of
-// a host share its cores.
+// Most threads for the flows of a process: the number of cores that it may use, up to a bound, since the ranks of a
+// host share its cores.
 std::size_t max_worker_threads();
 
 }  // namespace fanin

@@ -1,5 +1,5 @@
-// One function per instruction set, chosen when it is first called; for sums and products alone, so all give the same
-// bits. A sanitizer's runtime is not up yet when such a choice is made.
+// FANIN_CLONES compiles a function once per instruction set, and picks one before its first call. Only for sums and
+// products, so that all variants give the same bits. Not with sanitizers, whose runtime is not ready for that choice.
 #pragma once
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(FANIN_SANITIZED)

@@ -60,7 +60,7 @@ constexpr std::size_t FOLD_BYTES = 64;
 
 FANIN_FOLDING __m128i load(const std::uint8_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); }
 
-// Moves 128 bits of the message past those of `next`: `by` holds x^n mod P for the distance, for either half.
+// Folds 128 bits of the message forward onto `next`: `by` holds x^n mod P for the distance n, for either half.
 FANIN_FOLDING __m128i fold(__m128i bits, __m128i by, __m128i next) {
   const __m128i low = _mm_clmulepi64_si128(bits, by, 0x00), high = _mm_clmulepi64_si128(bits, by, 0x11);
   return _mm_xor_si128(_mm_xor_si128(low, high), next);

@@ -3,9 +3,9 @@
 // torch.set_flush_denormal(True), libraries built with -ffast-math and some audio code switch a thread to flushing
 // subnormal numbers, or to another rounding. Ranks that differ in that must not differ in their results.
 //
-// Reading the control register waits for all arithmetic before it, and so for the memory that this reads: a tensor's,
-// which is in no cache. A caller of kernels for packet after packet has an object of its own around all of them, and
-// those of the kernels do nothing.
+// Reading the control register waits for all earlier arithmetic, and so for the memory that this reads: a tensor's,
+// which is in no cache. A caller that runs kernels for many packets therefore holds one object around all of them, and
+// the kernels' own objects then do nothing.
 #pragma once
 
 #if defined(__SSE2__)
@@ -34,7 +34,7 @@ class DefaultFloatingPoint {
  private:
   // Round to nearest, ties to even; nothing flushed; no exception traps.
   static constexpr unsigned DEFAULT = 0x1F80;
-  static constexpr unsigned FLAGS = 0x3F;  // of exceptions that were raised: they change no result
+  static constexpr unsigned FLAGS = 0x3F;  // flags of raised exceptions, which change no result
   constinit static inline thread_local bool inside_ = false;
   bool outermost_ = false;
   unsigned callers_ = DEFAULT;

@@ -10,7 +10,7 @@
 namespace fanin {
 
 #if FANIN_X86_KERNELS
-// By blocks of 16 bytes in a register. Of datagrams whose keys are GCM-SIV's.
+// Computes tags with registers of one block of 16 bytes. The keys of all datagrams are of GCM-SIV.
 void gcm_siv_tags_of_one(std::span<const Tagged> datagrams, std::uint32_t* tags);
 void gcm_siv_tags_of_two(std::span<const Tagged> datagrams, std::uint32_t* tags);
 void gcm_siv_tags_of_four(std::span<const Tagged> datagrams, std::uint32_t* tags);

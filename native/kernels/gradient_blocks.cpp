@@ -26,7 +26,7 @@ __attribute__((always_inline)) inline float folded(Wide& partial) {
   return partial[0];
 }
 
-// Element i is in partial sum i mod 16, and these are added by halves.
+// Sum of squares: element i is added to partial sum i mod 16, and the partial sums are added by halves.
 __attribute__((always_inline)) inline float squares_of(const float* x, std::size_t count) {
   Wide partial = {};
   std::size_t i = 0;
@@ -59,7 +59,7 @@ FANIN_CLONES bool any_nonzero(const float* x, std::size_t count) {
   return (all & ~SIGN) != 0;
 }
 
-// to = D from, from element `first` of the bucket on.
+// to = D from, for elements from `first` of the bucket on; D changes signs (host/codecs/rotation.py).
 FANIN_CLONES void with_signs(const std::uint32_t* signs, std::size_t first, const float* from, float* to,
                              std::size_t count) {
   std::size_t i = 0;

@@ -10,10 +10,10 @@ namespace fanin {
 // The squared norm of each block of `block` floats; the last one may be shorter.
 void block_squares(const float* x, std::size_t count, std::size_t block, float* squares);
 
-// Whether a block has an element that is not zero.
+// Notes for each block whether it has an element that is not zero.
 void nonzero_blocks(const float* x, std::size_t count, std::size_t block, bool* nonzero);
 
-// `count` elements in blocks of a power of two, the last one filled with zeros. Bit i: element i changes its sign.
+// `count` elements in blocks of a power of two, the last one padded with zeros. Sign bit i: element i changes its sign.
 struct Rotation {
   const std::uint32_t* signs;
   std::size_t block;

@@ -9,12 +9,12 @@ namespace fanin {
 
 namespace {
 
-constexpr std::size_t GROUP = 8;  // elements of a vector, within which the first butterflies are
+constexpr std::size_t GROUP = 8;  // elements of a vector, within which the first three stages of butterflies are
 typedef float Group __attribute__((vector_size(4 * GROUP)));
 typedef std::int32_t Places __attribute__((vector_size(4 * GROUP)));
 
-// The butterflies of distances 1, 2 and 4 within a vector: a + b where a is, a - b where b is. Each element meets its
-// partner, and -b is exact, so the bits are those of the plain loop.
+// The butterflies of distances 1, 2 and 4 within a vector: a + b in the place of a, a - b in the place of b. Negation
+// is exact, so that the result has the same bits as that of the plain loop.
 #if defined(__clang__)
 #define FANIN_PARTNERS(v, ...) __builtin_shufflevector(v, v, __VA_ARGS__)
 #else
@@ -45,7 +45,7 @@ FANIN_CLONES void butterflies(float* __restrict x, std::size_t block, float scal
     within_group(v);
     std::memcpy(x + i, &v, sizeof v);
   }
-  // Two distances at once, as long as there are two: half as many passes over the block.
+  // Two distances per pass as long as possible, which halves the passes over the block.
   std::size_t half = GROUP;
   for (; 2 * half < block; half *= 4)
     for (std::size_t first = 0; first < block; first += 4 * half) {
@@ -75,7 +75,7 @@ FANIN_CLONES void butterflies(float* __restrict x, std::size_t block, float scal
 constexpr std::uint32_t MULTIPLIERS[2] = {0xD2511F53u, 0xCD9E8D57u};
 constexpr std::uint32_t WEYL[2] = {0x9E3779B9u, 0xBB67AE85u};
 constexpr int ROUNDS = 10;
-constexpr std::size_t LANES = 16;  // blocks side by side, for the vectorizer
+constexpr std::size_t LANES = 16;  // Philox blocks computed side by side, so that the compiler vectorizes them
 
 FANIN_CLONES void philox_blocks(const std::uint32_t* key, const std::uint32_t* counter, std::uint32_t first,
                                 std::uint32_t* out) {

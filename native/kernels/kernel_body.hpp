@@ -22,10 +22,11 @@ struct KernelBody : KernelLoops<Simd> {
   using Ints = typename Simd::Ints;
   using Size = std::size_t;
   static constexpr Size GROUP = Simd::GROUP;
-  // How far ahead of the elements memory is asked for. A tensor is walked once, out of main memory, and the processor's
-  // own prefetching ends with every page of it: docs/performance.md.
+  // Distance by which elements are prefetched. A tensor is read once, from main memory, and the processor's own
+  // prefetching stops at every page boundary: docs/performance.md.
   static constexpr Size PREFETCH_BYTES = 4096;
-  // The same of words that are written: on one machine their lines are in the cache of whoever has added them up last.
+  // Distance by which words to be written are prefetched: on one machine their lines are in the cache of the core that
+  // has added them up last.
   static constexpr Size PREFETCH_WORDS_BYTES = 1024;
 
   // x * factor + residual, sixteen at a time. Plain: the factor is 1 and there is no residual.
@@ -41,7 +42,7 @@ struct KernelBody : KernelLoops<Simd> {
       return corrected(Simd::template load<E>(x + i * WIDTH), residuals);
     }
     void prefetch(Size i) const { __builtin_prefetch(x + i * WIDTH + PREFETCH_BYTES); }
-    // `count` < GROUP elements, and zeros.
+    // `count` < GROUP elements, padded with zeros.
     Floats partial(Size i, Size count) const {
       std::uint8_t elements[GROUP * WIDTH] = {};
       std::memcpy(elements, x + i * WIDTH, count * WIDTH);
@@ -67,7 +68,7 @@ struct KernelBody : KernelLoops<Simd> {
                        std::uint16_t* codes) {
     for (Size first = 0; first < n; first += block) {
       const Size last = least(first + block, n);
-      Ints largest = Simd::ints(0), other = Simd::ints(0);  // two chains: the maximum has a latency
+      Ints largest = Simd::ints(0), other = Simd::ints(0);  // two independent chains hide the latency of the maximum
       Size i = first;
       for (; i + 2 * GROUP <= last; i += 2 * GROUP) {
         source.prefetch(i);
@@ -78,7 +79,7 @@ struct KernelBody : KernelLoops<Simd> {
       for (; i < last; i += GROUP) {
         source.prefetch(i);
         const Floats value = i + GROUP <= last       ? source.group(i)
-                             : first + GROUP <= last ? source.group(last - GROUP)  // some of them once more
+                             : first + GROUP <= last ? source.group(last - GROUP)  // overlaps the group before
                                                      : source.partial(i, last - i);
         largest = Simd::maximum(largest, Simd::magnitude_bits(value));
       }
@@ -87,9 +88,9 @@ struct KernelBody : KernelLoops<Simd> {
     }
   }
 
-  // Whether elements [first, last) of a block, which are whole words, can be converted in whole groups: the last group
-  // has some elements of the one before it, which come to the same once more. A group in part is copied to where there
-  // is room for a whole one and back, and a processor waits for such copies longer than for all the rest of a block.
+  // Whether elements [first, last) of a block, which are whole words, can be converted in whole groups. The last group
+  // may then overlap the one before it, which gives the same results again. A partial group has to be copied to a
+  // buffer and back, for which a processor waits longer than for all the rest of a block.
   template <std::uint32_t L>
   static bool in_groups(Size first, Size last) {
     return last - first >= GROUP && first * L % 32 == 0 && last * L % 32 == 0;
@@ -141,7 +142,7 @@ struct KernelBody : KernelLoops<Simd> {
 
   // ---- dequantize
 
-  // Value of a lane of 0, and the steps of one unit more: a power of two.
+  // Value of a lane that stands for 0, and the steps of one unit of a lane, a power of two.
   struct Zero {
     std::int32_t lane;
     float unit;
@@ -149,7 +150,7 @@ struct KernelBody : KernelLoops<Simd> {
 
   template <bool Divide>
   struct Values {
-    Floats first, second, divisor;  // without Divide: its reciprocal, exact
+    Floats first, second, divisor;  // divisor without Divide: its reciprocal, which is exact
     Ints offset;
     Values(const BlockScale& scale, float divisor_, std::int32_t offset_)
         : first(Simd::floats(scale.to_value[0])),
@@ -158,7 +159,7 @@ struct KernelBody : KernelLoops<Simd> {
           offset(Simd::ints(offset_)) {}
     Floats operator()(const Ints& lanes) const {
       const Floats steps = Simd::to_floats(Simd::subtract(lanes, offset));
-      // Divided first: the mean of what a type can hold never leaves its range on the way.
+      // Divide first, so that the mean of values that the type can hold does not overflow on the way.
       const Floats mean = Divide ? Simd::divide(steps, divisor) : Simd::multiply(steps, divisor);
       return Simd::multiply(Simd::multiply(mean, first), second);
     }
@@ -189,7 +190,7 @@ struct KernelBody : KernelLoops<Simd> {
                                   values(Simd::template load_lanes<L>(in + group * GROUP * L / 8)));
         }
         i += groups * GROUP;
-      } else {  // a group at the edge of the block, or of what is wanted
+      } else {  // a group at the edge of the block, or of the wanted elements
         std::uint8_t lanes[GROUP * L / 8] = {}, elements[GROUP * WIDTH];
         std::memcpy(lanes, words_be + i * L / 8, words_for(codec, least(GROUP, last - i)) * 4);
         Simd::template store<E>(elements, values(Simd::template load_lanes<L>(lanes)));
@@ -358,7 +359,7 @@ struct KernelBody : KernelLoops<Simd> {
       case uint8:
         return Loops::template widen<std::uint8_t>(x, n, out);
       case int64:
-        return;  // travels exactly, or not at all
+        return;  // int64 is reduced exactly, or not at all
     }
   }
 

@@ -1,5 +1,6 @@
-// The kernels of exact reductions: elements to a rank's own words, and all ranks' words to the result. The rules stand
-// in fanin/numerics/exact.py. Plain loops over blocks that stay in the nearest cache; the compiler vectorizes them.
+// The kernels of exact reductions, from elements to a rank's own words, and from all ranks' words to the result. The
+// rules stand in fanin/numerics/exact.py. Plain loops over blocks that stay in the first cache; the compiler vectorizes
+// them.
 //
 // Templates over the group type, though they do not use it, for the reason that kernel_body.hpp gives.
 #pragma once
@@ -13,7 +14,7 @@
 
 namespace fanin {
 
-// A floating point element, and the integer that holds its bits. A type alone: nothing of it is compiled.
+// Traits of a floating point element: its type, and the integer type that holds its bits. It has no functions.
 template <Element E>
 struct Of;
 template <>
@@ -75,7 +76,8 @@ struct ExactLoops {
     return __builtin_bit_cast(float, std::uint32_t{bits} << 16);
   }
 
-  // As float32 whose last bit says whether anything was lost: rounding that to 16 bits rounds `value`.
+  // `value` as float32 rounded to odd: the last bit says whether anything was lost, so that rounding this to 16 bits
+  // rounds `value` correctly.
   static std::uint32_t rounded_to_odd(double value) {
     const float near = static_cast<float>(value);
     const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, near);
@@ -187,7 +189,7 @@ struct ExactLoops {
     if constexpr (O == Operator::min) return lesser(a, b);
     return -lesser(-a, -b);
   }
-  // Products and sums are made of the unsigned type, and in 64 bits: they wrap around.
+  // Products and sums are computed in unsigned 64 bits, and wrap around.
   template <Operator O, class Integer>
   static Integer combined_integers(Integer a, Integer b) {
     if constexpr (O == Operator::sum) return static_cast<Integer>(std::uint64_t(a) + std::uint64_t(b));
@@ -206,7 +208,7 @@ struct ExactLoops {
     return parts.words_be + rank * parts.part_bytes;
   }
 
-  // Elements [first, first + count) of all ranks, one rank after the other; nobody's are 0.
+  // Combines elements [first, first + count) of all ranks, one rank after the other; 0 if no rank takes part.
   template <Operator O, Element E>
   static void fold_floats(const Parts& parts, Size first, Size count, double room, double* total) {
     bool any = false;
@@ -311,7 +313,7 @@ struct ExactLoops {
       case int64:
         return decode_integers<O, std::int64_t>(parts, skip, keep, out);
       default:
-        return;  // bits of floats, which Operation refuses
+        return;  // bitwise operators on floats, which Operation refuses
     }
   }
 

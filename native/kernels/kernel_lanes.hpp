@@ -1,6 +1,6 @@
-// Sums that keep their bits, at the switch: lanes are added up one by one, and narrowed when their round closes. The
+// Wide sums at the switch: lanes are added up one by one in accumulators, and narrowed when their round closes. The
 // rules stand in fanin/numerics/wide_sums.py. Plain loops, each over one plane of accumulators (kernels.hpp), that the
-// compiler vectorizes: no lane is moved past another one but where the result interleaves planes.
+// compiler vectorizes: lanes change places only where the result interleaves planes.
 //
 // Templates over the group type, though they do not use it, for the reason that kernel_body.hpp gives.
 #pragma once
@@ -31,9 +31,10 @@ struct LaneLoops {
     return a > b ? a : b;
   }
 
-  // Plane P of lanes of U bits of COUNT inputs; Sum is unsigned, since it wraps around. The inputs' lanes are added up
-  // first, in the narrowest integer that holds their sum: more of them fit into a vector. Returns the largest
-  // magnitude, which narrowing needs first: while the sums are at hand it costs next to nothing.
+  // Adds plane P of lanes of U bits of COUNT inputs to `sums`; Sum is unsigned, since it wraps around. The inputs'
+  // lanes are first added to each other, in the narrowest integer that holds their sum, so that more of them fit into a
+  // vector. Returns the largest magnitude, which narrowing needs, because it costs little while the sums are in
+  // registers.
   template <class Sum, std::uint32_t U, std::uint32_t P, std::size_t COUNT, bool First, bool Shifts>
   static Sum add_plane(Sum* __restrict__ sums, const std::uint8_t* const* in, Size bytes, std::uint32_t shift) {
     using Lanes = std::conditional_t<U == 8, std::uint16_t, std::uint8_t>;
@@ -96,8 +97,8 @@ struct LaneLoops {
     }
   }
 
-  // Only what leaves have narrowed is shifted, and a root has few leaves: one input after the other, since loops for
-  // each number of them would be a sixth of all kernels' code.
+  // Adds shifted inputs one after the other. Only contributions of leaves are shifted, and a root has few leaves; loops
+  // for each number of inputs would be a sixth of all kernels' code.
   template <class Sum>
   static std::uint32_t add_shifted(Sum* sums, std::uint8_t lanes, const std::uint8_t* const* in, Size count, Size bytes,
                                    bool first) {
@@ -124,8 +125,8 @@ struct LaneLoops {
 
   // ---- narrowing
 
-  // rint(sum / 2^shift) within the bound, plus the bound: what a lane of the result holds. Computed in the width of the
-  // accumulators, where nothing overflows: the remainder is compared with a half instead of adding one.
+  // A lane of the result: rint(sum / 2^shift), clamped to the bound, plus the bound. Computed in the width of the
+  // accumulators without overflow, since the remainder is compared with a half instead of adding one.
   template <class Sum, class Signed, bool Shifts>
   static std::uint8_t lane(Sum sum, std::uint32_t shift, Signed bound) {
     Signed rounded = static_cast<Signed>(sum);
@@ -141,8 +142,8 @@ struct LaneLoops {
     return static_cast<std::uint8_t>(rounded + bound);
   }
 
-  // The same of a 32-bit sum that needs no clamping, by the processor's own rounding: x + 1.5 * 2^23 has no bits for a
-  // fraction, and rint(x) in its lowest ones. `scale` is 2^-shift.
+  // A lane of the result for a 32-bit sum that needs no clamping, by the processor's own rounding: x + 1.5 * 2^23 has
+  // no fraction bits, and rint(x) in its lowest bits. `scale` is 2^-shift.
   static std::uint8_t lane_by_float(std::uint32_t sum, float scale, std::uint32_t bound) {
     const float x = static_cast<float>(static_cast<std::int32_t>(sum)) * scale;
     return static_cast<std::uint8_t>(__builtin_bit_cast(std::uint32_t, x + 0x1.8p23f) + bound);
@@ -157,7 +158,7 @@ struct LaneLoops {
     return MAX_SHIFT;
   }
 
-  // Bytes of D-bit lanes from so many planes of sums, each of `bytes`.
+  // Packs PLANES planes of sums, each of `bytes` sums, into bytes of D-bit lanes.
   template <class Sum, class Signed, std::uint32_t D, std::uint32_t PLANES, bool Shifts>
   static void pack(const Sum* __restrict__ sums, Size bytes, std::uint32_t shift, std::uint8_t* __restrict__ out) {
     constexpr Signed BOUND = D == 8 ? 127 : 7;
@@ -198,7 +199,7 @@ struct LaneLoops {
   template <class Sum, class Signed, std::uint32_t D, std::uint32_t PLANES>
   static void pack_planes(const Sum* sums, Size bytes, std::uint32_t shift, std::uint8_t* out) {
     if constexpr (sizeof(Sum) == 4) {
-      // At the largest shift sums may be beyond the bound, and floats; below it none is.
+      // Only at the largest shift may sums exceed the bound, and the exact range of floats.
       if (shift < MAX_SHIFT) return pack_by_float<D, PLANES>(sums, bytes, shift, out);
     }
     if (shift == 0) return pack<Sum, Signed, D, PLANES, false>(sums, bytes, shift, out);

@@ -1,5 +1,5 @@
-// The kernels that are plain loops: float64 over three words, integers, the switch's sums. The compiler vectorizes
-// them.
+// The kernels that are plain loops, which the compiler vectorizes: float64 over three words, integers, the switch's
+// sums.
 //
 // Templates over the group type, though they do not use it, for the reason that kernel_body.hpp gives.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace fanin {
 
-// The part of a chunk that is wanted, [skip, end), and where its first element goes.
+// The wanted elements of a chunk, [skip, end), and where the first of them is written.
 struct Wanted {
   std::size_t skip, end;
   std::uint8_t* out;
@@ -40,7 +40,7 @@ struct KernelLoops {
     return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap32(value) : value;
   }
 
-  // Inputs beyond `Count` are not looked at.
+  // Adds the first `Count` inputs; the others are ignored.
   template <Size Count, bool Starts>
   static void add_some(std::uint8_t* __restrict sum_be, const std::uint8_t* __restrict a,
                        const std::uint8_t* __restrict b, const std::uint8_t* __restrict c,
@@ -100,7 +100,7 @@ struct KernelLoops {
     return value;
   }
 
-  // Nearest, ties to even, for magnitudes below 2^52.
+  // Rounds to nearest, ties to even, for magnitudes below 2^52.
   static double wide_round(double x) { return __builtin_copysign((__builtin_fabs(x) + 0x1p52) - 0x1p52, x); }
 
   static double wide_step(const std::uint8_t* words_be, Size i) {

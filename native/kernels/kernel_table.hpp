@@ -3,8 +3,8 @@
 
 #include "kernels/kernels.hpp"
 
-// The vector kernels switch instruction sets within a file as only GCC does; Clang, used for fuzzing, takes the
-// portable.
+// The vector kernels switch instruction sets within a file, which only GCC supports; Clang, used for fuzzing, compiles
+// the portable ones.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define FANIN_X86_KERNELS 1
 #else
@@ -21,7 +21,7 @@ struct BlockScale {
   float limit;        // 0 for a block that is zero or not finite: every q is then 0
 };
 
-// The same for float64 over three words; each weighs `low` = 2^k times the next.
+// Meaning of a scale code for float64 over three words; each word weighs `low` = 2^k times the next.
 struct WideScale {
   double to_steps[2];
   double to_value[2];
@@ -32,7 +32,7 @@ struct WideScale {
 // Deliberately not inline: the linker must never keep a copy that was compiled for AVX-512.
 BlockScale block_scale(const FixedPoint& codec, std::uint16_t code);
 WideScale wide_scale(const FixedPoint& codec, std::uint16_t code);
-// The code of a block whose largest magnitude is this; not finite counts as such.
+// The scale code of a block with this largest magnitude; CODE_NOT_FINITE if that is not finite.
 std::uint16_t scale_code(const FixedPoint& codec, double magnitude);
 
 struct KernelTable {

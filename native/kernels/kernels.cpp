@@ -1,4 +1,4 @@
-// Chooses an implementation once, and holds what needs no vector instructions.
+// Chooses an implementation once, and has the functions that need no vector instructions.
 #include "kernels/kernels.hpp"
 
 #include <algorithm>
@@ -45,7 +45,8 @@ const KernelTable* find_kernels(const char* name) {
   return nullptr;
 }
 
-// A name in the environment that cannot run here is not worth a crash at import; kernels_in_use() tells the truth.
+// Ignores a name in the environment that cannot run here, instead of failing at import; kernels_in_use() reports the
+// choice.
 const KernelTable* first_choice() {
   const KernelTable* wished = find_kernels(std::getenv("FANIN_KERNELS"));
   return wished != nullptr ? wished : find_kernels(nullptr);
@@ -94,7 +95,7 @@ double wide_power_of_two(int exponent) {
   return std::bit_cast<double>(static_cast<std::uint64_t>(exponent + 1023) << 52);
 }
 
-// log2 of a power-of-two bound that covers the code; what no honest sender of this type says is brought into its range.
+// log2 of the power-of-two bound that covers the code, clamped to the range that honest senders of this type use.
 int bound_exponent(std::uint16_t code, int lowest, int highest) {
   const int rounded_up = (code + (1 << CODE_MANTISSA_BITS) - 1) >> CODE_MANTISSA_BITS;
   return std::clamp(rounded_up - CODE_BIAS, lowest, highest);
@@ -200,7 +201,7 @@ void exact_residual(Element element, const void* x, std::size_t n, double factor
 
 namespace {
 
-// `exponent`: the bits that are all set in what is NaN or infinite. The loop has no branch, so it is vectorized.
+// `exponent`: the bits that are all set in NaN and infinity. The loop has no branch, so that it is vectorized.
 template <typename Bits>
 bool all_finite(const std::uint8_t* part_be, std::size_t n, Bits exponent) {
   Bits mask = 0;

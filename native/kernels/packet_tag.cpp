@@ -19,17 +19,17 @@ static_assert(std::endian::native == std::endian::little, "words of a datagram a
 constexpr std::size_t FIRST_BYTES = 2 * TAG_BLOCK_BYTES;  // whole blocks that hold the checksum field
 static_assert(OFFSET_CHECKSUM + WORD_BYTES <= FIRST_BYTES && HEADER_BYTES > TAG_BLOCK_BYTES);
 
-// One 64-bit word of each of the four lanes; at the end, of each of up to four datagrams.
+// One 64-bit word for each of the four lanes; at the end, for each of up to four datagrams.
 using Four [[gnu::vector_size(TAG_BLOCK_BYTES)]] = std::uint64_t;
 static_assert(TAGS_TOGETHER <= TAG_LANES);
 
-// Datagrams of the same length as they are hashed: two blocks with the direction, whole blocks as they lie, the padded
-// rest.
+// Layout for hashing datagrams of the same length: two blocks with the direction, whole unchanged blocks, and the
+// padded rest.
 struct Messages {
   std::size_t bytes;         // of each datagram
-  std::size_t middle_bytes;  // of the blocks as they lie
+  std::size_t middle_bytes;  // of the unchanged blocks
   std::size_t last_bytes;    // of the rest: one block or none
-  std::uint64_t end;         // SipHash's last word, of a lane's length
+  std::uint64_t end;         // SipHash's last word, which has the length of a lane
   std::array<const SipKey*, TAGS_TOGETHER> keys;
   std::array<const std::uint8_t*, TAGS_TOGETHER> middle;
   alignas(TAG_BLOCK_BYTES) std::uint8_t first[TAGS_TOGETHER][FIRST_BYTES];
@@ -54,10 +54,9 @@ struct Messages {
   }
 };
 
-// The body of each of the functions below, for N datagrams side by side: a round of SipHash waits for the one before
-// it, so those of other datagrams are computed meanwhile. Macros on purpose: a function that is called from them must
-// be compiled for the same instruction set, and a copy of an inline one for AVX-512 must never be the one that the
-// linker keeps.
+// The body of each function below, for N datagrams side by side: since a round of SipHash waits for the one before it,
+// rounds of other datagrams are computed meanwhile. These are macros because functions called from there would have to
+// be compiled for the same instruction set, and the linker must never keep a copy of an inline function for AVX-512.
 constexpr std::uint64_t SIP_START[] = {0x736F'6D65'7073'6575, 0x646F'7261'6E64'6F6D, 0x6C79'6765'6E65'7261,
                                        0x7465'6462'7974'6573};
 #define FANIN_EACH for (std::size_t i = 0; i < CHAINS; ++i)
@@ -139,7 +138,7 @@ void tags_portable(const Messages& messages, std::uint32_t* tags) {
   FANIN_TAGS(FANIN_ROTATED_16, FANIN_ROTATED_32);
 }
 #if FANIN_X86_KERNELS
-// AVX2 has no rotation: by whole bytes a shuffle does it.
+// AVX2 has no rotation; rotations by whole bytes are shuffles.
 using Halves [[gnu::vector_size(TAG_BLOCK_BYTES)]] = std::uint32_t;
 using Quarters [[gnu::vector_size(TAG_BLOCK_BYTES)]] = std::uint16_t;
 #define FANIN_SHUFFLED_32(x) \
@@ -158,7 +157,7 @@ __attribute__((target("avx512f,avx512vl"))) void tags_avx512(const Messages& mes
 }
 #endif
 
-// For one datagram, for two, for four; null where that takes more registers than there are.
+// Functions for one, two and four datagrams; null if the processor has too few registers.
 struct TagTable {
   Tags *one, *two, *four;
 };
@@ -168,7 +167,7 @@ constexpr TagTable avx2_tags = {tags_avx2<1>, tags_avx2<2>, nullptr};
 constexpr TagTable avx512_tags = {tags_avx512<1>, tags_avx512<2>, tags_avx512<4>};
 #endif
 
-// As the other kernels: whichever runs, all give the same bits.
+// The implementation for this processor; all give the same bits, as those of the other kernels do.
 const TagTable& tag_table() {
 #if FANIN_X86_KERNELS
   const char* const in_use = kernels_in_use();
@@ -178,11 +177,11 @@ const TagTable& tag_table() {
   return portable_tags;
 }
 
-// A nonce that is the same for all packets: what a packet says goes again in the same bytes, with the same tag.
+// The same nonce for all packets, because a retransmitted packet has the same bytes and therefore the same tag.
 constexpr std::array<std::uint8_t, GCM_SIV_NONCE_BYTES> NONCE = {'f', 'a', 'n', 'i', 'n', ' ',
                                                                  'p', 'a', 'c', 'k', 'e', 't'};
 
-// How many at the beginning are of that algorithm.
+// Number of datagrams at the beginning whose keys are of GCM-SIV.
 std::size_t of_gcm_siv(std::span<const Tagged> datagrams) {
   std::size_t count = 0;
   while (count < datagrams.size() && datagrams[count].key->algorithm == TagAlgorithm::gcm_siv) ++count;

@@ -14,7 +14,7 @@ namespace fanin {
 struct PortableSimd {
   static constexpr std::size_t GROUP = 16;
   static constexpr std::size_t PARTS = 4;
-  // What SSE2, NEON and their like hold in one register; GCC and Clang do arithmetic on it as on a number.
+  // As many floats as a register of SSE2 or NEON holds; GCC and Clang do arithmetic on such vectors as on numbers.
   typedef float FloatPart __attribute__((vector_size(16)));
   typedef std::int32_t IntPart __attribute__((vector_size(16)));
   struct Floats {
@@ -156,13 +156,14 @@ struct PortableSimd {
   }
   static BitPart bits(const IntPart& value) { return reinterpret<BitPart>(value); }
   static IntPart wrapped(const BitPart& value) { return reinterpret<IntPart>(value); }
-  // Where the mask has all bits set, the first.
+  // `first` where the mask has all bits set, `second` elsewhere.
   template <class Part>
   static Part select(const IntPart& mask, const Part& first, const Part& second) {
     return reinterpret<Part>((reinterpret<IntPart>(first) & mask) | (reinterpret<IntPart>(second) & ~mask));
   }
 
-  // Between host and wire order, in shifts: these are vectorized even where no instruction shuffles bytes.
+  // Converts between host and wire order by shifts, which are vectorized even without an instruction that shuffles
+  // bytes.
   static std::uint32_t swap32(std::uint32_t value) {
     if constexpr (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__) return value;
     return value << 24 | (value & 0xFF00u) << 8 | (value >> 8 & 0xFF00u) | value >> 24;
@@ -182,7 +183,7 @@ struct PortableSimd {
     if (rest < 0x0400u) return __builtin_copysignf(static_cast<float>(rest) * 0x1p-24f, float_of(sign));
     return float_of(sign | ((rest << 13) + ((127u - 15u) << 23)));
   }
-  // Ties to even: adding just under half a unit of the last place that stays, and one more when that place is odd.
+  // Rounds ties to even: adds just under half a unit of the last remaining place, and one more if that place is odd.
   static std::uint16_t to_half(float value) {
     const std::uint32_t sign = bits_of(value) >> 16 & 0x8000u;
     const std::uint32_t rest = bits_of(value) & 0x7FFFFFFFu;

@@ -1,5 +1,5 @@
-// Copies past the caches: to memory that is too large for them, and is not read again soon. An ordinary store reads the
-// line first, which makes three transfers of two.
+// Copies with stores past the caches, for memory that is too large for them and not read again soon. An ordinary store
+// reads the cache line first, so that memory is transferred three times instead of twice.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace fanin {
 
-constexpr std::size_t STREAMED_BYTES = 4 << 20;  // results from here on do not stay in caches until they are used
+constexpr std::size_t STREAMED_BYTES = 4 << 20;  // results of this size or more do not stay in caches until their use
 
 inline void stream_copy(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
 #ifdef __SSE2__
@@ -32,15 +32,15 @@ inline void stream_copy(std::uint8_t* to, const std::uint8_t* from, std::size_t 
       _mm_stream_si128(reinterpret_cast<__m128i*>(to + at + i), piece);
     }
   }
-  _mm_sfence();  // whoever is told that it is there finds it
+  _mm_sfence();  // before other threads are told that the memory is written
   std::memcpy(to + at, from + at, bytes - at);
 #else
   std::memcpy(to, from, bytes);
 #endif
 }
 
-// The same of words in wire order, which are brought into host order on the way; `to` is aligned as a word is. False,
-// and nothing is done, where there is no such way.
+// Copies words in wire order past the caches, and converts them to host order; `to` is aligned to words. False, with
+// nothing done, if the processor has no such stores.
 inline bool stream_words([[maybe_unused]] std::uint8_t* to, [[maybe_unused]] const std::uint8_t* from,
                          [[maybe_unused]] std::size_t words) {
 #ifdef __SSE2__

@@ -26,7 +26,7 @@ typedef std::uint8_t WideBytes __attribute__((vector_size(WIDE)));
 constexpr float ROUNDER = 12582912.0f;  // 1.5 2^23: added to 0..255 it rounds to even, with the integer in the low bits
 constexpr float NOT_A_NUMBER = std::numeric_limits<float>::quiet_NaN();
 
-// Up to 16 elements; the first one stands for those that are missing.
+// Loads up to 16 elements; missing ones are replaced by the first.
 __attribute__((always_inline)) inline void load(Wide& v, const float* x, std::size_t count) {
   if (count < WIDE) v = Wide{} + x[0];
   std::memcpy(&v, x, 4 * count);
@@ -43,7 +43,7 @@ struct Range {
   float high;
 };
 
-// NaN where an element is not finite.
+// Least and greatest element; NaN if one is not finite.
 FANIN_CLONES Range range_of(const float* x, std::size_t count) {
   Wide low = Wide{} + x[0], high = low, zero = {};
   for (std::size_t i = 0; i < count; i += WIDE) {
@@ -70,7 +70,7 @@ struct Grid {
   float largest;
 };
 
-// Codes of up to STRETCH elements, a byte each; what is behind the last one is a multiple of WIDE at most.
+// Codes of up to STRETCH elements, a byte each; bytes up to the next multiple of WIDE may be written as well.
 FANIN_CLONES void codes_of(const Grid& grid, const float* x, std::size_t count, std::uint8_t* codes,
                            ShiftedLoss& loss) {
   const float divisor = grid.delta == 0 ? 1.0f : grid.delta;
@@ -102,7 +102,7 @@ FANIN_CLONES void codes_of(const Grid& grid, const float* x, std::size_t count, 
   loss.lost += folded(lost);
 }
 
-// A loop that the compiler makes wide: GCC 12 takes a vector of bytes apart to convert it.
+// A plain loop, which the compiler vectorizes, because GCC 12 converts an explicit vector of bytes one by one.
 FANIN_CLONES void values_of(const Grid& grid, const std::uint8_t* __restrict codes, std::size_t count,
                             float* __restrict out) {
   const float delta = grid.delta, offset = grid.offset;

@@ -1,4 +1,4 @@
-// Weights in 8, 6 or 4 bits on a grid per bucket. The equations and the layout stand in
+// Encodes weights in 8, 6 or 4 bits on a grid per bucket. The equations and the layout stand in
 // host/codecs/shifted_weights.py, whose numpy agrees with this bit for bit.
 #pragma once
 
@@ -8,14 +8,14 @@
 namespace fanin {
 
 struct ShiftedGrid {
-  std::size_t count;   // elements in all
-  std::size_t bucket;  // elements of a grid, a multiple of 8
+  std::size_t count;   // number of elements
+  std::size_t bucket;  // elements per grid, a multiple of 8
   unsigned bits;       // 8, 6 or 4
   std::size_t buckets() const { return (count + bucket - 1) / bucket; }
   std::size_t encoded_bytes() const { return 8 * buckets() + (count * bits + 7) / 8; }
 };
 
-// Squared norms of the elements and of the error; not finite where an element is not.
+// Squared norms of the elements and of the error; not finite if an element is not.
 struct ShiftedLoss {
   double energy;
   double lost;
@@ -24,7 +24,7 @@ struct ShiftedLoss {
 // `shifts` has one number for each bucket, `into` encoded_bytes().
 ShiftedLoss shifted_encode(const ShiftedGrid& grid, const float* x, const float* shifts, std::uint8_t* into);
 
-// The `keep` elements from `first` on. `streams`: past the caches (streaming.hpp).
+// Decodes `keep` elements from `first` on. `streams`: with stores past the caches (streaming.hpp).
 void shifted_decode(const ShiftedGrid& grid, const std::uint8_t* encoded, std::size_t first, std::size_t keep,
                     float* out, bool streams);
 

@@ -1,4 +1,4 @@
-// A token bucket: how many datagrams somebody may have looked at, on average and at once.
+// A token bucket: it limits the datagrams that are read from a sender, per second and at once.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@ class Allowance {
  public:
   constexpr Allowance(double per_s, double at_once) : per_s_(per_s), at_once_(at_once), left_(at_once) {}
 
-  // Whether one more is within it; `now` in seconds, never going back.
+  // Takes a token for one datagram; false without one. `now` in seconds must not decrease.
   bool spend(double now) {
     left_ = std::min(at_once_, left_ + (now - filled_s_) * per_s_);
     filled_s_ = now;

@@ -1,4 +1,4 @@
-// Transmissions of a leaf to its parent: their times, and their round trips. R-LEAF-6 to R-LEAF-9 in docs/protocol.md;
+// Transmissions of a leaf to its parent: order, window and loss recovery. R-LEAF-6 to R-LEAF-9 in docs/protocol.md;
 // twin of switch/machine/ascents.py.
 #pragma once
 
@@ -19,19 +19,19 @@ namespace fanin {
 
 struct Ascent {
   std::uint32_t slot;
-  std::uint32_t order;  // that its packet carries
-  bool full;            // as long as a result
+  std::uint32_t order;  // order number in its packet
+  bool full;            // whether its packet is as long as a result
 };
 
 class Ascents {
  public:
-  // `packet_bytes`: of the longest packets that go up.
+  // `packet_bytes`: length of the longest packets to the parent.
   Ascents(std::uint32_t slots, std::size_t packet_bytes)
       : rounds_of_(slots), congestion_(slots, packet_bytes), recovery_(slots) {
     waiting_.reserve(slots);
   }
 
-  // The slot's open round, `number`, is complete; or, if it was already, is to go up again.
+  // Queues the slot's complete round, `number`, for the parent; if it was sent already, sends it again.
   void complete(std::uint32_t slot, std::uint32_t number) {
     Round& round = rounds_of_[slot];
     if (round.place == Place::under_way) return again(slot, false);
@@ -41,7 +41,7 @@ class Ascents {
     std::ranges::push_heap(waiting_, std::greater<>{});
   }
 
-  // A worker repeats what it gave to the slot's open round, which is complete: whether that goes up again (R-LEAF-8).
+  // Whether to send the slot's complete round again, because a worker repeats its contribution to it (R-LEAF-8).
   bool asked(std::uint32_t slot, double now) {
     const Round& round = rounds_of_[slot];
     if (round.place != Place::under_way || std::ranges::find(again_, slot, &Again::slot) != again_.end()) return false;
@@ -51,12 +51,12 @@ class Ascents {
     return true;
   }
 
-  // The parent has what went up, and cannot answer with a result that is longer: it is asked once more, at once.
+  // Handles a bare answer: the parent has the round, so ask again in a packet as long as the result.
   void acknowledged(std::uint32_t slot) {
     if (rounds_of_[slot].place == Place::under_way) again(slot, true);
   }
 
-  // The lowest round that has gone up and waits for the parent's result, by number and slot.
+  // Item of the lowest round that was sent and waits for the parent's result.
   std::optional<std::uint64_t> oldest() const {
     std::optional<std::uint64_t> lowest;
     for (std::uint32_t slot = 0; slot < rounds_of_.size(); ++slot)
@@ -64,11 +64,11 @@ class Ascents {
     return lowest;
   }
 
-  // The next slot whose round goes up now.
+  // The slot whose round to send now; none if nothing is to be sent.
   std::optional<Ascent> take(double now) {
     const double round_trip_s = congestion_.paced_round_trip(recovery_.timer.smoothed_s);
     Ascent next = {};
-    if (!again_.empty()) {  // R-CONGESTION-3, R-CONGESTION-13: it replaces what has left the path
+    if (!again_.empty()) {  // R-CONGESTION-3, R-CONGESTION-13: it replaces a transmission that has left the path
       next = {.slot = again_.front().slot, .order = 0, .full = again_.front().full};
       again_.erase(again_.begin());
     } else if (const std::optional<std::uint32_t> first = this->first();
@@ -90,12 +90,12 @@ class Ascents {
     return next;
   }
 
-  // When `take` is worth another try, if the pace alone stands in the way.
+  // Time at which pacing lets `take` send the next round; none if nothing waits, or not for pacing alone.
   std::optional<double> next_timer() const {
     return again_.empty() && first() ? std::optional(congestion_.held_until()) : std::nullopt;
   }
 
-  // The result of the slot's open round has come: to all leaves, or `answered` because this one asked again.
+  // Notes the parent's result of the slot's open round; `answered`: it answers this leaf's repetition alone.
   void came(std::uint32_t slot, double now, bool answered, bool marked = false) {
     std::erase_if(again_, [slot](const Again& each) { return each.slot == slot; });
     const Round round = rounds_of_[slot];
@@ -122,7 +122,7 @@ class Ascents {
     rounds_ = 0;
   }
 
-  // The parent says what has arrived: as at a worker, LossRecovery::receipt. `spurious`: `answers` is a repetition.
+  // Handles a receipt; arguments as of LossRecovery::receipt. `spurious`: order `answers` is a repetition.
   void receipt(std::uint32_t answers, std::uint32_t highest, std::uint32_t received, double now, bool spurious) {
     const bool by_rota = !spurious && measures(answers);
     const std::optional<double> round_trip_s = recovery_.receipt(answers, highest, received, now, by_rota, spurious,
@@ -140,17 +140,17 @@ class Ascents {
     lost_.clear();
   }
 
-  // A receipt also says of each slot whether the parent has closed an odd number of its rounds: `odd(slot)`.
+  // Sends rounds again whose results were lost. `odd(slot)`: whether the parent has closed an odd number there.
   template <typename Odd>
   void settle(std::uint32_t highest, Odd odd, double now) {
     const auto closed = [&](std::uint32_t slot) { return odd(slot) != ((rounds_of_[slot].number & 1) != 0); };
     recovery_.settle(highest, false, closed, now, [this](std::uint32_t slot) { again(slot); });
   }
 
-  // HELLO of that number went to the parent.
+  // Notes that the HELLO of that sequence number was sent to the parent.
   void hello_sent(std::uint32_t sequence, double now) { hello_ = {sequence, now}; }
 
-  // WELCOME came. If it answers the last HELLO, both measure the path; an earlier one nobody knows the time of.
+  // Measures the path by a WELCOME that answers the last HELLO; ignores one that answers an earlier HELLO.
   void welcome(std::uint32_t sequence, double now) {
     if (!hello_ || hello_->first != sequence) return;
     const double round_trip_s = now - hello_->second;
@@ -159,7 +159,7 @@ class Ascents {
     congestion_.path_round_trip(round_trip_s, now);
   }
 
-  // Microseconds from a round's going up to its result; 0 while it is not known.
+  // Shortest recent time from sending a round to its result, in microseconds; 0 while it is not known.
   std::uint32_t round_trip_us() const {
     const double shortest_s = std::min(shortest_s_, before_s_);
     return shortest_s == NEVER ? 0 : static_cast<std::uint32_t>(std::min(shortest_s * 1e6, double{ORDER_MASK}));
@@ -173,9 +173,9 @@ class Ascents {
   // The open round of a slot.
   struct Round {
     Place place = Place::nowhere;
-    bool once = false;  // it went up for the first time then
+    bool once = false;  // whether it was sent only once
     std::uint32_t number = 0;
-    double sent_at = 0.0;  // when it last went up
+    double sent_at = 0.0;  // when it was last sent
   };
 
   struct Again {
@@ -187,8 +187,7 @@ class Ascents {
     return std::uint64_t{rounds_of_[slot].number} * rounds_of_.size() + slot;
   }
 
-  // The queue's packets stay there, unchanged unless it is known (`full` given) whether they are to be as long as a
-  // result.
+  // Queues a slot's round to be sent again; if it is queued already, only sets its length, if `full` is given.
   void again(std::uint32_t slot, std::optional<bool> full = std::nullopt) {
     const auto found = std::ranges::find(again_, slot, &Again::slot);
     if (found == again_.end())
@@ -197,7 +196,7 @@ class Ascents {
       found->full = full.value_or(found->full);
   }
 
-  // The lowest round that waits, if the window has room for it.
+  // Slot of the lowest waiting round, if the window has room or no lower round is under way; else none.
   std::optional<std::uint32_t> first() const {
     if (waiting_.empty()) return std::nullopt;
     const auto slot = static_cast<std::uint32_t>(waiting_.front() % rounds_of_.size());
@@ -209,15 +208,15 @@ class Ascents {
   }
 
   std::vector<Round> rounds_of_;        // by slot
-  std::vector<std::uint64_t> waiting_;  // a heap: complete rounds that have not gone up, as numbers of items
-  std::vector<Again> again_;            // those that are to go up again, in the order in which that was found
-  std::vector<std::uint32_t> lost_;     // of a receipt, while it is read
+  std::vector<std::uint64_t> waiting_;  // a heap: items of complete rounds that were not sent yet
+  std::vector<Again> again_;            // rounds to be sent again, in the order in which that became known
+  std::vector<std::uint32_t> lost_;     // lost slots by the current receipt
   Congestion congestion_;
   LossRecovery recovery_;
-  std::optional<std::pair<std::uint32_t, double>> hello_;  // number and time of the last one
+  std::optional<std::pair<std::uint32_t, double>> hello_;  // sequence number and time of the last HELLO
   double shortest_s_ = NEVER;
   double before_s_ = NEVER;
-  std::uint32_t rounds_ = 0;  // that shortest_s_ is of
+  std::uint32_t rounds_ = 0;  // number of rounds that shortest_s_ was measured over
 };
 
 }  // namespace fanin

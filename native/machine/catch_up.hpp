@@ -1,4 +1,4 @@
-// How a worker that came into a running job gets in step with the others, slot by slot. R-MEMBER-14 and
+// Brings a worker that has joined a running job into step with the others, slot by slot. R-MEMBER-14 and
 // R-MEMBER-15 in docs/protocol.md; the table of states stands in host/machine/catch_up.py.
 #pragma once
 
@@ -25,7 +25,7 @@ class CatchUp {
   bool done() const { return held_ == 0; }
   std::optional<std::uint32_t> first_base() const { return unknown_ == 0 ? std::optional(first_base_) : std::nullopt; }
 
-  // Calls release(slot) for those that stand at `base` already.
+  // Sets the base at which contributions begin; calls release(slot) for slots that are at `base` already.
   template <typename Release>
   void begin(std::uint32_t base, Release release) {
     begin_ = base;
@@ -35,7 +35,7 @@ class CatchUp {
     }
   }
 
-  // The next slot to send for; it stays so until `take`.
+  // The slot for which to send the next pass; the same until `take`.
   std::optional<std::uint32_t> next() {
     while (front_ < queue_.size()) {
       if (holds(queue_[front_])) return queue_[front_];
@@ -55,7 +55,7 @@ class CatchUp {
     return slots_[slot].state == State::asking ? MAX_BASE : slots_[slot].base;
   }
 
-  // A RESULT or ANSWER for a slot that is not done; `own`: this worker's bit is set.
+  // Handles a RESULT or ANSWER for a slot that is not in step yet; `own`: whether this worker's bit is set.
   Step receive(const Header& header, bool own) {
     Slot& slot = slots_[header.slot];
     const bool bare = header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;

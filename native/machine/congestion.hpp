@@ -1,4 +1,4 @@
-// How many contributions of a flow may be in flight, and how fast they go out: R-CONGESTION in docs/protocol.md.
+// Congestion window and pacing of a flow's contributions: R-CONGESTION in docs/protocol.md. Twin of
 // fanin/protocol/congestion.py, operation by operation, so that both machines keep the same windows and times.
 #pragma once
 
@@ -20,12 +20,12 @@ class Congestion {
         window_(shares_ ? std::min(initial(packet_bytes, pool_), pool_) : pool_),
         threshold_(pool_) {}
 
-  bool limited = false;  // more would have gone out, had the window or the pace allowed it
+  bool limited = false;  // whether the window or the pace has held back a packet
 
   // Whether the path may have links that others use.
   bool shares() const { return shares_; }
   double window() const { return window_; }
-  // The longest round trip of the path, fading.
+  // The longest round trip of the path, which decays over time.
   double path_s() const { return path_s_; }
   std::uint64_t cuts() const { return cuts_; }
   // R-CONGESTION-2: whether one more item may go out while so many are in flight, and so many wait for their results.
@@ -34,7 +34,7 @@ class Congestion {
            waiting < static_cast<std::uint32_t>(WINDOWS_WAITING * window_);
   }
 
-  // A round trip was measured, with or without the lateness of peers.
+  // Notes a measured round trip, which may include the lateness of peers.
   void round_trip(double round_trip_s, double now) {
     if (now - shortest_since_ >= SHORTEST_FOR_S) {  // R-CONGESTION-9: paths change
       shortest_before_s_ = shortest_s_;
@@ -45,16 +45,16 @@ class Congestion {
     recent_s_ = std::min(recent_s_, round_trip_s);
   }
 
-  // A round trip was measured that no peer has a part in.
+  // Notes a measured round trip of the path alone, without peers.
   void path_round_trip(double round_trip_s, double now) {
     round_trip(round_trip_s, now);
     path_s_ = std::max(std::min(round_trip_s, MAX_PACED_ROUND_TRIP_S), PATH_DECAY * path_s_);
   }
 
-  // The switch has said something about a transmission: the path is there.
+  // Notes that the switch has reacted to a transmission, so that the path works.
   void heard() { silent_ = 0; }
 
-  // A result came for that transmission; how many others are overdue.
+  // Notes a result of the transmission `order`; `overdue`: number of overdue results.
   void result(std::uint64_t order, std::uint64_t next_order, std::uint32_t overdue) {
     silent_ = 0;
     if (order >= window_ends_) {  // R-CONGESTION-9: sent after the window began, so a window of packets is over
@@ -70,7 +70,7 @@ class Congestion {
       window_ = std::min(window_ + GROWTH / window_, pool_);
   }
 
-  // That transmission, or its result, was lost.
+  // Notes that the transmission `order`, or its result, was lost.
   void lost(std::uint64_t order, std::uint64_t next_order) {
     // R-CONGESTION-8, at most one cut per round trip: what was sent before the last cut met the queue that this cut
     // answers. R-CONGESTION-9: lost with empty queues, it was lost by chance.
@@ -82,7 +82,7 @@ class Congestion {
     ++cuts_;
   }
 
-  // That transmission, or what came for it, met congestion.
+  // Notes that the transmission `order`, or its reply, met congestion.
   void marked(std::uint64_t order, std::uint64_t next_order) {
     if (!shares_ || order < recover_) return;  // R-CONGESTION-8
     recover_ = next_order;
@@ -91,7 +91,7 @@ class Congestion {
     ++cuts_;
   }
 
-  // The timer expired; whether the switch is known to have what it had been waiting for.
+  // Notes that the timer expired; `arrived`: whether the switch is known to have the transmission.
   void expired(bool arrived, std::uint64_t next_order) {
     // R-CONGESTION-11: fewer may be a peer's lateness.
     if (arrived || !shares_ || ++silent_ < SILENT_TIMEOUTS) return;
@@ -106,7 +106,7 @@ class Congestion {
   // R-CONGESTION-12: the round trip in which a window goes out. A peer that was late must not slow down what follows.
   double paced_round_trip(double smoothed_s) const { return shares_ ? std::min(smoothed_s, path_s_) : 0.0; }
 
-  // Whether the pace allows a packet now; what is sent is told to `sent`. Otherwise see `held_until`.
+  // Whether the pace allows a packet now, to be followed by `sent`; otherwise see `held_until`.
   bool may_send(double round_trip_s, double now) const {
     return round_trip_s < MIN_PACED_ROUND_TRIP_S || held_until_ <= now;
   }
@@ -114,7 +114,7 @@ class Congestion {
   // When the next burst may begin.
   double held_until() const { return held_until_; }
 
-  // A contribution went out, in a window per that round trip.
+  // Notes that a contribution was sent, at a pace of one window per round trip.
   void sent(double round_trip_s, double now) {
     if (round_trip_s < MIN_PACED_ROUND_TRIP_S) return;
     const double gain = window_ < threshold_ ? PACING_GAIN_SLOW_START : PACING_GAIN;
@@ -134,7 +134,7 @@ class Congestion {
     return frames > INITIAL_WINDOW ? frames : std::min(frames, std::max(FIRST_SHARE * pool, 2.0 * MIN_WINDOW));
   }
 
-  // The round trip of the path without queues, as far as it is known.
+  // The shortest known round trip of the path, without queues.
   double shortest_s() const { return std::min({shortest_s_, shortest_before_s_, LONGEST_UNQUEUED_S}); }
 
   // R-CONGESTION-9: whether this flow's packets wait in queues. Of a full queue every packet of a window has a long
@@ -151,15 +151,15 @@ class Congestion {
   std::uint64_t recover_ = 0;  // losses of transmissions with lower orders belong to the last cut
   std::uint64_t cuts_ = 0;
   std::uint32_t silent_ = 0;          // timers since anything was heard of a transmission
-  double shortest_s_ = NEVER;         // of the time since shortest_since_
-  double shortest_before_s_ = NEVER;  // of the SHORTEST_FOR_S or more before
+  double shortest_s_ = NEVER;         // shortest round trip since shortest_since_
+  double shortest_before_s_ = NEVER;  // shortest in the SHORTEST_FOR_S or more before
   double shortest_since_ = 0.0;
   double recent_s_ = NEVER;  // shortest of this window of packets, and of the one before
   double recent_before_s_ = NEVER;
-  std::uint64_t window_ends_ = 0;  // the order with whose result this window of packets is over
-  double path_s_ = 0.0;            // the longest round trip of the path, fading
-  double drained_at_ = 0.0;        // when all that went out will have left at the rate
-  double held_until_ = 0.0;        // after a burst: when the next may begin
+  std::uint64_t window_ends_ = 0;  // the order whose result ends this window of packets
+  double path_s_ = 0.0;            // the longest round trip of the path, which decays over time
+  double drained_at_ = 0.0;        // when all sent packets will have left at the paced rate
+  double held_until_ = 0.0;        // after a burst: when the next one may begin
 };
 
 }  // namespace fanin

@@ -27,7 +27,7 @@ void ItemStream::append(const Operation& operation) {
   const std::uint64_t repeats = most_repeats_ + operations_.size() + 1;
   if (operation.end_item() / slots_.size() + repeats > MAX_BASE)
     throw std::overflow_error("a slot counts 2^32 - 1 rounds, and this job has used them up: join a new one");
-  if (operation.chunks == 0) return;  // it has no item here; one in operations_ would never be finished
+  if (operation.chunks == 0) return;  // without items here, it would never leave operations_
   const std::uint64_t number = operations_.end_number();
   operations_.push_back(operation);
   end_item_ = operation.end_item();
@@ -69,7 +69,7 @@ void ItemStream::take() {
 void ItemStream::send_again(std::uint32_t index) {
   Slot& slot = slots_[index];
   slot.state = State::again;
-  if (slot.in_again) return;  // from an earlier time: the ring has room for each slot once
+  if (slot.in_again) return;  // queued before: the ring has room for each slot once
   slot.in_again = true;
   again_.push(index);
 }
@@ -89,7 +89,7 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
   advance(number);
   if (!operation.carries_words(item)) return 0;
   const std::uint64_t done = --operation.unfinished_chunks == 0 ? operation.ticket : 0;
-  // In order only: a later operation may be done first, and `find` counts on numbers without gaps.
+  // Remove operations in order only, even if a later one is done first: `find` needs numbers without gaps.
   while (!operations_.empty() && operations_.front().unfinished_chunks == 0) operations_.pop_front();
   return done;
 }

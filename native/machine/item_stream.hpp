@@ -1,5 +1,5 @@
-// Which item of which operation goes into which slot, and when it may be sent. R-WORKER-1 to 3 in docs/protocol.md;
-// the table of states stands in host/machine/item_stream.py.
+// Assigns items of operations to slots, and decides when they may be sent. R-WORKER-1 to 3 in docs/protocol.md; the
+// table of states stands in host/machine/item_stream.py.
 #pragma once
 
 #include <cstdint>
@@ -24,10 +24,9 @@ class ItemStream {
   bool unfinished() const { return oldest_item_ < end_item_; }
   // The slot's current item, submitted or not.
   std::uint64_t current(std::uint32_t slot) const { return slots_[slot].item; }
-  // The slot's round that its current item goes into.
+  // The slot's round into which its current item goes.
   std::uint64_t base(std::uint32_t slot) const { return slots_[slot].base; }
-  // Whether every slot's round is the one whose lowest bit this is: bit s % 32 of word s / 32, in wire order, of as
-  // many words as the slots fill.
+  // Whether the lowest bit of every slot's round equals bit s % 32 of word s / 32 in `parities_be`, in wire order.
   bool all_at(const std::uint8_t* parities_be) const {
     std::uint32_t others = 0;
     for (std::size_t word = 0; word < parities_.size(); ++word)
@@ -36,23 +35,23 @@ class ItemStream {
   }
   // The operation of a slot's current item, which must have been sent.
   Operation& operation(std::uint32_t slot) { return operations_[slots_[slot].operation]; }
-  // Whether the slot's item still has to have its codes agreed on, in the round that its words go into by forecast.
+  // Whether the slot's item is sent by forecast: its codes are not agreed yet, and its round also agrees on them.
   bool forecasts(std::uint32_t slot) { return operation(slot).forecasts && !knows_codes(current(slot)); }
   // The forecast was wrong: the item goes out again, into the slot's next round, with these codes (in wire order).
   void repeat(std::uint32_t slot, const std::uint8_t* codes_be);
   const std::uint16_t* agreed_codes(std::uint64_t item) const { return &agreed_[entry(item) * codes_per_packet_]; }
 
-  // Takes in an operation, whose first item is end_item(); throws std::overflow_error when the bases run out.
+  // Appends an operation, whose first item is end_item(). Throws std::overflow_error if the bases run out.
   void append(const Operation& operation);
-  // Starts with `base` instead of 0, and with no slot: those of a catch-up come with `release`, one by one.
+  // Starts at `base` instead of 0, with all slots held: the catch-up adds them one by one by `release`.
   void begin(std::uint32_t base);
   void release(std::uint32_t slot);
   static constexpr std::uint32_t NONE = ~std::uint32_t{0};
-  // The slot whose current item is to be sent next, what is sent again first; it stays so until `take`. NONE: there is
-  // none. (An optional comes back in memory, in two parts, and a processor waits for that.)
+  // The slot whose current item is to be sent next, repetitions first; the same until `take`. NONE without one. (Not an
+  // optional, which would be returned in memory in two parts, for which a processor waits.)
   std::uint32_t next() {
-    // An entry may be out of date: its slot was answered, or finished, after it was put here. It is dropped when it is
-    // met, which is cheaper than finding it then.
+    // An entry may be out of date, if its slot was answered or finished since. It is dropped only here, which is
+    // cheaper than searching for it at that time.
     while (!again_.empty()) {
       if (slots_[again_.front()].state == State::again) return again_.front();
       slots_[again_.pop()].in_again = false;
@@ -66,7 +65,7 @@ class ItemStream {
   }
   void take();
   void send_again(std::uint32_t slot);
-  // The slot's item has its result, and is stored; codes_be are the codes that came with it, in wire order.
+  // Notes that the slot's item has its result, which is stored; `codes_be`: the codes of that result, in wire order.
   // Returns the ticket of an operation that is now done, or 0.
   std::uint64_t finish(std::uint32_t slot, const std::uint8_t* codes_be);
 
@@ -80,12 +79,12 @@ class ItemStream {
     State state = State::idle;
     bool in_queue = false;
     bool in_again = false;
-    bool held = false;          // native/machine/catch_up.hpp still has it
-    std::uint64_t base = 0;     // the round that the item goes into: its number among the slot's, and its repeats
-    std::uint64_t repeats = 0;  // items that took another round
+    bool held = false;          // whether it still belongs to the catch-up (native/machine/catch_up.hpp)
+    std::uint64_t base = 0;     // the round of the item: its number among the slot's items, plus the repeats
+    std::uint64_t repeats = 0;  // number of items that took a second round
   };
 
-  // A ring of slots, each in it once at most, or of entries that are one slot's each.
+  // A ring with room for one entry per slot.
   template <typename Entry>
   struct Queue {
     explicit Queue(std::uint32_t slots) : ring(slots) {}
@@ -111,9 +110,9 @@ class ItemStream {
 
   bool knows_codes(std::uint64_t item) const { return agreed_for_[entry(item)] == item + 1; }
   void learn_codes(std::uint64_t item, std::uint32_t count, const std::uint8_t* codes_be);
-  // A power of two of entries: a division by what is known at run time only costs as much as all else here.
+  // The number of entries is a power of two, because a division would cost as much as all other steps here.
   std::size_t entry(std::uint64_t item) const { return static_cast<std::size_t>(item & (agreed_for_.size() - 1)); }
-  // The slot `steps` further on; no more of them than there are slots.
+  // The slot `steps` behind this one, cyclically; at most as many steps as slots.
   std::uint32_t further(std::uint32_t slot, std::uint64_t steps) const {
     const std::uint64_t at = slot + steps;
     return static_cast<std::uint32_t>(at < slots_.size() ? at : at - slots_.size());
@@ -131,7 +130,7 @@ class ItemStream {
   }
 
   std::vector<Slot> slots_;
-  std::vector<std::uint32_t> parities_;  // of their bases, as a receipt tells them: bit s % 32 of word s / 32
+  std::vector<std::uint32_t> parities_;  // lowest bits of the bases, as in receipts: bit s % 32 of word s / 32
   GrowingRing<Operation> operations_;
   std::uint64_t end_item_ = 0;
   std::uint64_t oldest_item_ = 0;
@@ -140,7 +139,7 @@ class ItemStream {
   std::uint64_t window_;
   std::uint64_t most_repeats_ = 0;  // of any slot
 
-  // To be sent, the lowest item first: those that came in order, as they do while nothing is lost, and a heap of
+  // Items to be sent, the lowest first: a queue of those added in order, as they are without losses, and a heap of
   // others.
   Queue<Queued> in_order_;
   std::vector<Queued> others_;
@@ -149,8 +148,8 @@ class ItemStream {
   const Queued& lowest() const { return others_first() ? others_.front() : in_order_.front(); }
   Queue<std::uint32_t> again_;
 
-  // Agreed codes by the item that carries their words. An item's codes come at most a pool after it entered the window,
-  // so those of a window and a pool never collide.
+  // Agreed codes, by the item that carries their words. Codes are known at most a pool of items ahead of the
+  // window, so that entries for a window and a pool of items never collide.
   std::uint32_t codes_per_packet_;
   std::vector<std::uint64_t> agreed_for_;  // the item, plus 1; 0: none
   std::vector<std::uint16_t> agreed_;

@@ -1,6 +1,6 @@
-// Messages between a member of a job and its switch that show that both live: HELLO, heartbeats, silence, BYE. A worker
-// is one at its switch (presence.hpp), a leaf at its parent (uplink.hpp). R-MEMBER in
-// docs/protocol.md; twin of fanin/protocol/keepalive.py.
+// Messages between a member of a job and its switch that show that both live: HELLO, heartbeats, silence, BYE. Members
+// are workers of a switch (presence.hpp) and leaves of a parent (uplink.hpp). R-MEMBER in docs/protocol.md; twin of
+// fanin/protocol/keepalive.py.
 #pragma once
 
 #include <algorithm>
@@ -25,14 +25,14 @@ class Keepalive {
   Phase phase() const { return phase_; }
   // Whether the job goes on for this member.
   bool joined() const { return phase_ == Phase::connecting || phase_ == Phase::member; }
-  // The clock starts, once: the first HELLO is due, and silence counts from here.
+  // Starts the clock, once: the first HELLO is due, and silence counts from now on.
   void start(double now) {
     if (started_) return;
     started_ = true;
     say_at_ = heard_at_ = now;
   }
 
-  // --- what to say, and when ---
+  // --- messages to send ---
 
   std::uint32_t hello_sequence() const { return hello_sequence_; }
   bool hello_due(double now) const { return joined() && now >= say_at_; }
@@ -41,7 +41,7 @@ class Keepalive {
     ++unanswered_;
     ++hello_sequence_;
   }
-  // A HELLO was sent to try a length: nobody's silence is judged by it.
+  // Notes a HELLO that tests a packet length, and does not count for silence.
   void probe_sent() { ++hello_sequence_; }
   // Whether the switch was heard since the last heartbeat but one.
   bool answered() const { return unanswered_ < 2; }
@@ -68,7 +68,7 @@ class Keepalive {
   }
 
  protected:
-  // WELCOME came. Whether that is news: it makes this a member.
+  // Handles WELCOME; returns whether it has made this a member.
   bool welcomed(double now) {
     if (phase_ != Phase::connecting) return false;
     phase_ = Phase::member;
@@ -76,7 +76,7 @@ class Keepalive {
     say_at_ = now + heartbeat_s_;
     return true;
   }
-  // R-MEMBER-4: whether leaving has taken long enough.
+  // R-MEMBER-4: whether the time to wait for the echo of BYE is over.
   bool left_unconfirmed(double now) const { return phase_ == Phase::leaving && now >= leave_by_; }
   // R-MEMBER-9: for how long the switch has been silent, if that is too long. Only unanswered HELLOs make it so: a
   // process that was stopped must not take its own sleep for silence.

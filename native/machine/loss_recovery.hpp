@@ -1,4 +1,4 @@
-// When a contribution is sent again: R-RECOVERY in docs/protocol.md. Twin of fanin/protocol/loss_recovery.py.
+// Decides when a contribution is sent again: R-RECOVERY in docs/protocol.md. Twin of fanin/protocol/loss_recovery.py.
 #pragma once
 
 #include <algorithm>
@@ -21,23 +21,23 @@ class LossRecovery {
 
   std::uint32_t timeouts_in_a_row() const { return timeouts_in_a_row_; }
   bool was_sent(std::uint32_t slot) const { return transmissions_[slot].count != 0; }
-  // The order of the latest transmission of the slot's current item, which was sent.
+  // Order number of the latest transmission of the slot's current item, which must have been sent.
   std::uint64_t order(std::uint32_t slot) const { return transmissions_[slot].order; }
 
-  // Of the one before that: an ANSWER to the latest says that its result was lost.
+  // Order number of the item's transmission before that, whose result was lost if an ANSWER comes to the latest.
   std::uint64_t order_before(std::uint32_t slot) const { return transmissions_[slot].order_before; }
-  // Of the next transmission. The lower 32 bits are on the wire, where 0 would be none.
+  // Order number of the next transmission. The lower 32 bits are on the wire, where 0 means none.
   std::uint64_t next_order() const { return next_order_; }
-  // How many items were sent and wait for their results.
+  // Number of items that were sent and wait for their results.
   std::uint32_t waiting() const { return waiting_; }
   // How many transmissions load the path, as far as is known: neither arrived, nor lost, nor overdue.
   // R-CONGESTION-2
   std::uint32_t in_flight() const { return on_time_.size - off_path_; }
   bool idle() const { return waiting_ == 0; }
-  // How many results are overdue.
+  // Number of overdue results.
   std::uint32_t overdue() const { return overdue_.size; }
 
-  // The slot's current item was sent; true if for the first time.
+  // Notes that the slot's current item was sent; true if for the first time.
   bool sent(std::uint32_t slot, double now) {
     Transmission& transmission = transmissions_[slot];
     withdraw(slot);
@@ -52,8 +52,8 @@ class LossRecovery {
     return true;
   }
 
-  // The slot's result came, or was sent once more because this worker asked for it (`answered`). Returns the round
-  // trip, if it measures one; see `take_due` for what it shows.
+  // Notes the slot's result; `answered`: it was sent in answer to this worker's repetition. Returns the round trip, if
+  // it measures one. Items that this result shows to be due are sent again by `take_due`.
   std::optional<double> finished(std::uint32_t slot, double now, bool answered = false) {
     Transmission& transmission = transmissions_[slot];
     withdraw(slot);
@@ -97,12 +97,12 @@ class LossRecovery {
     return measures ? std::optional(round_trip_s) : std::nullopt;
   }
 
-  // Something that was sent again turned out to have been missing, or not to have been.
+  // Notes whether a repetition was `needed`, or the switch already had the item.
   void repetition_was(bool needed) {  // R-RECOVERY-6: peers that are held up for longer are waited for longer
     more_wait_ = needed ? std::max(more_wait_ - LESS_WAIT, 0.0) : std::min(more_wait_ + MORE_WAIT, MAX_WAIT);
   }
 
-  // Calls send_again(slot) for those whose results have been overdue for long enough.
+  // Calls send_again(slot) for slots whose results have been overdue for long enough.
   template <typename SendAgain>
   void take_due(double now, SendAgain send_again) {
     const double waits_until = now + wait_s();
@@ -123,15 +123,15 @@ class LossRecovery {
     }
   }
 
-  // The order with these lower 32 bits: the latest one that was sent. Below 1 if there was none.
+  // The latest sent order number with these lower 32 bits; below 1 without one.
   std::int64_t sent_as(std::uint32_t order) const {
     const auto last = static_cast<std::int64_t>(next_order_ - 1);
     return last - (static_cast<std::uint32_t>(last) - order);
   }
 
-  // The switch says which orders have arrived. Calls lost(slot) for those that are lost; returns the round trip of the
-  // path, if this measures one. `measures`: that is what it is for, and what has arrived still counts as in flight.
-  // `spurious`: what it answers, the switch had before.
+  // Handles a receipt of the orders that have arrived. Calls lost(slot) for lost transmissions; returns the round trip
+  // of the path, if the receipt measures one. `measures`: it was sent only to measure, so that transmissions that have
+  // arrived still count as in flight. `spurious`: the switch had the item of order `answers` before.
   template <typename Lost>
   std::optional<double> receipt(std::uint32_t answers, std::uint32_t highest, std::uint32_t received, double now,
                                 bool measures, bool spurious, Lost lost) {
@@ -190,10 +190,10 @@ class LossRecovery {
     return round_trip_s;
   }
 
-  // The switch says which rounds were over (`closed(slot)`) when the order `highest` had come: what is overdue is lost,
-  // or is a peer's. The result of such a round, or its answer to what was sent by then, has left the switch before
-  // that. Calls lost(slot) for those whose results are lost. `none_over`: it is known that none of them is, as while
-  // nothing is lost; then what is on time, a window, need not be looked through.
+  // Handles a receipt of the rounds that had closed (`is_over(slot)`) when order `highest` had arrived: an overdue
+  // result of such a round, which has left the switch before this receipt, is lost, and any other waits for a peer.
+  // Calls lost(slot) for lost results. `none_over`: no round of an outstanding item has closed, as while nothing is
+  // lost; then the items that are on time, a window, need not be searched.
   template <typename Closed, typename Lost>
   void settle(std::uint32_t highest, bool none_over, Closed is_over, double now, Lost lost) {
     // R-RECOVERY-2: of a later transmission the switch may say more than this receipt knows.
@@ -202,8 +202,8 @@ class LossRecovery {
       return static_cast<std::int64_t>(transmissions_[slot].order) <= top && is_over(slot);
     };
     timer.tells_rounds = true;
-    missing_.clear();  // here: those whose rounds are over
-    older_.clear();    // and those that wait for a peer
+    missing_.clear();  // here: slots whose rounds have closed
+    older_.clear();    // here: slots that wait for a peer
     for (std::uint32_t slot = overdue_.oldest; slot != NONE; slot = transmissions_[slot].newer) {
       if (closed(slot))
         missing_.push_back(slot);
@@ -226,7 +226,7 @@ class LossRecovery {
     }
   }
 
-  // The slot's item will be sent again for another reason.
+  // Forgets the slot's transmission, because its item will be sent again for another reason.
   void withdraw(std::uint32_t slot) {
     Transmission& transmission = transmissions_[slot];
     if (transmission.place == Place::nowhere) return;
@@ -238,7 +238,7 @@ class LossRecovery {
     (transmission.newer == NONE ? chain.newest : transmissions_[transmission.newer].older) = transmission.older;
   }
 
-  // When something is to be sent again; none while nothing is outstanding.
+  // Time at which an item must be sent again; none while nothing is outstanding.
   std::optional<double> deadline() const {
     std::optional<double> first;
     if (overdue_.oldest != NONE) first = transmissions_[overdue_.oldest].resend_at;
@@ -246,12 +246,12 @@ class LossRecovery {
     return first;
   }
 
-  // If the timer has expired: the slot to send again, and whether that is known to have arrived. `lowest` is the slot
-  // of the lowest unfinished item.
+  // If the timer has expired: the slot to send again, and whether its transmission is known to have arrived. `lowest`:
+  // slot of the lowest unfinished item.
   std::optional<std::pair<std::uint32_t, bool>> expire(double now, std::uint32_t lowest) {
     if (on_time_.oldest == NONE || expires_at() > now) return std::nullopt;
-    // R-RECOVERY-12: the lowest item of all workers' waits for none of them. Taken every other time, it breaks a circle
-    // of workers that each send again what the others are not waiting for.
+    // R-RECOVERY-12: the lowest unfinished item of all workers does not wait for any other. Sending it every other time
+    // ends cycles in which each worker repeats items that the others do not wait for.
     const bool takes_lowest = timeouts_in_a_row_ % 2 == 0 && transmissions_[lowest].place == Place::on_time &&
                               transmissions_[lowest].sent_at <= now - timer.overdue_s(0.0);
     const std::uint32_t oldest = takes_lowest ? lowest : on_time_.oldest;
@@ -274,29 +274,30 @@ class LossRecovery {
 
   enum class Place : std::uint8_t { nowhere, on_time, overdue };
 
-  // Slots, oldest first: those that are on time, by order, and those whose results are overdue.
+  // A list of slots, oldest first: one for those that are on time, by order, one for those whose results are overdue.
   struct Chain {
     std::uint32_t oldest = NONE;
     std::uint32_t newest = NONE;
     std::uint32_t size = 0;
   };
 
-  // The last transmission of a slot's current item.
+  // The latest transmission of a slot's current item.
   struct Transmission {
     std::uint64_t order = 0;
-    std::uint64_t order_before = 0;  // of the item's transmission before this one; its own, if there was none
+    std::uint64_t order_before = 0;  // order of the item's transmission before this one; its own without one
     double sent_at = 0.0;
     double resend_at = 0.0;
     std::uint32_t count = 0;  // how often the item was sent
     std::uint32_t older = NONE;
     std::uint32_t newer = NONE;
     Place place = Place::nowhere;
-    bool arrived = false;   // the switch is known to have it
-    bool off_path = false;  // and it therefore counts as no longer in flight
-    bool spurious = false;  // the switch had the item before, from an earlier one
+    bool arrived = false;   // whether the switch is known to have it
+    bool off_path = false;  // whether it therefore no longer counts as in flight
+    bool spurious = false;  // whether the switch had the item before, from an earlier transmission
   };
 
-  // Of an order among the last slot_of_order_.size().
+  // Calls look(slot) for the transmission of that order if it is on time; `order` must be one of the last
+  // slot_of_order_.size().
   template <typename Look>
   void look_if_on_time(std::int64_t order, Look look) {
     const std::uint32_t slot = slot_of_order_[static_cast<std::uint64_t>(order) & (slot_of_order_.size() - 1)];
@@ -341,7 +342,7 @@ class LossRecovery {
     }
   }
 
-  // Whether the oldest that is not overdue has waited for a whole timeout.
+  // Whether the oldest result that is not overdue has been waited for a whole timeout.
   bool oldest_timed_out(double now) const {
     return on_time_.oldest != NONE && transmissions_[on_time_.oldest].sent_at + timer.timeout_s() <= now;
   }
@@ -372,24 +373,24 @@ class LossRecovery {
   }
 
   std::vector<Transmission> transmissions_;
-  // By the order of a transmission, of the last ones; a power of two of them.
+  // Slots by the order of their transmissions, for the latest ones; a power of two of them.
   std::vector<std::uint32_t> slot_of_order_;
-  std::vector<std::uint32_t> missing_;  // of a receipt, while it is read
-  std::vector<std::uint32_t> older_;    // likewise: before what it tells of
+  std::vector<std::uint32_t> missing_;  // missing transmissions by the current receipt
+  std::vector<std::uint32_t> older_;    // transmissions before those of the current receipt
   std::uint64_t next_order_ = 1;
   Chain on_time_;
   Chain overdue_;
-  std::uint32_t off_path_ = 0;  // of those that are on time: known to have arrived
+  std::uint32_t off_path_ = 0;  // items on time that are known to have arrived
   std::uint32_t waiting_ = 0;   // items that were sent and wait for their results
   std::uint32_t timeouts_in_a_row_ = 0;
-  std::uint32_t answers_in_a_row_ = 0;  // since the last result of something that was sent once
-  std::int64_t highest_ = 0;            // order, of what is known to have arrived
-  // How many overdue items are sent again at once, since others had been missing; 0: one will do.
+  std::uint32_t answers_in_a_row_ = 0;  // since the last result of an item that was sent once
+  std::int64_t highest_ = 0;            // highest order that is known to have arrived
+  // Number of overdue items to send again at once, because others were missing; 0: only one.
   std::uint32_t resends_ = 0;
-  double more_wait_ = 0.0;  // round trips more than timer.overdue_s()
+  double more_wait_ = 0.0;  // round trips to wait in addition to timer.overdue_s()
   double restarted_at_ = 0.0;
   double expired_at_ = 0.0;
-  bool has_receipts_ = false;  // this switch gives some
+  bool has_receipts_ = false;  // whether this switch gives receipts
 };
 
 }  // namespace fanin

@@ -32,7 +32,7 @@ class MemberTally {
   std::uint64_t marks = 0;
   std::uint64_t last = 0;
 
-  // A contribution to an open round, the last one that it waits for if `completes`.
+  // Counts a contribution to an open round, the last one that it waits for if `completes`.
   void accepted(SlotTimes& slot, bool completes, double now) {
     turned_around(slot, now);
     if (!completes) {
@@ -46,7 +46,7 @@ class MemberTally {
     slot.arrived_s = NEVER_S;
   }
 
-  // Something of this worker's was handled.
+  // Notes the time at which a packet of this worker was handled.
   void spoke(double now) { spoke_s_ = now; }
 
   CounterList list(const Arrivals& arrivals) const {
@@ -78,13 +78,13 @@ class MemberTally {
   }
 
   double waited_s_ = 0.0;
-  double waited_until_s_ = NEVER_S;  // time before is counted already, or was not waited for this worker
+  double waited_until_s_ = NEVER_S;  // time before this is not counted for this worker: it is counted already
   double spoke_s_ = NEVER_S;
-  double burst_s_ = NEVER_S;  // it has sent without a pause since then
+  double burst_s_ = NEVER_S;  // start of the burst: it has sent without a pause since then
   std::array<std::uint64_t, TURNAROUND_BUCKETS> turnarounds_{};
 };
 
-// One flow's counts to those of others.
+// Adds one flow's counts to those of others.
 inline void add_member_counters(CounterList& total, const CounterList& more) {
   for (const auto& [name, count] : more) {
     const auto found = std::ranges::find(total, name, &CounterList::value_type::first);

@@ -69,7 +69,7 @@ Operation::Operation(std::uint64_t ticket_, const Reduction& asked, const JobSpe
   if (codec_->scaled && asked.scale_code == 0) {
     code_count = spec.codes_per_packet;
     forecasts = packets == 1 && codec_->word_count(0) + AGE_WORDS <= spec.words_per_packet && spec.synchronous() &&
-                codec_->lanes == 0;  // the age's words are summed as words are
+                codec_->lanes == 0;  // the words of the age must be added whole
   }
   if (codec_->in_one_flow) {
     packets *= flow_ == 0;
@@ -99,7 +99,7 @@ void Operation::quantized(std::uint64_t chunk, const std::uint16_t* agreed, std:
   const Range mine = own(Range{at.start, at.start + at.count});
   const std::uint8_t* const from = asked_.source + (mine.first - asked_.own_first);
   if (mine.count() == at.count) return codec_->encode(number, {from, at.count, 1.0, nullptr}, nullptr, words);
-  std::vector<std::uint8_t> whole(at.count);  // at the ends of what is owned
+  std::vector<std::uint8_t> whole(at.count);  // for a packet of which this worker owns only a part
   std::copy_n(from, mine.count(), whole.begin() + static_cast<std::ptrdiff_t>(mine.first - at.start));
   codec_->encode(number, {whole.data(), at.count, 1.0, nullptr}, nullptr, words);
 }
@@ -189,7 +189,7 @@ bool Operation::is_news(const Spoiler& spoiler) {
   return true;
 }
 
-// Once the result has come: what was read to be sent, a window before, is in the caches still.
+// Called when the result has come, since the elements, which were read a window before, are still in the caches.
 void Operation::keep_own(const PacketSpan& at) const {
   const Range mine = own(kept(at));
   if (mine.count() == 0) return;
@@ -202,7 +202,7 @@ void Operation::keep_own(const PacketSpan& at) const {
     std::memcpy(to, from, mine.count());
 }
 
-// Elements that are summed in place are in the caches, since they were read a window before.
+// Results are not streamed in place, since those elements were read a window before and are still in the caches.
 bool Operation::streams() const {
   const std::size_t size = element_bytes(asked_.element);
   const bool in_place = !owned() && asked_.destination == asked_.source + asked_.keep_first * size;

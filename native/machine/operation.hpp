@@ -1,4 +1,4 @@
-// One reduction in progress: its memory, its numbers, and the chunks and items that it is cut into. The rules and the
+// One reduction in progress: its memory, its codec, and the chunks and items into which it is cut. The rules and the
 // table stand in host/machine/operation.py.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace fanin {
 class Operation {
  public:
   Operation() = default;
-  // Throws std::invalid_argument for what would be computed wrongly.
+  // Throws std::invalid_argument for a reduction that would be computed wrongly.
   Operation(std::uint64_t ticket, const Reduction& asked, const JobSpec& spec, std::uint32_t flow,
             std::uint32_t flow_count, std::uint64_t first_item, std::uint32_t place);
 
@@ -30,16 +30,16 @@ class Operation {
   std::uint64_t lead = 0;
   std::uint64_t unfinished_chunks = 0;
   std::uint32_t signature = 0;
-  std::uint32_t code_count = 0;  // in every packet of this operation
+  std::uint32_t code_count = 0;  // scale codes in every packet of this operation
   bool forecasts = false;
-  bool has_forecast = false;  // whether `forecast` was made: it stays what the words were quantized with
+  bool has_forecast = false;  // whether `forecast`, with which words are quantized, was made; it does not change then
   Forecast forecast;
-  // Every element has one worker that contributes it.
+  // Whether every element is contributed by one worker only.
   bool owned() const { return asked_.owned; }
   bool keeps_all() const { return !owned() && asked_.keep_first == 0 && asked_.keep_count == asked_.count; }
   // Whether this worker contributes nothing to the item.
   bool passes(std::uint64_t item) const;
-  // Whether nobody else contributes anything to it.
+  // Whether this worker alone contributes to the item.
   bool is_sole(std::uint64_t item) const;
   // Whether the words of the item's result are needed here, also to tell who has spoiled the sum.
   bool keeps(std::uint64_t item, const std::uint16_t* agreed) const;
@@ -68,16 +68,16 @@ class Operation {
   // This worker's code_count scale codes of a chunk; what lies past the end of the array is 0.
   void own_codes(std::uint64_t chunk, std::uint16_t* codes) const;
   void quantized(std::uint64_t chunk, const std::uint16_t* agreed, std::uint8_t* words) const;
-  // Writes a chunk's result to the destination, and what quantizing lost to the residual.
-  // `words`: null where none are kept. `shift`: of a sum that the switch has narrowed.
-  // Returns what is news of who has spoiled the sum.
+  // Writes a chunk's result to the destination, and the quantization error to the residual.
+  // `words`: null if none are kept. `shift`: that of a sum that the switch has narrowed.
+  // Returns the newly known workers that have spoiled the sum.
   std::vector<Spoiler> store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words,
                              std::uint32_t contributors, std::uint32_t shift = 0);
-  // The same for a round that nobody contributed to; without agreed codes.
+  // Writes zeros for a chunk to whose round nobody has contributed, and which has no agreed codes.
   void store_zeros(std::uint64_t chunk);
 
  private:
-  // Whether every rank's floats are in the words.
+  // Whether the words have every rank's floats separately.
   bool sums_exactly() const {
     return asked_.lanes == EXACT && is_floating(asked_.element) && asked_.with == Operator::sum;
   }
@@ -85,10 +85,10 @@ class Operation {
   bool spoiled(const std::uint16_t* agreed) const {
     return code_count != 0 && std::find(agreed, agreed + code_count, CODE_NOT_FINITE) != agreed + code_count;
   }
-  // Whether that worker was not known to have spoiled the sum, or not so near its beginning.
+  // Whether the worker was not known to have spoiled the sum, or only by an element further from its beginning.
   bool is_news(const Spoiler& spoiler);
 
-  // The number of a chunk of this flow among those of all.
+  // The number of a chunk of this flow among the packets of all flows.
   std::uint64_t packet(std::uint64_t chunk) const { return flow_ + chunk * flow_count_; }
   EncoderInput own(const PacketSpan& at) const {
     return {asked_.source + at.start * element_bytes(asked_.element), at.count, asked_.factor,
@@ -99,13 +99,13 @@ class Operation {
     std::uint64_t last;
     std::uint64_t count() const { return last - first; }
   };
-  // Of elements [first, last): those that are this worker's own; an empty range is at an end of that.
+  // The part of a range of elements that this worker owns; an empty part is at one end of the range.
   Range own(Range of) const;
   bool streams() const;  // whether results are written past the caches
-  // Copies what is kept of a packet's elements that are this worker's own, unless they are in their place.
+  // Copies this worker's own elements of a packet to the destination, if they are kept and not there already.
   void keep_own(const PacketSpan& at) const;
   Range kept(const PacketSpan& at) const;
-  // A packet's result: words as `collect` returns them, the codes of its blocks.
+  // A packet's result: the words that `collect` has returned, and the codes of its blocks.
   struct Sum {
     const std::uint8_t* words;
     const std::uint16_t* codes;
@@ -114,7 +114,7 @@ class Operation {
   };
   // Writes elements `part` of a packet to the destination.
   void decode(const Sum& sum, const PacketSpan& at, Range part);
-  // Where elements of a packet go.
+  // The destination of a range of a packet's elements.
   Kept place(const PacketSpan& at, Range elements) const;
 
   // The scale codes of a chunk's blocks: those agreed on, or the one that was given.
@@ -126,7 +126,7 @@ class Operation {
   std::shared_ptr<WordCodec> codec_;
   std::uint64_t flow_ = 0;
   std::uint64_t flow_count_ = 1;
-  std::vector<Spoiler> spoilers_;  // one for each worker: the first that is known
+  std::vector<Spoiler> spoilers_;  // for each worker, the first spoiled range that is known
 };
 
 }  // namespace fanin

@@ -1,14 +1,14 @@
 // Packets that may overtake those in their host's device queue: passes and bare results.
 //
-// A host with a shard sends, over one link, words of its rank or results of its shard, and beside them what has no
-// words. A round, or the next item of a slot, waits for that as long as for words. Behind a window of words it takes as
-// long as all of it; then the link has nothing to carry until words come for it. So it goes by a band of higher
-// priority, if the device has bands: pfifo_fast, which Linux gives devices where nobody has chosen otherwise, does
-// (fq_codel lets it through as a flow of few bytes whatever its priority).
+// A host with a shard sends, over one link, words of its rank or results of its shard, and besides packets without
+// words. A round, or the next item of a slot, waits for these as for words. In the device's queue they would wait
+// behind a whole window of words, after which the link would idle until they have caused new words. So they go in a
+// band of higher priority, if the device has bands: pfifo_fast, Linux's default for devices, has (fq_codel lets them
+// pass as a flow of few bytes, whatever their priority).
 //
-// It must not overtake what was sent before to the same peer: receipts, and gaps between results, would call that lost.
-// A worker knows which of its items wait for their results (InOrderItems). A switch does not know what has been read,
-// but a row of bare results tells it (BareRow).
+// They must not overtake earlier packets to the same peer, which receipts, or gaps between results, would count as
+// lost. A worker knows which of its items wait for their results (InOrderItems). A switch does not know which packets a
+// worker has read, but infers it from consecutive bare results (BareRow).
 #pragma once
 
 #include <sys/uio.h>
@@ -49,8 +49,8 @@ class InOrderItems {
 // nothing.)
 class BareRow {
  public:
-  // Whether the train, which is sent now, may go ahead. `slots`: of all the peer's jobs; 0: never
-  // (JobSpec::slots_in_step).
+  // Whether the train, which is sent now, may go ahead. `slots`: slots of all the peer's jobs (JobSpec::slots_in_step);
+  // 0: never.
   bool goes_ahead(std::span<const iovec> train, std::uint32_t slots) {
     const bool proven = slots != 0 && length_ >= slots;
     bool bare = true;
@@ -65,11 +65,11 @@ class BareRow {
  private:
   static constexpr std::uint32_t OTHER = UINT32_MAX;
 
-  // Bare ones in a datagram; OTHER for what keeps its place.
+  // Number of bare results in a datagram; OTHER for a datagram that must not go ahead.
   static std::uint32_t results_of(const iovec& datagram) {
     if (datagram.iov_len < HEADER_BYTES) return OTHER;
     const Header header = load_header(static_cast<const std::uint8_t*>(datagram.iov_base));
-    if (header.kind == Kind::receipt) return 0;  // goes with the train that it follows
+    if (header.kind == Kind::receipt) return 0;  // a receipt goes with the train that it follows
     const bool bare = (header.kind == Kind::result || header.kind == Kind::answer) && (header.flags & FLAG_BARE) != 0;
     return bare ? run_of(header) : OTHER;
   }

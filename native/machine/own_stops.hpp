@@ -1,4 +1,4 @@
-// Notices that the process itself was stopped, from its turns alone. R-MEMBER-8 in docs/protocol.md.
+// Detects, from the times of its turns alone, that this process was stopped. R-MEMBER-8 in docs/protocol.md.
 #pragma once
 
 #include <limits>
@@ -7,7 +7,7 @@ namespace fanin {
 
 class OwnStops {
  public:
-  // Another tick from the next turn on; infinity: there is nobody to watch.
+  // Sets another tick from the next turn on; infinity: there is nobody to watch.
   void watch_every(double tick_s) {
     tick_s_ = tick_s;
     due_at_ = NEVER_SET;
@@ -16,7 +16,7 @@ class OwnStops {
   // When the next turn is due; infinity before the first one.
   double due_at() const { return due_at_ == NEVER_SET ? std::numeric_limits<double>::infinity() : due_at_; }
 
-  // At the beginning of a turn: for how many seconds this process was stopped before it, 0 for not at all.
+  // Begins a turn; returns for how many seconds this process was stopped before it, 0 for not at all.
   double turn(double now) {
     if (now < due_at_) return 0.0;
     return take_turn(now);

@@ -19,11 +19,11 @@ class PathWatch {
  public:
   explicit PathWatch(double limit_s) : limit_s_(limit_s) {}
 
-  // A heartbeat is due: lengths of the HELLOs to send behind it, in order, valid until the next call. `item`: the
-  // oldest unfinished one, in packets of `needed_bytes`; none: nothing is waited for.
+  // Lengths of the HELLOs to send behind the heartbeat that is due, in order, valid until the next call. `item`: the
+  // oldest unfinished one, in packets of `needed_bytes`; none: nothing is outstanding.
   std::span<const std::size_t> beat(std::optional<std::uint64_t> item, std::size_t needed_bytes, double now) {
     const std::optional<std::uint64_t> waited = std::exchange(item_, item);
-    // R-MEMBER-10: the item is another one, so something moves; or a heartbeat is as long, and shows as much.
+    // R-MEMBER-10: no test if another item is the oldest now, as packets pass, or if a heartbeat is as long.
     if (!item || item != waited || needed_bytes <= HEARTBEAT_BYTES) {
       rest();
       return {};
@@ -37,12 +37,12 @@ class PathWatch {
       since_s_ = now;
     else if (const std::size_t shorter = next_shorter(); shorter != 0)
       lengths_[count++] = shorter;
-    // Last: a shorter one behind it may become part of its train, which virtual links pass whole.
+    // The longest goes last: a shorter one behind it could become part of its train, which virtual links pass whole.
     lengths_[count++] = needed_bytes;
     return std::span(lengths_).first(count);
   }
 
-  // A HELLO of that length was answered in its length.
+  // Notes that a HELLO of `bytes` was answered in its length.
   void welcome(std::size_t bytes) {
     if (bytes >= needed_bytes_)
       rest();

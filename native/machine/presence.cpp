@@ -23,7 +23,7 @@ void Presence::handle_timer(double now) {
 std::optional<double> Presence::welcome(std::uint32_t sequence, std::uint32_t lost, std::uint32_t left, double now) {
   if (welcomed(now)) events_.push_back(Ready{});
   peers_gone(lost, left, now);
-  if (sequence != heartbeat_) return std::nullopt;  // an answer to an earlier HELLO: nobody knows its time any more
+  if (sequence != heartbeat_) return std::nullopt;  // the time of an earlier HELLO is not kept
   return now - heartbeat_at_;
 }
 
@@ -54,7 +54,7 @@ void Presence::branch(Reason reason, double now) {
 }
 
 void Presence::refused(Reason reason) {
-  if (phase_ == Phase::leaving)  // the echo of BYE was lost, and the switch does not know this worker any more
+  if (phase_ == Phase::leaving)  // the echo of BYE was lost, and the switch has forgotten this worker
     departed();
   else if (joined())
     fail(PacketRefused{.reason = static_cast<std::uint16_t>(reason)});

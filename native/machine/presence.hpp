@@ -1,4 +1,4 @@
-// A worker's membership in its job: keepalive.hpp, and what it hears of its peers. R-MEMBER in docs/protocol.md;
+// A worker's membership in its job: keepalive.hpp, and the news of its peers. R-MEMBER in docs/protocol.md;
 // the table of phases stands in host/machine/presence.py.
 #pragma once
 
@@ -33,7 +33,7 @@ class Presence : public Keepalive {
   // Returns the round trip in seconds if it answers the last heartbeat.
   std::optional<double> welcome(std::uint32_t sequence, std::uint32_t lost, std::uint32_t left, double now);
   void peers_gone(std::uint32_t lost, std::uint32_t left, double now);
-  // A round that needed all workers has closed without these.
+  // Notes that a round that needs all workers has closed without these.
   void missing(std::uint32_t workers);
   void members_are(std::uint32_t change, std::uint32_t members, std::uint64_t base);
   void path_narrowed(std::uint64_t needed_bytes, std::uint64_t passes_bytes) {
@@ -59,7 +59,7 @@ class Presence : public Keepalive {
   std::uint32_t members_;
   std::uint32_t change_ = 0;
   std::uint32_t left_ = 0;
-  std::uint32_t heartbeat_ = 0;  // number and time of the last HELLO that was no question of the path
+  std::uint32_t heartbeat_ = 0;  // number and time of the last HELLO that did not test a packet length
   double heartbeat_at_ = 0.0;
   double left_at_ = 0.0;
 };

@@ -12,11 +12,11 @@ namespace fanin {
 class RetransmissionTimer {
  public:
   double smoothed_s = 0.0;
-  double path_s = 0.0;        // the longest round trip that no peer has a part in, fading; 0: not known
-  bool begun = false;         // something has come for a contribution, or nothing for a whole timeout
-  bool tells_rounds = false;  // receipts say which rounds are over
+  double path_s = 0.0;        // the longest round trip of the path alone, which decays over time; 0: not known
+  bool begun = false;         // whether a reply to a contribution has come, or none for a whole timeout
+  bool tells_rounds = false;  // whether receipts tell which rounds have closed
 
-  // `idle`: of HELLO, which says nothing of the queues that contributions make.
+  // Takes in a measured round trip. `idle`: of HELLO, which does not include queues that contributions make.
   void sample(double round_trip_s, bool idle = false) {
     begun = begun || !idle;
     if (smoothed_s == 0.0) {
@@ -43,7 +43,7 @@ class RetransmissionTimer {
 
   double overdue_s(double more) const {
     if (smoothed_s == 0.0) return timeout_s();
-    // Waiting for a receipt is seldom in vain: as long as a timeout of the path.
+    // A receipt nearly always comes, so wait for it as long as a timeout of the path.
     if (tells_rounds) return std::min((PATHS_PER_TIMEOUT + more) * std::max(path_s, smoothed_s), MAX_TIMEOUT_S);
     double wait_s = smoothed_s + std::max(smoothed_s * OVERDUE_SHARE, 2 * variation_s_);
     double trip_s = smoothed_s;
@@ -59,7 +59,7 @@ class RetransmissionTimer {
     double timeout_s = smoothed_s + std::max(GRANULARITY_S, double{VARIATION_FACTOR} * variation_s_);
     if (smoothed_s == 0.0)
       timeout_s = INITIAL_TIMEOUT_S;
-    else if (tells_rounds && path_s > 0.0)  // else they would grow with the repairs of peers
+    else if (tells_rounds && path_s > 0.0)  // otherwise timeouts would grow with the repairs of peers
       timeout_s = thin ? 0.0 : smoothed_s;
     timeout_s = std::max(timeout_s, PATHS_PER_TIMEOUT * path_s);
     if (!begun) timeout_s = std::max(timeout_s, FIRST_TIMEOUT_S);

@@ -1,4 +1,4 @@
-// Scale codes foreseen from an earlier reduction. R-WORKER-3 in docs/protocol.md; twin of
+// Forecasts of scale codes from an earlier reduction. R-WORKER-3 in docs/protocol.md; twin of
 // host/machine/scale_forecast.py.
 #pragma once
 
@@ -26,14 +26,14 @@ struct Shape {
 };
 
 struct Forecast {
-  std::uint64_t age = 0;  // 0: there is none
+  std::uint64_t age = 0;  // 0: no forecast
   std::array<std::uint16_t, MAX_CODES> codes{};
 
   void store_age(std::uint8_t* words) const {
     store_be32(words, static_cast<std::uint32_t>(age));
     store_be32(words + WORD_BYTES, static_cast<std::uint32_t>(age * age));
   }
-  // `agreed` and `age_sums` are as they came, in wire order.
+  // Whether the forecast equals the agreed codes; `agreed` and `age_sums` are in wire order.
   bool holds(std::span<const std::uint8_t> agreed, const std::uint8_t* age_sums, std::uint64_t contributors) const {
     // R-WORKER-3: ages that sum to c a and c a^2 vary by nothing, so all workers took the codes of one ticket.
     if (age == 0 || load_be32(age_sums) != contributors * age) return false;
@@ -73,7 +73,7 @@ class ScaleForecast {
     std::uint64_t ticket = 0;
     std::array<std::uint16_t, MAX_CODES> codes{};
   };
-  std::vector<Agreed> last_;  // by shape; the one whose codes came last stands last
+  std::vector<Agreed> last_;  // one for each shape, the most recent last
 };
 
 }  // namespace fanin

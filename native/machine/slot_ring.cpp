@@ -20,7 +20,7 @@ constexpr std::size_t whole_lines(std::size_t bytes) {
 
 std::size_t head_bytes(const JobSpec& spec) { return whole_lines(HEADER_BYTES + codes_bytes(spec.codes_per_packet)); }
 
-// Of one round.
+// Length of the image of one round.
 std::size_t one_image_bytes(const JobSpec& spec) {
   return head_bytes(spec) + whole_lines(std::size_t{spec.words_per_packet} * WORD_BYTES);
 }
@@ -152,7 +152,7 @@ void SlotRing::set_quorum(std::uint32_t quorum) {
 
 std::uint32_t SlotRing::missing() const {
   if (!synchronous_) return 1;
-  std::uint32_t most = arrivals_to_close_;  // of what closes nothing yet
+  std::uint32_t most = arrivals_to_close_;  // most arrivals that do not close a round yet
   while (most > 0 && slots_with_[--most] == 0) continue;
   return std::max(arrivals_to_close_ - most, 1u);
 }
@@ -161,7 +161,7 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
                                  const Contribution* given, SwitchQueue& queue, const ContributionHeader& header) {
   Slot& state = slot_at(slot);
   const std::uint32_t open = state.open;
-  // R-SLOT-1: nobody who waits for results can have sent it.
+  // R-SLOT-1: a worker that waits for results cannot have sent it.
   if (base > open || base == MAX_BASE) return {.verdict = Verdict::future};
   const std::uint32_t stale = open - base;
   // R-SLOT-2: its sender has long had result `base`, and the entry may belong to a later one.
@@ -191,7 +191,7 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
     state.bare = 0;
   }
   if (facts.contributors == 0 && facts.signature == 0) facts.signature = header.signature;
-  if (header.bare && stale == 0) state.bare |= bit;  // R-SLOT-16: a late contribution's answer is bare or not by itself
+  if (header.bare && stale == 0) state.bare |= bit;  // R-SLOT-16: for a late contribution, only the answer may be bare
   // R-SLOT-10: late passes of workers that compute would otherwise close empty rounds without end.
   const std::uint32_t count = state.count + (header.late && given == nullptr ? 0 : 1);
   const bool closes = due(state, count);
@@ -212,7 +212,7 @@ bool SlotRing::takes(const Facts& facts, const Contribution& given) const {
          facts.given_words == given.word_count && without_shift(facts.lanes) == without_shift(given.lanes);
 }
 
-// `last`: the round closes with this one, so that it need not wait.
+// `last`: the round closes with this contribution, so that its words need not wait.
 void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last) {
   Facts& facts = entry.facts;
   std::uint8_t* const codes = entry.words - codes_bytes(given.code_count);
@@ -226,13 +226,13 @@ void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& g
     facts.word_count = static_cast<std::uint32_t>(words_of_result(given.lanes, given.word_count));
     for (std::uint32_t i = 0; i < given.code_count; ++i)
       store_be16(codes + i * CODE_BYTES, load_be16(given.codes + i * CODE_BYTES));
-    if (given.code_count % 2 != 0) store_be16(codes + given.code_count * CODE_BYTES, 0);  // pads them to a word
+    if (given.code_count % 2 != 0) store_be16(codes + given.code_count * CODE_BYTES, 0);  // pads the codes to a word
   } else {
     max_codes(codes, given.codes, given.code_count);
   }
   if (waiting_.empty()) return add_up(slot, entry, given.lanes, {&given.words, 1}, first);
   Waiting& waiting = waiting_[slot];
-  if (first) waiting = {};  // nothing waits from one round to the next
+  if (first) waiting = {};  // contributions wait within one round only
   const bool shifted = lane_shift(given.lanes) != 0;
   if (!last && !shifted && lasts(given) && waiting.count < MAX_ADDED - 1) {
     waiting_slots_ += waiting.count == 0;
@@ -248,8 +248,8 @@ void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& g
 void SlotRing::finish_sums(std::uint32_t slot, const Entry& entry) {
   Facts& facts = entry.facts;
   if (!waiting_.empty()) add_waiting(slot, entry, nullptr, true);
-  if (facts.lanes == 0) return;  // they are
-  // R-SLOT-17: what is sent and answered from here on is the narrowed sum.
+  if (facts.lanes == 0) return;  // whole words need no narrowing
+  // R-SLOT-17: from here on, only the narrowed sum is kept and sent.
   const std::size_t given_bytes = std::size_t{facts.given_words} * WORD_BYTES;
   const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, facts.most, entry.words);
   facts.lanes = lanes_of_result(facts.lanes, shift);
@@ -259,7 +259,7 @@ void SlotRing::close(std::uint32_t slot, Slot& state, const Entry& entry) {
   const Facts& facts = entry.facts;
   const Arrived& arrived = state.arrived()[place(state.open)];
   std::uint8_t* const image = entry.image();
-  std::atomic_thread_fence(std::memory_order_release);  // who sees the header in shared memory sees the words
+  std::atomic_thread_fence(std::memory_order_release);  // a reader that sees the header in shared memory sees the words
   store_header(image, {.kind = Kind::result,
                        .job = job_,
                        .worker = SWITCH_WORKER,
@@ -283,14 +283,14 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   // R-SLOT-13: floor first, since the change may have completed several bases at once.
   while (true) {
     const Arrived& arrived = state.arrived()[place(state.floor)];
-    // Without any live worker a base that nobody has contributed lacks nobody, but is none that counts.
+    // Without live workers the mask test holds for every base, so that a base counts only if it has contributions.
     if (arrived.tag != state.floor || (arrived.bitmap & live_) != live_ || arrived.bitmap == 0) break;
     ++state.floor;
   }
   if (state.count == 0 || !due(state, state.count)) return std::nullopt;
   const std::uint32_t number = state.open;
   const Entry entry = entry_at(slot, number);
-  if (entry.facts.finished != 0) return std::nullopt;  // a leaf's, complete before
+  if (entry.facts.finished != 0) return std::nullopt;  // at a leaf: the round was complete before
   finish_sums(slot, entry);
   if (uplink_) {
     make_contribution(slot, state, entry);
@@ -300,7 +300,7 @@ std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {
   return number;
 }
 
-// The entry holds the packet that goes up from here on, until the result comes.
+// Makes the entry's image the packet to the parent, until the result comes.
 void SlotRing::make_contribution(std::uint32_t slot, Slot& state, const Entry& entry) const {
   Facts& facts = entry.facts;
   facts.finished = 1;
@@ -334,8 +334,7 @@ std::span<std::uint8_t> SlotRing::ascending(std::uint32_t slot, std::uint32_t or
 
 bool SlotRing::descend(std::uint32_t slot, std::uint32_t number, const Contribution& given, SwitchQueue& queue) {
   Slot& state = slot_at(slot);
-  if (number != state.open || !complete(slot))
-    return false;  // R-LEAF-4, R-LEAF-5: it came before, or is not waited for
+  if (number != state.open || !complete(slot)) return false;  // R-LEAF-4, R-LEAF-5: a repetition, or not waited for
   // R-LEAF-3: the parent's result takes the place of this leaf's part of the sum.
   const Entry entry = entry_at(slot, number);
   Facts& facts = entry.facts;

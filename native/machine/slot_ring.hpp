@@ -54,22 +54,22 @@ struct Contribution {
   std::uint32_t code_count = 0;
   const std::uint8_t* words = nullptr;
   std::uint32_t word_count = 0;
-  std::uint32_t contributors = 1;  // of a switch in a tree: those of its round
-  std::uint8_t lanes = 0;          // what the words hold, where lanes are added up one by one: Header.lanes
+  std::uint32_t contributors = 1;  // contributions in the sum: 1 for a worker, those of its round for a leaf
+  std::uint8_t lanes = 0;          // Header.lanes, if lanes are added up one by one
 };
 
-// Fields of the packet, a pass or one with words, that a slot looks at besides worker and base.
+// Fields of a packet, with words or a pass, that a slot reads besides worker and base.
 struct ContributionHeader {
-  bool late = false;            // of a pass
-  bool bare = false;            // who sent it keeps none of the round's words
-  std::uint32_t signature = 0;  // 0 says nothing
+  bool late = false;            // whether a pass is late
+  bool bare = false;            // whether its sender keeps none of the round's words
+  std::uint32_t signature = 0;  // 0: none
 };
 
 struct SlotOutcome {
   Verdict verdict = Verdict::accepted;
-  bool closed = false;    // round `number` is to be multicast
-  bool answered = false;  // its own base's result is to be sent to the worker
-  bool ascends = false;   // at a leaf: the round is complete, and goes up to the parent (again)
+  bool closed = false;    // whether to multicast round `number`
+  bool answered = false;  // whether to send the result of its base to the worker
+  bool ascends = false;   // at a leaf: whether the round is complete, and may be sent to the parent (again)
   std::uint32_t number = 0;
 };
 
@@ -79,15 +79,15 @@ class SlotRing {
 
   // Memory of the job: JobSpec.pool_bytes.
   static std::uint64_t pool_bytes(const JobSpec& spec);
-  // Of that, the images, and where among them the words of a round are.
+  // Part of that memory for the images.
   static std::size_t image_bytes(const JobSpec& spec);
   static std::size_t words_at(const JobSpec& spec, std::uint32_t slot, std::uint32_t number);
-  // From here on they are in that memory, which has as many bytes: before the first round. Contributions whose words
-  // lie in `lasting`, which is mapped as long as that is, stay until let_go is called for them.
+  // Puts the images into `memory`, of image_bytes bytes; called before the first round. Words of contributions that lie
+  // in `lasting`, which is mapped as long as `memory`, stay there until let_go is called for them.
   void use_images(std::shared_ptr<std::uint8_t> memory, std::span<const std::uint8_t> lasting);
-  // Memory of it beside pool_bytes.
+  // Memory that use_images takes beside pool_bytes.
   static std::uint64_t waiting_bytes(const JobSpec& spec);
-  // Whether words that lie there are still to be added; and adds them, since they are about to go.
+  // Whether words in that memory are still to be added. let_go adds them, because the memory is about to be reused.
   bool waits_in(std::span<const std::uint8_t> memory) const;
   void let_go(std::span<const std::uint8_t> memory);
 
@@ -96,41 +96,43 @@ class SlotRing {
   void set_quorum(std::uint32_t quorum);
   void set_staleness(std::uint32_t staleness) { staleness_ = staleness; }
 
-  // Base `base` of `worker`, or a pass when `given` is null. Copies out of `queue` a result that must make room.
+  // Handles base `base` of `worker`; `given` is null for a pass. Copies a queued result whose ring entry is needed out
+  // of the way in `queue`.
   SlotOutcome contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base, const Contribution* given,
                          SwitchQueue& queue, const ContributionHeader& header);
-  // Of the open round, or of the last one that closed: the workers that keep none of its words.
+  // Mask of the workers that keep no words of the open round or, if that has no contributions, of the latest closed
+  // one.
   std::uint32_t bare(std::uint32_t slot) const { return slot_at(slot).bare; }
-  // At a leaf, of a complete round: whether none of its workers keeps any.
+  // At a leaf, for a complete round: whether no worker keeps any of its words.
   bool all_bare(std::uint32_t slot) const { return (slot_at(slot).bare & live_) == live_; }
-  // The round that can close after a change of live, K or S.
+  // After a change of live, K or S: closes the open round if it is due now, and returns its number.
   std::optional<std::uint32_t> poke(std::uint32_t slot);
 
-  // At a leaf: whether the open round holds all that it waits for.
+  // At a leaf: whether the open round has all contributions that it needs, and waits for the parent's result.
   bool complete(std::uint32_t slot) const {
     const Slot& state = slot_at(slot);
     return uplink_ && state.count != 0 && due(state, state.count);
   }
-  // Of such a round: what goes up to the parent, with that order. Copies out of `queue` what still waits there with
-  // another.
+  // For a complete round: the packet to the parent, with that order number. A queued copy with another order number is
+  // first copied within `queue`.
   std::span<std::uint8_t> ascending(std::uint32_t slot, std::uint32_t order, SwitchQueue& queue);
-  // Fewer than so many contributors more close no round, at least 1.
+  // Least number of further contributors that may close a round, at least 1.
   std::uint32_t missing() const;
   std::uint32_t open(std::uint32_t slot) const { return slot_at(slot).open; }
-  // At a leaf: the parent's result of a round. True if it was waited for; it is then closed, and to be multicast.
+  // At a leaf: closes the round that waits for this result of the parent; true if there was one, to be multicast then.
   bool descend(std::uint32_t slot, std::uint32_t number, const Contribution& given, SwitchQueue& queue);
 
-  // `worker` is about to be live: it counts as having contributed every base below the open round.
+  // Prepares for `worker`, which is about to be live: it counts as having contributed every base below the open round.
   void enter(std::uint32_t slot, std::uint32_t worker);
-  // The base that a live worker has to contribute next.
+  // The base that a live worker has to contribute next (R-SLOT-15).
   std::uint32_t stands(std::uint32_t slot, std::uint32_t worker) const;
 
-  // The datagram of a round that has closed and is still in the ring, as it is multicast but for its keyed tag; what it
-  // is without its words; and its mark for the queue.
+  // The datagram of a closed round that is still in the ring, without its keyed tag; below, the bare datagram, and the
+  // mark for the queue.
   std::span<std::uint8_t> result(std::uint32_t slot, std::uint32_t number) const;
   std::span<const std::uint8_t> bare_result(std::uint32_t slot, std::uint32_t number) const;
   std::uint32_t* queue_mark(std::uint32_t slot, std::uint32_t number);
-  // The workers whose contribution `base` is accepted by now; `base` must still be in the ring.
+  // Mask of the workers whose contribution of `base` was accepted; `base` must still be in the ring.
   std::uint32_t arrived(std::uint32_t slot, std::uint32_t base) const;
 
   // All images, for SwitchQueue::copy_out_all.
@@ -151,11 +153,11 @@ class SlotRing {
     const Arrived* arrived() const { return reinterpret_cast<const Arrived*>(this + 1); }
   };
   struct Facts {
-    std::uint32_t signature;  // of contributions; while there is none, the first that a pass has said
+    std::uint32_t signature;  // of contributions; without contributions, the first signature of a pass
     std::uint32_t contributors;
     std::uint16_t code_count;
-    std::uint8_t finished;  // finish_sums was called, though the round is open: a leaf's, complete
-    std::uint8_t lanes;     // of a round that is closed, or has gone up: its words'; else its contributions', no shift
+    std::uint8_t finished;  // whether finish_sums was called for an open round, which is complete at a leaf
+    std::uint8_t lanes;     // of the words, if closed or sent to the parent; else of the contributions, without shift
     std::uint32_t word_count;  // of the result
     std::uint32_t queue_mark;
     std::uint32_t given_words;  // of each contribution
@@ -172,8 +174,8 @@ class SlotRing {
 
   // Contributions to a slot's open round whose words are still to be added.
   struct Waiting {
-    bool begun = false;    // whether others of the round are in the sum already
-    bool at_once = false;  // all accumulators were made when it closed: they are sums_at_once_
+    bool begun = false;    // whether the sum has other contributions already
+    bool at_once = false;  // whether all contributions were added when it closed, in sums_at_once_
     std::uint32_t count = 0;
     std::array<const std::uint8_t*, MAX_ADDED - 1> words;
 
@@ -217,13 +219,14 @@ class SlotRing {
   void make_contribution(std::uint32_t slot, Slot& state, const Entry& entry) const;
   bool takes(const Facts& facts, const Contribution& given) const;
   void add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last);
-  // Adds so many words to the open round, or begins its sum with them: all in lanes as `lanes`.
+  // Adds the words of these contributions to the open round, or with `begins` starts its sum with them. All have
+  // `lanes`.
   void add_up(std::uint32_t slot, const Entry& entry, std::uint8_t lanes, std::span<const std::uint8_t* const> words,
               bool begins);
-  // Adds what waits, and `more` unless null. `last`: finish_sums is what follows.
+  // Adds the contributions that wait, and `more` unless null. `last`: finish_sums follows.
   void add_waiting(std::uint32_t slot, const Entry& entry, const std::uint8_t* more, bool last);
   bool lasts(const Contribution& given) const;
-  // The words that are sent: nothing waits any more, accumulators are narrowed.
+  // Completes the words to send: adds waiting contributions, and narrows accumulators.
   void finish_sums(std::uint32_t slot, const Entry& entry);
   LaneSums sums_at(std::uint32_t slot) const {
     const bool at_once = !waiting_.empty() && waiting_[slot].at_once;
@@ -236,7 +239,7 @@ class SlotRing {
   std::uint32_t generation_;
   MemberKeys parent_keys_;
   std::uint32_t slot_count_;
-  std::uint32_t staleness_;  // S now; history_ - 2 is the largest that it may be set to
+  std::uint32_t staleness_;  // current S; at most history_ - 2
   std::uint32_t history_;
   std::uint32_t quorum_;
   bool synchronous_;
@@ -246,16 +249,16 @@ class SlotRing {
   std::size_t head_bytes_;  // from an image's start to its words
   std::size_t image_bytes_;
   std::vector<std::uint32_t> slots_;
-  std::array<std::uint32_t, MAX_WORKERS + 1> slots_with_{};  // so many arrivals in the open round; if synchronous
+  std::array<std::uint32_t, MAX_WORKERS + 1> slots_with_{};  // if synchronous: slots by arrivals in their open round
   std::vector<Facts> facts_;
   std::shared_ptr<std::uint8_t> images_;
   std::span<const std::uint8_t> lasting_;
   std::vector<Waiting> waiting_;     // by slot; none without `lasting_`
-  std::uint32_t waiting_slots_ = 0;  // that have something
+  std::uint32_t waiting_slots_ = 0;  // number of slots with waiting contributions
   std::uint32_t accumulator_bytes_;
   std::size_t sums_bytes_;     // accumulators of one slot; 0: the job has none
   Accumulators sums_;          // of each slot
-  Accumulators sums_at_once_;  // of whichever round is added up at once: in the cache; none without `lasting_`
+  Accumulators sums_at_once_;  // of the round that is added up at once, in the cache; none without `lasting_`
 };
 
 }  // namespace fanin

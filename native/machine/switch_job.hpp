@@ -1,4 +1,4 @@
-// One job at a switch: its slots, who its workers are, when they were last heard of, and who may speak for them.
+// One job at a switch: its slots, its workers, when they were last heard, and the addresses from which they may send.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace fanin {
 
-inline constexpr std::size_t TOKEN_WORDS = 2;  // that HELLO and BYE begin with
+inline constexpr std::size_t TOKEN_WORDS = 2;  // words of the token at the beginning of HELLO and BYE
 
 struct SwitchJob {
   explicit SwitchJob(const JobSpec& given, const std::optional<Uplink>& link)
@@ -48,15 +48,15 @@ struct SwitchJob {
   }
   double heartbeat_s() const { return std::min(HEARTBEAT_INTERVAL_S, spec.liveness_timeout_s / LIVENESS_HEARTBEATS); }
 
-  // The switch itself was stopped for so long: see SwitchJob.was_stopped in switch/machine/switch_job.py.
+  // Moves deadlines after a stop of the switch itself, as SwitchJob.was_stopped in switch/machine/switch_job.py.
   void was_stopped(double seconds, double now) {
     const double fresh = now - spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * heartbeat_s();
     for (std::uint32_t worker = 0; worker < spec.workers; ++worker) {
       if (!watched(worker)) continue;
       double later = heard[worker] + seconds;
-      // R-MEMBER-8: once, or a switch that is stopped again and again would never miss who is gone.
+      // R-MEMBER-8: extra time only once, or a switch that is stopped again and again would never lose a worker.
       if (heard[worker] != excused[worker]) later = std::max(later, fresh);
-      // A suspicion that stands goes on standing: the time that the worker has to speak up is the switch's own.
+      // A suspicion stays, but the worker's time to give a sign of life excludes the stop.
       if (suspicion_stands(worker)) suspected[worker] = std::max(*suspected[worker] + seconds, later);
       heard[worker] = excused[worker] = later;
     }
@@ -64,8 +64,8 @@ struct SwitchJob {
   }
   std::span<const Address> audience() const { return {listeners.data(), listener_count}; }
 
-  // The audience in two: the workers that are not in `bare`, and those that are. Writes all to `numbers`; the first
-  // part's size.
+  // Writes the audience to `numbers`, first the workers outside the mask `bare`, then those in it; returns the number
+  // of the former.
   std::size_t audience_but(std::uint32_t bare, std::array<Address, MAX_WORKERS>& numbers) const {
     std::size_t first = 0, last = listener_count;
     for (std::uint32_t worker = 0; worker < spec.workers; ++worker)
@@ -76,10 +76,10 @@ struct SwitchJob {
     return whole;
   }
 
-  // Whether all that are sent bare results, being in `bare`, take runs of them.
+  // Whether all present workers in the mask `bare` accept bare results in runs.
   bool runs(std::uint32_t bare) const { return (bare & registered & ~left & ~takes_runs) == 0; }
 
-  // After any change of who is registered, left or evicted.
+  // Called after any change of the registered, left or evicted workers.
   void update_audience() {
     registered &= ring.live();
     lost &= ring.live();
@@ -89,7 +89,7 @@ struct SwitchJob {
       if (has(registered & ~left, worker)) listeners[listener_count++] = sources[worker];
   }
 
-  // Opens an evicted worker's place to a new process, which says that token.
+  // Opens an evicted worker's place to a new process, which registers with `token`.
   void expect(std::uint32_t worker, std::uint64_t token) {
     spec.tokens[worker] = token;
     keys.renew(worker, token);
@@ -97,7 +97,7 @@ struct SwitchJob {
     expected |= std::uint32_t{1} << worker;
   }
 
-  // A new process has an evicted worker's place: rounds wait for it from here on, and for no base before.
+  // Lets a new process into an evicted worker's place: rounds wait for it from now on, but for no earlier base.
   void enter(std::uint32_t worker) {
     for (std::uint32_t slot = 0; slot < spec.slots; ++slot) ring.enter(slot, worker);  // R-SLOT-14
     ring.set_live(ring.live() | std::uint32_t{1} << worker);
@@ -106,7 +106,7 @@ struct SwitchJob {
     ++changes;  // R-MEMBER-12, R-MEMBER-13: live from its HELLO on
   }
 
-  JobSpec spec;  // its tokens are those in force: a new process in a place has a new one
+  JobSpec spec;  // with the current tokens: a newcomer in a place has a new one
   SlotRing ring;
   PacketKeys keys;
   MemberKeys parent_keys;
@@ -115,9 +115,9 @@ struct SwitchJob {
   std::uint64_t held_bytes = 0;                     // of the switch's memory, beside the ring's
   std::vector<std::uint32_t> parities;  // bit s % 32 of word s / 32: whether slot s has closed an odd number of rounds
   SwitchTally tally;
-  std::optional<UplinkPresence> uplink;  // of a leaf: how it is present at its parent
-  std::optional<Ascents> ascents;        // likewise: what goes up to the parent
-  std::uint32_t registered = 0;          // and not evicted, as in the next two
+  std::optional<UplinkPresence> uplink;  // at a leaf: its membership at the parent
+  std::optional<Ascents> ascents;        // at a leaf: transmissions to the parent
+  std::uint32_t registered = 0;          // masks; evicted workers are not in this one and the next two
   std::uint32_t lost = 0;
   std::uint32_t left = 0;
   std::uint32_t marked = 0;      // of whom contributions met congestion, which they have not been told of

@@ -1,4 +1,4 @@
-// A leaf's side of a tree: its rounds go up as contributions, and the parent's results come down. R-LEAF,
+// The leaf's side of the protocol with its parent: rounds go up as contributions, results come down. R-LEAF,
 // in docs/slot-machine.md and docs/protocol.md; twin of switch/machine/leaf_side.py.
 #include <algorithm>
 
@@ -6,12 +6,12 @@
 
 namespace fanin {
 
-// Contributes a complete round to the parent's, for the first time or again.
+// Contributes a complete round to the parent's round, for the first time or again.
 void SwitchMachine::State::ascend(SwitchJob& job, const Ascent& ascent) {
   const Uplink& uplink = job.uplink->uplink();
   const std::uint32_t number = job.ring.open(ascent.slot);
   const std::span<const std::uint8_t> known = job.ring.result(ascent.slot, number);
-  // R-WORKER-7, of a leaf: a round of passes is shorter than its result, so it is asked for as zeros of that length.
+  // R-WORKER-7, for a leaf: a round of passes is shorter than its result, so it is sent as zeros of that length.
   if (ascent.full && (known[OFFSET_FLAGS] & FLAG_PASS) != 0 && (known[OFFSET_FLAGS] & FLAG_BARE) == 0) {
     const std::size_t bytes = datagram_bytes(job.spec.codes_per_packet, job.spec.words_per_packet);
     if (!takes(job.tally, bytes, 1)) return;
@@ -85,7 +85,7 @@ void SwitchMachine::State::send_token_up(SwitchJob& job, Kind kind, std::uint32_
   job.parent_keys.finish(datagram);
 }
 
-// The part that a packet from `source` concerns: of its generation, or else any with its index, which will refuse it.
+// The part that a packet from `source` concerns; if none has its generation, one of its index, which refuses it.
 SwitchJob* SwitchMachine::State::find_part(Address source, const Header& header) {
   auto part = parts.find({source, header.job, header.generation});
   if (part == parts.end()) part = parts.lower_bound({source, header.job, 0});
@@ -110,7 +110,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
       case Kind::result:
       case Kind::answer:
         if (header.slot >= job.spec.slots) return Reason::slot_range;
-        if (run_of(header) > 1) return Reason::length;  // a leaf asks for none
+        if (run_of(header) > 1) return Reason::length;  // a leaf never asks for runs
         if ((header.code_count != 0 && header.code_count != job.spec.codes_per_packet) ||
             packet.word_count > job.spec.words_per_packet)
           return Reason::length;
@@ -135,7 +135,7 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
     }
   }();
   if (objection != Reason{}) return job.tally.drop(objection);
-  if (!job.parent_keys.tags() || header.kind == Kind::welcome) presence.heard(now);  // a tag holds for ever
+  if (!job.parent_keys.tags() || header.kind == Kind::welcome) presence.heard(now);  // others may be replays
   const auto gone = [&] {
     return presence.branches_gone(load_be32(packet.words), load_be32(packet.words + WORD_BYTES));
   };
@@ -154,12 +154,12 @@ void SwitchMachine::State::receive_from_parent(SwitchJob& job, const Parsed& pac
   tell_news(job, presence.refused());
 }
 
-// The parent's result of a round, or its answer to a contribution that was sent again.
+// Handles the parent's result of a round, or its answer to a contribution that was sent again.
 void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const bool asked = header.base == job.ring.open(header.slot) && job.ring.complete(header.slot);
   if (header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0) {
-    // It has all that workers need which keep no words, if it has the codes.
+    // Workers that keep no words need the codes alone.
     const bool enough = asked && job.ring.all_bare(header.slot) &&
                         header.code_count == job.ring.result(header.slot, header.base)[OFFSET_CODE_COUNT];
     if (asked && !enough) job.ascents->acknowledged(header.slot);
@@ -184,7 +184,7 @@ void SwitchMachine::State::descend(SwitchJob& job, const Parsed& packet, double 
     job.tally.drop(Reason::future);
 }
 
-// The parent says which ascents have arrived and, if it has a bit for every slot, which rounds it has closed.
+// Handles a receipt: which transmissions have arrived and, if it has a bit for every slot, which rounds have closed.
 void SwitchMachine::State::receipt_from_parent(SwitchJob& job, const Parsed& packet, double now) {
   const Header& header = packet.header;
   job.ascents->receipt(header.slot, header.signature, header.bitmap, now,

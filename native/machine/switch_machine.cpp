@@ -85,7 +85,7 @@ void SwitchMachine::let_go(std::uint16_t job, std::span<const std::uint8_t> memo
 
 void SwitchMachine::remove(std::uint16_t job) {
   SwitchJob& gone = state_->job_at(job);
-  state_->queue.make_tags();  // and end runs; with its keys, while they are there
+  state_->queue.make_tags();  // uses the job's keys before they are removed; this also ends runs
   const std::span<const std::uint8_t> memory = gone.ring.memory();
   state_->queue.copy_out_all(memory.data(), memory.size());
   state_->past.add(gone.tally);
@@ -105,7 +105,7 @@ void SwitchMachine::State::look_at_own_watch() {
 void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
   SwitchJob& job = state_->job_at(index);
   if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
-  job.expected &= ~(std::uint32_t{1} << worker);  // R-MEMBER-13: nor may a newcomer still enter that was given up
+  job.expected &= ~(std::uint32_t{1} << worker);  // R-MEMBER-13: an expected newcomer may no longer enter either
   if (job.evicted(worker)) return;
   const bool known = job.has(job.registered, worker);
   const Reason news = job.has(job.left, worker) ? Reason::worker_left : Reason::worker_lost;
@@ -122,7 +122,7 @@ void SwitchMachine::evict(std::uint16_t index, std::uint32_t worker, double) {
 void SwitchMachine::suspect(std::uint16_t index, std::uint32_t worker, double now) {
   SwitchJob& job = state_->job_at(index);
   if (worker >= job.spec.workers) throw NoSuchJob("worker " + std::to_string(worker));
-  if (!job.suspicion_stands(worker)) job.suspected[worker] = now;  // R-MEMBER-7: a second one does not put it off
+  if (!job.suspicion_stands(worker)) job.suspected[worker] = now;  // R-MEMBER-7: a second one must not delay the loss
 }
 
 std::vector<Address> SwitchMachine::overdue(double now) const {
@@ -235,7 +235,8 @@ void SwitchMachine::receive_datagrams(std::span<const Arrival> datagrams, double
   for_each_tagged(datagrams, Direction::to_switch, key_of, take);
 }
 
-// Of what a worker of a job with tags says; null for other things, and for what is dropped without a look at its tag.
+// The key for the tag of a worker's datagram; null if the job has no tags, or the datagram is dropped without a check
+// of its tag.
 const TagKey* SwitchMachine::State::key_of(std::span<const std::uint8_t> datagram) {
   if (datagram.size() < HEADER_BYTES || !from_workers(static_cast<Kind>(datagram[OFFSET_KIND]))) return nullptr;
   const SwitchJob* const job = find(load_be16(datagram.data() + OFFSET_JOB));
@@ -301,7 +302,7 @@ void SwitchMachine::handle_timer(double now) {
     const std::uint32_t lost_before = job->lost;
     for (std::uint32_t worker = 0; worker < job->spec.workers; ++worker) {
       if (!job->watched(worker) || job->silent_at(worker) > now) continue;
-      job->lost |= std::uint32_t{1} << worker;  // R-MEMBER-6: and not evicted, which is the controller's to decide
+      job->lost |= std::uint32_t{1} << worker;  // R-MEMBER-6: lost; only the controller evicts
       state_->events.push_back({.kind = SwitchEvent::Kind::worker_silent,
                                 .job = job->spec.job,
                                 .worker = static_cast<std::uint8_t>(worker),
@@ -349,8 +350,8 @@ void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::sp
   } else {
     if (!job.has(job.registered, worker)) register_source(job, worker, source);  // R-MEMBER-2
     job.hellos[worker] = std::uint64_t{packet.header.slot} + 1;
-    // Only where all contribute to every round, in order: bitmaps are alike then, and no pass has to be answered at
-    // once.
+    // Runs need a synchronous job: all contribute to every round, in order, so that the bitmaps of its results are
+    // equal and no pass has to be answered at once.
     const bool runs = job.spec.synchronous() && (packet.header.bitmap & HELLO_RUNS) != 0;
     job.takes_runs = (job.takes_runs & ~(std::uint32_t{1} << worker)) | std::uint32_t{runs} << worker;
     welcome(job, packet, source);  // R-MEMBER-3
@@ -374,8 +375,8 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
                               .contributors = job.spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1,
                               .lanes = header.lanes};
   const std::size_t asked_bytes = datagram_bytes(header.code_count, packet.word_count);
-  // The passes of a run bring one reply at most, which is as long as one of them. A worker that lacks a result asks
-  // with one pass.
+  // A run of passes gets at most one reply, since it is as long as one pass. A worker that lacks a result asks with a
+  // single pass.
   std::optional<Header> owed;
   bool repeated = false;
   MemberTally& member = job.members[header.worker];
@@ -390,7 +391,7 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
       case Verdict::accepted:
         ++(passes ? job.tally.passes : job.tally.contributions);
         ++member.contributions;
-        // Late contributions have been answered, and nobody waited for them.
+        // Late contributions get an answer, and no round waited for them.
         if (!outcome.answered) member.accepted(job.times[each.slot], outcome.closed || outcome.ascends, now);
         job.heard[each.worker] = now;
         break;
@@ -404,12 +405,12 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
       case Verdict::ancient:
         job.tally.drop(Reason::ancient);
         continue;
-      case Verdict::mismatch:  // and so are those behind it: they have the same signature
+      case Verdict::mismatch:  // the rest of the run has the same signature
         return refuse(job.tally, &job, Reason::mismatch, each, source);
     }
     member.spoke(now);
     const bool again = outcome.verdict == Verdict::duplicate;
-    // R-LEAF-2: the worker's timer serves the leaf too.
+    // R-LEAF-2: a worker's repetition may send the leaf's round again, since the leaf has no timer.
     if (outcome.ascends && !again) job.ascents->complete(each.slot, each.base);
     const bool ascends = outcome.ascends && (!again || job.ascents->asked(each.slot, now));
     if (each.bitmap != 0) {  // R-RECEIPT-9
@@ -417,8 +418,8 @@ void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Addr
       const bool uncovers = arrivals.take(each.bitmap);
       // R-RECEIPT-2, R-RECEIPT-3, R-RECEIPT-4 and R-RECEIPT-6, in this order.
       const bool due = (uncovers || arrivals.incomplete() || again || measures(each.bitmap)) && !ascends;
-      // R-RECEIPT-7: an answer acknowledges as well, and so will what the parent sends down. R-RECEIPT-5: neither tells
-      // of marks, and who comes last at its leaf every time would never hear of them.
+      // R-RECEIPT-7: an answer acknowledges as well, and so will the parent's result. R-RECEIPT-5: neither reports
+      // marks, and a worker that is always the last one at its leaf would never be told of them.
       const bool met_congestion = job.has(job.marked, each.worker);
       if (!outcome.answered && (due || met_congestion)) {
         owed = each;
@@ -460,7 +461,7 @@ void SwitchMachine::State::part(SwitchJob& job, std::uint32_t worker, std::span<
                     .job = job.spec.job,
                     .worker = static_cast<std::uint8_t>(worker),
                     .silent_s = 0.0});
-  // Nobody misses who was expected, and gives up before it has come in.
+  // A newcomer that gives up before it has entered is not live, so that nobody need be told.
   if (job.has(job.left, worker)) tell(job, Reason::worker_left, SWITCH_WORKER, job.audience());
 }
 

@@ -20,12 +20,12 @@
 
 namespace fanin {
 
-// A job that does not fit: the pool memory is out, or its index is taken.
+// Thrown for a job that does not fit: too little pool memory is left, or its index is taken.
 struct JobRefused : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A verb that names a job or a worker that the machine does not know.
+// Thrown by verbs for a job or a worker that the machine does not know.
 struct NoSuchJob : std::out_of_range {
   using std::out_of_range::out_of_range;
 };
@@ -35,12 +35,12 @@ struct SwitchEvent {
   Kind kind;
   std::uint16_t job;
   std::uint8_t worker;
-  double silent_s;                 // of worker_silent
-  std::uint64_t needed_bytes = 0;  // of branch_narrowed
+  double silent_s;                 // for worker_silent
+  std::uint64_t needed_bytes = 0;  // for branch_narrowed
   std::uint64_t passes_bytes = 0;
 };
 
-// Bit masks of the workers that registered, fell silent, said BYE; evicted ones are in none of them.
+// Bit masks of the registered, lost and left workers; evicted workers are in none.
 struct Members {
   std::uint32_t registered;
   std::uint32_t lost;
@@ -56,14 +56,14 @@ class SwitchMachine {
 
   // --- what the controller asks ---
 
-  // With an uplink, as a leaf of a tree. Throws JobRefused.
+  // Admits a job; with an uplink, as a leaf's part. Throws JobRefused.
   void admit(const JobSpec& spec, const std::optional<Uplink>& uplink = std::nullopt);
-  // Counts so many bytes, beside the slots, as the job's until it is removed, in the place of what was held before;
-  // false, and nothing changes, where they are not free. Throws NoSuchJob.
+  // Counts `bytes`, beside the slots, as the job's memory until it is removed, instead of what was held before; false,
+  // with nothing changed, if they are not free. Throws NoSuchJob.
   bool hold(std::uint16_t job, std::uint64_t bytes);
   // As SlotRing::use_images, right after the job was admitted. Throws NoSuchJob.
   void use_images(std::uint16_t job, std::shared_ptr<std::uint8_t> memory, std::span<const std::uint8_t> lasting);
-  // As the SlotRing's of the job, if there is one.
+  // As SlotRing::waits_in of the job; false without such a job.
   bool waits_in(std::uint16_t job, std::span<const std::uint8_t> memory) const;
   void let_go(std::uint16_t job, std::span<const std::uint8_t> memory);
   void remove(std::uint16_t job);  // this and the following throw NoSuchJob
@@ -78,21 +78,21 @@ class SwitchMachine {
   Members members(std::uint16_t job) const;
   std::optional<Address> source(std::uint16_t job, std::uint32_t worker) const;  // where a registered worker sends from
   std::uint32_t slots_in_step(std::uint16_t job) const;  // JobSpec::slots_in_step; 0 without such a job
-  std::uint32_t missing(std::uint16_t job) const;  // fewer than so many contributors more close no round of the job
+  std::uint32_t missing(std::uint16_t job) const;        // as SlotRing::missing
   CounterList counters() const;
   CounterList job_counters(std::uint16_t job) const;
   std::vector<CounterList> member_counters(std::uint16_t job) const;  // by worker
 
   // --- the five verbs ---
 
-  // Takes any bytes from anybody; never throws for what they hold.
+  // Handles a datagram with any bytes from any source; malformed ones are counted and never throw.
   // `marked`: it has met congestion (fanin/protocol/ecn.py).
   void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked = false);
-  // The same of each, in order; keyed tags are checked several at a time.
+  // Handles datagrams in order; keyed tags are checked several at a time.
   void receive_datagrams(std::span<const Arrival> datagrams, double now);
-  // Hands out, in order, all that is to be sent. The spans stay valid until the machine is next called.
+  // Hands out all datagrams to send, in order. The spans stay valid until the machine is next called.
   void datagrams_to_send(double now, SwitchSink& sink);
-  std::size_t pending_bytes() const;  // of what there is to send, each datagram once
+  std::size_t pending_bytes() const;  // bytes of datagrams to send, each counted once
   // When handle_timer must be called at the latest.
   std::optional<double> next_timer() const;
   void handle_timer(double now);

@@ -1,5 +1,5 @@
-// What SwitchMachine keeps, and what its three files do with it: switch_machine.cpp decides, switch_replies.cpp makes
-// what is sent, switch_leaf.cpp speaks with a leaf's parent.
+// State of a SwitchMachine, shared by its three files: switch_machine.cpp handles packets, switch_replies.cpp makes
+// replies, switch_leaf.cpp handles the packets between a leaf and its parent.
 #pragma once
 
 #include <deque>
@@ -70,19 +70,19 @@ struct SwitchMachine::State {
   std::uint64_t memory_bytes;
   std::uint64_t memory_taken = 0;
   std::vector<std::unique_ptr<SwitchJob>> jobs;  // by index
-  // Parts of jobs at a parent: its address, its index of the job, the generation. A parent that was restarted uses its
-  // indices again, while parts of jobs of its former life linger here.
+  // Key of a part of a job at a parent: the parent's address, its index of the job, the generation. A restarted parent
+  // uses its indices again, while parts of its earlier jobs may still linger here.
   using PartKey = std::tuple<Address, std::uint16_t, std::uint32_t>;
   static PartKey part_key(const Uplink& uplink) { return {uplink.parent, uplink.job, uplink.generation}; }
   SwitchJob* find_part(Address source, const Header& header);
   std::map<PartKey, std::uint16_t> parts;
-  SwitchTally past;  // packets of no job, and the counts of jobs that were removed
+  SwitchTally past;  // counts of packets for no job, and of removed jobs
   SwitchQueue queue;
   OwnStops stops;
   std::deque<SwitchEvent> events;  // at most three per worker
 };
 
-// The words of the datagram: the first two the masks of who is gone, the others zero.
+// Writes the words of a datagram: first the masks of lost and left workers, then zeros.
 void write_news(std::span<std::uint8_t> datagram, const Header& header, std::uint32_t lost, std::uint32_t left);
 
 }  // namespace fanin

@@ -1,7 +1,7 @@
 // The queue of a switch machine. Results wait where they were summed up; everything else in an arena of bytes.
 //
 // Both arenas keep their size once they have grown, so that nothing is allocated in steady state. Datagrams beyond
-// SWITCH_QUEUE_DATAGRAMS or SWITCH_QUEUE_BYTES are not taken: a driver that does not send is a network that loses.
+// SWITCH_QUEUE_DATAGRAMS or SWITCH_QUEUE_BYTES are dropped, as by a network, if the driver does not send.
 #pragma once
 
 #include <algorithm>
@@ -42,13 +42,13 @@ class SwitchQueue {
     *mark = static_cast<std::uint32_t>(items_.size());
   }
 
-  // Room for a datagram that the caller writes before the queue is next touched. It holds junk.
+  // Room, with undefined contents, for a datagram that the caller writes before the queue is used again.
   std::span<std::uint8_t> push(std::size_t bytes, std::span<const Address> destinations) {
     append(bytes, destinations).copy_at = take(bytes);
     return {copies_.data() + items_.back().copy_at, bytes};
   }
 
-  // The same of one that may get longer, up to `most_bytes`, until another is pushed by this or the queue is handed
+  // Room for a datagram that may become longer, up to `most_bytes`, until this is called again or the queue is handed
   // out. `key` as in push_in_place.
   std::span<std::uint8_t> push_run(std::size_t bytes, std::size_t most_bytes, const TagKey* key,
                                    std::span<const Address> destinations) {
@@ -60,13 +60,13 @@ class SwitchQueue {
     return run();
   }
 
-  // That datagram, empty if there is none, or not for these destinations.
+  // The datagram that may become longer; empty without one for these destinations.
   std::span<std::uint8_t> run(std::span<const Address> destinations) {
     if (run_ == 0 || !std::ranges::equal(destinations, destinations_of(items_[run_ - 1]))) return {};
     return run();
   }
 
-  // Makes it `bytes` longer. These are junk.
+  // Lengthens that datagram by `bytes`, with undefined contents.
   std::span<std::uint8_t> lengthen_run(std::size_t bytes) {
     items_[run_ - 1].bytes += static_cast<std::uint32_t>(bytes);
     bytes_ += bytes;
@@ -84,7 +84,7 @@ class SwitchQueue {
     item.mark = nullptr;
   }
 
-  // Before memory is given up: nothing in [from, from + bytes) is needed afterwards.
+  // Copies all queued datagrams out of [from, from + bytes), before that memory is freed.
   void copy_out_all(const std::uint8_t* from, std::size_t bytes) {
     for (std::size_t place = 0; place < items_.size(); ++place) {
       const std::uint8_t* const at = items_[place].in_place;
@@ -93,7 +93,7 @@ class SwitchQueue {
     }
   }
 
-  // Of several datagrams side by side.
+  // Makes the missing tags, of several datagrams side by side.
   void make_tags() {
     end_run();
     if (!std::exchange(untagged_, false)) return;
@@ -127,7 +127,7 @@ class SwitchQueue {
  private:
   struct Item {
     std::uint8_t* in_place = nullptr;
-    const TagKey* key = nullptr;  // of a tag that is still to be made
+    const TagKey* key = nullptr;  // key of the tag that is still to be made; null: none
     std::uint32_t* mark = nullptr;
     std::uint32_t copy_at = 0;
     std::uint32_t bytes = 0;
@@ -159,17 +159,17 @@ class SwitchQueue {
   std::uint32_t take(std::size_t bytes) {
     const std::size_t at = used_;
     used_ += bytes;
-    if (copies_.size() < used_) copies_.resize(2 * used_);  // places are offsets: this moves what earlier ones point to
+    if (copies_.size() < used_) copies_.resize(2 * used_);  // items hold offsets, since this moves the bytes
     return static_cast<std::uint32_t>(at);
   }
 
   std::vector<Item> items_;
   std::vector<Address> destinations_;
   std::vector<std::uint8_t> copies_;
-  std::size_t run_ = 0;    // place in the queue, from 1, of the run that may get longer; 0: there is none
-  bool untagged_ = false;  // whether an item may have a key
-  std::size_t used_ = 0;   // of copies_
-  std::size_t bytes_ = 0;  // of all datagrams, wherever they are
+  std::size_t run_ = 0;    // place in the queue, from 1, of the run that may become longer; 0: none
+  bool untagged_ = false;  // whether an item may lack its tag
+  std::size_t used_ = 0;   // used bytes of copies_
+  std::size_t bytes_ = 0;  // of all datagrams, in both arenas
 };
 
 }  // namespace fanin

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t NOTICE_WORDS = 2;
 
-// Whether who sent it hears why it was refused.
+// Whether the sender gets a NOTICE with the reason of the refusal.
 bool told(Reason reason) {
   switch (reason) {
     case Reason::version:
@@ -27,7 +27,7 @@ bool told(Reason reason) {
   }
 }
 
-// To the sender of `header`: same job, worker, generation, slot and base; a checksum if that packet had one.
+// Header of a reply to `header`: same job, worker, generation, slot and base; a checksum if that packet has one.
 Header reply_to(const Header& header, Kind kind) {
   return {.kind = kind,
           .job = header.job,
@@ -38,7 +38,7 @@ Header reply_to(const Header& header, Kind kind) {
           .base = header.base};
 }
 
-// Writes a result without its words to `datagram`; `bare` is what that is in the ring.
+// Writes a result without its words to `datagram`; `bare`: header and codes of the result in the ring.
 void make_bare(std::span<const std::uint8_t> bare, std::span<std::uint8_t> datagram) {
   std::ranges::copy(bare, datagram.begin());
   datagram[OFFSET_FLAGS] |= FLAG_BARE;
@@ -117,8 +117,7 @@ void SwitchMachine::State::multicast(SwitchJob& job, std::uint32_t slot, std::ui
   if (!runs) job.keys.finish(copy);
 }
 
-// Makes a bare result part of the last one that is still to be sent, if they are a run; `bare` is what it is in the
-// ring.
+// Adds a bare result to the latest queued one, if they form a run; `bare`: header and codes of the result in the ring.
 bool SwitchMachine::State::lengthen_run(SwitchJob& job, std::span<const std::uint8_t> bare,
                                         std::span<const Address> destinations) {
   const std::span<std::uint8_t> before = queue.run(destinations);
@@ -137,7 +136,7 @@ bool SwitchMachine::State::lengthen_run(SwitchJob& job, std::span<const std::uin
   return true;
 }
 
-// With the result if what asked for it was as long, or else bare: who forges a source must not amplify.
+// Sends an answer, with the result if the request was as long, else bare, so that forged sources cannot amplify.
 void SwitchMachine::State::answer(SwitchJob& job, const Header& header, std::size_t asked_bytes, Address source) {
   ++job.tally.answers;
   const std::uint32_t arrived = job.ring.arrived(header.slot, header.base);
@@ -159,12 +158,12 @@ void SwitchMachine::State::answer(SwitchJob& job, const Header& header, std::siz
   job.keys.finish(datagram);
 }
 
-// Which of the worker's transmissions have come, this one being the last.
+// Sends the worker a receipt of its transmissions, in reply to this one.
 void SwitchMachine::State::receipt(SwitchJob& job, const Header& header, std::size_t asked_bytes, bool repeated,
                                    Address source) {
   ++job.tally.receipts;
   std::size_t bytes = datagram_bytes(0, job.parities.size());
-  // R-RECEIPT-8: with staleness a bit would not tell which round is the worker's.
+  // R-RECEIPT-8: with staleness, one bit cannot tell which round is the worker's.
   if (job.spec.max_staleness != 0 || bytes > asked_bytes) bytes = HEADER_BYTES;
   if (!takes(job.tally, bytes, 1)) return;
   const Arrivals& arrivals = job.arrivals[header.worker];
@@ -184,7 +183,7 @@ void SwitchMachine::State::receipt(SwitchJob& job, const Header& header, std::si
   job.keys.finish(datagram);
 }
 
-// The base that the worker has to contribute next, as a bare answer that acknowledges nothing.
+// Sends the base that the worker has to contribute next, as a bare answer that acknowledges nothing.
 void SwitchMachine::State::tell_where(SwitchJob& job, const Header& header, Address source) {
   ++job.tally.answers;
   answer_bare(job, header, job.ring.stands(header.slot, header.worker), 0, source);
@@ -206,8 +205,8 @@ void SwitchMachine::State::answer_bare(SwitchJob& job, const Header& header, std
 void SwitchMachine::State::refuse(SwitchTally& tally, const SwitchJob* job, Reason reason, const Header& header,
                                   Address source) {
   tally.drop(reason);
-  // A tag goes only to a worker where it is known to be: else whoever repeats its HELLO would be handed a NOTICE to end
-  // it with.
+  // Tagged NOTICEs go to registered addresses only: somebody who replays a worker's HELLO would otherwise be given a
+  // NOTICE with which to end that worker.
   const bool proved = job != nullptr && job->keys.tags() && reason != Reason::generation;
   if (!told(reason) || (proved && reason == Reason::stranger)) return;
   ++tally.notices;

@@ -1,4 +1,4 @@
-// Counters of a switch, per job and in all; names and meaning as in switch/machine/tally.py.
+// Counters of a switch, per job and in total; names and meaning as in switch/machine/tally.py.
 #pragma once
 
 #include <array>

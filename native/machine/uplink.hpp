@@ -1,4 +1,4 @@
-// How a leaf is present at its parent, in one job: keepalive.hpp, and what its workers are to be told. The
+// A leaf's membership in its parent's job: keepalive.hpp, and the notices to its workers. The
 // table of phases stands in switch/machine/uplink.py.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace fanin {
 
 class UplinkPresence : public Keepalive {
  public:
-  // Connecting, the parent's silence ends nothing.
+  // While connecting, the parent's silence ends nothing.
   UplinkPresence(const Uplink& uplink, const JobSpec& spec)
       : Keepalive(spec, Phase::waiting, std::numeric_limits<double>::infinity()),
         path(spec.liveness_timeout_s),
@@ -31,7 +31,7 @@ class UplinkPresence : public Keepalive {
   // worse one stays.
   Reason handle_timer(double now) {
     if (left_unconfirmed(now)) phase_ = Phase::left;
-    // R-MEMBER-11; where nothing at all is answered, silence is the matter, and not the length (R-MEMBER-9).
+    // R-MEMBER-11; if no HELLO at all is answered, the cause is silence (R-MEMBER-9), not the length.
     narrowed_ = !silent_s(now) && phase_ == Phase::member && path.too_narrow(now) && answered();
     if (!silent_s(now) && !narrowed_) return Reason{};
     phase_ = Phase::failed;

@@ -22,17 +22,17 @@ struct WorkerCounters {
   std::uint64_t results = 0;
   std::uint64_t duplicates = 0;
   std::uint64_t unacknowledged = 0;  // results that came before this worker's contribution was known to be accepted
-  std::uint64_t forecasts = 0;       // of scale codes that held, and those that did not
+  std::uint64_t forecasts = 0;       // correct forecasts of scale codes, and wrong ones
   std::uint64_t forecasts_missed = 0;
-  std::uint64_t receipts = 0;        // that told which transmissions had arrived
+  std::uint64_t receipts = 0;        // receipts of arrived transmissions
   std::uint64_t losses = 0;          // contributions and results known to have been lost
   std::uint64_t spurious = 0;        // contributions that were sent again and had arrived, or were answered, before
-  std::uint64_t paced = 0;           // times that the pace held something back
-  std::uint64_t marks = 0;           // of congestion: on what came, and on contributions as receipts tell
-  std::uint64_t path_questions = 0;  // HELLOs that asked whether long packets pass
-  std::uint64_t path_suspected = 0;  // 1: so many of them in a row were lost that it is hardly chance
-  std::uint64_t cuts = 0;            // of the congestion window
-  std::uint64_t window = 0;          // packets, now
+  std::uint64_t paced = 0;           // times that pacing delayed a packet
+  std::uint64_t marks = 0;           // congestion marks: on received packets, and on contributions by receipts
+  std::uint64_t path_questions = 0;  // HELLOs that tested whether long packets pass
+  std::uint64_t path_suspected = 0;  // 1: too many of these in a row were lost for chance
+  std::uint64_t cuts = 0;            // cuts of the congestion window
+  std::uint64_t window = 0;          // current congestion window, in packets
   std::uint64_t srtt_us = 0;
   std::array<std::uint64_t, REASON_NAMES.size()> dropped{};  // by fanin.protocol.wire.Reason
 

@@ -70,8 +70,8 @@ class WorkerMachine::State {
   Phase phase() const { return presence_.phase(); }
   bool capable() const { return capable_; }
   std::size_t outstanding() const { return outstanding_; }
-  // Order of the next contribution. Within one machine none: rings and sockets overtake each other, nothing is
-  // lost.
+  // Order number of the next contribution; 0 within one machine, where rings and sockets overtake each other, but
+  // nothing is lost.
   std::uint32_t order() const { return congestion_.shares() ? static_cast<std::uint32_t>(recovery_.next_order()) : 0; }
   WorkerCounters counters() const {
     WorkerCounters counters = counters_;
@@ -88,7 +88,7 @@ class WorkerMachine::State {
   }
 
  private:
-  // Unless somebody may be repeating what the switch once said: a keyed tag holds for ever.
+  // Counts the switch as heard, unless the packet may be a replay, since a keyed tag is valid for ever.
   void hear_switch(double now) {
     if (!keys_.tags()) presence_.heard(now);
   }
@@ -156,12 +156,12 @@ class WorkerMachine::State {
   LossRecovery recovery_;
   Congestion congestion_;
   ScaleForecast scales_;
-  std::vector<std::uint32_t> lost_;  // of a receipt, while it is read
+  std::vector<std::uint32_t> lost_;  // lost slots by the current receipt
   std::optional<CatchUp> catch_up_;  // of a newcomer, until it is in step
   bool begun_ = false;
-  bool runs_ = false;      // the switch takes passes as runs
-  bool joinable_ = false;  // what was sent last is a pass that was not sent before, in this call of `send`
-  bool capable_ = false;   // the switch gives receipts, which say whether contributions met congestion
+  bool runs_ = false;      // whether the switch accepts passes in runs
+  bool joinable_ = false;  // whether the last datagram of this call of `send` is a pass that was not sent before
+  bool capable_ = false;   // whether the switch gives receipts, which report marks of contributions
   InOrderItems in_order_;
   std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
   std::vector<std::uint64_t> closed_;   // by slot: one past the newest round known to be over without this worker
@@ -187,7 +187,7 @@ std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
   return operation.ticket;
 }
 
-// Those of one length side by side; of what is dropped without a look at its tag, none.
+// Computes the tags of datagrams of one length side by side, except of those dropped without a check of their tags.
 void WorkerMachine::State::receive(std::span<const Arrival> datagrams, double now) {
   const DefaultFloatingPoint arithmetic;  // of all kernels
   const auto key_of = [this](const Arrival& arrival) -> const TagKey* {
@@ -273,7 +273,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
   std::uint32_t slot;
   while ((slot = stream_.next()) != ItemStream::NONE && sendable(slot)) {
     const bool first = !recovery_.was_sent(slot);
-    // R-CONGESTION-13: a pass is next to nothing; what comes for it comes at the pace of whoever contributes.
+    // R-CONGESTION-13: a pass is short, and results for passes come at the pace of the contributors.
     const bool paced = !(first && stream_.operation(slot).passes(stream_.current(slot)));
     if (first && paced && !congestion_.may_send(round_trip_s, now)) {
       ++counters_.paced;
@@ -282,7 +282,7 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
     if (!send_contribution(sink, slot)) return;
     stream_.take();
     if (paced) congestion_.sent(round_trip_s, now);
-    // Departed peers are given their grace from here: before, nothing was waited for, however long that was.
+    // The grace for departed peers begins here, since no result was awaited before.
     if (recovery_.idle()) moved_at_ = now;
     if (!recovery_.sent(slot, now)) ++counters_.retransmissions;
   }
@@ -310,7 +310,7 @@ bool WorkerMachine::State::send_hello(WorkerSink& sink, std::size_t bytes) {
   return send_token(sink, hello, bytes);
 }
 
-// Of the slot's current item: the longer of its contribution and its result.
+// The longer of the contribution and the result of the slot's current item.
 std::size_t WorkerMachine::State::longest_packet_bytes(std::uint32_t slot) {
   const Operation& operation = stream_.operation(slot);
   const std::uint64_t item = stream_.current(slot);
@@ -318,7 +318,7 @@ std::size_t WorkerMachine::State::longest_packet_bytes(std::uint32_t slot) {
   return datagram_bytes(operation.code_count, words + (stream_.forecasts(slot) ? AGE_WORDS : 0));
 }
 
-// A repetition needs no room in the window.
+// Whether the slot's item may be sent now. A repetition needs no room in the window.
 bool WorkerMachine::State::sendable(std::uint32_t slot) const {
   // R-CONGESTION-3: workers whose windows were full of different items would wait for each other.
   const bool oldest = stream_.current(slot) == stream_.oldest_item();
@@ -358,7 +358,7 @@ void WorkerMachine::State::handle_timer(double now) {
     }
   }
   presence_.handle_timer(now);
-  // R-MEMBER-11: where nothing at all is answered, silence is the matter, and not the length.
+  // R-MEMBER-11: if no HELLO at all is answered, the cause is silence, not the length.
   if (phase() == Phase::member && path_.too_narrow(now) && presence_.answered())
     presence_.path_narrowed(path_.needed_bytes(), path_.passes_bytes());
   if (waits_for_departed()) presence_.peers_hold_up(moved_at_, now);
@@ -404,8 +404,7 @@ void WorkerMachine::State::dispatch(const Parsed& packet, std::size_t bytes, dou
 void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, double now) {
   // R-MEMBER-1: connecting, only a WELCOME of full length shows that the path carries results.
   if (packet.word_count < 2 || (phase() == Phase::connecting && bytes != packet_bytes_)) return drop(Reason::length);
-  // R-MEMBER-3, its tag would hold for ever: a WELCOME that somebody repeats must not show a switch that is gone as
-  // alive.
+  // R-MEMBER-3: a tag is valid for ever, so that a replayed WELCOME must not make a dead switch seem alive.
   if (keys_.tags() && packet.header.slot < welcomes_) return drop(Reason::ancient);
   welcomes_ = std::uint64_t{packet.header.slot} + 1;
   runs_ = (packet.header.flags & FLAG_RUN) != 0;
@@ -416,7 +415,7 @@ void WorkerMachine::State::welcome(const Parsed& packet, std::size_t bytes, doub
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
   const auto news = static_cast<Reason>(packet.header.contributors);
   if (news == Reason::branch_lost || news == Reason::branch_left) presence_.branch(news, now);
-  if (!round_trip_s) return;  // it answers an earlier HELLO, and nobody knows how long that took
+  if (!round_trip_s) return;  // it answers an earlier HELLO, whose time is not kept
   recovery_.timer.sample(*round_trip_s, true);
   path_round_trip(*round_trip_s, now);
 }
@@ -440,7 +439,7 @@ void WorkerMachine::State::notice(const Parsed& packet, double now) {
   presence_.members_are(packet.header.signature, packet.header.bitmap, stream_.oldest_base());
 }
 
-// The switch says which transmissions have arrived; of the one that it answers, whether it was spurious.
+// Handles a receipt: which transmissions have arrived, and whether the one that it answers was spurious.
 void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const bool repeated = (header.contributors & RECEIPT_REPEATED) != 0;
@@ -451,7 +450,7 @@ void WorkerMachine::State::receipt(const Parsed& packet, double now, bool marked
                         [this](std::uint32_t slot) { lost_.push_back(slot); });
   congestion_.heard();
   if (round_trip_s) {
-    *round_trip_s += header.base * 1e-6;  // of what is above a leaf
+    *round_trip_s += header.base * 1e-6;  // the round trip from a leaf to its parent
     // R-CONGESTION-12: the pace does not follow those that come by rota.
     if (by_rota)
       recovery_.timer.path_round_trip(*round_trip_s);
@@ -538,7 +537,7 @@ std::uint32_t WorkerMachine::State::facts(const Parsed& packet) {
   const bool bare = header.kind == Kind::answer && (header.flags & FLAG_BARE) != 0;
   const bool wordless = packet.word_count == 0, coded = header.code_count == operation.code_count;
   const std::size_t words = operation.result_word_count(item) + (stream_.forecasts(slot) ? AGE_WORDS : 0);
-  // The switch adds nothing of a pass: a round of passes alone has neither words nor a signature.
+  // A switch adds nothing for a pass, so that a round of passes alone has neither words nor a signature.
   const bool passes_alone = wordless && coded && header.code_count == 0 && header.contributors == 0 && !bare;
   const auto where = [](bool holds, std::uint32_t bit) { return holds ? bit : 0U; };
   return where(header.signature != operation.signature, fact::OTHER) | where(passes_alone, fact::PASSES_ALONE) |
@@ -551,7 +550,7 @@ std::uint32_t WorkerMachine::State::facts(const Parsed& packet) {
          where((spec_.full_mask() & ~header.bitmap) != 0, fact::INCOMPLETE);
 }
 
-// Takes a result in: what it shows of the path, and then its words.
+// Takes in a result: first its evidence about the path, then its words.
 void WorkerMachine::State::take(const Parsed& packet, double now, bool marked) {
   const Header& header = packet.header;
   const std::uint32_t slot = header.slot;
@@ -574,7 +573,7 @@ void WorkerMachine::State::take(const Parsed& packet, double now, bool marked) {
     const std::uint16_t* const agreed = forecasts ? operation.forecast.codes.data() : stream_.agreed_codes(item);
     if (!operation.keeps(item, stream_.agreed_codes(item)))
       operation.store(chunk, agreed, nullptr, header.contributors);
-    else if (packet.word_count == 0)  // of passes alone, or it would not fit
+    else if (packet.word_count == 0)  // a round of passes alone; any other result without words would not fit
       operation.store_zeros(chunk);
     else
       for (const Spoiler& each :
@@ -594,7 +593,7 @@ void WorkerMachine::State::begin(std::uint32_t base) {
   end_catch_up();
 }
 
-// A result, or an answer, for a slot that is not in step yet.
+// Handles a result, or an answer, for a slot that is not in step yet.
 void WorkerMachine::State::caught(const Header& header, double now) {
   const std::uint32_t slot = header.slot;
   const bool knew = catch_up_->first_base().has_value();
@@ -615,7 +614,7 @@ void WorkerMachine::State::send_again(std::uint32_t slot) {
   stream_.send_again(slot);
 }
 
-// A round was closed for which nothing was sent yet: news in jobs with staleness.
+// Reports a closed round for which this worker has sent nothing yet, in jobs with staleness.
 void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
   closed_[slot] = std::max(closed_[slot], base + 1);
   if (spec_.history() == SYNCHRONOUS_HISTORY) return;
@@ -627,7 +626,7 @@ void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
   events_.push_back(RoundHeard{.base = heard - 1});
 }
 
-// The round that the slot's current item was in is over for this worker.
+// Counts the round of the slot's current item, which is over for this worker.
 void WorkerMachine::State::count_result(std::uint32_t slot, double now, bool answered) {
   accepted_[slot] = 0;
   presence_.heard(now);
@@ -636,7 +635,7 @@ void WorkerMachine::State::count_result(std::uint32_t slot, double now, bool ans
   finished(slot, now, answered);
 }
 
-// The slot's contribution has its result: for all, or `answered` because this worker has asked again.
+// Notes the result of the slot's contribution; `answered`: it answers this worker's repetition alone.
 void WorkerMachine::State::finished(std::uint32_t slot, double now, bool answered) {
   const std::uint64_t order = recovery_.order(slot);
   in_order_.finished(slot);
@@ -645,7 +644,7 @@ void WorkerMachine::State::finished(std::uint32_t slot, double now, bool answere
   congestion_.result(order, recovery_.next_order(), recovery_.overdue());
 }
 
-// Whether the words of this result are what words with the agreed codes would have come to.
+// Whether the words of this result equal the sum of words quantized with the agreed codes.
 bool WorkerMachine::State::forecast_held(Operation& operation, const Parsed& packet, const std::uint8_t* age_sums) {
   const std::span agreed(packet.codes, operation.code_count * CODE_BYTES);
   scales_.learn(operation.shape(), operation.ticket, agreed);
@@ -735,7 +734,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   if (operation.carries_codes(item) || forecasts) {
     std::uint16_t codes[MAX_CODES + 1];
     operation.own_codes(operation.codes_chunk(item), codes);
-    codes[operation.code_count] = 0;  // what pads them to whole words
+    codes[operation.code_count] = 0;  // pads the codes to whole words
     for (std::uint32_t i = 0; i < codes_bytes(operation.code_count) / CODE_BYTES; ++i)
       store_be16(codes_at + i * CODE_BYTES, codes[i]);
   } else {
@@ -751,7 +750,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   return true;
 }
 
-// R-WORKER-9: makes the pass part of the datagram before it, if they are a run.
+// R-WORKER-9: adds the pass to the datagram before it, if they form a run.
 bool WorkerMachine::State::joins(WorkerSink& sink, const Header& pass) {
   if (!runs_ || !joinable_) return false;
   const std::span<std::uint8_t> datagram = sink.last();

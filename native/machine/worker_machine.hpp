@@ -29,29 +29,30 @@ class WorkerMachine {
   WorkerMachine(const WorkerMachine&) = delete;
   WorkerMachine& operator=(const WorkerMachine&) = delete;
 
-  // Tickets count 1, 2, ...; the memory stays the machine's until ReductionDone(ticket) or a failure. Throws
-  // std::invalid_argument for what it refuses and std::logic_error when the machine has failed or is leaving.
+  // Tickets count 1, 2, ...; the machine uses the memory until ReductionDone(ticket) or a failure. Throws
+  // std::invalid_argument for a reduction that it refuses, and std::logic_error if the machine has failed or is
+  // leaving.
   std::uint64_t submit(const Reduction& reduction);
   void leave(double now);
-  // Reductions of a newcomer begin with `base`, which is no earlier than Stands said; it passes up to there.
+  // Sets the base at which a newcomer's reductions begin, no earlier than Stands reported; it passes all bases before.
   void begin(std::uint32_t base);
 
   // `marked`: it has met congestion (fanin/protocol/ecn.py).
   void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked = false);
-  // The same of each, in order; keyed tags are checked several at a time.
+  // Handles datagrams in order; keyed tags are checked several at a time.
   void receive_datagrams(std::span<const Arrival> datagrams, double now);
   // Makes the keyed tags of datagrams that were committed to a sink without them (WorkerSink::tags_later).
   void tag(std::span<const iovec> datagrams) const;
-  // Everything goes to the switch. Stops early when the sink takes no more: call again when it does.
+  // Writes all datagrams to send, all to the switch. Stops early if the sink has no room: call again when it has.
   void datagrams_to_send(double now, WorkerSink& sink);
   std::optional<double> next_timer() const;
   void handle_timer(double now);
   std::optional<WorkerEvent> next_event();
 
   std::size_t outstanding() const;  // reductions submitted and not done
-  bool ready() const;               // the switch has welcomed this worker
-  bool capable() const;             // it gives receipts, which echo marks: contributions may be sent as ECN-capable
-  bool failed() const;              // WorkersGone, SwitchSilent or PacketRefused was reported: nothing is sent any more
+  bool ready() const;               // whether the switch has welcomed this worker
+  bool capable() const;             // whether its receipts echo marks, so that contributions may be ECN-capable
+  bool failed() const;              // whether a failure was reported (WorkersGone, ...), after which nothing is sent
   WorkerCounters counters() const;
   std::size_t buffer_bytes() const;  // heap memory that the machine holds
 

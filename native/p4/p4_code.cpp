@@ -91,7 +91,7 @@ void BitWriter::put(std::uint64_t value, unsigned bits) {
     rest_ &= (std::uint64_t{1} << rest_bits_) - 1;
   }
   const std::uint64_t first = big_endian(value << (64 - bits));
-  std::memcpy(room(8), &first, 8);  // what is too much is written over
+  std::memcpy(room(8), &first, 8);  // surplus bytes are overwritten later
   used_ += bits / 8;
 }
 

@@ -1,10 +1,10 @@
-// A compiled P4 program as instructions for a register machine, made by switch/p4/native_program.py of the very
+// A compiled P4 program as instructions for a register machine, which switch/p4/native_program.py translates from the
 // functions that the Python emulator runs.
 //
-// A packet's state is one array of 64-bit limbs, the frame: what the architecture keeps of it, its fields, the data of
-// the entry that a table found, temporaries, constants. A value takes as many limbs as its width asks for, the lowest
-// first; one that may be negative is in two's complement. Operands are places in the frame. An instruction that yields
-// one limb keeps its low `n` bits; one that yields more yields `n` limbs.
+// A packet's state is one array of 64-bit limbs, the frame: the architecture's state, the packet's fields, the data of
+// the matching table entry, temporaries, constants. A value takes as many limbs as its width requires, the lowest
+// first, in two's complement if it may be negative. Operands are places in the frame. An instruction with a result of
+// one limb keeps its low `n` bits; any other result has `n` limbs.
 #pragma once
 
 #include <cstddef>
@@ -53,22 +53,22 @@ struct Instruction {
 };
 static_assert(sizeof(Instruction) == 16);
 
-// The first limbs of a frame: what the architecture keeps of a packet (switch/p4/packet_state.py).
+// The first limbs of a frame: the architecture's state of a packet (switch/p4/packet_state.py).
 enum State : std::uint32_t {
-  ARRIVED,       // bytes with which it came in
-  LENGTH,        // the same, kept up to date as headers come and go
-  CUT,           // most bytes that leave
-  EXIT,          // the program said exit
-  CLONE,         // mirror session and CLONE_ASKED, where a clone is wanted
-  CLONE_FIELDS,  // a list of fields
-  RESUBMIT,      // a list of fields, where it is wanted
-  RECIRCULATE,   // the same
+  ARRIVED,       // length on arrival, in bytes
+  LENGTH,        // current length in bytes, updated as headers are added and removed
+  CUT,           // most bytes of it that leave the switch
+  EXIT,          // whether the program has called exit
+  CLONE,         // mirror session and CLONE_ASKED, if a clone was requested
+  CLONE_FIELDS,  // field list of the clone
+  RESUBMIT,      // field list, if resubmit was requested
+  RECIRCULATE,   // field list, if recirculate was requested
   AT,            // the parser's position, in bytes
-  PACKET_BYTES,  // what there is to parse
+  PACKET_BYTES,  // bytes to parse
   RESULT,        // of `verify`: whether a checksum is wrong
-  SOURCE_PORT,   // where it came in first, kept from pass to pass
-  NOW_US,        // when it came in, in microseconds
-  DIGEST,        // a learn list, where the control plane is to be told
+  SOURCE_PORT,   // port of arrival, kept in all passes
+  NOW_US,        // time of arrival, in microseconds
+  DIGEST,        // learn list, if a digest was requested
   STATE_LIMBS = 16,
 };
 constexpr std::uint64_t CLONE_ASKED = 1 << 15;
@@ -96,7 +96,7 @@ struct MeterArray {
   std::uint32_t size;
 };
 
-// Bits one after another, the most significant first.
+// Writes sequences of bits, the most significant first.
 class BitWriter {
  public:
   void clear() {
@@ -104,16 +104,16 @@ class BitWriter {
     rest_ = 0;
     rest_bits_ = 0;
   }
-  // The low `bits` of `value`, 1..64.
+  // Appends the low `bits`, 1..64, of `value`.
   void put(std::uint64_t value, unsigned bits);
-  // The low `bits` of a value of several limbs.
+  // Appends the low `bits` of a value of several limbs.
   void put_wide(const std::uint64_t* limbs, unsigned bits);
   void put_bytes(const std::uint8_t* data, std::size_t count);
   void pad();
   std::span<const std::uint8_t> bytes() const { return {bytes_.data(), used_}; }
 
  private:
-  // Where so many bytes more have room.
+  // Makes room for `count` more bytes; returns where they go.
   std::uint8_t* room(std::size_t count) {
     if (bytes_.size() < used_ + count) bytes_.resize(2 * (used_ + count));
     return bytes_.data() + used_;

@@ -93,7 +93,7 @@ EntryIndex::Alike* EntryIndex::Group::make(const std::vector<std::uint64_t>& val
   return values.back().get();
 }
 
-// The last value takes the place of the one that goes.
+// Removes a value; the last value takes its place.
 void EntryIndex::Group::drop(const Alike* alike) {
   const std::size_t last = values.size() - 1;
   if (buckets.empty()) {

@@ -1,5 +1,5 @@
-// Entries of a table that is no hash, found by key: those of one mask side by side. Twin of switch/p4/entry_index.py,
-// whose rules it keeps.
+// Index of a table's entries that match by masks or ranges, grouped by mask. Twin of switch/p4/entry_index.py, with the
+// same rules.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ class EntryIndex {
  public:
   explicit EntryIndex(std::uint32_t limbs) : limbs_(limbs) {}
 
-  // An entry, behind those of the same rank. Its value has no bits outside its mask.
+  // Adds an entry behind those of the same rank. Its value has no bits outside its mask.
   void add(std::uint32_t number, std::int64_t rank, const std::vector<std::uint64_t>& value,
            const std::vector<std::uint64_t>& mask);
-  // The same, of an entry that is there.
+  // Removes an entry, which must be in the index.
   void remove(std::uint32_t number, const std::vector<std::uint64_t>& value, const std::vector<std::uint64_t>& mask);
 
-  // The number of the entry that wins, plus one; 0: none. `covers(number)` says whether a key is in its ranges.
+  // The number of the winning entry, plus one; 0: none. `covers(number)`: whether the key is in the entry's ranges.
   template <typename Covers>
   std::uint32_t find(const std::uint64_t* key, Covers covers) const {
     const Order* best = nullptr;
@@ -54,10 +54,10 @@ class EntryIndex {
     std::vector<std::uint64_t> value;
     std::vector<Member> members;
   };
-  // Entries of one mask: few values are compared one by one, many are hashed.
+  // Entries with the same mask: few values are compared one by one, many are hashed.
   struct Group {
     std::vector<std::uint64_t> mask;
-    Order first;  // of its first entry, or of an earlier one that is gone
+    Order first;  // lower bound: order of its first entry, or of an earlier, removed one
     std::vector<std::unique_ptr<Alike>> values;
     std::vector<std::uint32_t> buckets;  // number in `values` + 1
 
@@ -81,7 +81,7 @@ class EntryIndex {
   std::uint32_t limbs_;
   std::uint64_t added_ = 0;
   std::map<std::vector<std::uint64_t>, Group> groups_;  // by mask
-  std::vector<Searched> searched_;                      // in the order in which they are looked into
+  std::vector<Searched> searched_;                      // groups in the order in which a search visits them
   std::vector<Order> orders_;                           // by the number of an entry
 };
 

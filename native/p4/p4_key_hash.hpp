@@ -1,4 +1,4 @@
-// The hash of a table's key, limb by limb: of the whole key in an exact table, of its masked part in any other.
+// Hash of a table's key, limb by limb: the whole key in an exact table, its masked part in any other.
 #pragma once
 
 #include <cstdint>

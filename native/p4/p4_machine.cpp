@@ -165,13 +165,13 @@ void Machine::remove_choices(std::uint32_t number) {
   free_choices_.push_back(number);
 }
 
-// With the state before the fields. The other limbs of a frame hold an earlier packet's values, and nobody reads them.
+// Copies the state and these fields. The other limbs of a frame keep an earlier packet's values, and are never read.
 void Machine::copy_limbs(const std::uint64_t* from, std::uint64_t* to, const std::vector<Extent>& fields) {
   std::copy_n(from, STATE_LIMBS, to);
   copy_extents(from, to, fields);
 }
 
-// The frame's state of what was asked of the original stays behind: a replica goes its own way.
+// A replica of a packet, without the requests (clone, digest, ...) made for the original.
 Machine::Packet Machine::copy(const Packet& packet) {
   Packet made{new_frame(), packet.payload, packet.owner};
   std::uint64_t* const f = made.frame.get();
@@ -180,7 +180,7 @@ Machine::Packet Machine::copy(const Packet& packet) {
   return made;
 }
 
-// Each is copied when its turn comes: so two frames do for any number of replicas.
+// Queues replicas, each of which is copied when it is processed, so that two frames suffice for any number of them.
 void Machine::replicate(Packet packet, const std::vector<Replica>& replicas) {
   if (replicas.empty()) {
     release(std::move(packet.frame));
@@ -514,14 +514,14 @@ XOR_WIDE:
 NOT_WIDE:
   for (unsigned limb = 0; limb < i.n; ++limb) f[i.d + limb] = ~f[i.a + limb];
   FANIN_P4_NEXT();
-// b: how far, and in its upper half how many limbs the operand has.
+// b: distance in bits and, in the upper half, the operand's number of limbs.
 SHL_WIDE:
   shift_left(f + i.d, i.n, f + i.a, i.b >> 16, i.b & 0xFFFF);
   FANIN_P4_NEXT();
 SHR_WIDE:
   shift_right(f + i.d, i.n, f + i.a, i.b >> 16, i.b & 0xFFFF);
   FANIN_P4_NEXT();
-// To n limbs from the b & 0xFFFF of the operand, with its sign where b has bit 16.
+// Extends an operand of b & 0xFFFF limbs to n limbs, with its sign if b has bit 16.
 EXTEND:
   {
     const unsigned available = i.b & 0xFFFF;

@@ -19,16 +19,16 @@
 
 namespace fanin::p4 {
 
-// The program does something undefined with a packet: the packet is lost, and the switch goes on.
+// Thrown when the program does something undefined with a packet: the packet is lost, and the switch goes on.
 struct PacketLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
-// One packet caused more passes than a program may.
+// Thrown when one packet causes more than max_passes passes.
 struct PacketEndless : PacketLost {
   using PacketLost::PacketLost;
 };
 
-// A field that the architecture reads or writes; ABSENT where the program has none.
+// Place of a field that the architecture uses; ABSENT if the program has none.
 constexpr std::uint32_t ABSENT = 0xFFFFFFFF;
 struct Places {
   std::uint32_t ingress_port, packet_length, instance_type, egress_spec, egress_port;
@@ -43,10 +43,10 @@ struct Replica {
 
 struct MirrorSession {
   std::vector<Replica> replicas;
-  std::uint64_t cut;  // 0: all of it
+  std::uint64_t cut;  // most bytes of a clone; 0: all
 };
 
-// Limbs side by side in a frame.
+// Adjacent limbs in a frame.
 struct Extent {
   std::uint32_t first;
   std::uint32_t limbs;
@@ -54,18 +54,18 @@ struct Extent {
 
 struct Program {
   std::vector<Instruction> code;
-  std::vector<std::uint64_t> blank;      // state and fields, as every packet starts
-  std::vector<Extent> beginning;         // fields that a new packet must have like that
-  std::vector<Extent> carried;           // fields that a replica takes over from its original
+  std::vector<std::uint64_t> blank;      // initial state and fields of a packet
+  std::vector<Extent> beginning;         // fields that must be initialized for a new packet
+  std::vector<Extent> carried;           // fields that a replica copies from its original
   std::vector<std::uint64_t> constants;  // the last limbs of a frame
-  std::uint32_t parameters = 0;          // where the data of an entry goes
+  std::uint32_t parameters = 0;          // place of the data of an entry
   std::uint32_t constants_at = 0;
   std::uint32_t parser = 0, ingress = 0, egress = 0, verify = 0, update = 0, deparse = 0;
-  std::uint32_t no_error = 0;  // the code of a parser that has no complaint
+  std::uint32_t no_error = 0;  // code of a parser that ends without an error
   std::uint32_t max_states = 0, max_passes = 0, drop_port = 0;
   std::vector<std::string> failures;
   std::map<std::uint32_t, std::vector<Extent>> field_lists;
-  std::vector<Extent> metadata;  // what a clone loses
+  std::vector<Extent> metadata;  // fields that are reset in a clone
   Places places{};
   std::vector<RegisterArray> registers;
   std::vector<CounterArray> counters;
@@ -96,7 +96,7 @@ class Machine {
   Table& table(std::size_t number) { return tables_.at(number); }
   void set_group(std::uint32_t number, std::vector<Replica> replicas) { groups_[number] = std::move(replicas); }
   void remove_group(std::uint32_t number) { groups_.erase(number); }
-  // Choices that groups take from; numbers begin at 1, and those of `remove_choices` are given again.
+  // Adds the choices of a group; returns their number, from 1 on. Numbers freed by `remove_choices` are reused.
   std::uint32_t add_choices(Choices choices);
   void set_choices(std::uint32_t number, Choices choices) { choices_.at(number - 1) = std::move(choices); }
   void remove_choices(std::uint32_t number);
@@ -108,7 +108,7 @@ class Machine {
   void set_mirror(std::uint32_t number, MirrorSession session) { mirrors_[number] = std::move(session); }
   void remove_mirror(std::uint32_t number) { mirrors_.erase(number); }
 
-  // Takes in one packet; what leaves is appended to `sent`, in order. Throws PacketLost, and then nothing was appended.
+  // Processes a packet, and appends the leaving packets to `sent`, in order. Appends nothing if it throws PacketLost.
   void process(std::uint32_t port, std::span<const std::uint8_t> data, std::uint64_t now_us, std::vector<Sent>& sent);
   // Copies of packets that the program dropped so far.
   std::uint64_t dropped() const { return dropped_; }
@@ -123,7 +123,7 @@ class Machine {
   struct Packet {
     Frame frame;
     std::span<const std::uint8_t> payload;
-    Bytes owner;  // of the payload, where it is not the caller's
+    Bytes owner;  // of the payload, unless that is the caller's memory
   };
   struct Entering {
     std::span<const std::uint8_t> data;
@@ -135,7 +135,7 @@ class Machine {
   struct Leaving {
     Packet packet;
     std::uint32_t port;
-    std::shared_ptr<Packet> original;  // of a replica that is no packet yet
+    std::shared_ptr<Packet> original;  // of a replica that was not copied yet
     std::uint32_t instance;
   };
 
@@ -151,7 +151,7 @@ class Machine {
   void become_replica(Leaving& leaving);
   Packet copy(const Packet& packet);
   static void copy_limbs(const std::uint64_t* from, std::uint64_t* to, const std::vector<Extent>& fields);
-  // The session that a packet's clone is asked for; null where there is none.
+  // The session for which a packet's clone was requested; null without one.
   const MirrorSession* session_of(const std::uint64_t* frame) const;
   void replicate_clone(Packet clone, const Kept& brought, std::uint32_t kind, const MirrorSession& session);
   Kept kept(const std::uint64_t* frame, std::uint64_t list) const;

@@ -23,7 +23,8 @@ enum MeterCell : std::size_t {
 
 enum Colour : std::uint64_t { GREEN, YELLOW, RED };
 
-// Takes tokens of a bucket, if there are as many; its burst stands behind the rate, the time behind the tokens.
+// Refills a bucket until `now_us`, and takes `amount` tokens if it has as many; returns whether it had. In the memory,
+// its burst follows its rate, and the time of its last packet follows its tokens.
 inline bool take_tokens(std::int64_t* meter, std::size_t rate_at, std::size_t tokens_at, std::int64_t amount,
                         std::int64_t now_us) {
   constexpr __int128 US_PER_S = 1'000'000;

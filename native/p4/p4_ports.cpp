@@ -35,7 +35,7 @@ void write32(std::uint8_t* at, std::uint32_t value) {
   write16(at + 2, value & 0xFFFF);
 }
 
-// fanin.formats.frames.mac_of: whoever sends has a MAC address made of its IPv4 address.
+// fanin.formats.frames.mac_of: a sender's MAC address is derived from its IPv4 address.
 void write_mac(std::uint8_t* at, std::uint32_t address) {
   write16(at, 0x0200);
   write32(at + 2, address);
@@ -91,7 +91,7 @@ class UdpPort : public Port {
     return true;
   }
 
-  // To each host in order: what is equally long leaves as a train, which crosses the kernel as one packet.
+  // Sends to each host in order; datagrams of equal length leave as a train, which passes the kernel as one packet.
   std::uint64_t flush() override {
     const std::uint64_t before = counters_.send_dropped;
     for (Leaving& route : routes_) send_datagrams(socket_, route.datagrams, counters_, {&route.to, nullptr});
@@ -138,7 +138,7 @@ class UdpPort : public Port {
   UdpCounters counters_;
   std::uint32_t address_;
   std::uint16_t udp_port_;
-  std::vector<std::vector<std::uint8_t>> frames_;  // that the datagrams lie in
+  std::vector<std::vector<std::uint8_t>> frames_;  // memory of the datagrams
   std::vector<Leaving> routes_;
   std::unordered_map<std::uint64_t, std::size_t> places_;  // in routes_, by address and port
 };
@@ -206,7 +206,7 @@ class RawPort : public Port {
   }
 
  private:
-  // The kernel takes a VLAN tag out of a frame: it is put back, in the room before the frame.
+  // The frame with its VLAN tag, which the kernel has removed and for which there is room before the frame.
   static Frame tagged(std::uint8_t* frame, std::size_t bytes, msghdr& header) {
     for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
       if (c->cmsg_level != SOL_PACKET || c->cmsg_type != PACKET_AUXDATA || bytes < MACS_BYTES) continue;
@@ -260,7 +260,7 @@ std::size_t Ports::receive() {
   return 0;
 }
 
-// Where a port may have more, nobody waits: the others are looked at all the same.
+// Waits until a port may have frames; if one may have more already, checks all ports without waiting.
 void Ports::wait() {
   std::vector<pollfd> waiting;
   waiting.reserve(ports_.size() + 1);

@@ -72,8 +72,8 @@ void Table::insert(std::uint32_t number) {
   buckets_[at] = number + 1;
 }
 
-// Knuth, The Art of Computer Programming, volume 3, section 6.4, algorithm R: what a search would no longer find behind
-// the hole moves into it.
+// Knuth, The Art of Computer Programming, volume 3, section 6.4, algorithm R: entries that a search would no longer
+// find behind the hole are moved into it.
 void Table::erase(std::uint32_t number) {
   const std::size_t mask = buckets_.size() - 1;
   const auto home = [&](std::uint32_t bucket) { return hash(entries_[bucket - 1].value.data()) & mask; };

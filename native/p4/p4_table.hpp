@@ -1,5 +1,5 @@
-// Tables of a P4 program: what entries say, and how one is found. switch/p4/tables.py holds the entries for the control
-// plane and says here what changes.
+// Tables of a P4 program: copies of their entries, and the lookup by key. switch/p4/tables.py keeps the entries for the
+// control plane, and reports every change here.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,12 @@ struct TableEntry {
   std::vector<std::uint64_t> value;
   std::vector<std::uint64_t> mask;
   std::vector<KeyRange> ranges;
-  std::uint32_t action = 0;  // the first instruction of what is done
-  std::uint32_t next = 0;    // and of what comes after it
+  std::uint32_t action = 0;  // first instruction of the action
+  std::uint32_t next = 0;    // first instruction of the node that follows
   std::vector<std::uint64_t> data;
   std::int64_t* counts = nullptr;  // packets and bytes, in Python's memory
-  std::int64_t* meter = nullptr;   // the same of a direct meter
-  std::uint32_t choices = 0;       // the number of what a group of members chooses from; 0: it has none
+  std::int64_t* meter = nullptr;   // direct meter, in Python's memory
+  std::uint32_t choices = 0;       // number of its group's choices; 0: no group
   bool used = false;
 };
 
@@ -44,10 +44,11 @@ class Table {
  public:
   Table(std::uint32_t limbs, bool exact) : limbs_(limbs), exact_(exact), index_(limbs) {}
 
-  // The lowest rank wins, and of equal ones the entry that came first; exact tables have none. Returns its number.
+  // Adds an entry; returns its number. The lowest rank wins and, among equal ranks, the oldest entry; exact tables have
+  // no ranks.
   std::uint32_t put(TableEntry entry, std::int64_t rank);
   void take(std::uint32_t number);
-  // Another action, and what comes after it, for an entry that is there.
+  // Sets another action, and the node that follows, for an existing entry.
   void set_action(std::uint32_t number, std::uint32_t action, std::uint32_t next, std::vector<std::uint64_t> data);
   void set_miss(TableEntry entry) {
     miss_ = std::move(entry);
@@ -58,7 +59,7 @@ class Table {
   const TableEntry& miss() const { return miss_; }
 
  private:
-  static constexpr std::size_t REMEMBERED = 256;  // keys of a table without a hash whose entry is remembered
+  static constexpr std::size_t REMEMBERED = 256;  // keys whose entries are remembered, unless the table is exact
 
   std::uint64_t hash(const std::uint64_t* key) const;
   void insert(std::uint32_t number);
@@ -71,12 +72,12 @@ class Table {
   bool exact_;
   std::vector<TableEntry> entries_;
   std::vector<std::uint32_t> free_;
-  EntryIndex index_;                    // where the table is no hash
-  std::vector<std::uint32_t> buckets_;  // number + 1, where it is one
+  EntryIndex index_;                    // entries of a table that is not exact
+  std::vector<std::uint32_t> buckets_;  // hash table of an exact one: number of an entry + 1
   std::size_t filled_ = 0;
   TableEntry miss_;
   std::vector<std::uint64_t> remembered_keys_;
-  std::vector<std::uint32_t> remembered_;  // 0: nothing; 1: a miss; number + 2
+  std::vector<std::uint32_t> remembered_;  // 0: nothing; 1: a miss; otherwise number of an entry + 2
 };
 
 }  // namespace fanin::p4

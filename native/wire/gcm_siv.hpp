@@ -1,5 +1,5 @@
-// The tag of AES-128-GCM-SIV (RFC 8452) of associated data alone, for processors that multiply without carries and
-// compute AES. fanin/protocol/gcm_siv.py is the same in Python, for reading.
+// The tag of AES-128-GCM-SIV (RFC 8452) for associated data alone, on processors with instructions for AES and
+// carry-less multiplication. fanin/protocol/gcm_siv.py is a readable version in Python.
 #pragma once
 
 #include <array>
@@ -12,12 +12,12 @@ inline constexpr std::size_t AES_BLOCK_BYTES = 16;
 inline constexpr std::size_t GCM_SIV_NONCE_BYTES = 12;
 inline constexpr std::size_t AES_ROUND_KEYS = 11;
 
-// The keys of one key and one nonce, made ready.
+// The keys derived from one key and one nonce, expanded for use.
 struct alignas(64) GcmSivKey {
-  static constexpr std::size_t POWERS = 32;  // blocks that are multiplied before their sum is reduced
+  static constexpr std::size_t POWERS = 32;  // number of blocks that are multiplied before their sum is reduced
 
-  std::uint8_t powers[POWERS][AES_BLOCK_BYTES];          // of the hash's key, the highest first
-  std::uint8_t rounds[AES_ROUND_KEYS][AES_BLOCK_BYTES];  // of AES
+  std::uint8_t powers[POWERS][AES_BLOCK_BYTES];          // powers of the hash key, the highest first
+  std::uint8_t rounds[AES_ROUND_KEYS][AES_BLOCK_BYTES];  // round keys of AES
   std::uint8_t nonce[AES_BLOCK_BYTES];                   // padded with zeros
 };
 

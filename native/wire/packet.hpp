@@ -12,8 +12,8 @@
 
 namespace fanin {
 
-// Big-endian numbers. Each is loaded and stored whole: a compiler that is given bytes gathers those of a header in
-// memory, and a processor waits when it loads in one piece what was stored in several.
+// Big-endian numbers. Each is loaded and stored as a whole: given single bytes, a compiler would store a header byte by
+// byte, and a processor waits when it loads in one piece memory that was stored in several.
 constexpr std::uint16_t swapped_be16(std::uint16_t value) {
   return std::endian::native == std::endian::big ? value : __builtin_bswap16(value);
 }
@@ -43,7 +43,7 @@ inline void store_be32(std::uint8_t* at, std::uint32_t value) {
   std::memcpy(at, &stored, sizeof stored);
 }
 
-// Bytes that scale codes take on the wire, padded to whole words.
+// Bytes of scale codes on the wire, padded to whole words.
 constexpr std::size_t codes_bytes(std::size_t code_count) {
   return (code_count * CODE_BYTES + WORD_BYTES - 1) / WORD_BYTES * WORD_BYTES;
 }
@@ -77,7 +77,7 @@ constexpr std::uint32_t lane_shift(std::uint8_t lanes) { return lanes >> LANES_S
 constexpr std::uint8_t without_shift(std::uint8_t lanes) {
   return static_cast<std::uint8_t>(lanes & ((1u << LANES_SHIFT) - 1));
 }
-// Of the result of contributions that say `lanes`.
+// The `lanes` field of the result of contributions with `lanes`.
 constexpr std::uint8_t lanes_of_result(std::uint8_t lanes, std::uint32_t shift = 0) {
   const std::uint32_t down = lanes >> LANES_DOWN & 3;
   return static_cast<std::uint8_t>(lanes == 0 ? 0 : shift << LANES_SHIFT | down << LANES_UP | down << LANES_DOWN);
@@ -85,7 +85,7 @@ constexpr std::uint8_t lanes_of_result(std::uint8_t lanes, std::uint32_t shift =
 constexpr std::size_t words_of_result(std::uint8_t lanes, std::size_t words) {
   return lanes == 0 ? words : words * lane_bits_down(lanes) / lane_bits_up(lanes);
 }
-// Of a pass or a bare result: of how many consecutive items.
+// Number of consecutive items of a pass or a bare result.
 constexpr std::uint32_t run_of(const Header& header) { return (header.flags & FLAG_RUN) != 0 ? header.lanes : 1; }
 constexpr bool legal_run(const Header& header) {
   const bool joined = header.kind == Kind::contribution
@@ -93,7 +93,7 @@ constexpr bool legal_run(const Header& header) {
                           : header.kind == Kind::result && (header.flags & FLAG_BARE) != 0;
   return joined && header.lanes >= 2 && header.lanes <= MAX_RUN;
 }
-// Of a run: the header of its packet number `index`, as fanin.protocol.wire.Packet.part.
+// The header of packet number `index` of a run, as fanin.protocol.wire.Packet.part.
 constexpr Header part_of(Header header, std::uint32_t index, std::uint32_t slots) {
   if ((header.flags & FLAG_RUN) == 0) return header;
   const std::uint32_t at = header.slot + index;
@@ -104,7 +104,7 @@ constexpr Header part_of(Header header, std::uint32_t index, std::uint32_t slots
   if (header.kind == Kind::contribution && header.bitmap != 0) header.bitmap += index;
   return header;
 }
-// A pass or bare result, or a run of them, with `next` behind it as one run; none where they make none.
+// The run of a pass or bare result, or a run of them, followed by `next`; none if they do not form a run.
 constexpr std::optional<Header> with_next(Header run, const Header& next, std::uint32_t slots) {
   const std::uint32_t count = run_of(run);
   if (count >= MAX_RUN) return std::nullopt;
@@ -166,7 +166,7 @@ struct Parsed {
   std::size_t word_count = 0;
 
   bool ok() const { return reason == Reason{}; }
-  // Of a run: its packet number `index`.
+  // Packet number `index` of a run.
   Parsed part(std::uint32_t index, std::uint32_t slots) const {
     if ((header.flags & FLAG_RUN) == 0) return *this;
     return {.header = part_of(header, index, slots),
@@ -182,12 +182,12 @@ struct Parsed {
 // A datagram may lie in memory that its sender still writes to (native/io/shared_memory.hpp). So the header is copied
 // first, and only the copy is checked and used; codes and words are any numbers at any time, and are read as such.
 //
-// Fills in `parsed` in place: a copy of what was stored field by field makes a processor wait for the stores.
+// Fills in `parsed` in place, because copying a struct whose fields were just stored makes a processor wait.
 inline Reason parse_into(std::span<const std::uint8_t> datagram, Parsed& parsed) {
   if (datagram.size() < HEADER_BYTES) return Reason::too_short;
   std::uint8_t head[HEADER_BYTES];
   std::memcpy(head, datagram.data(), HEADER_BYTES);
-  // The compiler must not read the datagram again instead; and words that are read later are not older than the header.
+  // The compiler must not read the header again from the datagram, and later reads of words must not see older memory.
   std::atomic_thread_fence(std::memory_order_acquire);
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (load_be16(head + OFFSET_MAGIC) != MAGIC) return Reason::bad_magic;

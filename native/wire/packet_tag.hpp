@@ -23,7 +23,7 @@ enum class Direction : std::uint8_t { to_switch = 1, from_switch = 2 };
 
 enum class KeyPurpose : std::uint8_t { flow = 0, worker = 1, everybody = 2 };
 
-// The ways to compute a tag. Keys are derived by SipHash for each of them.
+// Algorithms of tags. Keys are derived by SipHash for all of them.
 enum class TagAlgorithm : std::uint8_t { siphash, gcm_siv };
 
 struct SecretKey {
@@ -37,18 +37,18 @@ inline DataKey of_flow(const DataKey& key, std::uint32_t flow) {
   return key ? DataKey(derived(*key, KeyPurpose::flow, flow)) : std::nullopt;
 }
 
-// A key that tags are made with, ready for its algorithm.
+// A key for tags, prepared for its algorithm.
 struct TagKey {
   TagAlgorithm algorithm = TagAlgorithm::siphash;
   SipKey siphash;
-  GcmSivKey gcm_siv;  // only of that algorithm
+  GcmSivKey gcm_siv;  // only for that algorithm
 
   TagKey() = default;
   explicit TagKey(const SecretKey& key);
 };
 
-// Of datagrams of HEADER_BYTES at least. Those of a few of one length in a row are computed side by side, which takes a
-// processor little more time than one: TAGS_TOGETHER at most, so that is a good number to ask for.
+// Computes tags of datagrams of at least HEADER_BYTES. Up to TAGS_TOGETHER consecutive ones of the same length are
+// computed side by side, which takes little more time than one, so that callers should pass as many.
 inline constexpr std::size_t TAGS_TOGETHER = 4;
 struct Tagged {
   const TagKey* key = nullptr;
@@ -56,20 +56,20 @@ struct Tagged {
   Direction direction = Direction::to_switch;
 };
 void packet_tags(std::span<const Tagged> datagrams, std::uint32_t* tags);
-// Writes them to the checksum fields.
+// Writes the tags of datagrams to their checksum fields.
 void put_tags(std::span<const TagKey* const> keys, std::span<const std::span<std::uint8_t>> datagrams,
               Direction direction);
 
-// Of one. `put_tag` writes it to the checksum field.
+// The tag of one datagram; `put_tag` writes it to the checksum field.
 std::uint32_t packet_tag(const TagKey& key, std::span<const std::uint8_t> datagram, Direction direction);
 void put_tag(const TagKey& key, std::span<std::uint8_t> datagram, Direction direction);
 bool tag_holds(const TagKey& key, std::span<const std::uint8_t> datagram, Direction direction);
 
-// A tag that was computed before it is asked for, with others; of no datagram while there is no key.
+// A tag that was computed in advance, together with others; without a key there is none.
 struct ComputedTag {
   const TagKey* key = nullptr;
   std::uint32_t tag = 0;
-  bool needless = false;  // by the way that the datagram has come (Arrival::here)
+  bool needless = false;  // the datagram needs no tag, because of its carrier (Arrival::here)
 
   bool holds(const TagKey& wanted, std::span<const std::uint8_t> datagram, Direction direction) const {
     if (needless) return true;
@@ -78,8 +78,8 @@ struct ComputedTag {
   }
 };
 
-// Calls `take(item, ComputedTag)` for each of what came in, in order. `key_of(item)` says under which key its tag is
-// expected; null: that is not known beforehand, or there is none. Of what needs none nothing is computed.
+// Calls `take(item, ComputedTag)` for each item, in order. `key_of(item)`: the key for its tag; null: unknown or none.
+// No tags are computed for items that need none.
 template <typename Item, typename KeyOf, typename Take>
 void for_each_tagged(std::span<const Item> items, Direction direction, KeyOf key_of, Take take) {
   for (std::size_t first = 0; first < items.size(); first += TAGS_TOGETHER) {
@@ -98,18 +98,18 @@ void for_each_tagged(std::span<const Item> items, Direction direction, KeyOf key
   }
 }
 
-// The keys of one flow of a job, as its switch has them. Without a flow key nothing is tagged, and all holds.
+// The keys of one flow of a job at its switch. Without a flow key no packet is tagged, and every check holds.
 class PacketKeys {
  public:
   PacketKeys(const DataKey& flow_key, std::span<const std::uint64_t> tokens);
 
   bool tags() const { return flow_key_.has_value(); }
   void renew(std::uint32_t worker, std::uint64_t token);
-  void finish(std::span<std::uint8_t> datagram) const;  // of the switch's, whose worker field says for whom it is
+  void finish(std::span<std::uint8_t> datagram) const;  // tags a datagram of the switch for its worker field's worker
   bool holds(std::span<const std::uint8_t> datagram, std::uint32_t worker, const ComputedTag& computed) const {
     return !tags() || computed.holds(workers_[worker], datagram, Direction::to_switch);
   }
-  // Null where nothing is tagged.
+  // Key of a worker; null without tags.
   const TagKey* of_worker(std::uint32_t worker) const { return tags() ? &workers_[worker] : nullptr; }
   const TagKey* of_everybody() const { return tags() ? &everybody_ : nullptr; }
 
@@ -119,7 +119,7 @@ class PacketKeys {
   TagKey everybody_;
 };
 
-// The same as one of its workers has them, or a leaf at its parent.
+// The keys of one flow of a job at one of its workers, or at a leaf for its parent.
 class MemberKeys {
  public:
   MemberKeys() = default;
@@ -133,7 +133,7 @@ class MemberKeys {
     return !tags_ || computed.holds(of_addressee(datagram), datagram, Direction::from_switch);
   }
   const TagKey& own() const { return own_; }
-  // Of what the switch says: to all, or to this one.
+  // The key of a datagram from the switch, which is for all workers or for this one.
   const TagKey& of_addressee(std::span<const std::uint8_t> datagram) const {
     return datagram[OFFSET_WORKER] == SWITCH_WORKER ? everybody_ : own_;
   }

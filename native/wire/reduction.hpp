@@ -17,8 +17,8 @@ inline std::size_t element_bytes(Element element) {
 
 enum class Operator : std::uint8_t { sum, min, max, product, band, bor, bxor };
 
-inline constexpr std::uint32_t EXACT = 0;    // in the place of a lane width
-inline constexpr std::uint32_t COPIED = 65;  // the same: bytes, each of which has an owner
+inline constexpr std::uint32_t EXACT = 0;    // value of `lanes`: an exact reduction
+inline constexpr std::uint32_t COPIED = 65;  // value of `lanes`: bytes, each of which has an owner
 
 // In the place of a lane width: these plus Header.lanes of wide sums, fanin.numerics.reduction.WIDE_SUMS, and of lanes
 // that were packed elsewhere, PACKED_LANES there.
@@ -41,14 +41,14 @@ struct Reduction {
   float* residual = nullptr;
   std::uint64_t keep_first = 0;
   std::uint64_t keep_count = 0;
-  bool owned = false;  // every element has one worker that contributes it; `source` is what this one does:
+  bool owned = false;  // every element is contributed by one worker; `source` has the elements of this one:
   std::uint64_t own_first = 0;
   std::uint64_t own_count = 0;
   std::uint32_t tag = 0;
   std::uint32_t signature = 0;
   std::uint16_t scale_code = 0;     // of every element, agreed beforehand; 0: agreed chunk by chunk
-  bool passes = false;              // contribute nothing
-  std::uint32_t* counts = nullptr;  // per chunk of all flows: how many contributions its result holds
+  bool passes = false;              // whether this worker contributes nothing
+  std::uint32_t* counts = nullptr;  // per chunk of all flows: number of contributions in its result
 };
 
 }  // namespace fanin

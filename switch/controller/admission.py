@@ -1,6 +1,6 @@
-"""Whether a worker may join: every reason for a no stands here, with the remedy.
+"""Decide whether a worker may join: every reason for a refusal stands here, with its remedy.
 
-These are pure judgements about one Join, alone or beside the others of its job. Who keeps the state is
+These functions are pure: they judge one Join, alone or beside the others of its job. The state of jobs is kept in
 switch/controller/lifecycle.py.
 """
 
@@ -22,24 +22,24 @@ MIN_PATH_MTU = 576
 """MTU that every IPv4 host must accept (RFC 791); a path that reports less is misread."""
 MIN_SLOTS = 1
 MAX_NAME_CHARACTERS = 200
-"""A job's name appears in messages that are bounded themselves."""
+"""Longest name of a job; bounded because messages that quote it are bounded (MAX_TEXT_CHARACTERS)."""
 assert 2 * MAX_NAME_CHARACTERS < MAX_TEXT_CHARACTERS
 
 ADD_DATA = f"start the switch with --data {either(joint=',')}"
-"""The remedy where a scheme is not served."""
+"""Remedy for a rank whose scheme the switch does not serve."""
 AGREED = tuple(each.name for kind in (AskedRounds, Agreed) for each in dataclasses.fields(kind))
-"""Facts for which all ranks of a job ask alike."""
+"""Names of the fields of Join that must be equal on all ranks of a job."""
 UNLIKE_TAGS = "leave FANIN_TAG unset on every rank, or set siphash"
-"""The remedy where a tag's algorithm is not everybody's."""
+"""Remedy when a rank or the switch lacks the tag algorithm that the others use."""
 
 
 def refuse(code: Refusal, reason: str, remedy: str, ranks: Collection[int] = ()) -> Refused:
-    """A refusal that fits a message."""
+    """A refusal whose texts are shortened to one line, so that it fits a control message."""
     return Refused(code=code.value, reason=one_line(reason), remedy=one_line(remedy), ranks=tuple(sorted(ranks)))
 
 
 def in_words(ranks: Collection[int]) -> str:
-    """`rank 3`, `ranks 1, 2 and 5`."""
+    """These ranks for a message: `rank 3`, `ranks 1, 2 and 5`, or `no rank`."""
     names = [str(rank) for rank in sorted(ranks)]
     if len(names) == 1:
         return f"rank {names[0]}"
@@ -47,12 +47,15 @@ def in_words(ranks: Collection[int]) -> str:
 
 
 def patience_s(join: Join) -> float:
-    """How long a rank waits for the others, within reason."""
+    """How long a rank waits for the others, in seconds: as it asks, at most MAX_JOIN_TIMEOUT_S."""
     return min(join.join_timeout_s, MAX_JOIN_TIMEOUT_S)
 
 
 def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> Refused | None:
-    """The objection to a Join that holds for any other ranks; None without one. `tree`: it came through a leaf."""
+    """The objection to a Join that holds whatever the other ranks ask for; None without one.
+
+    `schemes`: those that this switch serves. `tree`: the Join came through a leaf.
+    """
     largest_size = MAX_TREE_WORKERS if tree else MAX_WORKERS
     quorum = join.size if join.quorum is None else join.quorum
     if join.wire_version != WIRE_VERSION:
@@ -115,7 +118,7 @@ def judge_alone(join: Join, schemes: Collection[str], *, tree: bool = False) -> 
 
 
 def judge_accumulators(join: Join, *, able: bool) -> Refused | None:
-    """Why a rank that cannot do without an accumulator for each lane has none; None where it has, or can."""
+    """The objection to a rank that requires an accumulator for each lane of a switch that is not `able`; else None."""
     if able or not join.accumulators:
         return None
     return refuse(
@@ -129,9 +132,9 @@ def judge_accumulators(join: Join, *, able: bool) -> Refused | None:
 def judge_tags(
     join: Join, *, open_job: bool = False, able: Collection[TagAlgorithm] = TAG_ALGORITHMS
 ) -> Refused | None:
-    """Why the packets of a rank that insists on keyed tags cannot have them; None where they can, or it does not.
+    """The objection to a rank that asks for keyed tags which this job or switch cannot provide; None without one.
 
-    `open_job`: there is no secret behind the job's key. `able`: algorithms that the data plane computes.
+    `open_job`: no secret is behind the job's key. `able`: tag algorithms that the data plane computes.
     """
     if join.tags and able and join.authenticate is not False and preferred([join.tags, able]) is None:
         reason = (
@@ -150,9 +153,9 @@ def judge_tags(
 
 
 def tag_of(joins: Sequence[Join], *, open_job: bool, able: Collection[TagAlgorithm]) -> TagAlgorithm | None:
-    """Algorithm of the tags of a job's packets; None where they carry none.
+    """Algorithm of the tags of a job's packets; None if they carry no tags.
 
-    Of its ranks none was refused by `judge_tags`, nor all together by `judge_unlike_tags`.
+    `joins` have passed `judge_tags` one by one, and `judge_unlike_tags` together.
     """
     wanted = joins[0].authenticate
     if wanted is None:
@@ -161,9 +164,9 @@ def tag_of(joins: Sequence[Join], *, open_job: bool, able: Collection[TagAlgorit
 
 
 def judge_unlike_tags(joins: Sequence[Join], *, able: Collection[TagAlgorithm]) -> Refused | None:
-    """The objection to ranks that can all have keyed tags, and none of one algorithm; None where they have one.
+    """The objection to ranks that all compute keyed tags, but share no algorithm; None if they share one.
 
-    Without it their packets would go without tags.
+    Without this objection such a job would run, and its packets would carry no tags.
     """
     parties = [able, *(join.tags for join in joins)]
     if joins[0].authenticate is False or not all(parties) or preferred(parties) is not None:
@@ -198,9 +201,7 @@ def judge_beside(join: Join, first: Join) -> Refused | None:
 
 
 def judge_newcomer(join: Join, spec: JobSpec) -> Refused | None:
-    """The objection to a Join, of a rank whose place is free, to the running job that `spec` describes; None without
-    one.
-    """
+    """The objection to a rank that joins the running job `spec` in a free place; None without one."""
     if spec.data_key and spec.tag not in join.tags:
         takes = " or ".join(join.tags) or "nothing"
         reason = f"rank {join.rank} takes keyed tags by {takes}; those of the running job are by {spec.tag}"
@@ -216,7 +217,7 @@ def judge_newcomer(join: Join, spec: JobSpec) -> Refused | None:
 
 
 def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
-    """The objection to a new K or S of the job that `spec` describes (None: it does not run)."""
+    """The objection to a new K or S of the job `spec` (None: no such job runs); None without one."""
     if spec is None:
         return refuse(
             Refusal.UNKNOWN_JOB,
@@ -239,7 +240,7 @@ def judge_tune(tune: Tune, spec: JobSpec | None) -> Refused | None:
 
 
 def peer_refused(join: Join, refused: Refused) -> Refused:
-    """For the others of a job that cannot form, because one of its ranks was refused."""
+    """The refusal for the other ranks of a job that cannot form because the rank of `join` was `refused`."""
     return refuse(
         Refusal.MEMBER_LOST,
         f"job {join.job!r} cannot form: rank {join.rank} ({join.process}) was refused ({refused.reason})",
@@ -249,7 +250,7 @@ def peer_refused(join: Join, refused: Refused) -> Refused:
 
 
 def rank_taken(join: Join, holder: Join, running: bool, free_after_s: float) -> Refused:
-    """Another process has the rank."""
+    """The refusal for `join` because another process, `holder`, has the rank."""
     state = "runs" if running else "is waiting"
     return refuse(
         Refusal.RANK_TAKEN,
@@ -260,7 +261,7 @@ def rank_taken(join: Join, holder: Join, running: bool, free_after_s: float) -> 
 
 
 def no_memory(needed_bytes: int, free_bytes: int, slots: int, jobs: int) -> Refused:
-    """The pool is used up."""
+    """The refusal of a job that needs more memory than is free. `jobs`: how many jobs hold memory."""
     holders = f"; {jobs} job{'s' * (jobs > 1)} hold{'s' * (jobs == 1)} the rest" if jobs else ""
     return refuse(
         Refusal.MEMORY,

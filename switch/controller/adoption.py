@@ -1,4 +1,4 @@
-"""Jobs that were on the data plane before this controller was: a programmable switch outlives what programs it."""
+"""Adopt jobs that an earlier controller left running: a programmable switch outlives the process that programs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fanin.switch.controller.jobs import Attachment, Job, Member, ReplyTo, State
 
 
 def adopted(spec: JobSpec, scheme: Scheme, attachment: Attachment, now: float) -> Job:
-    """Such a job as it goes on. Nobody knows its name any more, nor which processes its ranks are."""
+    """A job found on the data plane, as RUNNING; placeholders stand for its name and its ranks' processes."""
     ranks = [
         Join(
             job=f"job {spec.job} of an earlier controller",

@@ -5,8 +5,8 @@ Rules
 * A job is known by its name and its ranks' key while ranks may still join, and by index and generation once it is on
   the data plane. A request under another key neither finds the job nor blocks its name.
 * Time, randomness and the data plane are passed in; messages go out through `messages_to_send`. No socket, no clock.
-* `AnyController` is what every controller does, and what drives one knows of it: requests, hang-ups, events and times
-  come in, replies are fetched. `Controller` is that of a switch on its own and of a root; a leaf's is leaf.py's.
+* `AnyController` is the interface that the driver uses: requests, hang-ups, events and times come in, replies are
+  fetched. `Controller` serves a switch without a parent (a single switch or a root), `LeafController` (leaf.py) a leaf.
 * All jobs have one life (lifecycle.py). Their ranks come to this switch themselves (direct.py) or are at leaves below
   it (trees.py); no job has both.
 """
@@ -39,7 +39,7 @@ from fanin.switch.controller.trees import ThroughLeaves
 
 
 class AnyController(abc.ABC):
-    """Gives every request, event and timer to whom it concerns. One thread drives it."""
+    """Dispatches every request, event and timer to the jobs that it concerns. One thread drives it."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class AnyController(abc.ABC):
         self._jobs = Lifecycle(self._table, self._resources, self._outbox)
 
     def receive(self, peer: bytes, request: control.Request, now: float, caller: Caller) -> None:
-        """Act on a request of `peer`, in whom the gate has seen `caller`; the answers wait in `messages_to_send`."""
+        """Act on a request of `peer`, identified by the gate as `caller`; `messages_to_send` returns the replies."""
         if isinstance(request, Join):
             self._join(peer, request, now, caller)
         elif isinstance(request, control.Leave):
@@ -90,28 +90,28 @@ class AnyController(abc.ABC):
         self._jobs.hung_up(peer, now)
 
     def count_refusal(self, code: str) -> None:
-        """Somebody was refused before the request came here."""
+        """Count a refusal, by its code, that was sent before the request reached this controller."""
         self._outbox.count(code)
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
-        """Take in what the data plane reports."""
+        """Update the job that an event of the data plane concerns."""
         self._jobs.handle_event(event, now)
 
     def handle_timer(self, now: float) -> None:
-        """Let go of what has waited too long."""
+        """Refuse, end or forget the jobs and ranks whose deadlines have passed."""
         self._jobs.handle_timer(now)
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called, or None."""
+        """Time at which `handle_timer` is due; None if nothing waits."""
         return self._jobs.next_timer()
 
     def messages_to_send(self) -> list[tuple[bytes, control.Reply]]:
-        """The messages to send, in order, each with its peer."""
+        """The replies since the last call, in order, each with the peer that it is for."""
         return self._outbox.fetch()
 
     @property
     def live_jobs(self) -> int:
-        """Jobs that some worker still takes part in, or waits for."""
+        """Number of jobs in which a worker still takes part, or for which one waits."""
         return self._table.live
 
     def stats(self, now: float) -> control.Stats:
@@ -143,7 +143,7 @@ class AnyController(abc.ABC):
         )
 
     def _ranks_here(self, job: Job) -> Iterable[int]:
-        """The ranks of a job that this switch can tell of."""
+        """The ranks of a job that this switch reports on in its statistics."""
         return range(job.first.size)
 
     @abc.abstractmethod
@@ -181,13 +181,13 @@ class Controller(AnyController):
         engine: str,
         curve: bool = False,
     ) -> None:
-        """Construct as `AnyController`. Leaves come by one scheme only."""
+        """Construct as `AnyController`. Leaves are served if `planes` has their scheme, `tree_scheme()`."""
         super().__init__(limits, planes, random_bits=random_bits, started_s=started_s, engine=engine, curve=curve)
         self._direct = direct.Direct(planes, self._resources)
         self._leaves = ThroughLeaves(planes[up], self._resources) if (up := tree_scheme()) in planes else None
 
     def adopt(self, spec: JobSpec, scheme: Scheme, now: float) -> None:
-        """Take over a job that an earlier controller has put on the data plane, and that goes on meanwhile."""
+        """Take over a job that an earlier controller has put on the data plane, and that is still running."""
         direct.adopt(self._jobs, self._direct, spec, scheme, now)
 
     def _join(self, peer: bytes, join: Join, now: float, caller: Caller) -> None:
@@ -209,7 +209,7 @@ class Controller(AnyController):
         direct.tune(self._jobs, peer, wish, caller)
 
     def _enlist(self, peer: bytes, request: control.Enlist, now: float, caller: Caller) -> None:
-        """A leaf passes on a Join, with the key of the rank that said it."""
+        """Handle a Join that a leaf passes on, sealed with the key of the rank that sent it."""
         join = request.join
         if self._leaves is not None:
             self._jobs.join(self._leaves, ReplyTo(peer, request.leaf, request.address), join, now, caller)
@@ -219,7 +219,7 @@ class Controller(AnyController):
         self._outbox.send(peer, control.Relayed(job=join.job, rank=join.rank, refused=refused))
 
     def _attach(self, peer: bytes, request: control.Attach) -> None:
-        """A leaf wants to be one of this switch; nothing is kept of it."""
+        """Answer a switch that asks to be a leaf of this one; no state is kept for it."""
         if self._leaves is not None:
             self._outbox.send(peer, control.Attached(leaf=request.leaf))
             return

@@ -1,6 +1,6 @@
 """The attachment of ranks that reach this switch directly: they are its workers, and the job may change while it runs.
 
-The life of such a job is that of every one (lifecycle.py). Only such a job may go on without a rank, take in
+Such a job has the same life as any other (lifecycle.py), but only such a job may continue without a rank, take in
 newcomers, and be tuned.
 """
 
@@ -41,7 +41,7 @@ class Direct:
         self._planes, self._resources = planes, resources
 
     def judge(self, join: Join) -> Refused | None:
-        """Sizes, versions, what is served."""
+        """Judge sizes, versions, the scheme, tags and accumulators."""
         refused = judge_alone(join, self._planes.keys())
         if refused is not None:
             return refused
@@ -49,15 +49,15 @@ class Direct:
         return judge_tags(join, able=plane.tags) or judge_accumulators(join, able=plane.buffers.accumulators)
 
     def judge_all(self, job: Job) -> Refused | None:
-        """A job of one switch has no more to agree on than the algorithm of tags."""
+        """Object if the ranks share no tag algorithm: nothing else of a job at one switch depends on all of them."""
         return judge_unlike_tags(job.joins, able=self.plane(job).tags)
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
-        """One for each rank."""
+        """One worker for each rank, of the same number."""
         return tuple((rank,) for rank in range(job.first.size))
 
     def spec(self, job: Job) -> JobSpec:
-        """With the K and S that the ranks ask for."""
+        """The specification with the K and S that the ranks ask for."""
         first = job.first
         shape = choose_shape(job.joins, self.plane(job).buffers)
         spec = self._resources.new_spec(shape, first.size, job.tagging(self.plane(job).tags))
@@ -68,7 +68,7 @@ class Direct:
         self.plane(job).server.admit(spec, share_memory=share_memory)
 
     def plane(self, job: Job) -> DataPlane:
-        """The data plane of the scheme that its ranks came by."""
+        """The data plane of the scheme that the job's ranks use."""
         return self._planes[job.first.scheme]
 
     def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> control.Reply:
@@ -76,16 +76,16 @@ class Direct:
         return reply
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> control.Admitted:
-        """The job and the rank's token."""
+        """The reply with the job's specification and the rank's token."""
         plane = self.plane(job)
         admitted = admission(job.name, rank, spec, rank, job.first.scheme, plane.server)
         if job.state is State.RUNNING:
-            # A newcomer has no ring there: the rings' tokens are those of the processes that founded the job.
+            # A newcomer gets no shared-memory ring: the rings' tokens belong to the processes that founded the job.
             admitted = replace(admitted, running=True, shared_memory=())
         return replace(admitted, data_host=plane.host)
 
     def started(self, job: Job) -> Started:
-        """The processes of all ranks."""
+        """The message that names the processes of all ranks."""
         return all_processes(job)
 
     def named(self, job: Job, worker: int) -> str:
@@ -93,7 +93,7 @@ class Direct:
         return f"rank {worker}"
 
     def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
-        """The data plane has told those who must know."""
+        """Do nothing: the data plane has told the other workers."""
 
 
 def all_processes(job: Job) -> Started:
@@ -103,7 +103,7 @@ def all_processes(job: Job) -> Started:
 
 
 def adopt(jobs: Lifecycle, attachment: Direct, spec: JobSpec, scheme: Scheme, now: float) -> None:
-    """Take over a job that an earlier controller has put on the data plane, and that goes on meanwhile."""
+    """Take over a job that an earlier controller has put on the data plane, and that is still running."""
     job = adopted(spec, scheme, attachment, now)
     job.registered, job.lost, job.left = attachment.plane(job).server.members(spec.job)
     jobs.table.placed[spec.job] = jobs.table.open[job.job_id] = job
@@ -113,7 +113,7 @@ def adopt(jobs: Lifecycle, attachment: Direct, spec: JobSpec, scheme: Scheme, no
 
 
 def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> None:
-    """Change K and S of a running job, or tell what they are: for its own ranks, and for operators."""
+    """Change K and S of a running job, or report them if `wish` has neither. Only its own ranks and operators may."""
     found = [job for job in jobs.table.open.values() if job.name == wish.job and job.state is State.RUNNING]
     if not caller.operator:
         found = [job for job in found if job.key == caller.key]
@@ -143,7 +143,7 @@ def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> No
     if wish.staleness is not None:
         try:
             server.set_staleness(spec.job, wish.staleness)
-        except ConfigurationError as error:  # not every switch can
+        except ConfigurationError as error:  # not every data plane can change the staleness of a running job
             refused = refuse(Refusal.STALENESS, str(error), "start the job anew with that staleness")
             jobs.outbox.refuse(peer, refused)
             return

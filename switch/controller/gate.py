@@ -4,14 +4,14 @@ clock.
 Rules
 -----
 * Every request is sealed with a key (fanin/protocol/seal.py). A request whose keyed hash, challenge or number is wrong
-  is answered here and never reaches the controller. Those that do reach it come with a `Caller`.
-* A key is the switch's own (an operator's), one that it was started with, or one that a rank has disclosed: a switch
-  that serves jobs of many needs no list of them, since a job is known by its name and its key, and so whoever brings a
-  key can do nothing but make a job of his own. A `closed` switch, which one rank started for its own job, takes no
-  further keys; without one of its own, all that it answers is Ask, and Attach, with which leaves ask whether it is
-  there.
-* A challenge is drawn for each connection, and numbers grow within it: nothing that was recorded holds again.
-* Everything here is bounded, and the least recently used goes first. An honest rank loses one exchange by it at most.
+  is answered here and never reaches the controller. Every request that reaches it comes with a `Caller`.
+* A key is the switch's own (an operator's), one that it was started with, or one that a rank has disclosed. A switch
+  that serves many users needs no list of their keys: a job is known by its name and its key, so that a new key gives
+  access to nothing but new jobs under that key. A `closed` switch, which one rank started for its own job, accepts no
+  disclosed keys; under the open key it answers only Ask, and Attach, with which a leaf asks whether it is there.
+* A challenge is drawn for each connection, and numbers grow within it, so that a recorded message is never valid again.
+* All memory here is bounded, and the least recently used entry is dropped first: an honest rank then repeats one
+  exchange.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_CONNECTIONS = 4096
 MAX_KEYS = 4096
 """Disclosed keys that are remembered."""
 MAX_PEERS_PER_CONNECTION = 256
-"""Keys that are remembered to have come over one connection."""
+"""Peers, one for each key, that are remembered for one connection."""
 CHALLENGE_BITS = 128
 _REMEDY = "give every rank of the job the same secret: through one store, or as FANIN_SECRET"
 
@@ -46,17 +46,17 @@ class Caller:
     source: str = ""
     """Numeric address that the connection comes from."""
     control_key: bytes = field(default=b"", repr=False)
-    """The key itself, from which those of data packets are derived."""
+    """The key itself, from which the keys of data packets are derived."""
 
     @property
     def is_open(self) -> bool:
-        """Whether anybody could have asked this: no secret is behind the key."""
+        """Whether the request is sealed with the open key, which everybody has: it proves nothing about the sender."""
         return self.key == OPEN.name and not self.operator
 
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """A request that may go to the controller, from `peer`, to whom the replies go."""
+    """An authenticated request of `peer`, to whom the controller's replies go."""
 
     peer: bytes
     request: control.Request
@@ -69,7 +69,7 @@ class _Connection:
     number: int = -1
     """Number of the last request that was accepted; numbers below it are replays."""
     peers: dict[bytes, None] = field(default_factory=dict)
-    """Peers that have asked over it, oldest first: a leaf asks for many ranks, with a key for each job."""
+    """Peers that have sent requests over this connection, oldest first: a leaf uses one key for each job."""
 
 
 class Gate:
@@ -82,7 +82,7 @@ class Gate:
         operator_key: bytes | None = None,
         keys: Collection[bytes] | None = None,
     ) -> None:
-        """`keys`: all that are taken, of a switch that takes no others. None: any that is disclosed."""
+        """`keys`: the only keys that a closed switch accepts. None: it accepts any key that a rank discloses."""
         self._random_bits = random_bits
         self._closed = keys is not None
         self._operator = None if operator_key is None else fingerprint(operator_key)
@@ -95,7 +95,7 @@ class Gate:
     # --- in ---
 
     def enter(self, route: bytes, data: bytes, source: str = "") -> Entered | control.Reply:
-        """Look at what came over the connection `route`; what is to be answered, unsealed, if it may not enter."""
+        """Authenticate bytes received over the connection `route`; if they are rejected, return the unsealed reply."""
         try:
             sealed = control.read(data)
         except control.ControlError as error:
@@ -128,21 +128,21 @@ class Gate:
         return Entered(peer, request, caller)
 
     def knows(self, route: bytes) -> bool:
-        """Whether something that came over this connection has entered."""
+        """Whether a request over this connection has been authenticated."""
         connection = self._connections.get(route)
         return connection is not None and connection.number >= 0
 
     def forget(self, route: bytes) -> tuple[bytes, ...]:
-        """The connection is closed; the peers that have asked over it."""
+        """Forget a closed connection; return the peers that have sent requests over it."""
         connection = self._connections.pop(route, None)
         return () if connection is None else tuple(connection.peers)
 
     def key(self, name: str) -> bytes | None:
-        """The key of that fingerprint, if it is known: a leaf speaks with its ranks' keys to its parent."""
+        """The key of that fingerprint, if known: a leaf seals its requests to the parent with its ranks' keys."""
         return self._configured.get(name) or self._learned.get(name)
 
     def _find(self, sealed: Sealed, seal: Seal) -> bytes | None:
-        """The key that the seal names: known, or disclosed and the right one."""
+        """The key that the seal names: a known one, or the disclosed one if the seal verifies with it; else None."""
         if (known := self._configured.get(seal.key)) is not None:
             return known
         if (known := self._learned.get(seal.key)) is not None:

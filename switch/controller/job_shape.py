@@ -1,4 +1,4 @@
-"""How large a job's packets and window are: the minimum of what all its workers can do, and of what they ask for."""
+"""Choose a job's packet length and window: the smallest that its workers and the switch allow, or that is asked for."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class JobShape(Shape):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchBuffers:
-    """How the switch receives what the workers send."""
+    """Limits of the switch's data plane on packets, windows and receive buffers."""
 
     receive_buffer_bytes: int
     """Receive buffer of one socket, as SO_RCVBUF reads."""
     shared: bool
-    """Whether all workers send to one socket, or each has its own at the switch."""
+    """Whether all workers send to one socket of the switch; otherwise the switch has a socket for each."""
     words_per_packet: int | None = None
     """Longest packet that the switch takes; None: any that fits a datagram."""
     codes_per_packet: int | None = None
     """Most scale codes that the switch takes in one packet; None: any."""
     accumulators: bool = True
-    """Whether it can keep an accumulator for each lane (fanin/numerics/wide_sums.py): a pipeline cannot."""
+    """Whether the switch can keep an accumulator for each lane (fanin/numerics/wide_sums.py): a P4 pipeline cannot."""
     slots: int | None = None
     """Widest window that one job gets; None: any that fits the memory."""
     flows: int = 1
-    """A job has a window in each."""
+    """Number of flows; a job has a window in each."""
 
 
 def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
@@ -72,20 +72,20 @@ def choose_shape(joins: Sequence[Join], buffers: SwitchBuffers) -> JobShape:
 
 
 def may_accumulate(joins: Sequence[Join]) -> bool:
-    """Whether these ranks, all of one job, can use an accumulator for each lane."""
+    """Whether all these ranks of one job accept an accumulator for each lane."""
     return all(join.accumulators is not False for join in joins)
 
 
 def must_accumulate(joins: Sequence[Join]) -> bool:
-    """Whether one of them cannot do without."""
+    """Whether one of these ranks requires an accumulator for each lane."""
     return any(join.accumulators is True for join in joins)
 
 
 def without_accumulators(spec: JobSpec, joins: Sequence[Join]) -> JobSpec:
-    """The same job with less memory, unless one of its ranks cannot do without them."""
+    """The job without accumulators, which takes less memory; unchanged if one of its ranks requires them."""
     return spec if must_accumulate(joins) else replace(spec, accumulators=False)
 
 
 def _most_codes(words: int, limit: int) -> int:
-    """How many scale codes, at most `limit`, divide a packet's words evenly."""
+    """Most scale codes, at most `limit`, among which a packet's words divide in equal multiples of 8."""
     return max(count for count in range(1, limit + 1) if words % (8 * count) == 0)

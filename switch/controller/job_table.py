@@ -1,4 +1,4 @@
-"""A controller's jobs: by name while ranks may join, by index while on the data plane, then as what has ended."""
+"""A controller's jobs: by id while ranks may join, by index while on the data plane, and the latest that have ended."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fanin.protocol.own_stops import OwnStops
 from fanin.switch.controller.jobs import Job, JobId, State
 
 LINGER_S = 1.0
-"""How long an ended job stays on the data plane, so that a BYE that is sent again still finds its echo."""
+"""How long an ended job stays on the data plane, so that a retransmitted BYE is still echoed."""
 MAX_EPITAPHS = 256
-"""Ended jobs whose end can be explained."""
+"""Ended jobs that are remembered, to explain their end to ranks that ask."""
 
 
 class JobTable:
@@ -20,7 +20,7 @@ class JobTable:
 
     def __init__(self) -> None:
         self.open: dict[JobId, Job] = {}
-        """Jobs whose id is in use."""
+        """Jobs that ranks may find by their id: forming, starting or running."""
         self.placed: dict[int, Job] = {}
         """Jobs on the data plane, by index."""
         self._ended: deque[Job] = deque(maxlen=MAX_EPITAPHS)
@@ -37,7 +37,7 @@ class JobTable:
 
     @property
     def live(self) -> int:
-        """How many jobs some worker still takes part in, or waits for."""
+        """Number of jobs in which a worker still takes part, or for which one waits."""
         return len(self.forming) + sum(job.state is not State.ENDED for job in self.placed.values())
 
     @property
@@ -46,14 +46,14 @@ class JobTable:
         return sum(job.memory_bytes for job in self.placed.values())
 
     def find(self, job_id: JobId, generation: int) -> Job | None:
-        """The job that bears both and is on the data plane, or has been, not too long ago."""
+        """The job of that id and generation on the data plane, or among the last MAX_EPITAPHS ended ones; else None."""
         for job in chain(self.placed.values(), self._ended):
             if job.spec is not None and (job.job_id, job.spec.generation) == (job_id, generation):
                 return job
         return None
 
     def job_of(self, said: Join | Leave | Regroup | Spent, key: str) -> Job | None:
-        """The job in which the process that says this, with that key, has its rank already."""
+        """The job in which the process that sent this message, with that key, already has its rank; None if in none."""
         job_id = (said.job, key)
         open_job = self.open.get(job_id)
         for job in [*([] if open_job is None else [open_job]), *self.placed.values()]:
@@ -63,7 +63,7 @@ class JobTable:
         return None
 
     def successor_of(self, job: str, key: str) -> Job | None:
-        """The job on the data plane that the one of that name goes on as."""
+        """The job on the data plane that succeeds the job of that name; None without one."""
         for other in self.placed.values():
             succeeds = other.first.succeeds
             if succeeds is not None and (succeeds.job, other.key) == (job, key) and other.state is not State.ENDED:
@@ -71,7 +71,7 @@ class JobTable:
         return None
 
     def end(self, job: Job, now: float) -> None:
-        """Nobody needs the job any more; its last packets may still be on their way, and its end may be asked for."""
+        """Keep an ended job on the data plane for LINGER_S, for its last packets, and remember it for `find`."""
         job.forget_s = now + LINGER_S
         self._ended.append(job)
 
@@ -80,9 +80,9 @@ class JobTable:
         return [job for job in self.placed.values() if job.state is State.ENDED and now >= job.forget_s]
 
     def turn(self, now: float) -> float:
-        """At the beginning of each turn of the controller: leases are as much longer as it was stopped before it.
+        """Begin a turn: if the controller's process was stopped (SIGSTOP), extend leases and deadlines by that time.
 
-        Returns for how many seconds that was, mostly 0.
+        Returns for how many seconds it was stopped, mostly 0.
         """
         stopped_s = self._stops.turn(now)
         if stopped_s:
@@ -91,7 +91,7 @@ class JobTable:
         return stopped_s
 
     def next_timer(self) -> float | None:
-        """When a job becomes forgettable, when its time to form or start is over, or a rank that waits lapses."""
+        """Next time at which a job can be forgotten, a deadline passes, or a waiting rank lapses; None without any."""
         leases: list[float] = []
         times = [job.forget_s for job in self.placed.values() if job.state is State.ENDED]
         for job in self.open.values():

@@ -1,9 +1,9 @@
-"""A controller's record of a job, and the life that every job has, however its ranks are attached to the switch.
+"""A controller's record of a job, and the states that every job passes, however its ranks are attached to the switch.
 
-`LIFE` is the table that lifecycle.py reads: in each state, what may happen to a job, which state it is in then, and
-what is announced to its ranks. docs/control.md has the same table in words. Jobs differ in the *attachment* of their
-ranks: to this switch themselves (direct.py), to leaves of it (trees.py), or to this switch as a leaf (leaf.py). To the
-data plane a job has *workers*: its ranks, or, at the root of a tree, its leaves.
+`LIFE` is the table that lifecycle.py reads: for each state, its triggers, the next state, and the announcement to the
+ranks. docs/control.md has the same table in words. Jobs differ in the *attachment* of their ranks: directly to this
+switch (direct.py), to leaves of this switch (trees.py), or to this switch as a leaf (leaf.py). To the data plane a job
+has *workers*: its ranks, or, at the root of a tree, its leaves.
 
 A job is known by its name and by the key that its ranks speak with (fanin/protocol/seal.py): the same name under
 another key is another job. The id of an ENDING or ENDED job is free: a restarted run need not wait for its dead
@@ -41,10 +41,10 @@ JobId = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Tagging:
-    """How the packets of a job are tagged."""
+    """Key and algorithm of the keyed tags in a job's packets."""
 
     control_key: bytes = field(repr=False)
-    """The key of the job's control messages, from which those of tags are derived."""
+    """The key of the job's control messages, from which the key of its tags is derived."""
     algorithm: TagAlgorithm
 
 
@@ -112,18 +112,18 @@ LIFE: dict[State, dict[Trigger, tuple[State, Announcement]]] = {
 }
 """By state: its triggers, the next state, and the announcement to the ranks. No other trigger can happen in it."""
 OPEN = frozenset((State.FORMING, State.STARTING, State.RUNNING))
-"""States in which a job keeps its id to itself."""
+"""States in which no other job can have the same id."""
 
 
 @dataclass(slots=True)
 class ReplyTo:
-    """The receiver of answers for a rank: its own process, or the leaf that it is at."""
+    """The receiver of replies for a rank: its own process, or its leaf."""
 
     peer: bytes
     leaf: str = ""
     """Identity of the leaf's process; empty for a rank itself."""
     address: str = ""
-    """The leaf's, for people."""
+    """Address of the leaf, for messages to people."""
 
 
 @dataclass(slots=True)
@@ -132,73 +132,73 @@ class Member:
 
     join: Join
     renewed_s: float
-    """When it last said so."""
+    """Time of its latest Join."""
     reply_to: ReplyTo
     since_s: float
-    """When it first said so."""
+    """Time of its first Join."""
     spending: Spending | None = None
     """The rank's last account of its time."""
     gone: str = ""
-    """How it went, once it has said Leave or fallen silent: BYE may never come."""
+    """How the rank left, in words, once it has sent Leave or fallen silent; empty before. BYE may never come."""
     lost: bool = False
     """Whether the other ranks miss it: it is lost, or gave up before any other was missed. A rank that gives up because
     another is missed has merely left, and `explanation` must not name it as the cause."""
 
     def hung_up(self, now: float) -> None:
-        """Its connection is closed: unless it asks again over another one, it does not wait for long."""
-        # R-JOB-3: sooner than silence alone, and late enough for a rank that has only lost its connection.
+        """Shorten the lease, because the rank's connection is closed: it lapses soon unless another Join comes."""
+        # R-JOB-3: sooner than by silence alone, and late enough for a rank that has only lost its connection.
         self.renewed_s = min(self.renewed_s, now + SUSPICION_TIMEOUT_S - JOIN_LEASE_S)
 
     @property
     def lapses_s(self) -> float:
-        """When it no longer counts as waiting, unless it says Join again."""
+        """Time after which the rank no longer counts as waiting, unless it sends Join again."""
         return self.renewed_s + JOIN_LEASE_S
 
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """One job, from the first rank that asks for it to the last that is gone. Masks are over workers."""
+    """One job, from its first Join until it is forgotten. Bit w of a mask stands for worker w; times are in seconds."""
 
     name: str
     """The job's name among its ranks."""
     key: str
-    """Fingerprint of the key that they speak with."""
+    """Fingerprint of the key with which its ranks seal their messages."""
     control_key: bytes = field(default=b"", repr=False)
-    """The job's control key; empty where everybody has it."""
+    """The job's control key; empty if it is the open key, which everybody has."""
     source: str
-    """Address of the rank that asked first, on whose account its memory goes."""
+    """Address of the rank that asked first; the job's memory counts against the quota of this address."""
     attachment: Attachment
     first: Join
     """The Join of the rank that has waited longest; the others must agree with it."""
     opened_s: float
     deadline_s: float
-    """When it must have formed, and, after that, started."""
+    """Deadline for forming, then, once placed, for starting."""
     state: State = State.FORMING
     members: dict[int, Member] = field(default_factory=dict)
     """Members of the job, by rank."""
     spec: JobSpec | None = None
-    """Its specification, once it is on the data plane, with the K and S that are in force."""
+    """Specification of the job, once it is on the data plane, with the current K and S."""
     workers: tuple[tuple[int, ...], ...] = ()
     """The ranks behind each worker, once it is on the data plane."""
     placed_s: float = 0.0
-    """When it was put there."""
+    """When the job was put on the data plane."""
     memory_bytes: int = 0
     """Switch memory that it holds, over all flows, rings included."""
     ring_bytes: int = 0
     """The part of `memory_bytes` in rings of shared memory; 0 without rings."""
     wanted_ring_bytes: int = 0
-    """Ring memory that it asked for. A job for whose rings there was too little has none and goes through sockets."""
+    """Ring memory that the job asked for. If that was not available, the job has no rings and uses sockets."""
     registered: int = 0
     lost: int = 0
     left: int = 0
     epitaph: str = ""
-    """The first failure in words, or, without one, the first departure."""
+    """The failure, or without one the departure, that describes the job's end, in words; empty before the first."""
     gave_up: str = ""
     """Reason for which a rank gave up, as in Explanation.gave_up."""
     forget_s: float = 0.0
-    """When it goes off the data plane, once it has ended."""
+    """When an ended job is removed from the data plane."""
     excused: frozenset[int] = frozenset()
-    """Ranks that are not waited for while it forms: they were lost in the job that it succeeds."""
+    """Ranks that the forming job does not wait for: they were lost in the job that it succeeds."""
     regrouping: dict[int, Regroup] = field(default_factory=dict)
     """The ranks' reports on lost shards, by rank (regroup.py)."""
     regrouped: Regrouped | None = None
@@ -206,17 +206,17 @@ class Job:
 
     @property
     def joins(self) -> list[Join]:
-        """The requests of the ranks that are there."""
+        """The Joins of its members."""
         return [member.join for member in self.members.values()]
 
     def tagging(self, able: Collection[TagAlgorithm]) -> Tagging | None:
-        """How packets are tagged by a data plane that computes these algorithms; None without tags."""
+        """Key and algorithm of the job's tags on a data plane that computes `able`; None without tags."""
         algorithm = tag_of(self.joins, open_job=not self.control_key, able=able)
         return None if algorithm is None else Tagging(self.control_key, algorithm)
 
     @property
     def job_id(self) -> JobId:
-        """Its id at this switch."""
+        """The job's id at this switch."""
         return self.name, self.key
 
     @property
@@ -226,11 +226,11 @@ class Job:
 
     @property
     def survives_loss(self) -> bool:
-        """Whether it goes on without a rank that is lost or has left. A leaf asks the parent's spec."""
+        """Whether the job continues without a rank that is lost or has left. Once it is placed, its spec decides."""
         return self.first.on_worker_loss == "continue" if self.spec is None else self.spec.survives_loss
 
     def worker_of(self, rank: int) -> int | None:
-        """Behind which worker the rank is; None for one that is not of the job here."""
+        """The worker behind which the rank is; None if the rank is not part of the job at this switch."""
         return next((worker for worker, ranks in enumerate(self.workers) if rank in ranks), None)
 
     def ranks_at(self, workers: int) -> tuple[int, ...]:
@@ -239,7 +239,7 @@ class Job:
 
     @property
     def departed(self) -> int:
-        """Mask of the workers that need it no more: lost, left, or without a rank that has not said so."""
+        """Mask of the workers that are gone: lost, left, or with no rank that is still in the job."""
         deserted = (all(self._is_gone(rank) for rank in ranks) for ranks in self.workers)
         return self.lost | self.left | sum(gone << worker for worker, gone in enumerate(deserted))
 
@@ -247,18 +247,18 @@ class Job:
         return rank not in self.members or bool(self.members[rank].gone)
 
     def is_without(self, rank: int) -> bool:
-        """Whether it is on the data plane, and its worker there is lost or has left."""
+        """Whether the rank has a worker on the data plane, and that worker is lost or has left."""
         worker = self.worker_of(rank)
         return worker is not None and bool(self.departed >> worker & 1)
 
     def place_is_free(self, rank: int) -> bool:
-        """Whether a new process may come in as `rank` while the job runs."""
+        """Whether a new process may join the running job as `rank`."""
         # R-JOB-8
         return self.state is State.RUNNING and self.survives_loss and self.is_without(rank)
 
     @property
     def arriving(self) -> tuple[int, ...]:
-        """Ranks that come into the running job, and have not reached the data path."""
+        """Newcomers of a running job that have not reached the data path yet."""
         if self.state is not State.RUNNING or not self.survives_loss:
             return ()
         return self.ranks_at(self.full & ~self.registered & ~self.departed)
@@ -266,17 +266,17 @@ class Job:
     @property
     def missing(self) -> tuple[int, ...]:
         """Ranks that have not asked yet, or, once all have, whose worker is not on the data path yet."""
-        if self.spec is None:  # R-JOB-11: whom the job before has lost is not waited for
+        if self.spec is None:  # R-JOB-11: a successor does not wait for ranks that its predecessor has lost
             here = self.excused.union(self.members)
             return tuple(rank for rank in range(self.first.size) if rank not in here)
         return self.ranks_at(self.full & ~self.registered & ~self.departed)
 
     def lapsed(self, now: float) -> list[int]:
-        """Ranks that waited, and have been silent for too long."""
+        """Members whose lease has run out: they have not renewed their Join in time."""
         return [rank for rank, member in self.members.items() if not member.gone and now >= member.lapses_s]
 
     def was_stopped(self, seconds: float) -> None:
-        """The controller itself was stopped for so long: nobody could renew a Join meanwhile."""
+        """Extend the deadline and all leases: for so long the controller was stopped and could hear no Join."""
         # R-MEMBER-8
         self.deadline_s += seconds
         for member in self.members.values():
@@ -284,7 +284,7 @@ class Job:
 
     @property
     def lost_ranks(self) -> set[int]:
-        """Ranks that are lost to the others, those behind a lost worker included."""
+        """Ranks that the others miss: lost members, and all ranks behind a lost worker."""
         return {rank for rank, member in self.members.items() if member.lost} | set(self.ranks_at(self.lost))
 
     def explanation(self) -> Explanation:
@@ -300,15 +300,15 @@ class Job:
 
 
 class Attachment(Protocol):
-    """How a job's ranks come to a switch: what is particular to that in the job's life."""
+    """The way in which a job's ranks reach a switch, with all steps of the job's life that depend on it."""
 
     tree: bool
     """Whether the job's ranks are at several switches."""
     decides: bool
-    """Whether the job starts by this switch's word, and not by its parent's."""
+    """Whether this switch decides when the job starts; otherwise its parent does."""
 
     def judge(self, join: Join) -> Refused | None:
-        """The objection to a rank that comes this way, for any other ranks; None without one."""
+        """The objection to a rank that holds whatever the job's other ranks are; None without one."""
 
     def judge_all(self, job: Job) -> Refused | None:
         """The objection to all ranks together; None without one."""
@@ -317,33 +317,33 @@ class Attachment(Protocol):
         """The ranks behind each worker."""
 
     def spec(self, job: Job) -> JobSpec:
-        """The facts that the data plane holds the job to. ConfigurationError for a shape that it cannot have."""
+        """Specification of the job for the data plane. ConfigurationError for a shape that no job can have."""
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
-        """Put it there, perhaps with rings.
+        """Admit the job to the data plane; `share_memory`: with rings of shared memory, if it can.
 
-        AdmissionError for want of memory, ConfigurationError for a shape that this switch has not.
+        AdmissionError for lack of memory, ConfigurationError for a shape that this switch does not support.
         """
 
     def plane(self, job: Job) -> DataPlane:
         """The data plane of the job."""
 
     def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Reply:
-        """The message to a rank's `reply_to` that brings the rank this reply."""
+        """The message that carries `reply` to the rank: the reply itself, or Relayed for its leaf."""
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> Reply:
-        """The same, for a rank that is to reach the data path."""
+        """The message that tells the rank how to reach the data path, itself or through its leaf."""
 
     def started(self, job: Job) -> Started:
         """The message that names all processes of the job."""
 
     def named(self, job: Job, worker: int) -> str:
-        """A worker, for people."""
+        """The worker's name in messages to people."""
 
     def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
-        """Ranks are lost, or have left, and none of them has said Leave: tell whoever else must know."""
+        """Tell other switches of the job, if they need it, that these ranks are lost or have left without Leave."""
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The places of the bits that are set."""
+    """Positions of the bits that are set, in ascending order."""
     return (place for place in range(mask.bit_length()) if mask >> place & 1)

@@ -6,14 +6,15 @@ Rules
   back (Relayed), with the path and the buffers that a packet meets on its way up taken into account.
 * Once the parent has placed the job, the leaf admits its own ranks to its own data plane: with an index, a generation
   and tokens of its own, its ranks in ascending order as workers 0, 1, ..., lanes sized for all ranks of the job.
-* A worker of the leaf that is lost, or gives up, is told to the parent at once; one that leaves is not, until all have.
-* A rank renews its Join until its own data path is open. By then another may have left, which frees the job's name; the
-  one that renews is still in the old job, whose data path tells it what has happened.
-* Whether the parent is there is asked all the time (switch/controller/parent_watch.py). While it is not, ranks that
-  have waited for SILENCE_S are refused, with its address.
-* What a leaf says to its parent about a job is sealed with the key of that job's ranks, which they have disclosed to
-  it: nobody without their secret can pass for a leaf of theirs, and no leaf for one of another job.
-* What became of a job is asked of the parent; if that is silent for PARENT_PATIENCE_S, its silence is the answer.
+* The leaf reports a worker that is lost, or gives up, to the parent at once; one that leaves only when all have left.
+* A rank renews its Join until its own data path is open. By then another rank may have left, which frees the job's
+  name; the renewing rank is still in the old job, whose data path tells it what has happened.
+* The leaf asks all the time whether the parent is there (switch/controller/parent_watch.py). While the parent does not
+  answer, ranks that have waited for SILENCE_S are refused, and the refusal names its address.
+* A leaf seals its messages to the parent about a job with the key of that job's ranks, which they have disclosed to
+  it: nobody without their secret can pass for their leaf, and no leaf can pass for one of another job.
+* A rank's Explain is passed on to the parent; if that does not answer within PARENT_PATIENCE_S, the leaf explains that
+  the parent is silent.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ MAX_QUESTIONS = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParentPath:
-    """Address of the parent, and the packets that the path to it carries."""
+    """The path to the parent: its address, the addresses of the leaf, and the packets that the path carries."""
 
     address: SwitchAddress
     host: str
@@ -58,7 +59,7 @@ class ParentPath:
     path_mtu: int
     receive_buffer_bytes: int
     own_address: str
-    """This leaf's, for people."""
+    """Address of this leaf, for messages to people."""
     exposed: bool = False
     """Whether the path to the parent leaves this machine."""
 
@@ -72,9 +73,9 @@ class Part:
     def __init__(self, leaf: LeafController) -> None:
         self._leaf = leaf
         self.placed: Placed | None = None
-        """The shape of this part, as the parent demands it."""
+        """The parent's reply that prescribes the shape of this part; None until it has come."""
         self.start: control.Started | None = None
-        """The parent's message about all ranks, once the job has started."""
+        """The parent's message that names all processes; None until the job has started."""
 
     def judge(self, join: Join) -> Refused | None:
         """Object to nothing: the parent judges ranks."""
@@ -85,12 +86,12 @@ class Part:
         return judge_unlike_tags(job.joins, able=self._leaf.plane.tags)
 
     def workers(self, job: Job) -> tuple[tuple[int, ...], ...]:
-        """One for each rank that was placed here."""
+        """One worker for each rank that the parent has placed at this leaf."""
         assert self.placed is not None
         return tuple((rank,) for rank in self.placed.ranks)
 
     def spec(self, job: Job) -> JobSpec:
-        """The parent's shape, with an identity of this leaf's."""
+        """A specification with the parent's shape, and an index, generation and tokens of this leaf's own."""
         placed = self.placed
         assert placed is not None
         shape = JobShape(**facts_of(placed, Shape))
@@ -98,7 +99,7 @@ class Part:
         return replace(spec, liveness_timeout_s=placed.liveness_timeout_s, total_workers=placed.size)
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
-        """With the way up. ConfigurationError for a parent that has other flows."""
+        """Admit the part with its uplinks. ConfigurationError if the parent has another number of flows."""
         placed, parent, server = self.placed, self._leaf.parent, self._leaf.server
         assert placed is not None
         if len(placed.ports) != len(server.ports):
@@ -119,24 +120,24 @@ class Part:
         server.admit_leaf(spec, route, share_memory=share_memory)
 
     def plane(self, job: Job) -> DataPlane:
-        """The leaf's only one."""
+        """The leaf's only data plane."""
         return self._leaf.plane
 
     def reply_for(self, job: str, rank: int, reply: control.Waiting | control.Started | Refused) -> control.Reply:
-        """The reply unchanged, but for a refusal, which names the switch that it comes from."""
+        """The reply unchanged, except that a refusal names this leaf."""
         if isinstance(reply, Refused):
             return replace(reply, reason=control.one_line(f"leaf {self._leaf.parent.own_address}: {reply.reason}"))
         return reply
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> control.Admitted:
-        """The part, and the rank's token there."""
+        """The reply with the specification of this part and the rank's token at this leaf."""
         assert self.placed is not None
         worker = self.placed.ranks.index(rank)
         admitted = admission(job.name, rank, spec, worker, tree_scheme(), self._leaf.server)
         return replace(admitted, ranks=self.placed.ranks, total_workers=self.placed.size)
 
     def started(self, job: Job) -> control.Started:
-        """The parent's message about all ranks."""
+        """The parent's message that names all processes of the job."""
         assert self.start is not None
         return self.start
 
@@ -145,7 +146,7 @@ class Part:
         return f"rank {job.workers[worker][0]}"
 
     def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
-        """The parent hears of every rank that is lost, and of every one that cannot start."""
+        """Tell the parent of every rank that is lost, and, while the job starts, of every rank that is gone."""
         if lost or job.state is State.STARTING:
             told = f"its leaf, {self._leaf.parent.own_address}, says that it {how}"
             reason = control.one_line(f"is lost: {told}" if lost else told)
@@ -156,7 +157,7 @@ class Part:
 
 
 class LeafController(AnyController):
-    """Judges nothing, passes on, and keeps this leaf's part of each job. One thread drives it."""
+    """Passes requests on to the parent, which judges them; keeps this leaf's part of each job. One thread drives it."""
 
     def __init__(
         self,
@@ -232,7 +233,7 @@ class LeafController(AnyController):
         self.say_up(job.key, control.Enlist(leaf=self._id, address=self.parent.own_address, join=narrowed))
 
     def _judge_new(self, join: Join, job: Job | None, caller: Caller) -> Refused | None:
-        """Whether a rank may be kept here, for the parent to judge; None when it may."""
+        """The leaf's own objection to a new rank, before the parent judges it; None without one."""
         refused = judge_accumulators(join, able=self.plane.buffers.accumulators)
         if refused is not None:
             return refused
@@ -247,12 +248,12 @@ class LeafController(AnyController):
 
     def _leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
         self._turn(now)
-        # Also of a rank unknown here: its last Join may have reached the parent after the parent had refused it.
+        # Also for a rank unknown here: its last Join may have reached the parent after the parent had refused it.
         self.say_up(caller.key, leave)
         self._jobs.leave(leave, now, caller)
 
     def say_up(self, key: str, request: control.Request) -> None:
-        """To the parent, sealed with the key of that fingerprint."""
+        """Queue a request to the parent, to be sealed with the key of that fingerprint."""
         self._upwards.append((key, request))
 
     def _explain(self, peer: bytes, request: control.Explain, now: float, caller: Caller) -> None:
@@ -285,7 +286,7 @@ class LeafController(AnyController):
     # --- from the parent ---
 
     def receive_from_parent(self, reply: control.Reply, now: float, key: str) -> None:
-        """Take in what the parent says, sealed with the key of that fingerprint (empty: not sealed)."""
+        """Handle a reply of the parent, sealed with the key of that fingerprint (empty: not sealed)."""
         self._turn(now)
         if not isinstance(reply, control.Refused) or reply.code not in (Refusal.KEY.value, Refusal.INTERNAL.value):
             self.watch.take(reply, now)
@@ -309,7 +310,7 @@ class LeafController(AnyController):
             elif job.worker_of(rank) is not None:
                 self._jobs.tell(job, rank)
         elif relayed.started is not None:
-            if job.spec is None:  # the parent has an earlier part in mind, of which nothing is left here
+            if job.spec is None:  # the reply is for an earlier part of that name, which is forgotten here
                 return
             part.start = relayed.started
             if job.state is State.STARTING:
@@ -321,7 +322,7 @@ class LeafController(AnyController):
             self._jobs.drop(job, rank, now)
 
     def _place(self, job: Job, part: Part, placed: Placed, now: float) -> None:
-        """Put this part on the data plane, of the ranks that it is to have; the parent hears if there is no room."""
+        """Put this part, with the ranks that `placed` names, on the data plane; tell the parent if that is refused."""
         part.placed = placed
         for rank in job.members.keys() - set(placed.ranks):
             self._jobs.drop(job, rank, now)
@@ -331,7 +332,7 @@ class LeafController(AnyController):
                 self.say_up(job.key, control.Leave(job=job.name, rank=rank, nonce=member.join.nonce, reason=reason))
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
-        """Handle an event of the switch; the parent hears which path has lost the ranks here, and how."""
+        """Handle an event of the switch. On BranchNarrowed, report all ranks here to the parent as lost."""
         job = self._table.placed.get(event.job)
         if not isinstance(event, BranchNarrowed):
             super().handle_event(event, now)
@@ -347,7 +348,7 @@ class LeafController(AnyController):
     # --- time ---
 
     def handle_timer(self, now: float) -> None:
-        """Ask for the parent, and let go of what has waited too long."""
+        """Ask whether the parent is there, and refuse, end or forget whatever has waited too long."""
         self._turn(now)
         super().handle_timer(now)
         if (attach := self.watch.due(now)) is not None:
@@ -358,7 +359,7 @@ class LeafController(AnyController):
             self._outbox.send(peer, control.Explanation(known=True, text=text))
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called."""
+        """Time at which `handle_timer` is due."""
         times = [super().next_timer(), self.watch.next_timer(), *(until for _, _, until in self._questions)]
         return min(at for at in times if at is not None)
 
@@ -388,5 +389,5 @@ def _part(job: Job) -> Part:
 
 
 def _least(*limits: int | None) -> int | None:
-    """The smallest of those that are given."""
+    """The smallest of the limits that are not None; None if all are."""
     return min((each for each in limits if each is not None), default=None)

@@ -1,9 +1,9 @@
 """The life of every job at a switch, however its ranks are attached: formed, put on the data plane, watched, removed.
 
-The rules are R-JOB in docs/control.md. `LIFE` (jobs.py) says what follows from what, and what the ranks are told;
-`_move` is the only place that changes a job's state, enters it under its id and takes it off the data plane. The
-job's `attachment` holds all differences between ranks that come themselves, through a leaf, and to this switch as a
-leaf. Every refusal is counted under its code. Time, randomness and the data plane are passed in; messages wait in the
+The rules are R-JOB in docs/control.md. `LIFE` (jobs.py) is the table of transitions, with the announcements to the
+ranks; `_move` is the only place that changes a job's state, frees its id and takes it off the data plane. The job's
+`attachment` holds all differences between ranks that reach this switch directly, through a leaf, or as their leaf.
+Every refusal is counted under its code. Time, randomness and the data plane are passed in; messages wait in the
 outbox.
 """
 
@@ -45,10 +45,10 @@ from fanin.switch.controller.recent_refusals import RecentRefusals
 from fanin.switch.controller.resources import Resources
 
 START_TIMEOUT_S = 60.0
-"""Longest that a job may hold memory before all of its data paths are open: twelve times what a worker waits for its
-own (connect_timeout_s)."""
+"""Longest time that a job may hold memory before all of its data paths are open: twelve times as long as a worker
+waits for its own (connect_timeout_s)."""
 HOLD_S = 5.0
-"""How long a job may hold memory that another needs before the first of its data paths is open."""
+"""How long a job may hold memory that another job needs while none of its own data paths is open."""
 
 
 class Lifecycle:
@@ -61,7 +61,7 @@ class Lifecycle:
     # --- joining ---
 
     def join(self, attachment: Attachment, reply_to: ReplyTo, join: Join, now: float, caller: Caller) -> None:
-        """A rank asks, for the first time or again."""
+        """Handle a Join, the first one of a rank or a renewal."""
         self.turn(now)
         job_id = (join.job, caller.key)
         self.catch_up(job_id, now)
@@ -77,10 +77,10 @@ class Lifecycle:
         if refused is not None:
             self._refuse(attachment, reply_to, join, refused)
             if job is None or job.state is State.FORMING:
-                # R-JOB-2: ranks of one job that disagree all fail. A running job must not: the refused one is a
-                # stranger.
+                # R-JOB-2: if ranks of a forming job disagree, all fail. A running job must not fail: the refused
+                # process is a stranger.
                 verdict = self._refusals.remember(join, caller.key, refused, now)
-                # One that is told which rank, and why, ends the wait of all.
+                # Tell all ranks that wait which rank was refused, and why.
                 if verdict is not None and job is not None:
                     self._move(job, Trigger.REFUSED, now, verdict)
             return
@@ -96,8 +96,8 @@ class Lifecycle:
             self.tell(job, join.rank)
 
     def _complete(self, job: Job, now: float) -> bool:
-        """If nobody is missing any more in a job that forms, place or refuse it. A leaf does so when it is told to."""
-        if not job.attachment.decides:  # the parent does, which knows the ranks at other leaves
+        """Place or refuse a forming job if no rank is missing; return whether none was. A leaf never does so itself."""
+        if not job.attachment.decides:  # the parent decides, because it knows the ranks at other leaves
             return False
         succeeds = job.first.succeeds
         if succeeds is not None and (before := self.table.open.get((succeeds.job, job.key))) is not None:
@@ -109,7 +109,7 @@ class Lifecycle:
         return True
 
     def open(self, attachment: Attachment, join: Join, now: float, caller: Caller) -> Job:
-        """A job of which this is the first rank."""
+        """Open a forming job for its first rank."""
         until = now + patience_s(join) if attachment.decides else float("inf")
         job = Job(
             name=join.job,
@@ -125,13 +125,13 @@ class Lifecycle:
         return job
 
     def _judge(self, attachment: Attachment, join: Join, job: Job | None, now: float, caller: Caller) -> Refused | None:
-        """Why the rank may not join `job`, the one of that id (None: a new one); None when it may."""
-        # R-JOB-2: what one rank was refused for, the others that ask for the same job are told for a while.
+        """The objection to a rank that joins `job` (None: it opens a new one); None without one."""
+        # R-JOB-2: after a refusal, the other ranks of the same job are refused for a while, with its reason.
         refused = self._refusals.judge(join, caller.key, now) or attachment.judge(join)
         refused = refused or judge_tags(join, open_job=caller.is_open)
         if refused is not None:
             return refused
-        if job is None:  # quotas: who can only ask must not use up what others need
+        if job is None:  # quotas: requests alone must not use up resources that others need
             return self.resources.judge_new_job(caller.source) or self.resources.judge_new_rank(caller.source)
         if job.attachment is not attachment:  # a job has one shape, and trees have another
             how = "through leaves of this switch" if job.attachment.tree else "to this switch directly"
@@ -161,11 +161,11 @@ class Lifecycle:
         return rank_taken(join, holder.join, running, free_after_s)
 
     def _renew(self, job: Job, member: Member, reply_to: ReplyTo, now: float) -> None:
-        """A rank asks again, itself or through the same leaf, or through the successor of a leaf that was restarted."""
+        """Renew a rank's lease: its Join came again, directly, through its leaf, or through a restarted leaf."""
         member.renewed_s = now
         if job.state is State.FORMING:  # afterwards its worker is fixed, and with it the leaf that it must come through
             member.reply_to = self._shared(job, reply_to)
-        if member.reply_to.leaf == reply_to.leaf:  # the process of the leaf is the same one
+        if member.reply_to.leaf == reply_to.leaf:  # the leaf was not restarted
             member.reply_to.peer, member.reply_to.address = reply_to.peer, reply_to.address
             self.tell(job, member.join.rank)
             return
@@ -177,19 +177,19 @@ class Lifecycle:
             self.gone(job, ranks, "was restarted", now, who=who)
 
     def _shared(self, job: Job, reply_to: ReplyTo) -> ReplyTo:
-        """The one that all ranks at the same leaf have: what a job remembers of leaves is bounded by its ranks."""
+        """The ReplyTo that all ranks at the same leaf share, updated with the leaf's latest address."""
         known = (member.reply_to for member in job.members.values() if reply_to.leaf)
         shared = next((each for each in known if each.leaf == reply_to.leaf), reply_to)
         shared.peer, shared.address = reply_to.peer, reply_to.address
         return shared
 
     def catch_up(self, job_id: JobId, now: float) -> None:
-        """Events lag behind: a job whose members have just left must not stand in the way of its successor."""
+        """Handle losses and departures whose events are still queued: they may free the job's name for a successor."""
         job = self.table.open.get(job_id)
         if job is None or job.state is not State.RUNNING:
             return
         assert job.spec is not None
-        # R-JOB-5: what the data plane knows already frees the name now.
+        # R-JOB-5: the name is free as soon as the data plane knows that the workers are gone.
         _, lost, left = job.attachment.plane(job).server.members(job.spec.job)
         for worker in bits(lost & ~job.lost):  # R-JOB-5
             self.handle_event(WorkerSilent(job.spec.job, worker, job.spec.liveness_timeout_s), now)
@@ -199,8 +199,8 @@ class Lifecycle:
     # --- what ranks are told ---
 
     def tell(self, job: Job, rank: int) -> None:
-        """How far the job is, for one of its ranks."""
-        if job.spec is None:  # who waits is told for whom
+        """Tell one of its ranks how far the job is: waiting, admitted or started."""
+        if job.spec is None:
             reply = job.attachment.reply_for(job.name, rank, control.Waiting(job=job.name, missing=job.missing))
         elif job.state is State.STARTING or rank in job.arriving:  # told again, since a reply may be lost
             reply = job.attachment.admitted(job, job.spec, rank)
@@ -213,12 +213,12 @@ class Lifecycle:
         self.outbox.send(reply_to.peer, attachment.reply_for(join.job, join.rank, refused))
 
     def _move(self, job: Job, trigger: Trigger, now: float, refused: Refused | None = None) -> None:
-        """Do what the table says. `refused`: the words, where the ranks are to be told why not."""
+        """Make the transition that LIFE prescribes. `refused`: the refusal to send, if it announces one."""
         before = job.state
-        # R-JOB-1: a trigger that the state does not have is a KeyError, and no transition.
+        # R-JOB-1: a trigger that the state does not have raises KeyError.
         job.state, announcement = LIFE[before][trigger]
-        # R-JOB-5: the id is free for a successor at once; the memory is held until the job is forgotten or it is
-        # needed.
+        # R-JOB-5: the id is free for a successor at once; the memory is held until the job is forgotten or another
+        # job needs it.
         if job.state not in OPEN and self.table.open.get(job.job_id) is job:
             del self.table.open[job.job_id]
         for rank, member in job.members.items():  # R-JOB-2, R-JOB-4: each is told, itself or through its leaf
@@ -236,7 +236,7 @@ class Lifecycle:
     # --- onto the data plane ---
 
     def place(self, job: Job, now: float) -> bool:
-        """All ranks are there: put the job on the data plane, or refuse all of them. Whether there was room."""
+        """Put a complete job on the data plane and return True, or refuse all of its ranks and return False."""
         attachment = job.attachment
         refused = attachment.judge_all(job) or self._judge_only_successor(job)
         try:
@@ -246,7 +246,7 @@ class Lifecycle:
                 # R-JOB-6: a job that only waits to be forgotten must not refuse a complete one, nor count in its quota.
                 if self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None:
                     self._make_room(memory_bytes, now)
-                # Without accumulators and rings rather than not at all: sums are as right, and take longer.
+                # When memory is scarce, jobs run without accumulators and rings: sums are the same, but slower.
                 if attachment.decides and (
                     not self.resources.may_have_accumulators(job.source)
                     or self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None
@@ -292,14 +292,14 @@ class Lifecycle:
             job for job in placed if job.state is State.STARTING and not job.registered and now >= job.placed_s + HOLD_S
         ]
         for job in sorted(idle, key=lambda each: each.placed_s):
-            if needed_bytes <= self.resources.free_bytes:  # R-JOB-6: no more of them than are in the way
+            if needed_bytes <= self.resources.free_bytes:  # R-JOB-6: remove no more of them than necessary
                 return
             what = f"did not reach the data path within {HOLD_S:g} s, and another job needs the memory"
             self.gone(job, job.missing[:1], what, now)
             self._move(job, Trigger.DUE, now)
 
     def _open_place(self, job: Job, rank: int) -> None:
-        """A new process takes the place of a rank that was lost or has left; it is live from its HELLO on."""
+        """Admit a new process in the place of a rank that was lost or has left; it is live from its HELLO on."""
         spec, worker = job.spec, job.worker_of(rank)
         assert spec is not None
         assert worker is not None
@@ -313,9 +313,9 @@ class Lifecycle:
     # --- while it runs, and after ---
 
     def _begin(self, job: Job, now: float) -> None:
-        """If all workers that are left are on the data path, the job begins, without the others."""
+        """Begin the job, without the departed workers, once all others are on the data path."""
         if job.registered | job.departed == job.full:  # R-JOB-11
-            # Not before: a worker that registers later would hear that all of those that have not yet are gone.
+            # Evict no earlier: a worker that registers later would be told that all unregistered ones are gone.
             self._evict(job, job.departed)
             self.ready(job, now)
 
@@ -325,12 +325,12 @@ class Lifecycle:
             job.attachment.plane(job).server.evict(job.spec.job, worker)
 
     def ready(self, job: Job, now: float) -> None:
-        """Every worker, here and elsewhere, is on the data path."""
+        """Start the job: every worker, here and at other switches, is on the data path."""
         if job.state is State.STARTING:  # R-JOB-4
             self._move(job, Trigger.READY, now)
 
     def handle_event(self, event: SwitchEvent, now: float) -> None:
-        """The data plane reports on a worker. (A leaf's way to its parent is for the leaf's controller.)"""
+        """Handle a worker's arrival, silence or departure. BranchNarrowed is for the leaf's controller alone."""
         job = self.table.placed.get(event.job)
         if job is None or isinstance(event, BranchNarrowed):  # events lag behind a job that was removed
             return
@@ -357,15 +357,18 @@ class Lifecycle:
         self.gone(job, ranks, how, now, lost=lost, who=job.attachment.named(job, event.worker))
 
     def note_spending(self, spent: control.Spent, caller: Caller) -> None:
-        """Keep a rank's account of its time, for whoever asks for statistics; that of a stranger is nobody's."""
+        """Keep a rank's account of its time for the statistics; ignore it if the sender is in no job."""
         job = self.table.job_of(spent, caller.key)
         if job is not None:
             job.members[spent.rank].spending = spent.spending
 
     def leave(self, leave: control.Leave, now: float, caller: Caller) -> None:
-        """A rank has left, or given up, or is lost to its leaf. One that leaves in order is gone with its worker."""
+        """Handle a Leave: the rank has left, has given up, or its leaf has lost it.
+
+        A rank that leaves a running job in order only counts as gone once its worker has sent BYE.
+        """
         job = self.table.job_of(leave, caller.key)
-        if job is None or job.state is State.ENDED:  # said twice, or by one that was given up
+        if job is None or job.state is State.ENDED:  # a repeated Leave, or one of a rank that counts as lost already
             return
         if job.state is State.FORMING:  # nobody waits for it on the data plane yet
             self.drop(job, leave.rank, now)
@@ -377,12 +380,12 @@ class Lifecycle:
         member.gone = how
         worker = job.worker_of(leave.rank)
         if leave.reason or job.state is State.STARTING or (worker is not None and job.departed >> worker & 1):
-            # R-JOB-9: in a job that is ending it gives up because another is missed.
+            # R-JOB-9: a rank gives up in a job that is ending because another rank is missed.
             missed = bool(leave.reason) and job.state is not State.ENDING
             who = f"rank {leave.rank} ({member.join.process})"
-            if leave.own:  # R-JOB-9: it failed by itself, so that it is the cause
+            if leave.own:  # R-JOB-9: this rank failed by itself, so that it is the cause
                 job.gave_up = f"{who} {how}"
-                # It may live on, and wait for nothing: the others are to miss it as one that has died.
+                # The process may live on without taking part: suspect it, so that the others soon miss it.
                 departing = job.departed & ~(job.lost | job.left)
                 if job.spec is not None and worker is not None and departing >> worker & 1:
                     job.attachment.plane(job).server.suspect(job.spec.job, worker)
@@ -399,15 +402,15 @@ class Lifecycle:
         who: str = "",
         said: bool = False,
     ) -> None:
-        """Ranks of a job on the data plane are lost (`lost`: others miss them), or have left, or given up.
+        """Handle that ranks of a job on the data plane are lost (`lost`: others miss them), have left or given up.
 
-        `who`: in words, if not as ranks. `said`: with a Leave.
+        `how`: how they went, in words. `who`: their name in messages, instead of their ranks. `said`: they sent Leave.
         """
         for member in (job.members[rank] for rank in ranks if rank in job.members):
             member.gone, member.lost = member.gone or how, member.lost or lost
-        if not said:  # who has said it at the leaf is known to the leaf
+        if not said:  # a Leave came through the leaf, which has passed it on
             job.attachment.gone(job, ranks, how, lost)
-        # R-JOB-7; of a successor also while it starts: R-JOB-11.
+        # R-JOB-7. A successor survives losses also while it starts: R-JOB-11.
         spared = job.survives_loss and (
             job.state is State.RUNNING or (job.state is State.STARTING and job.first.succeeds is not None)
         )
@@ -439,15 +442,15 @@ class Lifecycle:
                     self._complete(other, now)
 
     def drop(self, job: Job, rank: int, now: float) -> None:
-        """A rank no longer waits, and the job goes on forming without it."""
+        """Take a rank that no longer waits out of a forming job; a job without members is forgotten."""
         del job.members[rank]
-        if not job.members:  # nobody is there who could be told
+        if not job.members:
             self._move(job, Trigger.DESERTED, now)
         elif rank == job.first.rank:  # the others must agree with one that is there
             job.first = next(iter(job.members.values())).join
 
     def hung_up(self, peer: bytes, now: float) -> None:
-        """Ranks that asked over this connection may have died: unless they give a sign of life soon, they have."""
+        """Suspect the ranks that asked over this closed connection: without a sign of life soon, they count as lost."""
         for job in self.table.all():
             if job.state is State.ENDED:
                 continue
@@ -466,7 +469,7 @@ class Lifecycle:
     # --- time ---
 
     def handle_timer(self, now: float) -> None:
-        """Let go of what has waited too long."""
+        """Refuse, end or forget the jobs and ranks whose deadlines have passed."""
         self.turn(now)
         for job in list(self.table.open.values()):
             if job.state is State.FORMING:
@@ -474,7 +477,7 @@ class Lifecycle:
             elif job.state is State.STARTING:
                 self._check_start(job, now)
             else:
-                for rank in job.arriving:  # R-JOB-8: a newcomer that is silent, whose place is free again
+                for rank in job.arriving:  # R-JOB-8: a newcomer that falls silent frees its place again
                     if now >= job.members[rank].lapses_s:
                         job.lost |= 1 << (job.worker_of(rank) or 0)
                         self.gone(job, (rank,), "did not reach the data path", now, lost=True)
@@ -485,7 +488,7 @@ class Lifecycle:
         lapsed = job.lapsed(now)
         for rank in lapsed:  # R-JOB-3: it may have died, and another process may come for its place
             self.drop(job, rank, now)
-        if lapsed and job.state is State.FORMING:  # R-JOB-11: it may have been the last that a successor waited for
+        if lapsed and job.state is State.FORMING:  # R-JOB-11: a successor may be complete without them
             self._complete(job, now)
         if job.state is State.FORMING and now >= job.deadline_s:  # before the first of its ranks loses patience
             missing = job.missing
@@ -494,7 +497,7 @@ class Lifecycle:
             self._move(job, Trigger.LATE, now, refuse(Refusal.JOIN_TIMEOUT, reason, remedy, missing))
 
     def _check_start(self, job: Job, now: float) -> None:
-        """Whether a job that is starting has waited too long, for a process or for its data path."""
+        """End a starting job if a rank has lapsed, or if not all data paths are open by the deadline."""
         if lapsed := tuple(sorted(job.lapsed(now))):
             self.gone(job, lapsed, "died or stopped while the job was starting", now, lost=True)
         elif now >= job.deadline_s:  # R-JOB-4
@@ -502,9 +505,9 @@ class Lifecycle:
             self.gone(job, job.missing, "did not reach the data path in time", now, who=who)
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` wants to be called, or None."""
+        """Time at which `handle_timer` is due; None if nothing waits."""
         return self.table.next_timer()
 
     def turn(self, now: float) -> float:
-        """At the beginning of each turn of the controller; for how many seconds that was stopped, mostly 0."""
+        """Begin a turn of the controller; return for how many seconds its process was stopped, mostly 0."""
         return self.table.turn(now)

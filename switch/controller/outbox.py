@@ -8,7 +8,7 @@ from fanin.protocol.control import Refused, Reply
 
 
 class Outbox:
-    """Messages, each with the peer that it is for; refusals are counted."""
+    """Queue of messages, each with the peer that it is for, and counts of refusals."""
 
     def __init__(self) -> None:
         self._messages: deque[tuple[bytes, Reply]] = deque()
@@ -25,11 +25,11 @@ class Outbox:
         self.send(peer, refused)
 
     def count(self, code: str) -> None:
-        """Somebody else was refused, or in other words."""
+        """Count a refusal that was not sent by `refuse`."""
         self.refused[code] += 1
 
     def fetch(self) -> list[tuple[bytes, Reply]]:
-        """All that has come together since the last call."""
+        """Take all messages queued since the last call, in order."""
         messages = list(self._messages)
         self._messages.clear()
         return messages

@@ -1,13 +1,14 @@
-"""Whether a leaf's parent is there, and will have it. Pure: time is passed in.
+"""Watch over a leaf's parent: whether it answers, and accepts the leaf. Pure: time is passed in.
 
 Rules
 -----
-* A leaf says Attach every ATTACH_INTERVAL_S, busy or idle. A parent answers Attached; a switch that is a leaf itself
-  refuses, since trees have two levels: so parents in a circle, of any length, refuse each other, and a switch that was
-  given as its own parent refuses itself.
-* A parent is silent once UNANSWERED_ATTACHES in a row were not answered; a leaf that was stopped does not take its own
-  sleep for its parent's. Any message from the parent is a sign of life.
-* A leaf that is refused before it was ever attached was started wrongly and ends; later, only those who join are told.
+* A leaf sends Attach every ATTACH_INTERVAL_S, busy or idle. A parent answers Attached; a switch that is a leaf itself
+  refuses, since trees have two levels. So switches that name each other as parents in a circle, of any length, refuse
+  each other, and a switch that was given as its own parent refuses itself.
+* A parent is silent once UNANSWERED_ATTACHES in a row were not answered. Attaches are counted, not seconds, so that a
+  leaf that was stopped does not take its own pause for the parent's. Any message from the parent is a sign of life.
+* A leaf that is refused before it was ever attached was started wrongly and ends; a later refusal is only passed on to
+  ranks that join.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from fanin.switch.controller.admission import refuse
 ATTACH_INTERVAL_S = 0.75
 UNANSWERED_ATTACHES = 4
 SILENCE_S = ATTACH_INTERVAL_S * UNANSWERED_ATTACHES
-"""After which a parent counts as silent, and as long as a rank is kept waiting for one: less than the 5 s in which a
-worker wants an answer (Options.connect_timeout_s), since the worker does not know that there is a parent."""
+"""Silence after which a parent counts as silent, and longest time that a rank waits for it: less than the 5 s within
+which a worker needs an answer (Options.connect_timeout_s), since the worker does not know that there is a parent."""
 
 ParentState = Literal["unknown", "answers", "silent", "refuses"]
 
@@ -53,11 +54,11 @@ class ParentWatch:
         return "answers" if self.attached else "unknown"
 
     def next_timer(self) -> float:
-        """When `due` wants to be asked."""
+        """Time at which `due` returns the next Attach."""
         return self._next_s
 
     def due(self, now: float) -> control.Attach | None:
-        """The message that is due, or None."""
+        """The Attach to send now; None if it is not yet time."""
         if now < self._next_s:
             return None
         self._next_s = now + ATTACH_INTERVAL_S
@@ -73,13 +74,13 @@ class ParentWatch:
             self._refused = reply
 
     def misled(self) -> str:
-        """Why this switch cannot be a leaf of that one, if it was told so before it ever was one."""
+        """The parent's refusal, in words, if it came before this leaf was ever attached; else empty."""
         if self.attached or self._refused is None:
             return ""
         return f"--parent {self.address}: {self._refused.reason}. Remedy: {self._refused.remedy}"
 
     def objection(self, now: float, waiting_since_s: float) -> Refused | None:
-        """The refusal of a rank that has waited since then; None while there is hope."""
+        """The refusal for a rank that waits since then if the parent refuses, or is silent too long; else None."""
         if self.state == "refuses":
             assert self._refused is not None
             return refuse(Refusal.PARENT, f"{self.in_words(now)}", self._refused.remedy)
@@ -110,7 +111,7 @@ class ParentWatch:
 
 
 def no_leaves_here(attach: control.Attach, own_identity: str, own_address: str, parent: SwitchAddress) -> Refused:
-    """A leaf's answer to who wants to be its leaf."""
+    """A leaf's refusal of a switch that asks to be its leaf."""
     if attach.leaf == own_identity:
         reason = f"{own_address} is its own parent"
     else:

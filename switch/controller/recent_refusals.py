@@ -1,4 +1,4 @@
-"""A rank that is refused never comes: what the others of its job are told, so that they need not wait to find out."""
+"""Recent refusals: a refused rank never joins, so the others of its job are refused too instead of waiting for it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fanin.switch.controller.admission import peer_refused
 from fanin.switch.controller.jobs import JobId
 
 REFUSAL_MEMORY_S = 2.0
-"""How long ranks that ask later are told that one of theirs was refused; a restarted job takes longer than that."""
+"""How long later ranks of a job are refused after one of them was; restarting a job takes longer than that."""
 MAX_REMEMBERED = 1024
 """Jobs that are remembered; the oldest goes first."""
 PRIVATE_REFUSALS = (
@@ -16,11 +16,11 @@ PRIVATE_REFUSALS = (
     Refusal.TOO_MANY_JOBS.value,
     Refusal.QUOTA.value,
 )
-"""Refusals that do not keep a job from forming without this process, or that its ranks are all told by themselves."""
+"""Codes of refusals that are not passed on: the job can form without this process, or each rank gets its own."""
 
 
 class RecentRefusals:
-    """By job: which rank was refused, what the others are told, and until when."""
+    """For each job, which rank was refused, the refusal for the others, and until when they get it."""
 
     def __init__(self) -> None:
         self._by_job: dict[JobId, tuple[float, int, Refused]] = {}

@@ -1,9 +1,9 @@
-"""How a job over several shards goes on when some are lost: one of the others finds out who is left, and how far.
+"""Continue a job over several shards when some are lost: a remaining shard decides which ranks go on, and from where.
 
-R-JOB-11 and R-JOB-12 in docs/control.md; its section *Jobs that continue without a shard* has the messages, and what
-happens when the shard that decides dies. Of two successors of a job, the first that all of its ranks have joined at a
-switch is the only one there: two parts of a network that may go on both, by the rule in
-host/machine/shard_agreement.py, have a switch in common.
+R-JOB-11 and R-JOB-12 in docs/control.md; its section *Jobs that continue without a shard* has the messages, and says
+what happens when the deciding shard dies. A switch admits only one successor of a job, the first one that is complete:
+if the network is split, any two parts that may continue by the rule in host/machine/shard_agreement.py have a switch
+in common, so that only one of them does.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fanin.switch.controller.jobs import State
 from fanin.switch.controller.lifecycle import Lifecycle
 
 MAX_OPEN_REDUCTIONS = 4096
-"""Reductions between the first that somebody has not done and the last that somebody has submitted."""
+"""Most reductions from the first that some rank has not done to the last that some rank has submitted."""
 _REMEDY = "see the output of the other ranks, then start the job again"
 
 
 def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: Caller) -> None:
-    """A rank of a running job says which shards it has lost, and how far it is."""
+    """Handle a rank's report on which shards it has lost, and which reductions it has done."""
     jobs.catch_up((request.job, caller.key), now)
     job = jobs.table.job_of(request, caller.key)
     worker = None if job is None else job.worker_of(request.rank)
-    # The data plane has lost it: there are results without it.
+    # Once the data plane has lost the rank, results exist that lack its contributions.
     if job is None or worker is None or job.state is not State.RUNNING or job.departed >> worker & 1:
         text = f"job {request.job!r} goes on without rank {request.rank}, or has ended"
         jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, text, _REMEDY, (request.rank,)))
@@ -36,7 +36,7 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
         text = f"job {request.job!r} ends with the first rank or shard that it loses"
         jobs.outbox.refuse(peer, refuse(Refusal.DISAGREEMENT, text, "give every rank on_worker_loss='continue'"))
         return
-    # R-JOB-12: a shard that is lost since has told this rank, and the decision stays.
+    # R-JOB-12: another shard, lost since, has told this rank its decision, which stays valid.
     if job.regrouped is None and request.decided is not None and request.decided.job == job.name:
         job.regrouped = request.decided
     # R-JOB-11: the job has been succeeded, as another shard decided.
@@ -45,11 +45,11 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
         return
     if job.regrouped is None:
         job.regrouping[request.rank] = request
-        # R-JOB-12: whoever is missed at any shard is left out, since there are results without it.
+        # R-JOB-12: a rank that is missed at any shard is left out, since results exist without its contributions.
         missed = {rank for each in job.regrouping.values() for rank in each.gone}
         living = tuple(rank for rank in job.ranks_at(job.full & ~job.departed) if rank not in missed)
         missing = tuple(rank for rank in living if rank not in job.regrouping)
-        if missing:  # R-JOB-12: decided once, when all have said what they know
+        if missing:  # R-JOB-12: decide once, when all living ranks have reported
             jobs.outbox.send(peer, control.Waiting(job=job.name, missing=missing))
             return
         decided = decide(job.name, request.shard, {rank: job.regrouping[rank] for rank in living}) if living else None
@@ -72,16 +72,18 @@ def _refuse_late(jobs: Lifecycle, peer: bytes, request: Regroup) -> None:
 
 
 def decide(job: str, shard: int, said: Mapping[int, Regroup]) -> Regrouped | None:
-    """How the job goes on, as that shard sees it, with the ranks that have said something; None where they are too far
-    apart."""
+    """The decision, made at `shard`, how the job continues with the ranks that have reported.
+
+    None if their reductions are MAX_OPEN_REDUCTIONS or more apart.
+    """
     first, last = min(each.first for each in said.values()), max(each.last for each in said.values())
-    if last - first >= MAX_OPEN_REDUCTIONS:  # a bound on the reply; no honest ranks are as far apart
+    if last - first >= MAX_OPEN_REDUCTIONS:  # bounds the reply; honest ranks are never that far apart
         return None
     again: list[int] = []
     holders: list[int] = []
     for ticket in range(first, last + 1):
         done = [rank for rank, each in sorted(said.items()) if _has_done(each, ticket)]
-        # The lowest that has the result gives it to the others; without one it is summed anew.
+        # The lowest rank that has the result sends it to the others; if none has, the reduction is repeated.
         if len(done) < len(said):
             again.append(ticket)
             holders.append(done[0] if done else control.NOBODY)

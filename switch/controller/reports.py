@@ -1,4 +1,4 @@
-"""How jobs stand, in the words of the control protocol: what their ranks and `fanin stats` are told."""
+"""Messages of the control protocol that describe jobs, for their ranks and for `fanin stats`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def placement(spec: JobSpec, worker: int, server: Server) -> dict[str, Any]:
 
 
 def report(job: Job, now: float, ranks: Iterable[int]) -> JobReport:
-    """How a job stands, with these of its ranks; `size` counts all of them."""
+    """The report on a job for `fanin stats`, with these of its ranks; its `size` counts all ranks."""
     spec, first, server = job.spec, job.first, job.attachment.plane(job).server
     explanation = job.explanation()
     counts = server.member_counters(spec.job) if spec else []

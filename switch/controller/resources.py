@@ -1,7 +1,7 @@
 """Resources that the jobs of one switch share: its memory, job indices, generations and tokens.
 
-Quotas: nobody who can only ask may use up what others need. Each is per source address, since that is all that is known
-of whoever brings a key of his own; ranks of one machine share theirs.
+Quotas: requests alone must not use up resources that others need. Each quota is per source address, since nothing else
+is known of a sender that brings a new key; the ranks of one machine share theirs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fanin.switch.controller.jobs import Tagging
 
 MAX_INDEX = 0xFFFF
 UNLIMITED_BYTES = 1 << 40
-"""Memory of a switch whose device says itself when it has room for no more; reported as 0."""
+"""Memory limit of a switch whose device itself refuses jobs for which it has no room; reported as 0."""
 RINGS_SHARE, ACCUMULATORS_SHARE = 0.5, 0.75
-"""Shares of the memory, and of an address's part of it: once more is held, jobs go without rings and accumulators."""
+"""Shares of the memory, and of an address's quota: once jobs hold more, new ones get no rings and accumulators."""
 MAX_JOBS = 4096
 """Jobs at one time, forming ones included."""
 MAX_JOBS_PER_SOURCE = 512
@@ -50,7 +50,7 @@ class Resources:
         return self.limits.memory_bytes - self._table.memory_bytes
 
     def judge_new_job(self, source: str) -> Refused | None:
-        """Why no further job may be opened from that address; None when one may."""
+        """The objection to a further job from that address; None without one."""
         forming, placed = self._table.forming, self._table.placed.values()
         if len(forming) + len(placed) >= MAX_JOBS:
             return refuse(Refusal.TOO_MANY_JOBS, f"{MAX_JOBS} jobs are on this switch", "use another switch")
@@ -66,7 +66,7 @@ class Resources:
         )
 
     def judge_new_rank(self, source: str) -> Refused | None:
-        """Why no further rank may wait in jobs opened from that address; None when one may."""
+        """The objection to a further rank that waits in jobs opened from that address; None without one."""
         waiting = sum(len(job.members) for job in self._table.forming if job.source == source)
         if waiting < MAX_WAITING_PER_SOURCE:
             return None
@@ -77,7 +77,7 @@ class Resources:
         )
 
     def judge_memory(self, needed_bytes: int, source: str, slots: int) -> Refused | None:
-        """Why a job opened from that address may not have so much memory; None when it may."""
+        """The objection to a job from that address with so much memory; None without one."""
         jobs = self._table.placed.values()
         if needed_bytes > (free_bytes := self.free_bytes):
             return no_memory(needed_bytes, free_bytes, slots, len(jobs))
@@ -98,12 +98,12 @@ class Resources:
         return self._holds_at_most(RINGS_SHARE, source)
 
     def may_have_accumulators(self, source: str) -> bool:
-        """Whether one may have accumulators that its ranks can do without."""
+        """Whether a job opened from that address may have accumulators that its ranks do not require."""
         return self._holds_at_most(ACCUMULATORS_SHARE, source)
 
     def _holds_at_most(self, part: float, source: str) -> bool:
         """True if jobs from that address hold at most `part` of its share, and all jobs at most `part` of the memory.
-        The rest is for slots alone.
+        The rest is reserved for slots.
         """
         jobs = self._table.placed.values()
         held = sum(job.memory_bytes for job in jobs if job.source == source)
@@ -111,13 +111,13 @@ class Resources:
         return held <= share * part and self._table.memory_bytes <= self.limits.memory_bytes * part
 
     def draw_token(self) -> int:
-        """64 bits that nobody can guess."""
+        """A worker's token, 64 random bits."""
         return self._random_bits(64)
 
     def new_spec(self, shape: JobShape, workers: int, tagging: Tagging | None = None) -> JobSpec:
-        """A synchronous job with an identity of its own. ConfigurationError for a shape that no job can have.
+        """Specification of a synchronous job with an index, generation and tokens of its own.
 
-        Packets that are tagged need no checksum.
+        Tagged packets need no checksum. ConfigurationError for a shape that no job can have.
         """
         index, generation = self._take_index(), self._random_bits(32)
         key, algorithm = b"", SIPHASH
@@ -137,7 +137,7 @@ class Resources:
         )
 
     def pass_over(self, index: int) -> None:
-        """Jobs to come get later indices than this one, as long as there are any."""
+        """Give new jobs indices above this one, until they wrap around."""
         self._last_index = max(self._last_index, index)
 
     def _take_index(self) -> int:

@@ -1,13 +1,13 @@
-"""The attachment of ranks through leaves of this switch: the job has all of them, and each leaf is one worker of it.
+"""The attachment of ranks through leaves of this switch: the job has all ranks, and each leaf is one of its workers.
 
 Rules
 -----
-* A leaf passes on every Join of its ranks as Enlist, and says who it is; what each rank is to be told goes back to the
+* A leaf passes on every Join of its ranks as Enlist, with its own identity; the replies to each rank go back to the
   leaf, as Relayed. The root judges ranks as if they had come directly: sizes, agreement, versions, ranks taken twice.
-* Ranks are global: the job is of the size that its ranks say, and the root waits for all of them, wherever they are.
-* Which leaf is which worker, or branch: in the order of the lowest rank that is at each.
-* A leaf is registered once its own workers are. That a rank has left in order is the leaf's matter until all of its
-  ranks have.
+* Ranks are global: the job has the size that its ranks state, and the root waits for all of them, wherever they are.
+* Leaves are numbered as workers, or branches, in the order of the lowest rank at each.
+* A leaf is registered once all of its own workers are. When ranks leave in order, the leaf tells the root only once all
+  of its ranks have left.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ThroughLeaves:
         self._plane, self._resources = plane, resources
 
     def judge(self, join: Join) -> Refused | None:
-        """Judge a rank as a direct one; besides, a tree is synchronous."""
+        """Judge a rank as if it came directly, and refuse options that a synchronous tree cannot honour."""
         synchronous = join.quorum in (None, join.size) and not join.staleness and not join.max_staleness
         if not synchronous or join.on_worker_loss != "raise":
             return refuse(
@@ -60,7 +60,7 @@ class ThroughLeaves:
         )
 
     def judge_all(self, job: Job) -> Refused | None:
-        """Neither the root nor a leaf has more workers than a switch can have."""
+        """Object if the root or a leaf would have more than MAX_WORKERS workers, or ranks share no tag algorithm."""
         branches = self.workers(job)
         crowd = max(map(len, branches))
         if len(branches) <= MAX_WORKERS and crowd <= MAX_WORKERS:
@@ -76,21 +76,21 @@ class ThroughLeaves:
         return tuple(map(tuple, branches.values()))
 
     def spec(self, job: Job) -> JobSpec:
-        """Synchronous, with lanes for all ranks."""
+        """Specification of a synchronous job whose lanes are sized for all ranks."""
         shape = choose_shape(job.joins, self._plane.buffers)
         spec = self._resources.new_spec(shape, len(self.workers(job)), job.tagging(self._plane.tags))
         return replace(spec, total_workers=job.first.size, branches=True)
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
-        """Admit the job to the data plane, as any job."""
+        """Admit the job to the data plane, like any other job."""
         self._plane.server.admit(spec, share_memory=share_memory)
 
     def plane(self, job: Job) -> DataPlane:
-        """The one by which leaves come."""
+        """The data plane that leaves use."""
         return self._plane
 
     def reply_for(self, job: str, rank: int, reply: Waiting | Started | Refused) -> Relayed:
-        """For the leaf to pass on."""
+        """The reply wrapped in Relayed, for the leaf to pass on to the rank."""
         if isinstance(reply, Waiting):
             return Relayed(job=job, rank=rank, waiting=reply)
         if isinstance(reply, Started):
@@ -98,7 +98,7 @@ class ThroughLeaves:
         return Relayed(job=job, rank=rank, refused=reply)
 
     def admitted(self, job: Job, spec: JobSpec, rank: int) -> Relayed:
-        """The shape that the leaf's part of the job must have."""
+        """The reply that prescribes the shape of the leaf's part of the job."""
         branch = job.worker_of(rank)
         assert branch is not None
         placed = control.Placed(
@@ -110,13 +110,13 @@ class ThroughLeaves:
         return Relayed(job=job.name, rank=rank, placed=placed)
 
     def started(self, job: Job) -> Started:
-        """The processes of all ranks, wherever they are."""
+        """The message that names the processes of all ranks, at all leaves."""
         return all_processes(job)
 
     def named(self, job: Job, worker: int) -> str:
-        """The leaf and its ranks."""
+        """The worker's name in messages: the leaf's address and its ranks."""
         ranks = job.workers[worker]
         return f"leaf switch {job.members[ranks[0]].reply_to.address}, with {in_words(ranks)},"
 
     def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
-        """The data plane tells the other leaves."""
+        """Do nothing: the data plane tells the other leaves."""

@@ -1,4 +1,4 @@
-"""The interface of a switch machine for its driver and its controller: the twin, the native one, a P4 program."""
+"""The interface of a switch machine for its driver and its controller: Python twin, native machine, or P4 program."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from fanin.protocol.machine import Machine
 
 
 class AnySwitchMachine(Machine[SwitchEvent], Protocol):
-    """The five verbs, and what a controller asks. switch_machine.py documents the calls."""
+    """The five verbs of a machine, and the calls of a controller. switch_machine.py documents them."""
 
     def admit(self, spec: JobSpec) -> None:
-        """Take a job in."""
+        """Admit a job to the machine."""
 
     def remove(self, job: int) -> None:
         """Forget a job and free its memory."""
@@ -40,14 +40,14 @@ class AnySwitchMachine(Machine[SwitchEvent], Protocol):
         """The machine's counters, by name."""
 
     def job_counters(self, job: int) -> dict[str, int]:
-        """Counts of one job."""
+        """Counters of one job, by name."""
 
     def member_counters(self, job: int) -> list[dict[str, int]]:
-        """Counts of each worker of one job (member_tally.py)."""
+        """Counters of each worker of one job, by name (member_tally.py)."""
 
 
 class LeafMachine(AnySwitchMachine, Protocol):
-    """One that can be a leaf of a tree."""
+    """A switch machine that can be a leaf of a tree."""
 
     def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
-        """Take in a part of a job at a parent."""
+        """Admit a part of a job whose rounds close at the parent that `uplink` names."""

@@ -1,7 +1,7 @@
-"""Transmissions of a leaf to its parent: their times, and their round trips. Twin of native/machine/ascents.hpp.
+"""Transmissions of a leaf to its parent: order, window and loss recovery. Twin of native/machine/ascents.hpp.
 
-The rules are R-LEAF-6 to R-LEAF-9 in docs/protocol.md: a leaf has a congestion window and loss recovery as a worker
-has, but no timer. One complete round per slot waits for its turn at most, since a slot has one open round.
+The rules are R-LEAF-6 to R-LEAF-9 in docs/protocol.md: a leaf has a congestion window and loss recovery like a worker,
+but no retransmission timer. At most one complete round per slot waits for its turn, since a slot has one open round.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ class Ascents:
     )  # fmt: skip
 
     def __init__(self, slots: int, packet_bytes: int) -> None:
-        """`packet_bytes`: of the longest packets that go up."""
+        """`packet_bytes`: length of the longest packets to the parent."""
         self._congestion = Congestion(slots, packet_bytes)
         self._recovery = LossRecovery()
         self._waiting: dict[int, int] = {}
-        """By slot, the number of a complete round that has not gone up."""
+        """By slot, the number of a complete round that was not sent to the parent yet."""
         self._under_way: dict[int, int] = {}
-        """The same of those that have, and wait for the parent's result."""
+        """By slot, the number of a complete round that was sent and waits for the parent's result."""
         self._again: dict[int, bool] = {}
-        """Slots of these whose rounds are to go up again, in the order in which that was found; and whether that is to
-        be as long as a result."""
+        """Slots of `_under_way` whose rounds are to be sent again, in the order in which that became known; by slot,
+        whether the packet must be as long as a result."""
         self._sent_at: dict[int, tuple[float, bool]] = {}
-        """By slot: when its open round last went up, and whether for the first time."""
+        """By slot: when its open round was last sent, and whether it was sent only once."""
         self._shortest_s = self._before_s = NEVER
         self._rounds = 0
         """Number of rounds that `_shortest_s` was measured over."""
         self._hello = -1, 0.0
-        """Number and time of the last one."""
+        """Sequence number and time of the last HELLO that measures the path."""
 
     # --- what is to go up ---
 
     def complete(self, slot: int, number: int) -> None:
-        """The slot's open round, `number`, is complete; or, if it was already, is to go up again."""
-        if slot in self._under_way:  # it was poked: an eviction has completed it once more
+        """Queue the slot's complete round, `number`, for the parent; if it was sent already, send it again."""
+        if slot in self._under_way:  # an eviction has poked the slot, and its round is complete as before
             self._again.setdefault(slot, False)
         else:
             self._waiting[slot] = number
 
     def asked(self, slot: int, now: float) -> bool:
-        """A worker repeats what it gave to the slot's open round, which is complete: whether that goes up again."""
-        # R-LEAF-8: what waits for its turn goes up soon, and what went up a moment ago may still be answered.
+        """Whether to send the slot's complete round again, because a worker repeats its contribution to it."""
+        # R-LEAF-8: not if the round still waits for its turn, or was sent less than a round trip ago.
         if slot not in self._under_way or slot in self._again:
             return False
         shortest_s = min(self._shortest_s, self._before_s)
@@ -64,15 +64,18 @@ class Ascents:
         return True
 
     def acknowledged(self, slot: int) -> None:
-        """The parent has what went up, and may not answer with more bytes than that: it is asked again, at once."""
-        if slot in self._under_way:  # one that has not gone up yet is as long as it will be
+        """Handle a bare answer: the parent has the round, so ask again in a packet as long as the result."""
+        if slot in self._under_way:
             self._again[slot] = True
 
     def take(self, now: float) -> tuple[int, int, bool] | None:
-        """The next slot whose round goes up now, its packet's order, and whether that is to be as long as a result."""
+        """The slot whose round to send now, its packet's order number, and whether to make it as long as a result.
+
+        None if nothing is to be sent now.
+        """
         round_trip_s = self._congestion.paced_round_trip(self._recovery.timer.smoothed_s)
         slot, long = next(iter(self._again), None), False
-        if slot is not None:  # R-CONGESTION-3, R-CONGESTION-13: it replaces what has left the path
+        if slot is not None:  # R-CONGESTION-3, R-CONGESTION-13: it replaces a transmission that has left the path
             long = self._again.pop(slot)
         elif (slot := self._first()) is None or not self._congestion.may_send(round_trip_s, now):
             self._congestion.limited = bool(self._waiting)
@@ -86,7 +89,7 @@ class Ascents:
         return slot, order, long
 
     def _first(self) -> int | None:
-        """The lowest round that waits, if the window has room for it."""
+        """Slot of the lowest waiting round, if the window has room or no lower round is under way; else None."""
         slot = min(self._waiting, key=lambda each: (self._waiting[each], each), default=None)
         # R-CONGESTION-2: the window is the leaf's own.
         if slot is None or self._congestion.has_room(self._recovery.in_flight, self._recovery.waiting):
@@ -97,25 +100,25 @@ class Ascents:
 
     @property
     def oldest(self) -> tuple[int, int] | None:
-        """Number and slot of the lowest round that has gone up and waits for the parent's result."""
+        """Number and slot of the lowest round that was sent and waits for the parent's result; None without one."""
         return min(((number, slot) for slot, number in self._under_way.items()), default=None)
 
     def next_timer(self) -> float | None:
-        """When `take` is worth another try, if the pace alone stands in the way."""
+        """Time at which pacing lets `take` send the next round; None if nothing waits, or not for pacing alone."""
         return self._congestion.held_until if not self._again and self._first() is not None else None
 
     # --- what comes down ---
 
     def came(self, slot: int, now: float, *, answered: bool, marked: bool = False) -> None:
-        """The result of the slot's open round has come: to all leaves, or `answered` because this one asked again."""
+        """Note the parent's result of the slot's open round; `answered`: it answers this leaf's repetition alone."""
         self._again.pop(slot, None)
         self._waiting.pop(slot, None)
-        if self._under_way.pop(slot, None) is None:  # it waited for its turn: nothing was sent that could be timed
+        if self._under_way.pop(slot, None) is None:  # the round was not sent yet, so there is nothing to time
             return
         order = self._recovery.order(slot)
         if marked:  # R-CONGESTION-10
             self._congestion.marked(order, self._recovery.next_order)
-        if answered:  # the parent closed the round before, so its result was lost on the way down
+        if answered:  # the parent had closed the round before, so its result was lost on the way down
             self._recovery.repetition_was(needed=True)
             self._congestion.lost(self._recovery.order_before(slot), self._recovery.next_order)
         round_trip_s = self._recovery.finished(slot, now, answered=answered)
@@ -131,7 +134,7 @@ class Ascents:
             self._before_s, self._shortest_s, self._rounds = self._shortest_s, NEVER, 0
 
     def receipt(self, answers: int, highest: int, received: int, now: float, *, spurious: bool) -> None:
-        """The parent says what has arrived, as LossRecovery.receipt takes it. `spurious`: `answers` is a repetition."""
+        """Handle a receipt; arguments as of LossRecovery.receipt. `spurious`: order `answers` is a repetition."""
         by_rota = not spurious and measures(answers)
         lost, round_trip_s = self._recovery.receipt(
             answers, highest, received, now, measures=by_rota, spurious=spurious
@@ -148,18 +151,18 @@ class Ascents:
             self._again.setdefault(slot, False)
 
     def settle(self, highest: int, odd: Callable[[int], bool], now: float) -> None:
-        """A receipt also says of each slot whether the parent has closed an odd number of its rounds."""
+        """Send rounds again whose results were lost. `odd(slot)`: whether the parent has closed an odd number there."""
         # R-RECOVERY-2: the parent's result was lost on its way down.
         for slot in self._recovery.settle(highest, lambda slot: odd(slot) != bool(self._under_way[slot] & 1), now):
             self._again.setdefault(slot, False)
 
     def hello_sent(self, sequence: int, now: float) -> None:
-        """HELLO of that number went to the parent."""
+        """Note that the HELLO of that sequence number was sent to the parent."""
         self._hello = sequence, now
 
     def welcome(self, sequence: int, now: float) -> None:
-        """WELCOME came: it measures the path if it answers the last HELLO, whose time is known."""
-        if sequence != self._hello[0]:  # nobody knows the time of an earlier one
+        """Measure the path by a WELCOME that answers the last HELLO; ignore one that answers an earlier HELLO."""
+        if sequence != self._hello[0]:  # the time of an earlier HELLO is not kept
             return
         round_trip_s = now - self._hello[1]
         self._recovery.timer.sample(round_trip_s, idle=True)
@@ -168,6 +171,6 @@ class Ascents:
 
     @property
     def round_trip_us(self) -> int:
-        """Microseconds from a round's going up to its result; 0 while it is not known."""
+        """Shortest recent time from sending a round to its result, in microseconds; 0 while it is not known."""
         shortest_s = min(self._shortest_s, self._before_s)
         return 0 if shortest_s == NEVER else min(int(shortest_s * 1e6), ORDER_MASK)

@@ -1,10 +1,9 @@
-"""A leaf's dealings with its parent: what goes up, and what comes down. Part of the switch machine.
+"""The leaf's side of the protocol with its parent: packets up, and packets down. Part of the switch machine.
 
 Rules
 -----
-A job that was admitted with an uplink is one at a leaf: its rounds close at the parent
-(switch/machine/slot_machine.py), where the leaf is a worker (switch/machine/uplink.py). Packets from the parent's
-address, of the uplink's job, pass these rows:
+The rounds of a job that was admitted with an uplink close at the parent (switch/machine/slot_machine.py), where the
+leaf is a worker (switch/machine/uplink.py). Packets from the parent's address, for the uplink's job, pass these rows:
 
     kinds                check                                               reason
     -------------------  --------------------------------------------------  -------------
@@ -18,10 +17,11 @@ address, of the uplink's job, pass these rows:
     WELCOME              if the uplink has one: newer than the last one      ANCIENT
     NOTICE(VERSION)      connecting, and the job has no checksum: or else    VERSION
                          it was a damaged packet that it answers
-    RESULT, ANSWER       not beyond the open round                           FUTURE
+    RESULT, ANSWER       of a closed round, or of the open one if complete   FUTURE
 
-What goes up is not sent as ECN-capable, since the parent may be a pipeline, which echoes no marks; those on what comes
-down count. The rules are R-LEAF: 1 to 5 in docs/slot-machine.md, the others, of ascents.py, in docs/protocol.md.
+Packets to the parent are not sent as ECN-capable, since the parent may be a P4 pipeline, which echoes no marks; marks
+on packets from the parent count. The rules are R-LEAF-1 to R-LEAF-5 in docs/slot-machine.md, and R-LEAF-6 on, which
+ascents.py implements, in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class LeafSide:
         tell: Callable[[SwitchJob, Reason, int, Sequence[int]], None],
         multicast: Callable[[SwitchJob, int, int, Round], None],
     ) -> None:
-        """The machine's own ways to send, to tell its workers something, and to multicast a result."""
+        """Functions of the switch machine: queue a datagram, send workers a NOTICE, multicast a result."""
         self._send, self._tell, self._multicast = send, tell, multicast
         self._jobs: dict[tuple[int, int, int], SwitchJob] = {}
-        """By the parent's address, the index there and the generation: a parent that was restarted uses its indices
-        again, while parts of jobs of its former life linger here."""
+        """Jobs by the parent's address, the index there and the generation: a restarted parent uses its indices again,
+        while parts of its earlier jobs may still linger here."""
 
     def add(self, job: SwitchJob, uplink: Uplink) -> None:
-        """Know a job from here on."""
+        """Register a job with its uplink."""
         self._jobs[uplink.parent, uplink.job, uplink.generation] = job
 
     def remove(self, uplink: Uplink) -> None:
@@ -67,20 +67,23 @@ class LeafSide:
         del self._jobs[uplink.parent, uplink.job, uplink.generation]
 
     def find(self, source: int, packet: Packet) -> SwitchJob | None:
-        """The job that a packet from `source` concerns: of its generation, or else any with its index, to refuse it."""
+        """The job that a packet from `source` concerns; if none has its generation, one of its index, which refuses it.
+
+        None if no job has an uplink to `source` under that index: the packet is not from a parent.
+        """
         exact = self._jobs.get((source, packet.job, packet.generation))
-        if exact is not None or not self._jobs:  # at most switches there is nothing to look for
+        if exact is not None or not self._jobs:  # most switches are no leaves
             return exact
         alike = [key for key in self._jobs if key[:2] == (source, packet.job)]
         return self._jobs[min(alike)] if alike else None
 
     def speak(self, now: float) -> None:
-        """Say HELLO and BYE to parents, when it is time to, and send them the rounds whose turn it is."""
+        """Send HELLO and BYE to parents when they are due, and the complete rounds whose turn it is."""
         for _, job in sorted(self._jobs.items()):
             assert job.uplink is not None
             for packet in job.uplink.packets_due(now, *self._waits_for(job)):
                 self._send_up(job, job.uplink.uplink, packet)
-                # One that asks for a length measures no path.
+                # A HELLO that tests a packet length is not timed.
                 if packet.kind is Kind.HELLO and packet.slot == job.uplink.heartbeat:
                     job.ascents.hello_sent(packet.slot, now)
             while (ascent := job.ascents.take(now)) is not None:  # R-LEAF-7
@@ -88,9 +91,9 @@ class LeafSide:
 
     @staticmethod
     def _waits_for(job: SwitchJob) -> tuple[int, int]:
-        """The oldest round whose result the parent owes, and the length of its packets; -1 and 0 for none."""
+        """Item of the oldest round whose result the parent owes, and its packets' bytes; -1 and 0 for none."""
         oldest = job.ascents.oldest
-        if oldest is None:  # nothing waits, so that nothing is asked of the path
+        if oldest is None:  # nothing waits, so that the path need not be tested
             return -1, 0
         number, slot = oldest
         _, sums = job.slot(slot).partial
@@ -99,12 +102,11 @@ class LeafSide:
         return number * job.spec.slots + slot, size_bytes
 
     def _ascend(self, job: SwitchJob, slot: int, order: int, long: bool) -> None:
-        """Contribute a complete round to the parent's, for the first time or again; `long`: to be answered in full."""
+        """Contribute a complete round to the parent's, for the first time or again; `long`: request the full result."""
         assert job.uplink is not None
         base, sums = job.slot(slot).partial
         passes = sums.contributors == 0
-        # R-WORKER-7, of a leaf: a round of passes is shorter than its result, so it is asked for as zeros of that
-        # length.
+        # R-WORKER-7, for a leaf: a round of passes is shorter than its result, so it is sent as zeros of that length.
         if long and passes and not job.slot(slot).all_bare:
             asking = Packet(
                 kind=Kind.CONTRIBUTION,
@@ -142,7 +144,7 @@ class LeafSide:
         self._send(job.tally, job.parent_keys.finish(whole.to_bytes()), (uplink.parent,))
 
     def receive(self, job: SwitchJob, packet: Packet, data: bytes, now: float) -> None:
-        """Take in a packet, which `data` is, from the parent of a job: the table of this file."""
+        """Check a packet, parsed from `data`, of a job's parent by the table of this file, and act on it."""
         tally, presence = job.tally, job.uplink
         assert presence is not None
         tally.packets_in += 1
@@ -151,7 +153,7 @@ class LeafSide:
         if reason is not None:
             tally.dropped[reason] += 1
             return
-        if not presence.uplink.data_key or packet.kind is Kind.WELCOME:  # R-MEMBER-3: a tag holds for ever
+        if not presence.uplink.data_key or packet.kind is Kind.WELCOME:  # R-MEMBER-3: others may be replays
             presence.heard(now)
         if packet.kind in (Kind.RESULT, Kind.ANSWER):
             self._descend(job, packet, presence, now, marked=isinstance(data, Marked))
@@ -169,9 +171,9 @@ class LeafSide:
         # The job's checksum is required, since damage may also clear the flag.
         if spec.checksum and not packet.flags & Flag.CHECKSUM:
             return Reason.CHECKSUM
-        if packet.generation != uplink.generation:  # what the parent says to an earlier job, or in a former life
+        if packet.generation != uplink.generation:  # for an earlier job, or from the parent before its restart
             return Reason.GENERATION
-        if packet.worker not in (uplink.worker, SWITCH_WORKER):  # another leaf behind the same address
+        if packet.worker not in (uplink.worker, SWITCH_WORKER):  # for another leaf behind the same address
             return Reason.WORKER_RANGE
         assert job.parent_keys is not None
         if not job.parent_keys.holds(data):  # before anything is believed
@@ -182,9 +184,9 @@ class LeafSide:
             if packet.slot >= spec.slots:
                 return Reason.SLOT_RANGE
             fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
-            fits &= packet.run == 1  # a leaf asks for none
+            fits &= packet.run == 1  # a leaf never asks for runs
             return None if fits else Reason.LENGTH
-        if packet.kind is Kind.RECEIPT:  # any numbers may be in it: those of no transmission change nothing
+        if packet.kind is Kind.RECEIPT:  # its numbers need no check: those of no transmission have no effect
             return None
         objection = presence.objection(packet, len(data))
         if objection is not None:
@@ -193,12 +195,12 @@ class LeafSide:
         return Reason.ANCIENT if ancient else None
 
     def _descend(self, job: SwitchJob, packet: Packet, presence: UplinkPresence, now: float, *, marked: bool) -> None:
-        """The parent's result of a round, or its answer to a contribution that was sent again."""
+        """Handle the parent's result of a round, or its answer to a contribution that was sent again."""
         slot = job.slot(packet.slot)
-        # R-WORKER-7, of a leaf: only acknowledged, unless nobody here keeps words.
+        # R-WORKER-7, for a leaf: a bare answer only acknowledges, unless no worker here keeps words.
         if packet.kind is Kind.ANSWER and Flag.BARE in packet.flags:
             asked = slot.complete and packet.base == slot.open
-            # It has all that workers need which keep no words, if it has the codes.
+            # Workers that keep no words need the codes alone.
             if not (asked and slot.all_bare and len(packet.codes) == len(slot.partial[1].codes)):
                 if asked:
                     job.ascents.acknowledged(packet.slot)
@@ -216,7 +218,7 @@ class LeafSide:
             job.tally.dropped[Reason.FUTURE] += 1
 
     def _receipt(self, job: SwitchJob, packet: Packet, now: float) -> None:
-        """The parent says which ascents have arrived and, with a bit for every slot, which rounds have closed."""
+        """Handle a receipt: which transmissions have arrived and, by a bit per slot, which rounds have closed."""
         spurious = bool(packet.contributors & RECEIPT_REPEATED)
         job.ascents.receipt(packet.slot, packet.signature, packet.bitmap, now, spurious=spurious)
         if len(packet.words) == len(job.parities):  # R-RECEIPT-8: a P4 parent gives none
@@ -225,6 +227,6 @@ class LeafSide:
             job.ascents.settle(packet.signature, odd.__getitem__, now)
 
     def tell(self, job: SwitchJob, news: Reason | None) -> None:
-        """Tell the job's workers what came of a packet or of time, if anything."""
+        """Send the job's workers a NOTICE of `news`, if it is not None."""
         if news is not None:
             self._tell(job, news, SWITCH_WORKER, job.audience)

@@ -4,13 +4,13 @@ Twin of native/machine/member_tally.hpp. `fanin stats`, `fanin top` and metrics 
 
 Rules of this file
 ------------------
-* A worker numbers its transmissions (receipts.py). `transmissions` is how far its numbers went, `lost_up` how many of
-  these never came, so that losses on the way to the switch need no word from the worker.
+* A worker numbers its transmissions (receipts.py). `transmissions` is the highest number seen, `lost_up` how many of
+  them never came, so that losses on the way to the switch are counted without any report of the worker.
 * A worker sends a contribution again when it misses the result. If the round has closed, its result was lost or is late
   on the way down: `asked_again`. If not, a peer is late: `repeated`.
-* `waited_us` is the time from the last but one contribution that a round waits for to the last one, for the worker of
-  the last one. Slots wait at the same time: an interval counts only as far as none before it has covered it, so that
-  the sum never exceeds the time that has passed.
+* `waited_us` is the time from the last but one contribution that a round waits for to the last one, counted for the
+  worker of the last one. Several slots may wait at the same time: the part of an interval that an earlier one has
+  covered is not counted again, so that the sum never exceeds the time that has passed.
 * A turnaround is the time from the multicast of a result to the worker's next contribution to that slot: the round trip
   of the path, queues and pace included. It counts only while the worker sends without a pause: a worker whose pause was
   longer than half of the turnaround was computing, and what it sends next answers results from before the pause.
@@ -62,10 +62,10 @@ class MemberTally:
     """Rounds that it was the last to contribute to."""
     _waited_s: float = 0.0
     _waited_until_s: float = NEVER_S
-    """Time before is counted already, or was not waited for this worker."""
+    """Time before this is not counted for this worker: it is counted already."""
     _spoke_s: float = NEVER_S
     _burst_s: float = NEVER_S
-    """It has sent without a pause since then."""
+    """Start of the burst: the worker has sent without a pause since then."""
     _turnarounds: list[int] = field(default_factory=_no_turnarounds)
 
     def accepted(self, slot: SlotTimes, now: float, *, completes: bool) -> None:
@@ -82,11 +82,11 @@ class MemberTally:
         slot.arrived_s = NEVER_S
 
     def spoke(self, now: float) -> None:
-        """Note that something of this worker's was handled."""
+        """Note the time at which a packet of this worker was handled."""
         self._spoke_s = now
 
     def as_dict(self, arrivals: Arrivals) -> dict[str, int]:
-        """Counts by name; of turnarounds, only buckets that have any."""
+        """Counts by name; turnaround buckets only if they are not empty."""
         counts = {
             "contributions": self.contributions,
             "bytes_in": self.bytes_in,

@@ -1,10 +1,10 @@
-"""The slot machine: what a switch does with one contribution to one slot. The oracle for every other implementation.
+"""The slot machine: how a switch handles one contribution to one slot. The reference for every other implementation.
 
 A worker's contribution carries a base b: how many results of this slot the worker has received. The switch completes
 rounds 0, 1, 2, ... of the slot one after another; V is the round now open. K is the quorum, S the staleness bound,
 S_max the largest that the controller may ever set and H = S_max + 2 the depth of both rings. An entry of `arrived`
-belongs to base b, one of `sums` to round V; both are indexed modulo H. Registers that are all zero: a slot that has
-seen nothing. `floor` is the number of bases that every live worker has contributed.
+belongs to base b, one of `sums` to round V; both are indexed modulo H. All registers of an unused slot are zero.
+`floor` is the number of bases that every live worker has contributed.
 
 On a contribution (w, b), with `stale` = V - b, the first row that holds decides. The rules, with their reasons, are
 R-SLOT and R-LEAF in docs/slot-machine.md, which also shows why they hold.
@@ -58,18 +58,18 @@ class Verdict(enum.Enum):
 
 @dataclass(slots=True)
 class Membership:
-    """Facts that all slots of a job share and only the controller changes."""
+    """State that all slots of a job share and only the controller changes."""
 
     live: int
-    """Bit mask of the workers that a base must have from before it counts for the floor."""
+    """Bit mask of the live workers: a base counts for the floor once all of them have contributed it."""
     quorum: int
-    """K as asked for; no more than there are live workers are ever waited for."""
+    """K as requested; rounds never wait for more than the live workers."""
     staleness: int
-    """S now: how far V may be ahead of floor when a round closes."""
+    """Current S: how far V may be ahead of floor when a round closes."""
     max_staleness: int
     """S_max, the largest that S may be set to."""
     history: int
-    """Ring depth H. Anything but S_max + 2 is for the test which shows that S_max + 1 is not enough."""
+    """Ring depth H, S_max + 2 except in the test that shows that S_max + 1 is not enough."""
     accumulator_bytes: int = 4
     """Bytes of one accumulator of a wide sum: JobSpec.accumulator_bytes."""
     has_parent: bool = False
@@ -90,20 +90,20 @@ class Contribution(NamedTuple):
     """Scale codes; a round keeps the largest of each."""
     signature: int = 0
     contributors: int = 1
-    """Contributions that this one holds: of a switch in a tree, those of its round."""
+    """Number of contributions in the sum: 1 for a worker, those of its round for a leaf."""
     lanes: LaneField | None = None
     """Lane field of the words if lanes are added up one by one; None: words are added whole."""
 
 
 class ContributionHeader(NamedTuple):
-    """Fields of the packet, a pass or one with words, that a slot looks at besides worker and base."""
+    """Fields of a packet, with words or a pass, that a slot reads besides worker and base."""
 
     late: bool = False
-    """Whether the sender of a pass has seen that the round is over."""
+    """Whether the sender of a pass knows that the round has closed."""
     bare: bool = False
-    """The sender keeps none of the round's words."""
+    """Whether the sender keeps none of the round's words."""
     signature: int = 0
-    """A pass's; 0 says nothing."""
+    """Signature of a pass; 0 if it names no collective."""
 
 
 PLAIN = ContributionHeader()
@@ -123,22 +123,22 @@ class Round(NamedTuple):
     codes: tuple[int, ...]
     signature: int
     contributors: int
-    """Arrivals that were no pass: what a mean divides by."""
+    """Contributions with words, by which a mean divides; passes do not count."""
     bitmap: int
     """arrived[V] when round V closed; 0 while it is open."""
     lanes: LaneField | None = None
-    """Lane field of the contributions, without a shift; in a result, its own."""
+    """Lane field of the contributions, without shift; in a result, the result's own."""
     sums: Sums | None = None
-    """Accumulators of an open round with `lanes`, whose `words` are then those of its first contribution."""
+    """Accumulators of an open round with `lanes`; its `words` are then those of its first contribution."""
     bare: int = 0
-    """Mask, in a result, of the workers that keep none of its words."""
+    """In a result, mask of the workers that keep none of its words."""
 
     def without_words(self) -> Round:
         """The result for a worker that keeps none of its words."""
         return self._replace(words=EMPTY.words, lanes=None)
 
     def takes(self, given: Contribution) -> bool:
-        """Whether `given` has the shape of what is here already."""
+        """Whether `given` has the same shape and signature as the contributions added so far."""
         return self.contributors == 0 or (
             self.signature == given.signature
             and len(self.codes) == len(given.codes)
@@ -172,7 +172,7 @@ EMPTY = Round(np.empty(0, np.uint32), (), 0, 0, 0)
 
 
 class Answer(NamedTuple):
-    """Result `base` for one worker, with everybody whose contribution of that base is accepted by now."""
+    """Result `base` for one worker, with the mask of all workers whose contribution of that base was accepted."""
 
     base: int
     result: Round
@@ -180,14 +180,14 @@ class Answer(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Duties of the switch after a contribution: multicast `closed`, then send `answer` to its sender."""
+    """Verdict on a contribution, and the switch's duties: multicast `closed`, then send `answer` to its sender."""
 
     verdict: Verdict
     closed: tuple[int, Round] | None = None
-    """The number and the result of the round that closed."""
+    """Number and result of the round that closed, if one did."""
     answer: Answer | None = None
     ascends: bool = False
-    """At a leaf: `partial` is to be sent to the parent."""
+    """At a leaf: whether `partial` must be sent to the parent."""
 
 
 class Slot:
@@ -203,8 +203,8 @@ class Slot:
         self.count = 0
         self.sums = [EMPTY] * membership.history
         self.bare = 0
-        """Mask of the workers whose contribution to the open round, or to the last one that closed, asked for a bare
-        result.
+        """Mask of the workers whose contribution to the open round, or if that has none to the latest closed one, asked
+        for a bare result.
         """
         self.signature = 0
         """Signature of the open round's contributions; without contributions the first signature of a pass, or 0."""
@@ -212,7 +212,7 @@ class Slot:
     def contribute(
         self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
     ) -> Outcome:
-        """Take in base `base` of `worker`; `given` is None for a pass. See the table at the top."""
+        """Handle base `base` of `worker` by the table at the top; `given` is None for a pass."""
         history, stale = self.membership.history, self.open - base
         entry, at, bit = base % history, self.open % history, 1 << worker
         tag, bitmap = self.arrived[entry]
@@ -239,10 +239,10 @@ class Slot:
         if self.count == 0:  # R-SLOT-9: the ring still holds the round of H numbers before
             self.sums[at] = EMPTY
             self.bare = self.signature = 0
-        # A pass may have spoken before the first contribution.
+        # A pass may have set the signature before the first contribution.
         if given is not None or (self.signature == 0 and self.sums[at].contributors == 0):
             self.signature = signature
-        if header.bare and not stale:  # R-SLOT-16: of a late contribution the answer, sent below, is bare or not
+        if header.bare and not stale:  # R-SLOT-16: for a late contribution, only the answer below may be bare
             self.bare |= bit
         if given is not None:
             self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
@@ -255,32 +255,32 @@ class Slot:
 
     @property
     def complete(self) -> bool:
-        """At a leaf: whether the open round holds all that it waits for, and waits for the parent's result."""
+        """At a leaf: whether the open round has all contributions that it needs, and waits for the parent's result."""
         return self.membership.has_parent and self._due  # R-LEAF-1
 
     @property
     def all_bare(self) -> bool:
-        """At a leaf, of a complete round: whether no worker keeps any of its words."""
+        """At a leaf, for a complete round: whether no worker keeps any of its words."""
         return self.bare & self.membership.live == self.membership.live
 
     @property
     def partial(self) -> tuple[int, Round]:
-        """At a leaf, of a complete round: its number, and what goes up."""
+        """At a leaf, for a complete round: its number, and the sum to send to the parent."""
         return self.open, self.sums[self.open % self.membership.history].narrowed()
 
     def descend(self, number: int, result: Round) -> tuple[int, Round] | None:
-        """At a leaf: the parent's result of a round. Returns what to multicast, or None when nobody waits for it."""
-        if number != self.open or not self.complete:  # R-LEAF-4, R-LEAF-5: it came before, or nobody waits for it
+        """At a leaf: close round `number` with the parent's result; return what to multicast, None if it is not due."""
+        if number != self.open or not self.complete:  # R-LEAF-4, R-LEAF-5: a repetition, or not waited for
             return None
         # R-LEAF-3: the parent's result takes the place of this leaf's part of the sum.
         self.sums[number % self.membership.history] = result
         return self._close()
 
     def poke(self) -> tuple[int, Round] | None:
-        """After a change of membership, K or S: close the open round if that was all it waited for."""
+        """After a change of membership, K or S: close the open round if it is due now; return it, or None."""
         # R-SLOT-13: floor first, since the change may have completed several bases at once.
         live = self.membership.live
-        # Without any live worker a base that nobody has contributed lacks nobody, but is none that counts.
+        # Without live workers the mask test holds for every base, so that a base counts only if it has contributions.
         while (entry := self.arrived[self.floor % self.membership.history]).tag == self.floor and (
             entry.bitmap & live == live and entry.bitmap
         ):
@@ -288,14 +288,14 @@ class Slot:
         return self._close_if_due() if self.count else None
 
     def enter(self, worker: int) -> None:
-        """`worker` is about to be live: whatever the others may still wait for below V, they do not wait for it."""
-        for base in range(self.floor, self.open):  # R-SLOT-14: as if it had passed each of them
+        """Prepare for `worker`, which is about to be live: mark it as having passed every base from floor to V - 1."""
+        for base in range(self.floor, self.open):  # R-SLOT-14
             entry = base % self.membership.history
             tag, bitmap = self.arrived[entry]
             self.arrived[entry] = Arrived(base, 1 << worker | (bitmap if tag == base else 0))
 
     def stands(self, worker: int) -> int:
-        """The base that a live worker has to contribute next: the first that it has not, V at most."""
+        """The base that a live worker has to contribute next: the first from floor on that it has not, at most V."""
         for base in range(self.floor, self.open):
             tag, bitmap = self.arrived[base % self.membership.history]
             if tag != base or not bitmap >> worker & 1:  # R-SLOT-15
@@ -307,7 +307,7 @@ class Slot:
 
     @property
     def _due(self) -> bool:
-        """The condition of step 4."""
+        """Whether the open round may close: the condition of R-SLOT-11."""
         enough = self.count >= self.membership.arrivals_to_close
         # R-SLOT-11: with a base of S rounds ago missing, its contribution would land more than S rounds late.
         return self.count > 0 and enough and self.open - self.membership.staleness < self.floor
@@ -316,14 +316,14 @@ class Slot:
         number, history = self.open, self.membership.history
         tag, bitmap = self.arrived[number % history]
         bitmap = bitmap if tag == number else 0  # a quorum of late contributions closes a round of another base
-        # R-SLOT-17: what is sent and answered from here on is the narrowed sum.
+        # R-SLOT-17: from here on, only the narrowed sum is kept and sent.
         result = self.sums[number % history].narrowed()._replace(bitmap=bitmap, bare=self.bare)
         self.sums[number % history] = result
         self.open, self.count = number + 1, 0
         return number, result
 
     def _answer(self, base: int) -> Answer | None:
-        """Result `base` if that round has closed; what is asked for is always still in the ring."""
+        """Result `base` if that round has closed, else None. The ring has every result that a worker can ask for."""
         if base >= self.open:  # the multicast will come
             return None
         entry = base % self.membership.history

@@ -89,32 +89,32 @@ class SwitchMachine:
     """Jobs, registration, packets, liveness and counters around the slots. Not thread safe."""
 
     job_type: type[SwitchJob] = SwitchJob
-    """Class that holds a job's slots: the simulator's canary has some with defects."""
+    """Class of the jobs; the simulator's canaries override it by one whose slots have planted defects."""
 
     def __init__(self, memory_bytes: int) -> None:
-        """`memory_bytes` is what all pools together may take (JobSpec.pool_bytes each)."""
+        """`memory_bytes` bounds the memory of all pools together (JobSpec.pool_bytes each)."""
         self._memory_bytes = memory_bytes
         self._jobs: dict[int, SwitchJob] = {}
         self._leaf = LeafSide(self._put, self._tell, self._multicast)
-        self._past = Tally()  # packets of no job, and the counts of jobs that were removed
+        self._past = Tally()  # counts of packets for no job, and of removed jobs
         self._queue: list[tuple[bytes, tuple[int, ...]]] = []
         self._queue_bytes = 0
         self._run: tuple[int, Packet] | None = None
-        """The latest bare result in the queue, or run of them, and its place."""
+        """Position in the queue of the latest bare result, or run of bare results, and its packet."""
         self._events: deque[SwitchEvent] = deque()
         self._stops = OwnStops()
 
     # --- what the controller asks ---
 
     def admit_leaf(self, spec: JobSpec, uplink: Uplink) -> None:
-        """Take in a part of a job whose rounds close at the parent; AdmissionError as for `admit`."""
+        """Admit a part of a job whose rounds close at the parent. AdmissionError as for `admit`."""
         self.admit(spec)
         self._jobs[spec.job] = job = self.job_type(spec, uplink)
         self._leaf.add(job, uplink)
 
     def admit(self, spec: JobSpec) -> None:
-        """Take a job in. AdmissionError when its index is taken or its pool does not fit in the memory that is left."""
-        if spec.job in self._jobs:  # the index is in every packet: two jobs with one would be one
+        """Admit a job. AdmissionError if its index is taken or its pool does not fit into the free memory."""
+        if spec.job in self._jobs:  # packets name a job by its index alone
             raise AdmissionError(f"job index {spec.job} is taken at this switch; the controller must choose another")
         free = self._memory_bytes - sum(job.spec.pool_bytes for job in self._jobs.values())
         if spec.pool_bytes > free:
@@ -126,7 +126,7 @@ class SwitchMachine:
         self._look_at_own_watch()
 
     def remove(self, job: int) -> None:
-        """Forget a job and free its memory. This and all methods below raise KeyError for a job that is not there."""
+        """Forget a job and free its memory. This and all methods below raise KeyError for an unknown job."""
         gone = self._jobs.pop(job)
         self._run = None
         self._past.add(gone.tally)
@@ -142,7 +142,7 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
-        state.expected &= ~(1 << worker)  # R-MEMBER-13: nor may a newcomer still enter whom the controller has given up
+        state.expected &= ~(1 << worker)  # R-MEMBER-13: a newcomer that has not come yet may no longer enter either
         if state.evicted(worker):
             return
         source = state.sources[worker]
@@ -150,7 +150,7 @@ class SwitchMachine:
         state.membership.live &= ~(1 << worker)
         state.lost &= state.membership.live
         state.left &= state.membership.live
-        if source is not None:  # one that never came has no address to tell
+        if source is not None:  # a worker that never registered has no address
             self._tell(state, Reason.EVICTED, worker, (source,))
         if state.spec.survives_loss:  # R-MEMBER-12
             state.changes += 1
@@ -158,17 +158,21 @@ class SwitchMachine:
         self._poke(state)
 
     def suspect(self, job: int, worker: int, now: float) -> None:
-        """Suspect a worker of having died: unless a packet of it comes, it is lost sooner. The caller reads
-        `next_timer` again. A suspicion that stands already stays as it is.
+        """Suspect a worker of having died: it is lost after SUSPICION_TIMEOUT_S unless a packet of it comes.
+
+        The caller reads `next_timer` again. An earlier suspicion that still stands keeps its time.
         """
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
-        if not stands(state.heard[worker], state.suspected[worker]):  # R-MEMBER-7: a second one does not put it off
+        if not stands(state.heard[worker], state.suspected[worker]):  # R-MEMBER-7: a second one must not delay the loss
             state.suspected[worker] = now
 
     def overdue(self, now: float) -> list[int]:
-        """Addresses of the workers that `handle_timer` would lose: whoever drives the machine may know better."""
+        """Addresses of the workers that `handle_timer` would count as lost now, so that the driver can object.
+
+        A driver that knows one to be alive calls `sign_of_life`.
+        """
         return [
             source
             for _, job in sorted(self._jobs.items())
@@ -177,7 +181,7 @@ class SwitchMachine:
         ]
 
     def sign_of_life(self, source: int, now: float) -> None:
-        """The workers at that address live, although nothing came from them."""
+        """Count the workers at that address as heard now, although no packet came from them."""
         for job in self._jobs.values():
             for worker, _ in job.watched():
                 if job.sources[worker] == source:
@@ -188,21 +192,21 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 0 <= worker < state.spec.workers:
             raise KeyError(worker)
-        # R-MEMBER-13: a live worker's place is no one else's.
+        # R-MEMBER-13: a live worker's place is not free.
         if not state.spec.survives_loss or not state.evicted(worker):
             raise ValueError(f"worker {worker} of job {job} has not been evicted, or nobody may come in its place")
         state.expect(worker, token)
 
     def set_quorum(self, job: int, quorum: int, now: float) -> None:
-        """Change K; rounds that hold that many arrivals already, and that the staleness bound lets go, close."""
+        """Change K; rounds that have enough arrivals now, and that the staleness bound allows to close, close."""
         state = self._jobs[job]
-        if not 1 <= quorum <= state.spec.workers:  # with 0 rounds would close empty, without end
+        if not 1 <= quorum <= state.spec.workers:  # with K = 0, empty rounds would close without end
             raise ValueError(f"quorum = {quorum}; must be in 1..{state.spec.workers} (workers)")
         state.membership.quorum = quorum
         self._poke(state)
 
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
-        """Change S, up to the job's largest; rounds that the bound alone held up close."""
+        """Change S, up to the job's S_max; rounds that only the old bound kept open close."""
         state = self._jobs[job]
         if not 0 <= staleness <= state.spec.max_staleness:  # rings and lanes were sized for S_max
             raise ValueError(
@@ -216,19 +220,19 @@ class SwitchMachine:
         return sorted(self._jobs)
 
     def members(self, job: int) -> tuple[int, int, int]:
-        """Bit masks of the workers that registered, that are lost and that left; evicted ones are in none."""
+        """Bit masks of the registered, lost and left workers; evicted workers are in none."""
         state = self._jobs[job]
         return state.registered, state.lost, state.left
 
     def counters(self) -> dict[str, int]:
-        """Counters since the machine was made, jobs that are gone included."""
+        """Counters since the machine was created, removed jobs included."""
         total = Tally()
         for tally in (self._past, *(job.tally for job in self._jobs.values())):
             total.add(tally)
         return total.as_dict()
 
     def job_counters(self, job: int) -> dict[str, int]:
-        """Counters of one job: from the row UNKNOWN_JOB of the table on."""
+        """Counters of one job: of packets that pass the row UNKNOWN_JOB of the table."""
         found = self._jobs[job]
         last = {f"last_arrivals_{worker}": count for worker, count in enumerate(found.last_arrivals)}
         return found.tally.as_dict() | last
@@ -241,14 +245,14 @@ class SwitchMachine:
     # --- the five verbs ---
 
     def receive_datagram(self, data: bytes, source: int, now: float) -> None:
-        """Take in any bytes from anybody; raises nothing for what they hold."""
+        """Handle a datagram with any bytes from any source; malformed ones are counted and never raise."""
         self._turn(now)
         try:
             packet = wire.parse(data)
         except WireError as error:
             _count_in(self._past, data)
             self._past.dropped[error.reason] += 1
-            # Other damage is answered to nobody.
+            # Other malformed datagrams get no reply.
             if error.reason is Reason.VERSION and _read(data, wire.OFFSET_KIND, 1) in (*FROM_WORKERS, Kind.PROBE):
                 self._refuse_version(data, source)
             return
@@ -258,7 +262,7 @@ class SwitchMachine:
         job = self._jobs.get(packet.job) if packet.kind in FROM_WORKERS else None
         tally = self._past if job is None else job.tally
         _count_in(tally, data)
-        if packet.kind is Kind.PROBE:  # of no job, and as long as it came
+        if packet.kind is Kind.PROBE:  # the ECHO belongs to no job and is as long as the PROBE
             self._send(tally, dataclasses.replace(packet, kind=Kind.ECHO).to_bytes(), (source,))
         elif packet.kind not in FROM_WORKERS:
             tally.dropped[Reason.KIND] += 1
@@ -268,17 +272,17 @@ class SwitchMachine:
             self._receive(job, packet, data, source, now)
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
-        """All that is to be sent, in order, as (bytes, address)."""
+        """Take all datagrams that wait to be sent, in order, as (bytes, address)."""
         self._turn(now)
         self._leaf.speak(now)
         queue, self._queue, self._queue_bytes, self._run = self._queue, [], 0, None
         return [(data, destination) for data, destinations in queue for destination in destinations]
 
     def next_timer(self) -> float | None:
-        """When `handle_timer` must be called: for the next worker that would count as lost, and often enough to notice
-        stops of its own. None: nobody to watch."""
+        """Time at which `handle_timer` is due: when the next worker counts as lost, and often enough to notice stops
+        of this process. None: nobody to watch."""
         times = [at for job in self._jobs.values() for _, at in job.watched()]
-        if times and self._stops.due_at is not None:  # R-MEMBER-8: a stop shows in turns that are late
+        if times and self._stops.due_at is not None:  # R-MEMBER-8: late turns reveal a stop
             times.append(self._stops.due_at)
         for job in self._jobs.values():
             if job.uplink is not None:
@@ -286,17 +290,17 @@ class SwitchMachine:
         return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
-        """Find the workers that have been silent for too long."""
+        """Report workers that have been silent for too long, and run the timers of uplinks."""
         self._turn(now)
         for _, job in sorted(self._jobs.items()):
             silent = [worker for worker, at in job.watched() if at <= now]
-            for worker in silent:  # R-MEMBER-6: lost, and not evicted, which is the controller's to decide
+            for worker in silent:  # R-MEMBER-6: lost; only the controller evicts
                 job.lost |= 1 << worker
                 self._events.append(WorkerSilent(job.spec.job, worker, now - job.heard[worker]))
             if silent:  # one NOTICE for all of them
                 self._tell(job, Reason.WORKER_LOST, SWITCH_WORKER, job.audience)
             if job.uplink is not None:
-                if silent:  # the parent must not wait for a leaf that cannot contribute
+                if silent:  # the leaf can complete no more rounds, so that the parent must not wait for it
                     job.uplink.leave(now)
                 news = job.uplink.handle_timer(now)
                 if news is not None and job.uplink.narrowed is not None:
@@ -304,7 +308,7 @@ class SwitchMachine:
                 self._leaf.tell(job, news)
 
     def next_event(self) -> SwitchEvent | None:
-        """The oldest event that was not fetched yet, or None."""
+        """Take the oldest event that was not fetched yet; None without one."""
         return self._events.popleft() if self._events else None
 
     def _turn(self, now: float) -> None:
@@ -336,17 +340,17 @@ class SwitchMachine:
             job.heard[worker] = now
         if packet.kind is Kind.HELLO:  # R-MEMBER-3
             job.hellos[worker] = packet.slot + 1  # a replay of this HELLO is ANCIENT from here on
-            # Only where all contribute to every round, in order: bitmaps are alike then, and no pass has to be answered
-            # at once.
+            # Runs need a synchronous job: all contribute to every round, in order, so that the bitmaps of its results
+            # are equal and no pass has to be answered at once.
             runs = job.spec.synchronous and bool(packet.bitmap & HELLO_RUNS)
             job.takes_runs = job.takes_runs & ~(1 << worker) | runs << worker
             self._welcome(job, packet, source)
-            # A leaf joins when its workers are there.
+            # A leaf joins its parent's job when all of its own workers are registered.
             if job.uplink is not None and job.registered == job.spec.full_mask:
                 job.uplink.start(now)
         elif packet.kind is Kind.BYE:  # R-MEMBER-4
             self._part(job, worker, data, source)
-            if job.uplink is not None and job.left | job.lost == job.spec.full_mask:  # and leaves when they are gone
+            if job.uplink is not None and job.left | job.lost == job.spec.full_mask:  # and leaves when all are gone
                 job.uplink.leave(now)
         else:
             job.marked |= isinstance(data, Marked) << worker
@@ -360,9 +364,9 @@ class SwitchMachine:
         # The job's checksum is required, since damage may also clear the flag.
         if spec.checksum and not packet.flags & Flag.CHECKSUM:
             return Reason.CHECKSUM
-        if packet.generation != spec.generation:  # of an earlier job that had this index
+        if packet.generation != spec.generation:  # for an earlier job with this index
             return Reason.GENERATION
-        if worker >= spec.workers:  # before any table of workers is looked into
+        if worker >= spec.workers:  # checked before the number indexes any list
             return Reason.WORKER_RANGE
         if not job.keys.holds(data, worker):  # before anything is believed
             return Reason.TAG
@@ -377,7 +381,7 @@ class SwitchMachine:
         strange = job.sources[worker] != source
         if strange and (packet.kind is Kind.CONTRIBUTION or job.sources[worker] is not None):
             return Reason.STRANGER
-        # R-MEMBER-3: a tag holds for ever, so somebody may be repeating an old one.
+        # R-MEMBER-3: a tag is valid for ever, so that an old HELLO may be replayed.
         if job.tagged and packet.kind is Kind.HELLO and packet.slot < job.hellos[worker]:
             return Reason.ANCIENT
         return None
@@ -389,16 +393,16 @@ class SwitchMachine:
         welcome = hello.reply(
             Kind.WELCOME, signature=job.changes, bitmap=job.registered, contributors=news, words=words
         )
-        if job.takes_runs >> hello.worker & 1:  # who has not asked for runs does not know that flag
+        if job.takes_runs >> hello.worker & 1:  # other workers may not know that flag
             welcome = dataclasses.replace(welcome, flags=welcome.flags | Flag.RUN)
         self._send(job.tally, job.keys.finish(welcome.to_bytes()), (source,))
 
     def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
         self._send(job.tally, job.keys.finish(bytes(bye)), (source,))
-        if not job.left >> worker & 1:  # R-MEMBER-4: a BYE that comes again is echoed, and is no news
+        if not job.left >> worker & 1:  # R-MEMBER-4: a repeated BYE is echoed, and no event
             job.left |= 1 << worker & job.membership.live
             self._events.append(WorkerLeft(job.spec.job, worker))
-            # Nobody misses who was expected, and gives up before it has come in.
+            # A newcomer that gives up before it has entered is not live, so that nobody need be told.
             if job.left >> worker & 1:
                 self._tell(job, Reason.WORKER_LEFT, SWITCH_WORKER, job.audience)
 
@@ -407,7 +411,7 @@ class SwitchMachine:
         passes = Flag.PASS in packet.flags
         fits = len(packet.codes) in (0, spec.codes_per_packet) and len(packet.words) <= spec.words_per_packet
         late = Flag.LATE in packet.flags
-        if packet.lanes is not None:  # a shift is a leaf's: workers' lanes stand for themselves
+        if packet.lanes is not None:  # only leaves send shifted lanes
             fits &= spec.accumulators and (spec.branches or not packet.lanes.shift)
             fits &= packet.lanes.result_words(len(packet.words)) <= spec.words_per_packet
         fits &= packet.run == 1 or spec.synchronous
@@ -424,8 +428,8 @@ class SwitchMachine:
         holds = max(packet.contributors, 1) if spec.branches else 1
         given = None if passes else Contribution(packet.words, packet.codes, packet.signature, holds, packet.lanes)
         header = ContributionHeader(late, Flag.BARE in packet.flags, packet.signature)
-        # A run's passes bring one reply at most, since a run is as long as one pass. A worker that lacks a result asks
-        # with one pass.
+        # A run of passes gets at most one reply, since it is as long as one pass. A worker that lacks a result asks
+        # with a single pass.
         owed: tuple[Packet, bool] | None = None
         member = job.members[packet.worker]
         for index in range(packet.run):
@@ -437,21 +441,21 @@ class SwitchMachine:
                 tally.passes += passes
                 job.heard[each.worker] = now
                 member.contributions += 1
-                if outcome.answer is None:  # late ones have been answered, and nobody waited for them
+                if outcome.answer is None:  # late contributions get an answer, and no round waited for them
                     completes = outcome.closed is not None or outcome.ascends
                     member.accepted(job.times[each.slot], now, completes=completes)
-            elif repeated:  # it was there: nothing is added twice
+            elif repeated:
                 tally.duplicates += 1
                 lost_down = outcome.answer is not None and packet.run == 1
                 member.asked_again += lost_down
                 member.repeated += not lost_down
             else:
                 self._refuse(tally, job, REFUSALS[outcome.verdict], each, source)
-                if outcome.verdict is Verdict.MISMATCH:  # and so are those behind it: they have the same signature
+                if outcome.verdict is Verdict.MISMATCH:  # the rest of the run has the same signature
                     return
                 continue
             member.spoke(now)
-            # R-LEAF-2: the worker's timer serves the leaf too.
+            # R-LEAF-2: a worker's repetition may send the leaf's round again, since the leaf has no timer.
             if outcome.ascends and not repeated:
                 job.ascents.complete(each.slot, each.base)
             ascends = outcome.ascends and (not repeated or job.ascents.asked(each.slot, now))
@@ -460,11 +464,11 @@ class SwitchMachine:
                 uncovers = arrivals.take(each.bitmap)
                 # R-RECEIPT-2, R-RECEIPT-3, R-RECEIPT-4 and R-RECEIPT-6, in this order.
                 due = (uncovers or arrivals.incomplete or repeated or measures(each.bitmap)) and not ascends
-                # R-RECEIPT-7: an answer acknowledges as well, and so will what the parent sends down. R-RECEIPT-5:
-                # neither tells of marks, and who comes last at its leaf every time would never hear of them.
+                # R-RECEIPT-7: an answer acknowledges as well, and so will the parent's result. R-RECEIPT-5: neither
+                # reports marks, and a worker that is always the last one at its leaf would never be told of them.
                 if outcome.answer is None and (due or job.marked >> each.worker & 1):
                     owed = each, repeated
-            if owed is not None and index + 1 == packet.run:  # before the result, which it must not wait behind
+            if owed is not None and index + 1 == packet.run:  # before the result, so as not to queue behind it
                 self._receipt(job, *owed, source)
             if outcome.closed is not None:
                 job.last_arrivals[each.worker] += 1
@@ -488,18 +492,18 @@ class SwitchMachine:
         job.tally.rounds += 1
         job.parities[slot // WORD_BITS] ^= np.uint32(1 << slot % WORD_BITS)
         whole = _result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result)
-        # R-SLOT-16: whole to those that keep words, bare to the others.
+        # R-SLOT-16: the whole result goes to workers that keep words, a bare one to the others.
         keepers, others = job.audience_but(result.bare if len(whole.words) else 0)
         self._send(job.tally, job.keys.finish(whole.to_bytes()), keepers)
         if others:
             bare = _bare(_result(job.spec, Kind.RESULT, SWITCH_WORKER, slot, number, result.without_words()))
-            if job.runs(result.bare):  # all that are sent it must know runs, as they get one datagram
+            if job.runs(result.bare):  # all receivers get the same datagram, so that all must accept runs
                 self._send_in_run(job, bare, others)
             else:
                 self._send(job.tally, job.keys.finish(bare.to_bytes()), others)
 
     def _send_in_run(self, job: SwitchJob, bare: Packet, others: tuple[int, ...]) -> None:
-        """A bare result: as part of the last one that is still to be sent to those workers, if they are a run."""
+        """Queue a bare result; if it continues the latest bare one still queued for these workers, as a run with it."""
         if self._run is not None:
             place, before = self._run
             data, destinations = self._queue[place]
@@ -520,18 +524,18 @@ class SwitchMachine:
         if Flag.BARE in packet.flags and len(full.words):  # R-SLOT-16: the asker keeps no words
             full = _bare(dataclasses.replace(full, words=wire.no_words(), lanes=None))
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
-        if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # or who forges the source amplifies
+        if wire.datagram_bytes(len(full.codes), len(full.words)) > asked_bytes:  # else forged sources could amplify
             bare = _bare(dataclasses.replace(packet.reply(Kind.ANSWER, bitmap=answer.bitmap), flags=full.flags))
             self._send(job.tally, job.keys.finish(bare.to_bytes()), (source,))
             return
         self._send(job.tally, job.keys.finish(full.to_bytes()), (source,))
 
     def _receipt(self, job: SwitchJob, packet: Packet, repeated: bool, source: int) -> None:
-        """Send the worker a receipt of its transmissions, this one being the last."""
+        """Send the worker a receipt of its transmissions, in reply to this one."""
         job.tally.receipts += 1
         arrivals = job.arrivals[packet.worker]
         asked_bytes = wire.datagram_bytes(len(packet.codes), len(packet.words))
-        # R-RECEIPT-8: with staleness a bit would not tell which round is the worker's.
+        # R-RECEIPT-8: with staleness, one bit cannot tell which round is the worker's.
         tells = job.spec.max_staleness == 0 and wire.datagram_bytes(0, len(job.parities)) <= asked_bytes
         receipt = packet.reply(
             Kind.RECEIPT,
@@ -546,17 +550,17 @@ class SwitchMachine:
         self._send(job.tally, job.keys.finish(receipt.to_bytes()), (source,))
 
     def _tell_where(self, job: SwitchJob, packet: Packet, source: int) -> None:
-        """The base that the worker has to contribute next, as a bare answer that acknowledges nothing."""
+        """Send the base that the worker has to contribute next, as a bare answer that acknowledges nothing."""
         job.tally.answers += 1
         base = job.slot(packet.slot).stands(packet.worker)
         answer = dataclasses.replace(packet.reply(Kind.ANSWER), base=base, flags=Flag.BARE | _flags(job.spec))
         self._send(job.tally, job.keys.finish(answer.to_bytes()), (source,))
 
     def _refuse(self, tally: Tally, job: SwitchJob | None, reason: Reason, packet: Packet, source: int) -> None:
-        """Count a drop, and tell the source where the table says so."""
+        """Count a drop, and send the source a NOTICE where the table says so."""
         tally.dropped[reason] += 1
-        # A tag goes only to a worker where it is known to be: else whoever repeats its HELLO would be handed a NOTICE
-        # to end it with.
+        # Tagged NOTICEs go to registered addresses only: somebody who replays a worker's HELLO would otherwise be given
+        # a NOTICE with which to end that worker.
         proved = job is not None and job.tagged and reason is not Reason.GENERATION
         if reason in TOLD and not (proved and reason is Reason.STRANGER):
             words = np.array([job.lost, job.left] if job else [0, 0], np.uint32)
@@ -565,7 +569,7 @@ class SwitchMachine:
             self._send(tally, job.keys.finish(notice) if job is not None and proved else notice, (source,))
 
     def _refuse_version(self, data: bytes, source: int) -> None:
-        """NOTICE to somebody whose header may mean something else: ours, with his numbers where ours stand."""
+        """Send a NOTICE to a source of another version: in our format, with the numbers of its header."""
         packet = Packet(
             kind=Kind.NOTICE,
             job=_read(data, wire.OFFSET_JOB, 2),
@@ -581,7 +585,7 @@ class SwitchMachine:
         self._send(self._past, packet.to_bytes(), (source,))
 
     def _tell(self, job: SwitchJob, reason: Reason, worker: int, audience: Sequence[int]) -> None:
-        """NOTICE on the switch's own account."""
+        """Send workers a NOTICE that answers no packet."""
         notice = Packet(
             kind=Kind.NOTICE,
             job=job.spec.job,
@@ -597,14 +601,14 @@ class SwitchMachine:
         self._send(job.tally, job.keys.finish(notice.to_bytes()), tuple(audience))
 
     def _send(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> bool:
-        """To workers, who react to marks."""
+        """Queue an ECN-capable datagram to workers, which react to marks; return whether it was queued."""
         return self._put(tally, Capable(data), destinations)
 
     def _put(self, tally: Tally, data: bytes, destinations: tuple[int, ...]) -> bool:
-        """Whether it will be sent."""
+        """Queue a datagram for each destination; return False, and count it as unsent, if the queue is full."""
         if not destinations:
             return False
-        # A driver that does not send must not make memory grow.
+        # The queue is bounded, so that memory does not grow if the driver does not send.
         if len(self._queue) >= SWITCH_QUEUE_DATAGRAMS or self._queue_bytes + len(data) > SWITCH_QUEUE_BYTES:
             tally.unsent += len(destinations)
             return False

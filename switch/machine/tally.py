@@ -1,4 +1,4 @@
-"""Counters of a switch, per job and in all. `fanin stats` shows them; the native machine counts the same."""
+"""Counters of a switch, per job and in total. `fanin stats` shows them; the native machine has the same ones."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ def _no_drops() -> dict[Reason, int]:
 
 @dataclass(slots=True)
 class Tally:
-    """Plain counts, all of which only grow."""
+    """Counts of packets, bytes and rounds, all of which only grow."""
 
     packets_in: int = 0
     packets_out: int = 0
-    """A multicast counts once per worker that it goes to."""
+    """Datagrams sent; a multicast counts once per worker."""
     bytes_in: int = 0
     bytes_out: int = 0
     contributions: int = 0
-    """Accepted and added to a round."""
+    """Contributions with words that were accepted and added to a round."""
     passes: int = 0
     """Number of accepted passes."""
     duplicates: int = 0
-    """Contributions that were there already, whether they had to be answered or not."""
+    """Contributions that had been accepted before, whether they were answered or not."""
     answers: int = 0
     """Results sent to one worker: to a duplicate or a late contribution."""
     receipts: int = 0
-    """RECEIPT packets sent: news for one worker of what has arrived and what has not."""
+    """RECEIPT packets sent, which tell one worker which transmissions have arrived and which have not."""
     rounds: int = 0
     """Number of closed rounds."""
     notices: int = 0
@@ -42,7 +42,7 @@ class Tally:
     dropped: dict[Reason, int] = field(default_factory=_no_drops)
 
     def add(self, other: Tally) -> None:
-        """Add another's counts to these."""
+        """Add the counts of another tally to this one."""
         for name in COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for reason in DROPS:

@@ -1,4 +1,4 @@
-"""How a leaf is present at its parent, in one job: what it says there, and what it hears.
+"""A leaf's membership in its parent's job: registration, heartbeats, and departure.
 
 Its native twin is native/machine/uplink.hpp.
 
@@ -7,8 +7,8 @@ both use it.
 
 Rules
 -----
-A leaf is one worker of the job at its parent. What it contributes there needs no timer of its own
-(switch/machine/switch_machine.py); that it is there does, as a worker's does:
+A leaf is one worker of the job at its parent. Its contributions need no timer of their own
+(switch/machine/switch_machine.py); its membership does, as a worker's does:
 
 | phase      | what happens                                       | becomes    | its own workers hear |
 |------------|----------------------------------------------------|------------|----------------------|
@@ -26,8 +26,8 @@ A leaf is one worker of the job at its parent. What it contributes there needs n
 |            | LEAVE_TIMEOUT_S pass                               |            |                      |
 
 * Silence counts while the leaf itself was running (fanin/protocol/own_stops.py).
-* Connecting, HELLO is as long as the longest packet. The parent's silence ends nothing then: a worker's does, and its
-  leaf's liveness timeout. The rest is in fanin/protocol/keepalive.py.
+* While connecting, HELLO is as long as the longest packet. The parent's silence ends nothing in this phase: the
+  workers' own timeouts do. The other rules are in fanin/protocol/keepalive.py.
 """
 
 from __future__ import annotations
@@ -54,23 +54,22 @@ class UplinkPresence(Keepalive):
         self.news: Reason | None = None
         """BRANCH_LEFT or BRANCH_LOST, once there is a reason to tell the workers."""
         self.heartbeat = 0
-        """Number of the last HELLO that was no question of the path."""
+        """Sequence number of the last HELLO that was a heartbeat and did not test a packet length."""
         self.narrowed: tuple[int, int] | None = None
-        """Lengths that are needed and that pass, once the path was found too narrow."""
+        """Packet lengths in bytes that are needed and that pass, once the path is known to be too narrow; else None."""
         self._spec = spec
         self._path = PathWatch(spec.liveness_timeout_s)
 
     def start(self, now: float) -> None:
-        """All of the leaf's workers are registered."""
-        if self.phase is Phase.WAITING:  # not before all are here: a worker that never comes must not start the clock
+        """Begin to connect: all of the leaf's workers are registered."""
+        if self.phase is Phase.WAITING:
             self.phase = Phase.CONNECTING
             super().start(now)
 
     def packets_due(self, now: float, item: int = -1, needed_bytes: int = 0) -> Iterator[Packet]:
-        """HELLO or BYE, when it is time to say so; without a tag.
+        """Yield HELLO and BYE packets that are due, without tags.
 
-        `item`: the oldest round that waits for the parent's result, in packets of `needed_bytes`; -1: none, or not
-        known here.
+        `item`: the oldest item that waits for the parent's result, in packets of `needed_bytes`; -1: none, or unknown.
         """
         shortest = wire.datagram_bytes(0, 2)
         if self.hello_due(now):  # R-MEMBER-3
@@ -88,36 +87,36 @@ class UplinkPresence(Keepalive):
             self.bye_sent(now)
 
     def _token(self, size_bytes: int) -> npt.NDArray[np.uint32]:
-        """The words of a packet of so many bytes: the token, then zeros."""
+        """The words of a packet of `size_bytes`: the token, then zeros."""
         words = np.zeros((size_bytes - wire.HEADER_BYTES) // wire.WORD_BYTES, np.uint32)
         words[:2] = self.uplink.token >> 32, self.uplink.token & 0xFFFFFFFF
         return words
 
     def objection(self, packet: Packet, length: int) -> Reason | None:
-        """Why WELCOME, NOTICE or BYE, of `length` bytes, is dropped: rows LENGTH and VERSION of leaf_side.py."""
+        """The reason to drop a WELCOME, NOTICE or BYE of `length` bytes, by rows LENGTH and VERSION of leaf_side.py."""
         connecting = self.phase is Phase.CONNECTING
         narrow = packet.kind is Kind.WELCOME and connecting and length != self._spec.packet_bytes
-        if len(packet.words) < 2 or narrow:  # R-MEMBER-1: it shows nothing of long packets
+        if len(packet.words) < 2 or narrow:  # R-MEMBER-1: a short WELCOME does not show that long packets pass
             return Reason.LENGTH
         other_version = packet.kind is Kind.NOTICE and packet.contributors == Reason.VERSION
         return Reason.VERSION if other_version and (self._spec.checksum or not connecting) else None
 
     def receive(self, packet: Packet, now: float) -> Reason | None:
-        """WELCOME, NOTICE or BYE came that has no objection; what the leaf's workers are to be told, if anything."""
+        """Handle an accepted WELCOME, NOTICE or BYE; return the notice to the leaf's workers, if any."""
         if packet.kind is Kind.BYE:
             self._departed()
             return None
         if packet.kind is Kind.WELCOME:
             self._path.welcome(wire.datagram_bytes(0, len(packet.words)))
             self._welcomed(now)
-        elif packet.contributors == Reason.MISMATCH:  # the workers fail by it, and the leaf goes on
+        elif packet.contributors == Reason.MISMATCH:  # the workers fail; the leaf stays a member
             return Reason.MISMATCH
         elif packet.contributors not in (Reason.WORKER_LOST, Reason.WORKER_LEFT):
             return self._once(self._refused())
         return self._once(self._branches_gone(int(packet.words[0]), int(packet.words[1])))
 
     def handle_timer(self, now: float) -> Reason | None:
-        """Take in that time has passed; return the notice to the leaf's workers, if any."""
+        """Handle timeouts; return the notice to the leaf's workers, if any."""
         if self._left_unconfirmed(now):
             self.phase = Phase.LEFT
         elif self._silent_s(now) is not None:  # R-MEMBER-9
@@ -130,12 +129,12 @@ class UplinkPresence(Keepalive):
         return None
 
     def was_stopped(self, seconds: float) -> None:
-        """The leaf's own process was stopped for so long: the parent could not be heard meanwhile."""
+        """Move deadlines by the time for which the leaf's own process was stopped and could not hear the parent."""
         self._heard_at += seconds
         self._leave_by += seconds
 
     def _branches_gone(self, lost: int, left: int) -> Reason | None:
-        if not self.joined:  # what comes while it leaves is no news
+        if not self.joined:  # news while the leaf leaves has no effect
             return None
         if lost:  # R-LEAF-10: no branch can do without the others, as trees are synchronous
             return self._refused()

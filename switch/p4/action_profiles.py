@@ -3,11 +3,11 @@
 Rules
 -----
 * A member is an action with its data. A group has members with weights; a member counts as often as its weight says.
-* A packet that finds an entry with a group gets the member that the selector's hash says, modulo the sum of the
+* A packet that finds an entry with a group gets the member that the selector's hash chooses, modulo the sum of the
   weights, in order of the members' numbers. P4 leaves that choice to the target.
-* A member whose watched port is down is left out of that, as if its weight were 0, until the port is up again. A group
-  without members, or with none that is left, does nothing.
-* What is in use cannot be removed.
+* A member whose watched port is down does not take part, as if its weight were 0, until the port is up again. A group
+  without participating members does nothing.
+* A member or a group that is in use cannot be removed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ActionProfile:
     symbol: str
     max_size: int
     selector: str | None = None
-    """The function that hashes the selector's input; None: a profile without groups."""
+    """Name of the function that hashes the selector's input; None: a profile without groups."""
     actions: dict[str, ActionFacts] = field(default_factory=dict)
     """Actions of the profile's tables."""
     tables: list[str] = field(default_factory=list)
@@ -42,12 +42,12 @@ class ActionProfile:
     members: dict[int, Member] = field(default_factory=dict)
     groups: dict[int, Group] = field(default_factory=dict)
     watchers: list[Callable[[Member | Group | None], None]] = field(default_factory=list)
-    """Called with a member or a group that has changed; None: any may have (switch/p4/native.py)."""
+    """Functions called with a member or a group that has changed; with None if any may have (switch/p4/native.py)."""
     _down: frozenset[int] = frozenset()
 
     @property
     def down(self) -> frozenset[int]:
-        """Ports through which nothing leaves at the moment."""
+        """Ports that are down, so that members which watch them get no packets."""
         return self._down
 
     @down.setter
@@ -60,7 +60,7 @@ class ActionProfile:
             watcher(changed)
 
     def chosen(self, entry: Entry, f: list[int], k: object) -> Entry | Member:
-        """The member that runs for a packet that has found an entry, or the entry itself if it names none (a miss)."""
+        """The member that runs for a packet that has found `entry`; the entry itself if it names none (a miss)."""
         target = entry.target
         if target is None:
             return entry
@@ -73,7 +73,7 @@ class ActionProfile:
         return spread[self.hashed(f, k) % len(spread) if self.hashed is not None else 0]
 
     def made(self, number: int, action: str, data: tuple[int, ...]) -> Member:
-        """A member that is in nobody's hands yet. TableError for an action that no table of the profile has."""
+        """A new member, not yet in the profile. TableError for an action that no table of the profile has."""
         facts = self.actions.get(action)
         if facts is None:
             raise TableError(TableProblem.INVALID, f"action profile {self.name} has no action {action!r}")
@@ -89,7 +89,7 @@ class ActionProfile:
         self.members[number] = self.made(number, action, data)
 
     def modify_member(self, number: int, action: str, data: tuple[int, ...]) -> None:
-        """Give a member another action; entries and groups go on with it."""
+        """Give a member another action; entries and groups that name it use the new one from now on."""
         member, made = self.member(number), self.made(number, action, data)
         member.action, member.data, member.run = made.action, made.data, made.run
         self._tell(member)
@@ -116,7 +116,7 @@ class ActionProfile:
     def gathered(
         self, number: int, weights: Mapping[int, int], max_size: int, watches: Mapping[int, Watch] = NO_WATCHES
     ) -> Group:
-        """A group of members by number, with their weights and the ports that some of them need."""
+        """A new group, not yet in the profile, of members by number, with their weights and watched ports."""
         if self.selector is None:
             raise TableError(TableProblem.INVALID, f"action profile {self.name} has no selector, and so no groups")
         shares = tuple(Share(self.member(each), weight, watches.get(each)) for each, weight in weights.items())
@@ -135,7 +135,7 @@ class ActionProfile:
         self.groups[number] = self.gathered(number, weights, max_size, watches)
 
     def modify_group(self, number: int, weights: Mapping[int, int], watches: Mapping[int, Watch] = NO_WATCHES) -> None:
-        """Give a group other members; entries go on with it."""
+        """Give a group other members; entries that name it use the new ones from now on."""
         group = self.group(number)
         group.take(self.gathered(number, weights, group.max_size, watches))
         self._tell(group)

@@ -1,6 +1,6 @@
-"""Actions with their data, as entries, members and groups name them, and why the control plane may be refused one.
+"""Actions with their data, as entries, members and groups name them, and the errors of refused changes.
 
-What an action does is compiled (program.py); tables.py and action_profiles.py keep who runs which.
+program.py compiles actions; tables.py and action_profiles.py keep the entries, members and groups that run them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fanin.errors import FaninError
 
 
 class TableProblem(enum.Enum):
-    """Why a change is refused; P4Runtime has a code for each."""
+    """Reason for which a change is refused; P4Runtime has a code for each."""
 
     EXISTS = enum.auto()
     NOT_FOUND = enum.auto()
@@ -24,7 +24,7 @@ class TableProblem(enum.Enum):
 
 
 class TableError(FaninError):
-    """A change that a table refuses."""
+    """Raised for a change that a table or an action profile refuses."""
 
     def __init__(self, problem: TableProblem, text: str) -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class ActionFacts:
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """An action with its data. `run` and `data` are as an entry's."""
+    """An action with its data. `run` and `data` mean the same as in tables.Entry."""
 
     number: int
     action: str
@@ -61,16 +61,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """The port without which a member gets no packets."""
+    """The port that must be up for a member to get packets."""
 
     port: int
     by_number: bool = False
-    """Said in `watch`, P4Runtime's older field: it is read as it was written."""
+    """Whether P4Runtime's older field `watch` named the port, so that it is read back in the same field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A member's part in a group."""
+    """A member of a group, with its weight and the port that it watches."""
 
     member: Member
     weight: int
@@ -83,21 +83,21 @@ class Group:
 
     number: int
     shares: tuple[Share, ...]
-    """In the order in which they were given."""
+    """Members in the order in which the control plane gave them."""
     max_size: int = 0
     """Size that the control plane gave; it is kept unchanged."""
     _down: frozenset[int] | None = field(init=False, default=None)
-    """The ports that were down when `_spread` was made; None: it is to be made."""
+    """The ports that were down when `_spread` was computed; None: it must be computed again."""
     _spread: tuple[Member, ...] = field(init=False, default=())
 
     def take(self, other: Group) -> None:
-        """Have another group's members from now on."""
+        """Replace the members by those of another group."""
         self.shares, self._down = other.shares, None
 
     def spread(self, down: frozenset[int]) -> tuple[Member, ...]:
-        """A member as often as its weight says, but for those whose port is among `down`, in order of their numbers.
+        """Members in order of their numbers, each as often as its weight, without those whose port is in `down`.
 
-        Nobody changes `down`: ports that come up or go down make another set.
+        `down` must be a new set whenever a port comes up or goes down: the result is cached for the same object.
         """
         if self._down is not down:
             ordered = sorted(self.shares, key=lambda each: each.member.number)

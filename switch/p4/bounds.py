@@ -1,7 +1,7 @@
-"""Bounds of what a compiled program may declare. Loading checks each before memory of that size is asked for.
+"""Bounds on the declarations of a compiled program. Loading checks each before it allocates memory of that size.
 
-A loader takes its document from the network, over P4Runtime: some hundred bytes must not cost gigabytes or minutes. The
-largest program of this repository has 54 kbit of fields, 162 kB of source and 25 MB of registers.
+Documents come from the network, over P4Runtime: some hundred bytes must not cost gigabytes or minutes. The largest
+program of this repository has 54 kbit of fields, 162 kB of source and 25 MB of registers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MAX_FIELD_BITS = 1 << 16
 MAX_TYPE_FIELDS = 1 << 12
 """Fields of one header type."""
 MAX_PLACES = 1 << 16
-"""Fields and validities of all header instances: what is copied for every packet."""
+"""Fields and validities of all header instances, a list that is copied for every packet."""
 MAX_STATE_BITS = 1 << 20
-"""Widths of these together: 128 KiB for a packet."""
+"""Total width of all fields and validities: 128 KiB for a packet."""
 MAX_STACK_ELEMENTS = 1 << 10
 MAX_KEY_BITS = 1 << 16
 """Widths of all fields of a table's key."""
@@ -36,17 +36,17 @@ MAX_CELLS = 1 << 26
 MAX_EXTERN_BYTES = 1 << 30
 """Memory of all registers, counters and meters."""
 MAX_SOURCE_BYTES = 1 << 24
-"""Source that is made of a program, before Python compiles it: a stack of headers that is copied makes many lines."""
+"""Python source generated from a program, checked before it is compiled: copying a header stack makes many lines."""
 
 
 class SourceBudget:
-    """Counts the source that a program makes while it is made."""
+    """Counts the source generated from a program, to bound it while it is generated."""
 
     def __init__(self) -> None:
         self._left = MAX_SOURCE_BYTES
 
     def spend(self, lines: Lines) -> Lines:
-        """The same lines; UnsupportedError where there are too many in all."""
+        """Count `lines` and return them. UnsupportedError if the program has more than MAX_SOURCE_BYTES in total."""
         self._left -= sum(map(len, lines)) + len(lines)
         if self._left < 0:
             raise UnsupportedError(

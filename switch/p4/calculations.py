@@ -17,7 +17,7 @@ Algorithm = Callable[[bytes], int]
 def internet_checksum(data: bytes) -> int:
     """The ones' complement of the ones' complement sum of 16-bit words (RFC 1071)."""
     value = int.from_bytes(data + b"\0" * (len(data) % 2), "big")
-    total = value % 0xFFFF or (0xFFFF if value else 0)  # 2^16 is 1 modulo 0xFFFF: that is the carry around the end
+    total = value % 0xFFFF or (0xFFFF if value else 0)  # 2^16 is 1 modulo 0xFFFF, which is the end-around carry
     return ~total & 0xFFFF
 
 
@@ -60,7 +60,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "identity": identity,
     "xor16": xor16,
 }
-"""By the name in a compiled program. The custom ones have the parameters that they start with."""
+"""Algorithms by their name in a compiled program. The custom ones keep their initial parameters."""
 
 
 def algorithm(node: Node) -> Algorithm:

@@ -1,6 +1,6 @@
-"""Words of simple_switch_CLI's commands: numbers, addresses, key fields, rates, and names that may be cut.
+"""Words of simple_switch_CLI's commands: numbers, addresses, key fields, rates, and abbreviated names.
 
-switch/p4/commands.py has the commands, and says what each form means.
+switch/p4/commands.py has the commands, and describes each form.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MARKS = {"lpm": "/LENGTH", "ternary": "&&&MASK", "range": "->HIGH"}
 
 
 class CommandError(ConfigurationError):
-    """A line of a command file that cannot be carried out."""
+    """Raised for a line of a command file that cannot be carried out."""
 
 
 def number(word: str) -> int:
-    """A number from 0 on."""
+    """The non-negative number that a word states. CommandError for any other word."""
     try:
         found = int(word, 0)
     except ValueError:
@@ -38,14 +38,14 @@ def number(word: str) -> int:
 
 
 def at_most(word: str, most: int, what: str) -> int:
-    """A number up to a bound."""
+    """The number that a word states, at most `most`. CommandError above, which calls it `what`."""
     if (found := number(word)) > most:
         raise CommandError(f"{what} {found}: expected 0..{most}")
     return found
 
 
 def value(word: str, bits: int) -> int:
-    """A value of a field, an address where the width is that of one."""
+    """A field's value: a number or, for 32, 48 and 128 bits, an address. CommandError if it does not fit `bits`."""
     found = _address(word, bits)
     if found is None:
         found = number(word)
@@ -68,7 +68,7 @@ def _address(word: str, bits: int) -> int | None:
 
 
 def match(word: str, part: KeyField) -> Match:
-    """One field of a key."""
+    """Read the match on one field of a key."""
     whole = (1 << part.bits) - 1
     if part.kind in (MatchKind.EXACT, MatchKind.VALID):
         return Match(value(word, part.bits))
@@ -87,7 +87,7 @@ def match(word: str, part: KeyField) -> Match:
 
 
 def rates(words: list[str]) -> MeterRates:
-    """Two rates with their bursts, the lower one first."""
+    """Read two words RATE:BURST, the committed rate first."""
     made: list[int] = []
     for word in words:
         rate, colon, burst = word.partition(":")
@@ -104,7 +104,7 @@ def rates(words: list[str]) -> MeterRates:
 
 
 def node_of(instance: str, words: list[str]) -> tuple[Replica, ...]:
-    """The replicas of a multicast node: its ports, and what the program reads as egress_rid."""
+    """The replicas of a multicast node: one for each port; the program reads `instance` as egress_rid."""
     if "|" in words:
         if words.index("|") < len(words) - 1:
             raise CommandError("link aggregation groups are not implemented: name the ports")
@@ -117,7 +117,7 @@ def node_of(instance: str, words: list[str]) -> tuple[Replica, ...]:
 
 
 def named(name: str, things: Mapping[str, Thing], what: str) -> Thing:
-    """The thing of that name, or the only one whose name ends with it."""
+    """The thing of that name, or the only one whose name ends with `.name`. CommandError without one."""
     if name in things:
         return things[name]
     found = [each for each in things if each.endswith(f".{name}")]
@@ -127,10 +127,10 @@ def named(name: str, things: Mapping[str, Thing], what: str) -> Thing:
 
 
 def free(taken: Mapping[int, object]) -> int:
-    """The lowest handle that is free. BMv2 gives the same."""
+    """The lowest free handle, the same as BMv2 assigns."""
     return next(handle for handle in range(len(taken) + 1) if handle not in taken)
 
 
 def free_number(taken: Mapping[int, object]) -> int:
-    """The number of a member or a group: its handle plus one, since 0 means all of them in P4Runtime."""
+    """The lowest free number of a member or a group: its handle plus one, since 0 means all of them in P4Runtime."""
     return next(each for each in range(1, len(taken) + 2) if each not in taken)

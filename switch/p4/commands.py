@@ -1,14 +1,14 @@
-"""Files of commands for BMv2's simple_switch_CLI, carried out on a switch here: the text, without Thrift.
+"""Run command files of BMv2's simple_switch_CLI on a V1Switch of this process, without Thrift.
 
 Rules
 -----
-* A line is a command with its words; `#` begins a comment. Names of tables, actions, registers, ... may be cut at the
-  front where that leaves one. Handles are numbers from 0 on, the lowest free one, as BMv2 gives them.
+* A line is a command with its words; `#` begins a comment. Names of tables, actions, registers, ... may leave out
+  leading parts if the rest is unambiguous. Handles are assigned from 0 on, the lowest free one first, as by BMv2.
 * A value is a number as Python writes it, or, for 32, 48 and 128 bits, an IPv4, MAC or IPv6 address. A key field is
   VALUE, VALUE/LENGTH, VALUE&&&MASK or LOW->HIGH, as its table matches it. The lowest priority wins, as in BMv2.
 * Rates of meters are in tokens per microsecond, `RATE:BURST`, the committed one first.
-* Commands of queues are passed over, since there are none here, and so are commands that only show something. A command
-  that cannot be carried out is a CommandError with its line.
+* Commands on queues are ignored, since this switch has none, and so are commands that only show something. A command
+  that cannot be carried out raises CommandError with its line.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fanin.switch.p4.tables import Match, Table
 from fanin.switch.p4.v1model import V1Switch
 
 MAX_PRIORITY = 1 << 24
-"""A priority here is this minus BMv2's: the highest wins in P4Runtime."""
+"""Largest priority in a command. The switch's priority is this minus BMv2's, since the highest wins in P4Runtime."""
 MAX_LINES = 1 << 20
 MAX_NODES = 1 << 16
 SHOWING = (
@@ -47,29 +47,29 @@ SHOWING = (
     "table_dump_entry", "table_dump_entry_from_key", "table_dump_group", "table_dump_member", "table_info",
     "table_num_entries", "table_show_actions",
 )  # fmt: skip
-"""Commands that change nothing, and those of ports, which are given when a switch starts."""
+"""Ignored commands: those that change nothing, and those on ports, which are fixed when the switch starts."""
 QUEUES = ("set_queue_depth", "set_queue_rate")
 
 
 @dataclass
 class Commands:
-    """Carries out commands on a switch; keeps what their handles mean."""
+    """Carries out commands on a switch, and keeps the objects that their handles refer to."""
 
     switch: V1Switch
     passed_over: list[str] = field(default_factory=list)
-    """Commands that do nothing here, each once."""
+    """Names of ignored commands that were met, each once."""
     _entries: dict[str, dict[int, tuple[tuple[Match, ...], int]]] = field(default_factory=dict)
-    """By table and handle: match and priority."""
+    """Match and priority of each entry, by table and handle."""
     _freed: dict[str, list[int]] = field(default_factory=dict)
-    """By table, handles below the highest that are free, as a heap."""
+    """By table, the free handles below the highest one in use, as a heap."""
     _nodes: dict[int, tuple[Replica, ...]] = field(default_factory=dict)
     _groups: dict[int, list[int]] = field(default_factory=dict)
-    """By multicast group, handles of its nodes."""
+    """Handles of the nodes of each multicast group."""
     _sessions: dict[int, int] = field(default_factory=dict)
-    """Clone sessions that go to a multicast group."""
+    """By clone session that goes to a multicast group, that group."""
 
     def run(self, text: str, source: str = "commands") -> None:
-        """All lines. CommandError with `source` and the line; what came before it has been done."""
+        """Carry out all lines. CommandError names `source` and the line; the lines before it have taken effect."""
         lines = text.splitlines()
         if len(lines) > MAX_LINES:
             raise CommandError(f"{source}: {len(lines):,} lines; at most {MAX_LINES:,}")
@@ -109,7 +109,7 @@ class Commands:
         return facts.name, tuple(value(word, bits) for word, bits in zip(words, facts.widths, strict=True))
 
     def _split(self, table: Table, words: list[str]) -> tuple[tuple[Match, ...], list[str], int]:
-        """Match, what stands behind `=>`, and priority."""
+        """Split into the matches, the words behind `=>`, and the priority."""
         priority = 0
         if table.ranked:
             if not words or not 0 <= number(words[-1]) <= MAX_PRIORITY:
@@ -295,7 +295,7 @@ class Commands:
         return node
 
     def _refresh(self) -> None:
-        """Tell the switch what the groups are now, and the sessions that go to them."""
+        """Write all groups, and the sessions that go to groups, to the switch."""
         for group, nodes in self._groups.items():
             self.switch.groups[group] = tuple(replica for node in nodes for replica in self._nodes[node])
         for session, group in self._sessions.items():
@@ -417,4 +417,4 @@ COMMANDS: dict[str, tuple[int, int | None, Work]] = {
     "pvs_remove": (2, 2, lambda c, words: c.value_set(words, add=False)),
     "pvs_clear": (1, 1, Commands.value_set_clear),
 }
-"""By name: the fewest and the most words behind it, and what it does."""
+"""By command name: the fewest and the most words behind it (None: any number), and the function that runs it."""

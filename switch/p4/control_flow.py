@@ -1,5 +1,5 @@
-"""Actions, tables and conditions of a program as Python source: a node of the control flow is a function of fields and
-packet state that does its part and returns the next node, or None at the end of the pipeline."""
+"""Actions, tables and conditions of a program as Python source. A node of the control flow becomes a function of fields
+and packet state that runs the node and returns the next one, or None at the end of the pipeline."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ class Action:
 
 @dataclass(slots=True)
 class TableSource:
-    """A table as the program declares it: `make` gives it, without its actions and entries."""
+    """A table's declaration: `make` returns a new Table, without its actions and entries."""
 
     make: Callable[[], Table]
     symbol: str
     place: Node
-    """Its path in the document; the node has no value, since a value would keep the whole document."""
+    """The table's path in the document, for errors; the node has no value, which would keep the document in memory."""
     nexts: dict[str, str]
-    """Names of the functions that come next, by action or HIT and MISS; by "" without a default action."""
+    """Names of the next functions, by action, or HIT and MISS; key "" if there is no default action."""
     actions: dict[str, int]
     """Numbers of the actions by name."""
     default: tuple[str, tuple[int, ...], bool]
-    """The default action, its data, and whether it is constant; "" where the program has none."""
+    """The default action, "" if the program has none, its data, and whether it is constant."""
     entries: list[ConstantEntry] | None
     """The constant entries; None: the control plane writes them."""
 
 
 @dataclass(slots=True)
 class ControlFlow:
-    """Compiles actions and pipelines; collects lines and what the tables need afterwards."""
+    """Compiles actions and pipelines to lines of source, and collects the tables' declarations."""
 
     objects: Objects
     counters: dict[str, Counter]
@@ -62,14 +62,14 @@ class ControlFlow:
     actions: dict[int, Action] = field(default_factory=dict)
     tables: dict[str, TableSource] = field(default_factory=dict)
     profiles: dict[str, Callable[[], ActionProfile]] = field(default_factory=dict)
-    """Functions that make them, by name."""
+    """By name, a function that makes a new profile."""
     selectors: dict[str, Node] = field(default_factory=dict)
-    """Hash and input of the profiles that have groups, by the name of the function that hashes."""
+    """Declarations of selectors, by the name of the function that computes the hash."""
     nodes: dict[str, tuple[str, str]] = field(default_factory=dict)
     """Nodes by name, as in Program.nodes."""
 
     def read_actions(self, root: Node) -> None:
-        """`actions`: a function `(f, k, p)` each."""
+        """Compile `actions` of the document, each to a function `(f, k, p)`."""
         for node in root["actions"]:
             number = node["id"].integer
             if number in self.actions:
@@ -83,7 +83,7 @@ class ControlFlow:
             self.lines += [f"def A_{number}(f, k, p):", *Compiler(self.objects, widths).body(primitives)]
 
     def read_pipeline(self, pipeline: Node) -> None:
-        """One of `pipelines`; its first node is called `<name>_start`."""
+        """Compile one of `pipelines`; its first node becomes the function `<name>_start`."""
         name = pipeline["name"].text
         for node in pipeline.each("action_profiles"):
             self._profile(node)
@@ -222,7 +222,7 @@ class ControlFlow:
         if kind is MatchKind.VALID:
             header = self.objects.layout.header(target)
             return KeyField(header.name if name is None else name.text, kind, 1), f"f[{header.valid}]"
-        if isinstance(target.value, dict):  # of a header that is found when a packet is there
+        if isinstance(target.value, dict):  # of a header that only the packet determines
             value = Expressions(self.objects.layout, self.objects.registers).data(target)
             if value.bits is None or name is None:
                 raise UnsupportedError(f"{target.path}: a key of this form is not implemented")
@@ -266,7 +266,7 @@ class ControlFlow:
 
 
 def read_match(node: Node, field: KeyField) -> Match:
-    """One field of a constant entry."""
+    """Read the match of a constant entry on one key field."""
     kind = node["match_type"].text
     if kind == "valid":
         return Match(int(node.flag("key")))
@@ -290,7 +290,7 @@ def _keys(node: Node) -> list[str]:
 
 
 def _written(node: Node) -> str:
-    """A condition as the program's source has it, where the compiler says so; else its name."""
+    """A condition's text in the program's source, if the document has it; else its name."""
     place = node.get("source_info")
     text = None if place is None else place.get("source_fragment")
     return node["name"].text if text is None else text.text

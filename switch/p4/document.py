@@ -1,4 +1,4 @@
-"""A JSON document with typed look-ups, each of which names its place when something is wrong there."""
+"""A JSON document with typed look-ups, whose errors name the place in the document."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from fanin.errors import ProgramError
 from fanin.switch.p4.bounds import MAX_FIELD_BITS, MAX_INTEGER
 
 MAX_DOCUMENT_BYTES = 1 << 26
-"""Longest program that is read: p4c's output for a switch of 256 words has about 2 MiB."""
+"""Longest accepted program, in bytes: p4c's output for a switch of 256 words has about 2 MiB."""
 MAX_DIGITS = MAX_FIELD_BITS // 4 + 3
 """Most characters of a hexadecimal number, with its sign and 0x."""
 
 
 class Node:
-    """One value of the document and where it stands. Look-ups raise ProgramError."""
+    """One value of the document, with its place. Look-ups raise ProgramError."""
 
     __slots__ = ("_place", "value")
 
     def __init__(self, value: object, place: str | tuple[Node, str | int]) -> None:
-        """`place`: a path, or the object or array that has this value, and where in it: a program has fifty thousand
-        values, and nobody asks for the path of one that is right."""
+        """`place`: a path, or the parent node and the key or index in it. Paths are built on demand, since only errors
+        need them, and a program has fifty thousand values."""
         self.value = value
         self._place = place
 
@@ -35,7 +35,7 @@ class Node:
 
     @classmethod
     def read(cls, text: str | bytes) -> Node:
-        """The root of a document; ProgramError for what is no JSON object."""
+        """The root of a document. ProgramError if it is not a JSON object."""
         if len(text) > MAX_DOCUMENT_BYTES:
             raise ProgramError(f"the program has {len(text):,} bytes; at most {MAX_DOCUMENT_BYTES:,} are read")
         try:
@@ -49,11 +49,11 @@ class Node:
         return cls(value, "")
 
     def fail(self, text: str) -> ProgramError:
-        """An error that names this place."""
+        """A ProgramError, for the caller to raise, that names this place."""
         return ProgramError(f"{self.path or 'the program'}: {text}")
 
     def __getitem__(self, key: str | int) -> Node:
-        """A member of an object or an element of an array, which must be there."""
+        """A member of an object or an element of an array; ProgramError if it is missing."""
         value = self.value
         if isinstance(key, str) and isinstance(value, dict) and key in value:
             return Node(value[key], (self, key))
@@ -62,7 +62,7 @@ class Node:
         raise self.fail(f"{key!r} is missing")
 
     def get(self, key: str) -> Node | None:
-        """A member of an object; None where it is absent or null."""
+        """A member of an object; None if it is absent or null."""
         if not isinstance(self.value, dict):
             raise self.fail("an object is expected")
         return None if self.value.get(key) is None else self[key]
@@ -98,13 +98,13 @@ class Node:
         return self.value
 
     def at_most(self, most: int, what: str) -> int:
-        """The same, up to a bound; `what` says what there are that many of."""
+        """This value as an integer, at most `most`; `what` names the counted things in the error."""
         if (value := self.integer) > most:
             raise self.fail(f"{value:,} {what}; at most {most:,}")
         return value
 
     def no_more_than(self, most: int, what: str) -> Node:
-        """This array, which may have so many elements."""
+        """This array, if it has at most `most` elements; `what` names them in the error."""
         if len(self) > most:
             raise self.fail(f"{len(self):,} {what}; at most {most:,}")
         return self

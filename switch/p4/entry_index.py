@@ -1,15 +1,15 @@
-"""Entries of a table that is no dictionary, found by key: those of one mask side by side (tuple space search).
+"""Index of a table's entries that match by masks or ranges, grouped by mask (tuple space search).
 
 Rules
 -----
-* Entries with the same mask are one group, in a dictionary by their masked value. A key looks into each group once, as
-  a table of prefixes has no more than a group for each length.
-* Entries win in order of rank, and of age where ranks are equal. Groups are in order of their first entry, so a search
-  ends at the first group that has nothing earlier than what was found.
+* Entries with the same mask form a group, a dictionary by their masked value. A search looks into each group once; a
+  table of prefixes has at most one group for each length.
+* Entries win in order of rank, and of age if ranks are equal. Groups are in order of their first entry, so that a
+  search ends at the first group that has no entry earlier than the one found.
 * Entries with the same mask and value differ in their ranges or ranks; they are in order, and are tried one by one.
-* Adding and removing are binary searches in sorted lists, whose pointers move.
+* Adding and removing take a binary search in a sorted list, and move the pointers behind the place.
 
-Srinivasan, Suri and Varghese, Packet Classification using Tuple Space Search (SIGCOMM 1999), has the idea;
+The method is from Srinivasan, Suri and Varghese, Packet Classification using Tuple Space Search (SIGCOMM 1999);
 native/p4/p4_index.hpp does the same.
 """
 
@@ -23,7 +23,7 @@ from typing import Generic, Protocol, TypeVar
 Order = tuple[int, int]
 """Rank, and a number that grows with each entry that is added: no two are equal, and the lowest wins."""
 Alike = tuple[int, int, tuple[tuple[int, int, int, int], ...]]
-"""Value, mask and ranges: what an entry matches."""
+"""Value, mask and ranges of an entry, which say which keys it matches."""
 
 
 class Ranked(Protocol):
@@ -47,7 +47,7 @@ class _Group(Generic[Entry]):
 
     mask: int
     first: Order
-    """Order of its first entry, or of an earlier one that is gone."""
+    """Lower bound of the orders of its entries: the first one's, or that of an earlier, removed one."""
     values: dict[int, list[tuple[Order, Entry]]] = field(default_factory=dict)
 
 
@@ -59,9 +59,9 @@ class EntryIndex(Generic[Entry]):
         self._ordered: list[tuple[Order, Entry]] = []
         self._groups: dict[int, _Group[Entry]] = {}
         self._searched: list[tuple[Order, _Group[Entry]]] = []
-        """The groups in the order in which they are looked into."""
+        """The groups in the order in which a search visits them."""
         self._alike: dict[Alike, dict[int, Entry]] = {}
-        """By what they match, entries by rank."""
+        """Entries by the keys that they match, then by rank."""
 
     def __iter__(self) -> Iterator[Entry]:
         return iter([entry for _, entry in self._ordered])
@@ -70,11 +70,11 @@ class EntryIndex(Generic[Entry]):
         return len(self._ordered)
 
     def alike(self, entry: Entry) -> dict[int, Entry]:
-        """Entries that match the same, by rank."""
+        """Entries that match the same keys as `entry`, by rank."""
         return self._alike.get((entry.value, entry.mask, entry.ranges), {})
 
     def find(self, key: int) -> Entry | None:
-        """The entry that wins for a key."""
+        """The entry that wins for a key; None if none matches."""
         best: tuple[Order, Entry] | None = None
         for first, group in self._searched:
             if best is not None and first > best[0]:
@@ -88,7 +88,7 @@ class EntryIndex(Generic[Entry]):
         return None if best is None else best[1]
 
     def add(self, entry: Entry) -> None:
-        """One more entry, behind those of the same rank; none with this match and rank is there."""
+        """Add an entry behind those of the same rank. There must be none with the same match and rank."""
         self._added += 1
         order = entry.order = entry.rank, self._added
         insort(self._ordered, (order, entry))
@@ -104,7 +104,7 @@ class EntryIndex(Generic[Entry]):
         insort(group.values.setdefault(entry.value, []), (order, entry))
 
     def remove(self, entry: Entry) -> None:
-        """An entry that is there goes."""
+        """Remove an entry, which must be in the index."""
         order = entry.order
         del self._ordered[bisect_left(self._ordered, (order,))]
         alike = self._alike[entry.value, entry.mask, entry.ranges]

@@ -2,8 +2,8 @@
 
 Rules
 -----
-* Arithmetic has unlimited precision, as in the format's definition; what stores a value wraps it. An expression knows
-  how many bits its value fits in where that is certain, so that most stores need no wrapping.
+* Arithmetic has unlimited precision, as the format defines; a store wraps its value. An expression knows how many bits
+  its value fits in if that is certain, so that most stores need no wrapping.
 * `p` is the tuple of an action's parameters and `R_n` a register array, where these may be used.
 * An operator, operand or type that is not listed here is refused by name.
 """
@@ -21,7 +21,7 @@ from fanin.switch.p4.externs import Register
 from fanin.switch.p4.layout import Header, HeaderType, Layout, Stack, UnionStack
 
 MAX_SHIFT = MAX_FIELD_BITS
-"""A left shift by more yields 0: no field is that wide, so every bit would be cut off."""
+"""A left shift by this many bits or more yields 0: no field is wider, so that every bit would be cut off."""
 ARITHMETIC = {"+": "+", "-": "-", "*": "*", "&": "&", "|": "|", "^": "^", "/": "//", "%": "%"}
 COMPARISONS = ("==", "!=", ">", ">=", "<", "<=")
 
@@ -35,14 +35,14 @@ class Value:
     source: str
     kind: Kind = "data"
     bits: int | None = None
-    """Width that the value, which is then not negative, is known to fit in."""
+    """Width that the value, which is then not negative, is known to fit in; None: unknown."""
     header_type: HeaderType | None = None
     stack: Stack | None = None
     union: tuple[Header, ...] = ()
     union_stack: UnionStack | None = None
-    """Stack of a union that a packet chooses, and of its members; None for other headers."""
+    """For an element of a union stack, or a member of one, whose index only the packet determines: that stack."""
     index: str = ""
-    """Source of which element it is."""
+    """Source of the element's index in `union_stack`."""
     header: Header | None = None
     """The header, if it is known at compile time; otherwise `source` finds its base at run time."""
 
@@ -51,13 +51,13 @@ class Expressions:
     """Compiles expressions of one program."""
 
     def __init__(self, layout: Layout, registers: Mapping[str, Register], parameters: tuple[int, ...] = ()) -> None:
-        """`parameters` are the widths of the enclosing action's."""
+        """`parameters`: widths in bits of the parameters of the enclosing action."""
         self.layout = layout
         self._registers = registers
         self._parameters = parameters
 
     def data(self, node: Node) -> Value:
-        """An expression that is a number."""
+        """Compile an expression whose value is a number; a boolean becomes 0 or 1."""
         value = self.any(node)
         if value.kind == "bool":
             return Value(f"int({value.source})", bits=1)
@@ -66,21 +66,21 @@ class Expressions:
         return value
 
     def truth(self, node: Node) -> str:
-        """An expression that is true or false."""
+        """Source of an expression whose value is a boolean."""
         value = self.any(node)
         if value.kind != "bool":
             raise node.fail(f"true or false is expected, not {value.kind}")
         return value.source
 
     def header(self, node: Node) -> Value:
-        """An expression that is a header."""
+        """Compile an expression that denotes a header."""
         value = self.any(node)
         if value.kind != "header":
             raise node.fail(f"a header is expected, not {value.kind}")
         return value
 
     def any(self, node: Node) -> Value:
-        """Any expression or operand."""
+        """Compile any expression or operand."""
         kind, value = node["type"].text, node["value"]
         if kind == "expression":
             assert isinstance(value.value, dict) or value.fail("an object is expected")
@@ -128,7 +128,7 @@ class Expressions:
         return Value(f"p[{node.integer}]", bits=self._parameters[node.integer])
 
     def _field_of_element(self, node: Node) -> Value:
-        """A field, or the validity, of a header that is found when a packet is there."""
+        """A field, or the validity, of a header that only the packet determines."""
         header = self._operation(node[0])
         if header.header_type is None:
             raise node[0].fail(f"a header is expected, not a {header.kind}")
@@ -246,7 +246,7 @@ class Expressions:
         return Value(f"((({source} + {half:#x}) & {(1 << bits) - 1:#x}) - {half:#x})")
 
     def _structure(self, node: Node, operator: str) -> Value:
-        """Headers, fields of headers and stacks that are found when a packet is there."""
+        """Compile operators on headers and stacks whose element only the packet determines."""
         if operator == "dereference_header_stack":
             stack = self._stack(node["left"])
             return Value(f"element({stack.bases}, {self.data(node['right']).source})", "header", header_type=stack.type)
@@ -282,7 +282,7 @@ class Expressions:
         raise UnsupportedError(f"{node.path}: operator {operator!r} is not implemented")
 
     def _filled(self, node: Node) -> int:
-        """The place of a stack's fill level."""
+        """The place of the fill level of a stack of headers or unions."""
         value = self.any(node)
         return value.union_stack.next if value.union_stack is not None else self._stack(node).next
 
@@ -293,7 +293,7 @@ class Expressions:
         return value.stack
 
     def validity(self, header: Value) -> str:
-        """Source of the place where a header's validity is."""
+        """Source of the place of a header's validity."""
         if header.header is not None:
             return str(header.header.valid)
         assert header.header_type is not None
@@ -301,11 +301,11 @@ class Expressions:
 
 
 def _element(union: Value) -> str:
-    """Source of the places of the members' validity, of a union that a packet chooses."""
+    """Source of the places of the members' validities, for a union whose index only the packet determines."""
     assert union.union_stack is not None
     return f"element({union.union_stack.validities}, {union.index})"
 
 
 def others_invalid(member: Value) -> list[str]:
-    """Statements that make all members of a union that a packet chooses invalid."""
+    """Statements that make all members of the union of `member` invalid; only the packet determines which union."""
     return [f"for v in {_element(member)}: f[v] = 0"]

@@ -1,7 +1,7 @@
 """State of a program between packets: registers and counters.
 
-Reading a program gives declarations, without memory; `made` gives an array with memory, for each program that is loaded
-of the same document.
+Reading a document gives declarations, without memory; `made` returns an array with memory, for each program loaded from
+the document.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fanin.switch.p4.document import Node
 
 
 class WideCells(Sequence[int]):
-    """Cells of more than 64 bits, in memory that the native interpreter shares: 64-bit limbs, the lowest first."""
+    """Cells of more than 64 bits as 64-bit limbs, the lowest first, in memory shared with the native interpreter."""
 
     def __init__(self, bits: int, size: int) -> None:
         self._cell_bytes = -(-bits // 64) * 8
@@ -48,13 +48,13 @@ class WideCells(Sequence[int]):
 
 
 class ExternBudget:
-    """Counts the memory of a program's arrays before it is asked for."""
+    """Counts the memory of a program's arrays before it is allocated."""
 
     def __init__(self) -> None:
         self._left = MAX_EXTERN_BYTES
 
     def spend(self, node: Node, count: int) -> None:
-        """So many bytes more, of the array that `node` declares."""
+        """Count `count` bytes for the array that `node` declares. ProgramError beyond MAX_EXTERN_BYTES."""
         self._left -= count
         if self._left < 0:
             raise node.fail(f"registers, counters and meters up to here have more than {MAX_EXTERN_BYTES:,} bytes")
@@ -70,16 +70,16 @@ class Register:
     bits: int
     size: int
     cells: WideCells | MutableSequence[int] = field(default_factory=lambda: array("I"))
-    """A declaration has none."""
+    """Values of the cells; empty in a declaration."""
 
     def made(self) -> Register:
-        """The array that this declares, all zero."""
+        """A new array as declared, all zero."""
         if self.bits > 64:
             return replace(self, cells=WideCells(self.bits, self.size))
         return replace(self, cells=array("I" if self.bits <= 32 else "Q", [0]) * self.size)
 
     def reset(self) -> None:
-        """All cells are zero again."""
+        """Set all cells to zero."""
         for at in range(self.size):
             self.cells[at] = 0
 
@@ -94,11 +94,11 @@ class Counter:
     table: str | None = None
     """The table whose entries a direct counter counts; None: an indirect counter."""
     packets: MutableSequence[int] = field(default_factory=lambda: array("q"))
-    """Packets of each counter, as `bytes` has their bytes; a declaration has none."""
+    """Packets of each counter, as `bytes` has their bytes; both are empty in a declaration."""
     bytes: MutableSequence[int] = field(default_factory=lambda: array("q"))
 
     def made(self) -> Counter:
-        """The array that this declares, all zero."""
+        """A new array as declared, all zero."""
         return replace(self, packets=array("q", [0]) * self.size, bytes=array("q", [0]) * self.size)
 
 
@@ -119,7 +119,7 @@ def read_registers(root: Node, budget: ExternBudget) -> dict[str, Register]:
 
 
 def read_counters(root: Node, budget: ExternBudget) -> dict[str, Counter]:
-    """`counter_arrays`, by name. A direct one counts in its table's entries."""
+    """Read `counter_arrays`, by name. A direct counter counts in its table's entries."""
     counters: dict[str, Counter] = {}
     for at, node in enumerate(root.each("counter_arrays")):
         name, direct = node["name"].text, node.flag("is_direct")

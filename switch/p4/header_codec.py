@@ -1,4 +1,4 @@
-"""Headers from bytes and to bytes, as Python source: struct where all fields are whole machine words, else shifts."""
+"""Python source that reads headers from bytes and writes them: struct if all fields are machine words, else shifts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fanin.errors import UnsupportedError
 from fanin.switch.p4.layout import Field, Header, HeaderType
 
 CODES = {8: ("B", "b"), 16: ("H", "h"), 32: ("I", "i"), 64: ("Q", "q")}
-"""struct's letters by width, unsigned and signed."""
+"""Format letters of struct by width in bits: unsigned and signed."""
 
 
 def word_format(kind: HeaderType) -> struct.Struct | None:
-    """The struct of a header whose fields all have 8, 16, 32 or 64 bits; None for any other."""
+    """The struct of a header whose fields all have 8, 16, 32 or 64 bits; None for any other header."""
     if any(field.bits not in CODES or field.variable for field in kind.fields) or not kind.fields:
         return None
     return struct.Struct("!" + "".join(CODES[field.bits][field.signed] for field in kind.fields))
@@ -36,7 +36,7 @@ def read_lines(kind: HeaderType, base: str, symbol: str) -> list[str]:
 
 
 def read_variable_lines(kind: HeaderType, base: str, too_long: int) -> list[str]:
-    """The same for a header with a variable part of `n` bits; `too_long` is the error code of a header that is."""
+    """Statements that read a header with a variable part of `n` bits; `too_long`: error code of a longer one."""
     variable = kind.variable
     assert variable is not None
     most = kind.max_bytes if kind.max_bytes is not None else (kind.fixed_bits + variable.bits) // 8
@@ -63,7 +63,7 @@ def _cut(field: Field, source: str, shift: int | str) -> str:
 
 
 def bytes_source(header: Header, symbol: str) -> str:
-    """An expression for the bytes of a header."""
+    """Source of an expression for the bytes of a header."""
     kind, base = header.type, header.base
     if not kind.fields:
         return "b''"

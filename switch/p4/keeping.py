@@ -1,4 +1,4 @@
-"""Keep what a process has read of its P4 documents, so that making a program of the same document takes less time."""
+"""Cache the results of reading P4 documents, so that loading the same document again takes less time."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Read = TypeVar("Read")
 
 PROGRAMS_KEPT = 16
 MAX_KEPT_BYTES = 1 << 22
-"""Longest document that is kept: what is made of one has several times its length."""
+"""Longest document whose result is cached: a result takes several times the memory of its document."""
 
 
 def kept(read: Callable[Concatenate[Text, More], Read]) -> Callable[Concatenate[Text, More], Read]:
-    """`read`, whose results for the last PROGRAMS_KEPT documents are kept, and so are for nobody to change."""
+    """Decorate `read` with a cache of its last PROGRAMS_KEPT results, which callers share and must not change."""
     keeping = functools.lru_cache(maxsize=PROGRAMS_KEPT)(read)
 
     @functools.wraps(read)

@@ -1,12 +1,12 @@
-"""Places of a packet's fields: every header instance has its place in one flat list of integers.
+"""Layout of a packet's fields: every header instance has its place in one flat list of integers.
 
 Rules
 -----
 * A header instance of n fields takes n + 1 places, fields in order and then its validity (0 or 1), or n + 2 if one of
   its fields has a variable length: the last is that length in bits.
 * A header stack takes one more place: the index of its first empty element (`next` of P4_16).
-* Values are as wide as their fields and, for signed fields, signed: whoever stores wraps (see `Field.wrapped`).
-* A packet starts as a copy of `Layout.blank`: nothing is valid but metadata, and all is zero.
+* Values are as wide as their fields and, for signed fields, signed: every store wraps its value (`Field.wrapped`).
+* A packet starts as a copy of `Layout.blank`, in which only metadata is valid and all fields are zero.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fanin.switch.p4.bounds import (
 from fanin.switch.p4.document import Node
 
 VALID = "$valid$"
-"""The hidden field of every header."""
+"""Name of the hidden field of every header, its validity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Field:
 
     name: str
     bits: int
-    """Width; of a variable-length field, the most that it can have."""
+    """Width; the largest one of a variable-length field."""
     offset: int
     """Place within its header."""
     signed: bool = False
@@ -42,7 +42,7 @@ class Field:
     variable: bool = False
 
     def wrapped(self, source: str, bits: int | None = None) -> str:
-        """Python source of `source` as this field stores it; `bits` is what an unsigned value is known to fit in."""
+        """Python source of `source` wrapped to this field; `bits`: width that its unsigned value is known to fit in."""
         if self.saturating:
             low, high = (-(1 << self.bits - 1), (1 << self.bits - 1) - 1) if self.signed else (0, (1 << self.bits) - 1)
             return f"min(max({source}, {low:#x}), {high:#x})"
@@ -65,7 +65,7 @@ class HeaderType:
     name: str
     fields: tuple[Field, ...]
     max_bytes: int | None = None
-    """Longest header, where one field has a variable length."""
+    """Length of the longest header in bytes, if a field has a variable length."""
 
     @property
     def variable(self) -> Field | None:
@@ -79,16 +79,16 @@ class HeaderType:
 
     @property
     def state_bits(self) -> int:
-        """Width of all fields, of a variable one the most that it can have."""
+        """Total width of all fields, with the largest width of a variable one."""
         return sum(field.bits for field in self.fields)
 
     @property
     def places(self) -> int:
-        """Length of an instance in the list."""
+        """Number of places that an instance takes in the list."""
         return len(self.fields) + 1 + (self.variable is not None)
 
     def named(self, name: str, where: Node) -> Field:
-        """The field of that name, VALID included."""
+        """The field of that name, or VALID; ProgramError at `where` without one."""
         if name == VALID:
             return Field(VALID, 1, len(self.fields))
         for each in self.fields:
@@ -113,7 +113,7 @@ class Header:
 
     @property
     def end(self) -> int:
-        """One past its fields."""
+        """The place behind its last field."""
         return self.base + len(self.type.fields)
 
 
@@ -170,7 +170,7 @@ class Layout:
 
     @classmethod
     def read(cls, root: Node) -> Layout:
-        """From `header_types`, `headers`, `header_stacks`, `header_unions` and `field_aliases`."""
+        """Read `header_types`, `headers`, `header_stacks`, `header_unions` and `field_aliases` of a document."""
         layout = cls()
         by_id: dict[int, Header] = {}
         for node in root["header_types"]:
@@ -181,7 +181,7 @@ class Layout:
         union_types = {node["name"].text: node for node in root.each("header_union_types")}
         for node in root["headers"]:
             if node["header_type"].text in union_types:
-                # p4c 1.2.5.16 writes a union that nothing but its members is taken of as a header of the union's type.
+                # p4c 1.2.5.16 writes a union of which only members are used as a header of the union's type.
                 name, union = node["name"].text, union_types[node["header_type"].text]
                 layout._add_union(
                     name,
@@ -210,7 +210,7 @@ class Layout:
         return layout
 
     def _add_header(self, name: str, kind: Node, where: Node, *, metadata: bool = False) -> Header:
-        """A place for one more header, of a type that `kind` names; `where` is the instance's in the document."""
+        """Add a header instance of the type that `kind` names; `where`: the instance's node in the document."""
         header = Header(name, self._type(kind), len(self.blank), metadata)
         if name in self.headers:
             raise where.fail(f"header {name!r} is declared twice")
@@ -222,7 +222,7 @@ class Layout:
         return header
 
     def _reserve(self, places: int, bits: int, where: Node) -> None:
-        """So many more places, of so many bits."""
+        """Add `places` zeros to `blank`, for fields of `bits` bits in total. ProgramError beyond the bounds."""
         self.bits += bits
         if len(self.blank) + places > MAX_PLACES or self.bits > MAX_STATE_BITS:
             raise where.fail(
@@ -306,7 +306,7 @@ class Layout:
         return header.base + found.offset, found
 
     def intrinsic(self, header: str, name: str) -> tuple[int, Field] | None:
-        """A field that the architecture knows, by its own name or an alias; None where the program has none."""
+        """Place and field that the architecture names, directly or by an alias; None if the program has none."""
         header, name = self.aliases.get(f"{header}.{name}", (header, name))
         if header not in self.headers:
             return None
@@ -316,7 +316,7 @@ class Layout:
         )
 
     def required(self, header: str, name: str) -> tuple[int, Field]:
-        """The same, of one that no program of this architecture lacks."""
+        """Place and field that the architecture names; ProgramError if the program has none."""
         found = self.intrinsic(header, name)
         if found is None:
             raise ProgramError(f"the program has no field {header}.{name}: it was compiled for another architecture")

@@ -2,10 +2,10 @@
 
 Rules
 -----
-* A bucket holds up to its burst and is full when its rates are set; per second it gets as many tokens as its rate says.
-  Time is the packet's, in microseconds, and the tokens since a fixed moment are counted, so nothing is rounded twice.
-* A packet takes one token, or one per byte with which it came in. It is red when the bucket of the peak rate lacks
-  tokens, and takes none; yellow when that of the committed rate does; else green. A meter without rates says green.
+* A bucket holds up to its burst, is full when its rates are set, and gets tokens at its rate. Time is that of packets,
+  in microseconds; tokens are counted from a fixed moment, so that rounding errors do not add up.
+* A packet takes one token, or one per byte of its length on arrival. It is red, and takes no tokens, if the bucket of
+  the peak rate lacks them; yellow if that of the committed rate does; else green. Without rates every packet is green.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class MeterRates:
 
 SET, COMMITTED, COMMITTED_BURST, PEAK, PEAK_BURST, STARTED = range(6)
 PEAK_TOKENS, PEAK_US, COMMITTED_TOKENS, COMMITTED_US = range(6, 10)
-"""Places in a meter's memory: whether it has rates, these, whether a packet has come, and each bucket's tokens and the
-time of its last packet."""
+"""Indices into a meter's memory: whether it has rates, the rates, whether a packet has come, and for each bucket its
+tokens and the time of its last packet."""
 CELLS = 10
 
 
@@ -47,18 +47,18 @@ class Meter:
     __slots__ = ("_at", "cells")
 
     def __init__(self, cells: array[int] | None = None, index: int = 0) -> None:
-        """The meter of that index in an array; without one, a meter with memory of its own."""
+        """The meter of that index in an array's memory; without `cells`, a meter with memory of its own."""
         self.cells = array("q", bytes(8 * CELLS)) if cells is None else cells
         self._at = index * CELLS
 
     @property
     def rates(self) -> MeterRates | None:
-        """None: it has no rates."""
+        """The rates of this meter; None without rates."""
         at, cells = self._at, self.cells
         return MeterRates(*cells[at + COMMITTED : at + STARTED]) if cells[at + SET] else None
 
     def set(self, rates: MeterRates | None) -> None:
-        """Other rates, and full buckets; None: no rates."""
+        """Set other rates, with full buckets; None: remove the rates."""
         at, cells = self._at, self.cells
         cells[at : at + CELLS] = array("q", bytes(8 * CELLS))
         if rates is not None:
@@ -67,7 +67,7 @@ class Meter:
             )
 
     def colour(self, amount: int, now_us: int) -> int:
-        """A packet of `amount` tokens comes at `now_us`."""
+        """The colour of a packet of `amount` tokens that comes at `now_us`; it takes the tokens."""
         at, cells = self._at, self.cells
         if not cells[at + SET]:
             return GREEN
@@ -80,7 +80,10 @@ class Meter:
         return GREEN if self._take(COMMITTED, COMMITTED_TOKENS, amount, now_us) else YELLOW
 
     def _take(self, rate_at: int, tokens_at: int, amount: int, now_us: int) -> bool:
-        """Take tokens of a bucket, if there are as many. Its burst is behind the rate, the time behind the tokens."""
+        """Refill a bucket until `now_us`; return whether it has `amount` tokens.
+
+        In the memory, its burst follows its rate, and the time of its last packet follows its tokens.
+        """
         cells, at = self.cells, self._at
         rate, burst, last_us = cells[at + rate_at], cells[at + rate_at + 1], cells[at + tokens_at + 1]
         come = now_us * rate // US_PER_S - last_us * rate // US_PER_S
@@ -92,7 +95,7 @@ class Meter:
 
 @dataclass(slots=True)
 class MeterArray:
-    """Meters by index; or those of a table's entries. `M_n` in compiled code."""
+    """An indirect array of meters, or the declaration of a table's direct meters. `M_n` in compiled code."""
 
     name: str
     symbol: str
@@ -101,24 +104,24 @@ class MeterArray:
     table: str | None = None
     """The table whose entries have these meters; None: an indirect array."""
     target: tuple[str, str] | None = None
-    """The field that a direct meter's colour goes to."""
+    """Header and name of the field that receives a direct meter's colour."""
     cells: array[int] = field(default_factory=lambda: array("q"))
-    """The memory of all of them; of a declaration empty."""
+    """Memory of all meters of the array; empty in a declaration."""
 
     def made(self) -> MeterArray:
-        """The array that this declares, without rates."""
+        """A new array as declared, of meters without rates."""
         return replace(self, cells=array("q", [0]) * (CELLS * self.size))
 
     def __getitem__(self, index: int) -> Meter:
-        """A meter of an indirect array, which is there."""
+        """A meter of an indirect array; the caller has checked the index."""
         return Meter(self.cells, index)
 
     def execute(self, index: int, k: PacketState) -> int:
-        """The colour of a packet by the meter at an index, which is there."""
+        """The colour of a packet by the meter at `index`, which the caller has checked."""
         return Meter(self.cells, index).colour(k.arrived if self.by_bytes else 1, k.now_us)
 
     def of_entry(self, meter: Meter | None, k: PacketState) -> int:
-        """The same by the meter of the entry that was found."""
+        """The colour of a packet by the meter of the matching entry; green without a meter."""
         return GREEN if meter is None else meter.colour(k.arrived if self.by_bytes else 1, k.now_us)
 
 

@@ -1,7 +1,7 @@
-"""The native interpreter behind a V1Switch: it gets the program's code, and every change of tables and groups.
+"""The native interpreter behind a V1Switch: it receives the program's code, and every change of tables and groups.
 
-Registers, counters and the counts of entries are Python's memory, which both interpreters work on. Entries, multicast
-groups and mirror sessions are copied: `Table.watcher` and `Watched` say what changes, when it changes.
+Registers, counters and the counts of entries are Python's memory, on which both interpreters work. Entries, multicast
+groups and mirror sessions are copied: `Table.watcher` and `Watched` report every change.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from fanin.switch.p4.replication import MirrorSession, Replica
 from fanin.switch.p4.tables import Entry, Table
 
 Outcome = tuple[list[tuple[int, bytes]], int, int, int, int, str]
-"""Packets that leave, bytes in and out, copies dropped, packets lost, and the reason of the last loss."""
+"""Packets that leave, with their ports; bytes in; bytes out; copies dropped; packets lost; reason of the last loss."""
 
 PortsOutcome = tuple[list[tuple[int, bytes]], int, int, int, int, str, int]
-"""The same of what arrived at native ports, of what leaves only that for none of them; and how many left in all."""
+"""Like Outcome, for packets from native ports: lists only packets for other ports, and ends with all that left."""
 
 
 class NativeMachine:
-    """A program in the native interpreter. NotNative for one that it does not run."""
+    """A program in the native interpreter. Raises NotNative for a program that it cannot run."""
 
     def __init__(
         self, extension: ModuleType, program: Program, places: Mapping[str, int], limits: Mapping[str, int]
     ) -> None:
-        """`places` are those of the fields that the architecture knows; `limits`: max_states, max_passes, drop_port."""
+        """`places`: of the fields that the architecture uses, by name. `limits`: max_states, max_passes, drop_port."""
         operations = {name: number for number, name in enumerate(extension.P4_OPERATIONS)}
         self._code = translate(program, operations, places.values())
         self._machine = extension.P4Machine(_described(program, self._code, places, limits))
@@ -48,7 +48,7 @@ class NativeMachine:
                 profile.watchers.append(watcher.retarget)
 
     def take_digests(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Learn lists and their values, since this was last asked."""
+        """Take the learn lists, with their values, of the digests since the last call."""
         found = []
         for number, limbs in self._machine.take_digests():
             values, at = [], 0
@@ -61,16 +61,16 @@ class NativeMachine:
         return found
 
     def endless_since_last(self) -> int:
-        """Packets lost to more than max_passes passes, since this was last asked."""
+        """Number of packets lost to more than max_passes passes since the last call."""
         before, self._endless = self._endless, self._machine.endless()
         return self._endless - before
 
     def set_group(self, number: int, replicas: tuple[Replica, ...] | None) -> None:
-        """A multicast group is another one, or gone."""
+        """Set a multicast group; None: remove it."""
         self._machine.set_group(number, None if replicas is None else list(replicas))
 
     def set_mirror(self, number: int, session: MirrorSession | None) -> None:
-        """The same of a mirror session."""
+        """Set a mirror session; None: remove it."""
         if session is None:
             self._machine.set_mirror(number, None, 0)
         else:
@@ -78,7 +78,7 @@ class NativeMachine:
 
 
 class _TableWatcher:
-    """Tells the interpreter what becomes of a table's entries."""
+    """Copies every change of a table's entries to the interpreter."""
 
     def __init__(
         self, machine: Any, number: int, table: Table, code: NativeProgram, profile: ActionProfile | None
@@ -88,19 +88,19 @@ class _TableWatcher:
         self._table = table
         self._code = code
         self._entries: dict[int, int] = {}
-        """Numbers of entries in the interpreter, by identity."""
+        """Numbers of entries in the interpreter, by id() of the entry."""
         self._limbs = key_limbs(table)
         self._profile = profile
         self._lists: dict[int, tuple[int, Group, int]] = {}
-        """By identity of a group that entries have: its number in the interpreter, itself, and by how many."""
+        """By id() of a group that entries name: its number in the interpreter, the group, and the count of entries."""
         self._targeted: dict[int, Entry] = {}
-        """Entries with a member, by identity."""
+        """Entries that name a member, by id() of the entry."""
         for entry in table:
             self.put(entry)
         self.missed(table.miss)
 
     def put(self, entry: Entry) -> None:
-        """An entry was added, behind those of the same rank."""
+        """Copy a new entry, behind those of the same rank."""
         ranges = [(shift, whole.bit_length(), low, high) for shift, whole, low, high in entry.ranges]
         counts = None
         if self._table.counts:
@@ -123,7 +123,7 @@ class _TableWatcher:
         )
 
     def take(self, entry: Entry) -> None:
-        """An entry is gone."""
+        """Remove the copy of an entry."""
         self._machine.take(self._number, self._entries.pop(id(entry)))
         self._targeted.pop(id(entry), None)
         if isinstance(entry.target, Group):
@@ -134,11 +134,11 @@ class _TableWatcher:
                 self._machine.remove_choices(number)
 
     def missed(self, entry: Entry) -> None:
-        """Note that the action of a miss has changed."""
+        """Copy the new action of a miss."""
         self._machine.set_miss(self._number, *self._action_of(entry))
 
     def retarget(self, changed: Member | Group | None) -> None:
-        """A member or a group of the profile is another one; None: which ports are down has changed."""
+        """Copy a changed member or group of the profile; None: the set of ports that are down has changed."""
         for entry in self._targeted.values():
             if entry.target is changed:
                 self._machine.set_action(self._number, self._entries[id(entry)], *self._action_of(entry))
@@ -147,7 +147,7 @@ class _TableWatcher:
                 self._machine.set_choices(number, *self._spread(group))
 
     def _list_of(self, group: Group) -> int:
-        """The number of a group's choices, which one more entry has."""
+        """The number of a group's choices in the interpreter; counts one more entry that names the group."""
         if (known := self._lists.get(id(group))) is not None:
             self._lists[id(group)] = known[0], group, known[2] + 1
             return known[0]
@@ -156,7 +156,7 @@ class _TableWatcher:
         return number
 
     def _spread(self, group: Group) -> tuple[list[tuple[int, int, list[int]]], list[int]]:
-        """Actions of the group's members, and the member that each remainder of the hash chooses."""
+        """Actions of the group's members, and for each remainder of the hash the index of the chosen member."""
         assert self._profile is not None
         chosen = group.spread(self._profile.down) or (NO_MEMBER,)
         if self._profile.hashed is None:
@@ -191,7 +191,7 @@ class _TableWatcher:
 def _described(
     program: Program, code: NativeProgram, places: Mapping[str, int], limits: Mapping[str, int]
 ) -> dict[str, Any]:
-    """A program as the interpreter takes it."""
+    """The description of a program that the interpreter's constructor takes."""
     layout = program.layout
     blank = [0] * STATE_LIMBS
     for value, place in zip(layout.blank, code.places, strict=True):

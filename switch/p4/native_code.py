@@ -1,11 +1,11 @@
-"""Instructions of the native interpreter and the frame that they work on; native/p4/p4_code.hpp has their meaning.
+"""Instructions of the native interpreter and the frame that they work on; native/p4/p4_code.hpp defines them.
 
 Rules
 -----
 * A frame is one array of 64-bit limbs: state | fields | data of an entry | temporaries | constants.
-* A value takes as many limbs as the interval that it is known to lie in asks for, the lowest limb first, in two's
-  complement where it may be negative. So arithmetic is exact, as Python's is; where only the low bits count (`need`),
-  the upper ones are not computed.
+* A value takes as many limbs as the interval that it is known to lie in requires, the lowest limb first, in two's
+  complement if it may be negative. So arithmetic is exact, as in Python; if only the low bits matter (`need`), the
+  upper ones are not computed.
 """
 
 from __future__ import annotations
@@ -30,40 +30,40 @@ STATE = {
     "at": 8, "packet_bytes": 9, "result": 10, "source_port": 11,
     "now_us": 12, "digest": 13,
 }  # fmt: skip
-"""Places of what the architecture keeps of a packet."""
+"""Places in a frame of the architecture's state of a packet."""
 STATE_LIMBS = 16
 CLONE_ASKED = 1 << 15
 INSTRUCTION = struct.Struct("=HHIII")
 SCALAR = {
     "COPY", "ADD", "SUB", "MUL", "AND", "OR", "XOR", "NOT", "SHL", "SHR", "SHL_VAR", "SHR_VAR", "DIV", "MOD",
 }  # fmt: skip
-"""Operations whose `n` says how many low bits of one limb are kept."""
+"""Operations on one limb whose `n` is the number of low bits to keep of the result."""
 REDIRECTABLE = SCALAR | {
     "COPY_WIDE", "ADD_WIDE", "SUB_WIDE", "AND_WIDE", "OR_WIDE", "XOR_WIDE", "NOT_WIDE", "READ32", "READ64", "READ_WIDE",
     "LOAD8", "LOAD16", "LOAD32", "LOAD64", "LOAD_BITS", "HASH", "SEXT",
 }  # fmt: skip
-"""Operations that may write into a field at once, even into one that they read."""
+"""Operations that may write directly into a field, even into one that they read."""
 
 
 FINAL = {"HALT", "STOP", "FAIL", "ACTION_END", "RUN"}
-"""Operations that do not go on to the next one."""
+"""Operations after which execution does not continue with the next one."""
 
 
 class NotNative(Exception):  # noqa: N818 (no error: the Python interpreter takes such programs)
-    """The program has a part that the native interpreter does not run."""
+    """Raised for a program that has a part which the native interpreter does not run."""
 
 
 class Val(NamedTuple):
     """A number that instructions have computed, or a constant."""
 
     at: int
-    """Its place; of a constant, its number among them, negative."""
+    """Its place in the frame; -1 - i for constant i."""
     limbs: int
     low: int
     high: int
-    """With `low`, an interval that it is known to lie in."""
+    """With `low`, the interval that it is known to lie in, bounds included."""
     fresh: bool = False
-    """A temporary that nobody else uses."""
+    """Whether it is a temporary that no other value shares, so that its instruction may be redirected."""
 
     @property
     def constant(self) -> bool:
@@ -72,7 +72,7 @@ class Val(NamedTuple):
 
 
 def limbs_of(low: int, high: int) -> int:
-    """How many limbs an interval asks for; NotNative beyond MAX_LIMBS."""
+    """Number of limbs that an interval requires. NotNative beyond MAX_LIMBS."""
     bits = high.bit_length() if low >= 0 else max(high.bit_length(), (-low - 1).bit_length()) + 1
     if (limbs := max(1, -(-bits // LIMB_BITS))) > MAX_LIMBS:
         raise NotNative(f"numbers of {bits:,} bits")
@@ -85,7 +85,7 @@ def split(value: int, limbs: int) -> list[int]:
 
 
 class Place(NamedTuple):
-    """Place of a field in a frame."""
+    """Place of a field in a frame, with its width."""
 
     at: int
     limbs: int
@@ -94,14 +94,14 @@ class Place(NamedTuple):
 
     @property
     def value(self) -> Val:
-        """The value that is stored there."""
+        """The field's value, with the interval that its width allows."""
         if self.signed:
             return Val(self.at, self.limbs, -(1 << self.bits - 1), (1 << self.bits - 1) - 1)
         return Val(self.at, self.limbs, 0, (1 << self.bits) - 1)
 
 
 def field_places(layout: Layout) -> list[Place]:
-    """By place in the list of fields of switch/p4/layout.py."""
+    """Places in the frame, in the order of the list of fields of switch/p4/layout.py."""
     kinds: dict[int, tuple[int, bool]] = {}
     for header in layout.headers.values():
         for each in header.type.fields:
@@ -127,7 +127,7 @@ class Emitter:
     operations: Mapping[str, int]
     """Numbers of the native module's operations."""
     temporaries_at: int
-    """The first limb behind fields and parameters."""
+    """The first limb behind fields and parameters, where temporaries begin."""
     code: list[tuple[str, int, int, int, int]] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     constants: list[int] = field(default_factory=list)
@@ -136,25 +136,25 @@ class Emitter:
     _used: int = 0
     _most: int = 0
     _copied: int = -1
-    """How long the code was after a copy that the next one may join."""
+    """Length of the code after a copy that the next copy may be merged with; -1 without one."""
     _last: tuple[int, int] | None = None
     """Place and limbs that the last instruction wrote; None if a jump may lead to the next one."""
 
     # --- places ---
 
     def temporary(self, limbs: int) -> int:
-        """A place for a value, until `forget`."""
+        """Allocate limbs for a value, until `forget`."""
         at = self.temporaries_at + self._used
         self._used += limbs
         self._most = max(self._most, self._used)
         return at
 
     def forget(self) -> None:
-        """All temporaries are free again: at the beginning of a function."""
+        """Free all temporaries, at the beginning of a function."""
         self._used = 0
 
     def constant(self, value: int, limbs: int | None = None) -> Val:
-        """A constant, as so many limbs."""
+        """A constant of `limbs` limbs; None: as many as it requires."""
         count = limbs_of(value, value) if limbs is None else limbs
         if (value, count) not in self._known:
             self._known[value, count] = len(self.constants)
@@ -164,14 +164,14 @@ class Emitter:
     # --- instructions ---
 
     def emit(self, operation: str, n: int = 0, d: int = 0, a: int = 0, b: int = 0) -> None:
-        """One instruction. Of jumps, `d` is a label."""
+        """Append an instruction. For jumps, `d` is a label."""
         if n > MAX_COUNT:
             raise NotNative("headers of more than 65,535 limbs")
         self.code.append((operation, n, d, a, b))
         self._last = None
 
     def compute(self, operation: str, n: int, a: int, b: int, low: int, high: int, limbs: int = 1) -> Val:
-        """An instruction with a result of its own."""
+        """Append an instruction whose result is a new temporary, known to lie in `low`..`high`."""
         at = self.temporary(limbs)
         self.code.append((operation, n, at, a, b))
         self._last = at, limbs
@@ -183,17 +183,17 @@ class Emitter:
         return len(self.labels) - 1
 
     def place(self, label: int) -> None:
-        """The label stands before the next instruction."""
+        """Place the label before the next instruction."""
         self.labels[label] = len(self.code)
         self._last, self._copied = None, -1
 
     def fail(self, text: str) -> None:
-        """The packet is lost."""
+        """Append an instruction that loses the packet, with `text` as the reason."""
         self.failures.append(text)
         self.emit("FAIL", d=len(self.failures) - 1)
 
     def widened(self, value: Val, limbs: int) -> Val:
-        """The same number with at least so many limbs."""
+        """The same number with at least `limbs` limbs."""
         if value.limbs >= limbs:
             return value
         if value.constant:
@@ -202,7 +202,7 @@ class Emitter:
         return self.compute("EXTEND", limbs, value.at, b, value.low, value.high, limbs)
 
     def trimmed(self, value: Val, bits: int) -> Val:
-        """The low bits of a number."""
+        """The lowest `bits` bits of a number."""
         whole = (1 << bits) - 1
         if value.low >= 0 and value.high <= whole:
             return value
@@ -227,7 +227,7 @@ class Emitter:
         return Val(made, limbs, 0, whole, fresh=True)
 
     def store(self, value: Val, at: int, limbs: int) -> None:
-        """Put a number where a field, or anything else, has its place."""
+        """Store a number in a place; if it was computed last, its instruction is changed to write there directly."""
         if value.fresh and self._last == (value.at, limbs) and self.code[-1][0] in REDIRECTABLE:
             operation, n, _, a, b = self.code[-1]
             self.code[-1] = operation, n, at, a, b
@@ -242,7 +242,7 @@ class Emitter:
             self._copy(value, at, limbs)
 
     def _copy(self, value: Val, at: int, limbs: int) -> None:
-        """A copy; one right behind another is made with it."""
+        """Append a copy; merge it with the copy before if both source and destination are adjacent."""
         wide = "ZERO" if value.constant and not value.low else "COPY_WIDE"
         if self._copied == len(self.code) and at + limbs <= self.temporaries_at:
             operation, count, first, source, _ = self.code[-1]
@@ -270,9 +270,9 @@ class Emitter:
         return self.temporaries_at + self._most
 
     def finished(self, entries: Collection[int]) -> tuple[bytes, list[int]]:
-        """The code, with constants in place, and where each label is; -1: nowhere, since nothing gets there.
+        """The code as bytes, with labels and constants resolved, and the place of each label; -1: unreachable.
 
-        `entries` are labels that others know, too.
+        `entries`: labels that are used from outside the code.
         """
         self.code, self.labels = shortened(self.code, self.labels, entries, self.constants)
         placed, laid = self._laid_out(entries)
@@ -287,9 +287,9 @@ class Emitter:
         return bytes(packed), [placed.get(at, -1) for at in self.labels]
 
     def _laid_out(self, entries: Collection[int]) -> tuple[dict[int, int], list[tuple[str, int, int, int, int]]]:
-        """The code in an order with few jumps: what a jump leads to follows it, unless it is somewhere already.
+        """Reorder the code for few jumps: the target of a jump follows it, unless it is placed already.
 
-        Also, by their places before, the places of all instructions; jumps lead to the places before.
+        Returns the new place of each instruction by its old one, and the code, whose jumps still name old places.
         """
         placed: dict[int, int] = {}
         laid: list[tuple[str, int, int, int, int]] = []

@@ -1,12 +1,12 @@
-"""Limbs of a frame that matter where a packet begins, and where a replica does: only these are set and copied.
+"""Liveness of a frame's limbs where a packet begins, and where a replica does: only live limbs are set and copied.
 
 Rules
 -----
-* A limb matters where some way leads to an instruction that reads it before one that writes it, or out of the code, if
-  the architecture reads it.
-* Whoever is in doubt says that a limb matters: a table may lead to each of its actions, and from there to whatever may
-  come after one of them in that table.
-* The parts of a pipeline follow each other: what matters at a part's end is what matters where the next one begins.
+* A limb is live where some path leads to an instruction that reads it before one that writes it, or to the end of the
+  code if the architecture reads it.
+* In doubt a limb is live: a table may lead to each of its actions, and an action to every node that may follow an
+  action of that table.
+* The parts of a pipeline follow each other: the limbs live at a part's end are those live where the next one begins.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ NOTHING = {
     "COUNT_ENTRY", "RUN", "HASH_BEGIN", "HASH", "EMIT_PAYLOAD", "METER_ENTRY",
 }  # fmt: skip
 ENDS = {"HALT", "STOP", "FAIL", "JUMP", "ACTION_END", "RUN"}
-"""Operations that do not go on to the next one."""
+"""Operations after which execution does not continue with the next one."""
 PARTS = ("parser_start", "verify", "ingress_start", "egress_start", "update", "deparse")
-"""In the order in which a packet comes through them."""
+"""Names of the parts, in the order in which a packet passes them."""
 FILLED_GAP = 8
-"""Limbs between two that matter which are copied, too: cheaper than one copy more."""
+"""Longest gap between live limbs that is copied as well, because that is cheaper than another copy."""
 Extent = tuple[int, int]
-"""First limb and how many."""
+"""First limb, and number of limbs."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableWays:
-    """Labels that a table leads to."""
+    """Labels to which a table leads, and the limbs of its key."""
 
     key_limbs: int
     actions: frozenset[int]
@@ -49,7 +49,7 @@ class _Block:
     kill: int = 0
     following: list[int] = field(default_factory=list)
     leaves: bool = False
-    """It may be the last one of a part."""
+    """Whether a part may end after this block."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Liveness:
             block.leaves = operation in ("HALT", "STOP", "ACTION_END")
 
     def _after_actions(self) -> dict[int, set[int]]:
-        """Labels that may follow each action, by the place of its end: the first one behind its beginning."""
+        """Labels that may follow each action, by the place of its end, the first ACTION_END behind its beginning."""
         after: dict[int, set[int]] = {}
         ends: dict[int, int] = {}
         for ways in self.tables:
@@ -108,7 +108,7 @@ class Liveness:
         return after
 
     def at_start(self, label: int, at_end: int) -> int:
-        """Limbs that matter at the first instruction of a part, as a mask, where `at_end` matter at its end."""
+        """Mask of the limbs that are live at the start of a part, if those of `at_end` are live at its end."""
         reached, waiting = set[int](), [self.labels[label]]
         while waiting:
             at = waiting.pop()
@@ -165,13 +165,13 @@ class Liveness:
             raise AssertionError(f"{operation} is not known here")
         mask = 0
         for first, limbs in extents:
-            if first >= 0:  # or it is a constant
+            if first >= 0:  # negative places are constants
                 mask |= mask_of(first, limbs)
         return mask
 
 
 def _written(instruction: Code) -> int:
-    """Limbs that have another value for certain."""
+    """Mask of the limbs that the instruction overwrites in every case."""
     operation, n, d, _, _ = instruction
     if operation in ONE_LIMB:
         return mask_of(d, 1)
@@ -181,12 +181,12 @@ def _written(instruction: Code) -> int:
 
 
 def mask_of(first: int, limbs: int) -> int:
-    """So many limbs from one on."""
+    """Mask of `limbs` limbs from `first` on."""
     return (1 << limbs) - 1 << first
 
 
 def extents(mask: int, first: int, end: int) -> list[Extent]:
-    """The limbs of a mask between two places, side by side in one; gaps of few limbs are filled."""
+    """The limbs of a mask from `first` to before `end` as extents; gaps of at most FILLED_GAP limbs are filled."""
     found: list[Extent] = []
     for at in range(first, end):
         if not mask >> at & 1:
@@ -201,7 +201,7 @@ def extents(mask: int, first: int, end: int) -> list[Extent]:
 def what_matters(
     liveness: Liveness, starts: Mapping[str, int], always: int, first: int, end: int
 ) -> tuple[list[Extent], list[Extent]]:
-    """Fields that a new packet must have as they begin, and fields that a replica takes over from its original."""
+    """Fields that must be initialized for a new packet, and fields that a replica copies from its original."""
     live = always
     found = {}
     for part in reversed(PARTS):

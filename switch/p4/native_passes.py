@@ -1,12 +1,12 @@
-"""Shorter ways through the instructions of the native interpreter, found once when a program is translated.
+"""Jump threading for the native interpreter, done once when a program is translated.
 
 Rules
 -----
-* A jump goes to where it ends up: past further jumps, and past conditions whose outcome is known on the way.
-* A condition whose outcome is known where it stands is no instruction, or a plain jump.
-* What is known is the outcome of conditions that were passed, and fields that hold a constant, until something that a
-  condition reads is written, or a place is reached that others may jump to.
-* Nothing but jumps is removed: what a packet leads to stays the same.
+* A jump is redirected to its final target: past further jumps, and past conditions whose outcome is known by then.
+* A condition whose outcome is known is removed, or becomes a plain jump.
+* Known are the outcomes of conditions passed before, and fields that hold a constant, until something that a condition
+  reads is written, or the target of another jump is reached.
+* Only jumps are removed, so that the effect on packets stays the same.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 Code = tuple[str, int, int, int, int]
-"""Operation, n, d, a, b (native/p4/p4_code.hpp); of jumps, d is a label; a negative place is a constant's number."""
+"""Operation, n, d, a, b (native/p4/p4_code.hpp); d of a jump is a label; place -1 - i is constant i."""
 MAX_ROUNDS = 8
-"""Each round finds what the one before has made possible; a program that needs more keeps the rest."""
+"""Most rounds: each one may enable further shortcuts; a program that needs more keeps its remaining jumps."""
 MAX_HOPS = 64
-"""Jumps and conditions that one jump is led past."""
+"""Most jumps and conditions past which one jump is redirected."""
 LIMB = (1 << 64) - 1
 OPPOSITES = {
     "JUMP_ZERO": "JUMP_NONZERO", "JUMP_EQ": "JUMP_NE", "JUMP_EQ_WIDE": "JUMP_NE_WIDE",
 }  # fmt: skip
-"""Conditions by which another one is known: it holds where they do not."""
+"""By condition, the one that holds exactly if it does not."""
 POSITIVE = {negative: positive for positive, negative in OPPOSITES.items()}
 ONE_LIMB = {
     "COPY", "ADD", "SUB", "MUL", "AND", "OR", "XOR", "NOT", "SHL", "SHR", "SHL_VAR", "SHR_VAR", "DIV", "MOD", "SEXT",
@@ -38,7 +38,7 @@ NO_LIMB = {
     "TRANSIT", "WRITE32", "WRITE64", "WRITE_WIDE", "COUNT_PACKET", "COUNT_BYTES", "COUNT_ENTRY", "FIND", "MISS",
     "HASH_BEGIN", "HASH_PUT", "EMIT", "EMIT_PAYLOAD", "SELECT",
 }  # fmt: skip
-"""Operations by what they write of a frame; any other one may write anything."""
+"""Operations by the limbs of a frame that they write: one, n or none; any other may write all limbs."""
 
 Condition = tuple[str, int, int, int]
 
@@ -46,7 +46,7 @@ Condition = tuple[str, int, int, int]
 def shortened(
     code: Sequence[Code], labels: Sequence[int], entries: Collection[int], constants: Sequence[int]
 ) -> tuple[list[Code], list[int]]:
-    """The code and its labels with shorter ways. `entries` are labels that others know, too."""
+    """Thread jumps; return the new code and labels. `entries`: labels that are used from outside the code."""
     passes = _Passes(list(code), list(labels), frozenset(entries), constants)
     for _ in range(MAX_ROUNDS):
         if not passes.round():
@@ -71,12 +71,12 @@ class _Known:
         return None if found is None else found is positive
 
     def learn(self, instruction: Code, holds: bool) -> None:
-        """A condition has been passed."""
+        """Note the outcome of a condition that was passed."""
         condition, positive = _condition(instruction)
         self.outcomes[condition] = holds is positive
 
     def write(self, instruction: Code, number: Callable[[int], int | None]) -> None:
-        """Forget the limbs that an instruction writes, but for constants."""
+        """Forget what is known of the limbs that an instruction writes; note a constant that it stores."""
         operation, n, d, a, _ = instruction
         if operation in NO_LIMB:
             return
@@ -105,7 +105,7 @@ class _Known:
 
 
 def _condition(instruction: Code) -> tuple[Condition, bool]:
-    """A condition in the form by which it is known, and whether that is itself or its opposite."""
+    """A condition in its positive form, and whether the instruction tests that form or its opposite."""
     operation, n, _, a, b = instruction
     positive = POSITIVE.get(operation)
     return (positive or operation, n, a, b), positive is None
@@ -142,10 +142,10 @@ class _Passes:
     entries: frozenset[int]
     constants: Sequence[int]
     _at: dict[int, int] = field(default_factory=dict)
-    """A label for each place that this has made one for, in this round."""
+    """Labels added in this round, by place."""
 
     def round(self) -> bool:
-        """One pass over everything. Whether anything has changed."""
+        """Make one pass over the code; return whether anything has changed."""
         self._at.clear()
         before, targets = self.code, self._targets()
         made: list[Code | None] = []
@@ -183,7 +183,7 @@ class _Passes:
         return self.constants[-1 - place] if place < 0 else None
 
     def _led(self, jump: Code, known: _Known) -> int:
-        """The label of where a jump ends up."""
+        """The label of a jump's final target."""
         label = jump[2]
         at = self.labels[label]
         for _ in range(MAX_HOPS):
@@ -202,7 +202,7 @@ class _Passes:
         return self._at[at]
 
     def _keep(self, made: list[Code | None]) -> None:
-        """Without what is gone; labels follow."""
+        """Remove the instructions that are None, and move the labels accordingly."""
         moved, count = [], 0
         for each in made:
             moved.append(count)

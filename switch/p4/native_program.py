@@ -1,11 +1,11 @@
-"""A loaded program as code of the native interpreter: its functions, statement by statement.
+"""Translate a loaded program to code of the native interpreter, function by function.
 
 Rules
 -----
-* What is translated is `Program.source`, which Python runs: parser states, actions, tables, conditions, checksums and
-  deparser are functions there, and become stretches of instructions that jump to each other here.
-* An action that is a table's only one for good (p4c makes such tables of plain statements) stands in the table's place.
-* NotNative names what the interpreter cannot carry out; the program is then Python's.
+* The input is `Program.source`, which Python runs: parser states, actions, tables, conditions, checksums and deparser
+  are functions there, and become sequences of instructions that jump to each other here.
+* A table whose only possible action is fixed (p4c makes such tables of plain statements) is replaced by the action.
+* NotNative names the part that the interpreter cannot run; Python then runs the program.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ HASHES: dict[Callable[[bytes], int], tuple[int, int]] = {
     calculations.internet_checksum: (0, 16), calculations.crc16: (1, 16), zlib.crc32: (2, 32),
     calculations.crc_ccitt: (3, 16), calculations.identity: (4, 64), calculations.xor16: (5, 16),
 }  # fmt: skip
-"""By algorithm: its number in native/p4/p4_code.hpp, and the width of its result."""
+"""By algorithm: its number in native/p4/p4_code.hpp, and the width of its result in bits."""
 WIDTHS = {letter: bits for bits, letters in CODES.items() for letter in letters}
 UNCOUNTED_STATES = 1024
-"""Parsers without circles and with no more states need no count of the states that a packet has come through."""
+"""Parsers without loops and with at most so many states need not count the states that a packet passes."""
 MAX_LIVENESS_BITS = 1 << 28
-"""Instructions times limbs of fields, of which native_liveness.py keeps a bit each: 32 MiB."""
+"""Most instructions times limbs of fields, for each of which native_liveness.py keeps a bit: 32 MiB."""
 JUMP_NAMES = ("t", "u")
-"""Names of an action that keep their value from block to block (switch/p4/primitives.py)."""
+"""Local variables of an action that keep their values from block to block (switch/p4/primitives.py)."""
 COLOUR_BITS = 2
 NO_ACTION = "nothing"
-"""The action of a table without a default one, on a miss (switch/p4/tables.py)."""
+"""The action on a miss in a table without a default action (switch/p4/actions.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NativeProgram:
-    """Code, and where in it and in a frame things are."""
+    """Code of a program, with the places of its functions in the code and of its fields in a frame."""
 
     code: bytes
     starts: Mapping[str, int]
@@ -71,19 +71,19 @@ class NativeProgram:
     tables: tuple[str, ...]
     """Names, in the order of their numbers."""
     beginning: list[Extent]
-    """Fields that a new packet must have as they begin: first limb and how many."""
+    """Fields that must be initialized for a new packet."""
     carried: list[Extent]
-    """Fields that a replica takes over from its original."""
+    """Fields that a replica copies from its original."""
 
 
 _TRANSLATED: dict[tuple[str | bytes, str], NativeProgram] = {}
-"""The latest translations, which hold no state, by document and source: more than half of loading a program again."""
+"""Latest translations, by document and source; they hold no state. Translating takes more than half of a reload."""
 
 
 def translate(program: Program, operations: Mapping[str, int], read: Collection[int]) -> NativeProgram:
-    """The whole program. NotNative for what the interpreter does not do.
+    """Translate the whole program. NotNative for a part that the interpreter does not run.
 
-    `read` are the fields that the architecture itself reads.
+    `operations`: numbers of the instructions. `read`: places of the fields that the architecture itself reads.
     """
     of = (program.document, program.source)
     if (kept := _TRANSLATED.get(of)) is not None:
@@ -112,11 +112,11 @@ class _Translation:
     e: Emitter = field(init=False)
     v: Values = field(init=False)
     _loop: tuple[int, int] | None = None
-    """Labels of the begin and the end of the loop that an action is in."""
+    """Labels of the begin and the end of the loop that is being translated; None outside of loops."""
     _in_circles: bool = field(init=False, default=True)
-    """Whether a packet may come through a parser's state again."""
+    """Whether the states that a packet passes in the parser must be counted."""
     _finish: Callable[[ast.Return], None] = field(init=False)
-    """Translation of `return` in the present function."""
+    """Translates `return` in the current function."""
 
     def run(self) -> NativeProgram:
         if self.program.python_only:
@@ -161,7 +161,7 @@ class _Translation:
         )
 
     def _what_matters(self, parameters_at: int) -> tuple[list[Extent], list[Extent]]:
-        """See native_liveness.py. The architecture reads its own fields, and those that a second pass takes along."""
+        """Extents by native_liveness.py; the architecture reads its own fields, and those kept for a second pass."""
         program, names = self.program, self.program.names
         ways = [self._ways(program.tables[name]) for name in self.tables]
         registers = [_limbs(each.bits) for each in program.registers.values()]
@@ -195,11 +195,11 @@ class _Translation:
         self.e.forget()
         self.v.names.clear()
         if name.startswith("K_"):
-            return  # wherever it is called
+            return  # calculations are translated where they are called
         if name.startswith("A_"):
             facts = self._facts().get(name)
             if facts is None:
-                return  # the same
+                return  # an action of no table is translated where it is called
             self.e.place(self.labels[name])
             self._action(function, parameter_values(facts.widths, parameters_at))
             self.e.emit("ACTION_END")
@@ -246,7 +246,7 @@ class _Translation:
         return self.labels[name]
 
     def _action(self, function: ast.FunctionDef, parameters: list[Val]) -> None:
-        """An action's statements, here and now."""
+        """Translate an action's statements in line."""
         kept, self.v.parameters = self.v.parameters, parameters
         self.v.names.clear()
         self._statements(function.body)
@@ -284,7 +284,7 @@ class _Translation:
         self.e.emit("RUN")
 
     def _meter_of_entry(self, meters: MeterArray) -> None:
-        """The colour that the meter of the entry gives, into its field; on a miss the field stays as it is."""
+        """Store the colour by the entry's meter in its field; on a miss the field keeps its value."""
         assert meters.target is not None
         header = self.program.layout.headers[meters.target[0]]
         part = next(each for each in header.type.fields if each.name == meters.target[1])
@@ -389,7 +389,7 @@ class _Translation:
 
     def _name(self, name: str, value: ast.expr) -> None:
         if name == "parts" or (name in ("v", "n") and isinstance(value, ast.Constant)):
-            return  # deparser and checksums begin with nothing
+            return  # the native output of deparser and checksums starts empty
         if name == "a":
             self.e.store(self.v.value(value), STATE["at"], 1)
         elif name in JUMP_NAMES:
@@ -429,7 +429,7 @@ class _Translation:
                 self._field(place, self.v.value(value))
 
     def _either(self, place: Place, test: ast.expr, yes: ast.expr, no: ast.expr) -> None:
-        """One of two values into a field, without a place between."""
+        """Store one of two values in a field, without a temporary."""
         otherwise, end = self.e.label(), self.e.label()
         self.v.branch(test, None, otherwise)
         self._field(place, self.v.value(yes))
@@ -456,7 +456,7 @@ class _Translation:
         self.e.emit(operation, d=number, a=value.at, b=index.at)
 
     def _fields(self, target: ast.Slice, value: ast.expr) -> None:
-        """A header's fields side by side: read from the packet, cleared, or another header's."""
+        """Assign all fields of a header: read from the packet, zeros, or those of another header."""
         assert target.lower is not None
         first = self.v.integer(target.lower)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr == "unpack_from":
@@ -500,7 +500,7 @@ class _Translation:
             operation = "COUNT_PACKET" if what == "packets" else "COUNT_BYTES"
             self.e.emit(operation, d=counters[symbol], b=self.v.index(target.slice).at)
         elif text == "n":
-            return  # a checksum's length follows from what is put into it
+            return  # the interpreter counts the bits of a checksum itself
         elif text == "u":
             kept = self.v.names["u"]
             assert isinstance(kept, Val)
@@ -508,10 +508,10 @@ class _Translation:
         else:
             raise NotNative("header stacks" if text.startswith("f[") else f"the statement {ast.unparse(node)[:60]!r}")
 
-    # --- bits one after another: checksums and the deparser ---
+    # --- sequences of bits: checksums and the deparser ---
 
     def _hash(self, name: str) -> Val:
-        """Compute a calculation, here and now."""
+        """Translate a calculation in line."""
         body = self.functions[name].body
         self.e.emit("HASH_BEGIN")
         for statement in body[:-1]:
@@ -548,7 +548,7 @@ class _Translation:
         self.e.emit(operation, n=bits, a=self.e.widened(value, _limbs(bits)).at)
 
     def _emitted(self, node: ast.expr) -> None:
-        """Bytes of a packet that leaves."""
+        """Translate an expression for bytes of the deparsed packet."""
         if isinstance(node, ast.Attribute):
             self.e.emit("EMIT_PAYLOAD")
         elif isinstance(node, ast.Constant) and node.value == b"":
@@ -590,14 +590,14 @@ def next_name(entry: Entry) -> str:
 
 
 def in_circles(states: Sequence[ast.FunctionDef]) -> bool:
-    """Whether a packet may come through more states of a parser than UNCOUNTED_STATES."""
+    """Whether the parser has a loop, or more than UNCOUNTED_STATES states."""
     if len(states) > UNCOUNTED_STATES:
         return True
     following = {
         state.name: {node.id for node in ast.walk(state) if isinstance(node, ast.Name) and node.id.startswith("S_")}
         for state in states
     }
-    while following:  # what leads nowhere else is no part of a circle
+    while following:  # states without successors are no part of a loop
         last = {name for name, after in following.items() if not after & following.keys()}
         if not last:
             return True
@@ -606,7 +606,7 @@ def in_circles(states: Sequence[ast.FunctionDef]) -> bool:
 
 
 def parameter_values(widths: tuple[int, ...], at: int) -> list[Val]:
-    """Places of an entry's data when its action runs."""
+    """Values of an entry's data, of these widths, in the frame from `at` on."""
     values = []
     for bits in widths:
         values.append(Val(at, _limbs(bits), 0, (1 << bits) - 1))
@@ -615,7 +615,7 @@ def parameter_values(widths: tuple[int, ...], at: int) -> list[Val]:
 
 
 def _joined(first: ast.stmt, second: ast.stmt | None) -> ast.Assign | None:
-    """`x = value` and `target = x`, which the source has one after another, as one."""
+    """`x = value` and a following `target = x` as one assignment; None for other statements."""
     if (
         isinstance(first, ast.Assign)
         and isinstance(second, ast.Assign)
@@ -629,7 +629,7 @@ def _joined(first: ast.stmt, second: ast.stmt | None) -> ast.Assign | None:
 
 
 def _terms(node: ast.expr, values: Values) -> list[tuple[ast.expr, int]]:
-    """The parts of `a << 8 | b`, with their places."""
+    """The parts of a sum such as `a << 8 | b`, with their shifts in bits."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
         return _terms(node.left, values) + _terms(node.right, values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.LShift):

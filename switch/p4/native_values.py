@@ -1,7 +1,7 @@
-"""Expressions of compiled actions, as instructions of the native interpreter.
+"""Translate expressions of compiled actions to instructions of the native interpreter.
 
-What is read here is the source that switch/p4/expressions.py has made for Python, as a syntax tree: one meaning, two
-ways to carry it out. A form that is not listed is NotNative, and the program is Python's.
+The input is the syntax tree of the source that switch/p4/expressions.py generates for Python. A form that is not
+listed raises NotNative, and Python runs the program.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from fanin.switch.p4.native_code import LIMB_BITS, STATE, Emitter, NotNative, Pl
 
 UNSIGNED = (1 << LIMB_BITS) - 1
 LARGEST_COUNT = (1 << 40) - 1
-"""Bound of lengths and positions, in bytes."""
+"""Upper bound of lengths and positions, in bytes."""
 PLAIN = {ast.Add: "ADD", ast.Sub: "SUB", ast.Mult: "MUL", ast.BitAnd: "AND", ast.BitOr: "OR", ast.BitXor: "XOR"}
 COMPARED = {
     ast.Eq: ("JUMP_EQ", False), ast.NotEq: ("JUMP_NE", False), ast.Lt: ("JUMP_LT", False), ast.LtE: ("JUMP_LE", False),
     ast.Gt: ("JUMP_LT", True), ast.GtE: ("JUMP_LE", True),
 }  # fmt: skip
-"""The jump, and whether the operands change places."""
+"""By comparison: the jump, and whether its operands are swapped."""
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
 }  # fmt: skip
@@ -30,14 +30,14 @@ LOADS = {8: "LOAD8", 16: "LOAD16", 32: "LOAD32", 64: "LOAD64"}
 
 
 class Window(NamedTuple):
-    """Bits of the packet ahead of the parser's position, which nobody has loaded yet."""
+    """Bits of the packet, relative to the parser's position, that are not loaded yet."""
 
     first: int
     bits: int
 
 
 def bits_of(value: Val) -> int:
-    """How many bits the number, which is not negative, may have."""
+    """Most bits of a number that is not negative."""
     return value.high.bit_length()
 
 
@@ -48,11 +48,11 @@ class Values:
     emitter: Emitter
     places: list[Place]
     registers: Mapping[str, tuple[int, Register]]
-    """By symbol: number and array."""
+    """Number and array of each register array, by symbol."""
     hash_of: Callable[[str], Val]
-    """Computes the calculation of that name."""
+    """Translates the calculation of that name in line."""
     meters: Mapping[str, tuple[int, bool]]
-    """By symbol: number, and whether its tokens are bytes."""
+    """By symbol of a meter array: its number, and whether its tokens are bytes."""
     parameters: list[Val] = field(default_factory=list)
     names: dict[str, Val | Window] = field(default_factory=dict)
     """Values of local names."""
@@ -60,7 +60,7 @@ class Values:
     # --- numbers ---
 
     def value(self, node: ast.expr, need: int | None = None) -> Val:
-        """A number; with `need`, only so many of its low bits must be right."""
+        """Translate a number; `need`: only so many of its low bits must be right (None: all)."""
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
             return self.emitter.constant(int(node.value))
         if isinstance(node, ast.Name):
@@ -88,7 +88,7 @@ class Values:
         raise NotNative(f"the form {ast.unparse(node)[:60]!r}")
 
     def choice(self, node: ast.expr) -> tuple[ast.expr, ast.expr, ast.expr] | None:
-        """The condition and the two values of an expression that is one of two; None for any other one."""
+        """Condition and both values of a conditional expression; None for any other expression."""
         while isinstance(node, ast.Call) and ast.unparse(node.func) == "int":
             node = node.args[0]
         if isinstance(node, ast.IfExp):
@@ -102,14 +102,14 @@ class Values:
         return None
 
     def integer(self, node: ast.expr) -> int:
-        """A number that is known."""
+        """The value of a constant expression. NotNative for any other."""
         value = self.value(node)
         if not value.constant:
             raise NotNative("headers that are chosen at run time")
         return value.low
 
     def index(self, node: ast.expr) -> Val:
-        """An index of an array."""
+        """Translate an index of an array. NotNative if it may be negative or longer than 64 bits."""
         value = self.value(node)
         if value.low < 0 or value.limbs > 1:
             raise NotNative("an index of more than 64 bits, or with a sign")
@@ -143,10 +143,10 @@ class Values:
             return self.emitter.compute(operation, 0, number, index.at, 0, high, limbs)
         raise NotNative(f"the form {ast.unparse(node)[:60]!r}")
 
-    # --- what the parser sees ---
+    # --- bits of the packet, in the parser ---
 
     def window(self, node: ast.expr) -> Window | None:
-        """The bits of the packet that an expression cuts out; None for any other expression."""
+        """The bits of the packet that an expression extracts; None for any other expression."""
         if isinstance(node, ast.Name):
             found = self.names.get(node.id)
             return found if isinstance(found, Window) else None
@@ -177,7 +177,7 @@ class Values:
         return self.load(window.first, window.bits)
 
     def load(self, first: int, bits: int) -> Val:
-        """So many bits of the packet, from that bit behind the parser's position on."""
+        """Load `bits` bits of the packet, from bit `first` behind the parser's position on."""
         high = (1 << bits) - 1
         if first % 8 == 0 and bits in LOADS:
             return self.emitter.compute(LOADS[bits], 0, first // 8, 0, 0, high)
@@ -217,7 +217,7 @@ class Values:
         return self._combined("AND", left, self.value(node.right, need), need)
 
     def _combined(self, operation: str, left: Val, right: Val, need: int | None) -> Val:
-        """Sum, difference, product, and, or, exclusive or."""
+        """Translate a sum, difference, product, and, or, or exclusive or."""
         if left.constant and right.constant:
             return self.emitter.constant(_folded(operation, left.low, right.low))
         if operation in ("ADD", "SUB") and right.constant and right.low == 0:
@@ -227,7 +227,7 @@ class Values:
         if need is not None:
             limbs = min(limbs, -(-need // LIMB_BITS))
         if limbs_of(low, high) > limbs or (low < 0 and need is not None and need <= LIMB_BITS * limbs):
-            low, high = 0, (1 << LIMB_BITS * limbs) - 1  # what is beyond the limbs is cut off
+            low, high = 0, (1 << LIMB_BITS * limbs) - 1  # bits beyond the limbs are cut off
         left, right = self.emitter.widened(left, limbs), self.emitter.widened(right, limbs)
         if limbs == 1:
             return self.emitter.compute(operation, LIMB_BITS, left.at, right.at, low, high)
@@ -341,7 +341,7 @@ class Values:
         raise NotNative(f"the function {name!r}")
 
     def _choice(self, test: ast.expr, yes: ast.expr, no: ast.expr) -> Val:
-        """One of two numbers."""
+        """Translate a conditional expression."""
         otherwise, end = self.emitter.label(), self.emitter.label()
         self.branch(test, None, otherwise)
         first = self.value(yes)
@@ -361,7 +361,7 @@ class Values:
     # --- conditions ---
 
     def branch(self, node: ast.expr, yes: int | None, no: int | None) -> None:
-        """Jump to one of two labels; None is the next instruction, and one of them is."""
+        """Jump to label `yes` or `no` by a condition; one of them is None and stands for the next instruction."""
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             self.branch(node.operand, no, yes)
         elif isinstance(node, ast.BoolOp):
@@ -399,7 +399,7 @@ class Values:
         self._decided(operator, left, right, yes, no)
 
     def _fields(self, node: ast.expr) -> Val:
-        """A header's fields side by side, only to be compared for equality."""
+        """All fields of a header as one number, for comparisons of equality alone."""
         if not isinstance(node, ast.Subscript) or not isinstance(node.slice, ast.Slice):
             raise NotNative(f"the form {ast.unparse(node)[:60]!r}")
         at, limbs = self.extent(node.slice)
@@ -423,7 +423,7 @@ class Values:
             self.emitter.emit("JUMP", d=no)
 
     def jump(self, operator: ast.cmpop, left: Val, right: Val, target: int) -> None:
-        """Jump where a comparison holds."""
+        """Jump to `target` if a comparison holds."""
         known = _known(operator, left, right)
         if known is not None:
             if known:
@@ -460,7 +460,7 @@ def _folded(operation: str, left: int, right: int) -> int:
 
 
 def _interval(operation: str, left: Val, right: Val) -> tuple[int, int]:
-    """Interval of the operation's result."""
+    """Bounds of the operation's result."""
     if operation == "ADD":
         return left.low + right.low, left.high + right.high
     if operation == "SUB":
@@ -479,7 +479,7 @@ def _magnitude(value: Val) -> int:
 
 
 def _known(operator: ast.cmpop, left: Val, right: Val) -> bool | None:
-    """Result of a comparison that is the same for every packet; None if it depends on the packet."""
+    """Result of a comparison if it is the same for every packet; None if it depends on the packet."""
     below, above = left.high < right.low, left.low > right.high
     if isinstance(operator, (ast.Eq, ast.NotEq)):
         if below or above:

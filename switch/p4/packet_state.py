@@ -1,4 +1,4 @@
-"""State of a packet beside its fields, and functions that compiled code calls at run time."""
+"""State of a packet besides its fields, and functions that compiled code calls at run time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("fanin.switch.p4")
 
 
 class ParserStop(Exception):  # noqa: N818 (no error of ours: a parser's way out)
-    """Parsing ends with an error of the program's: its code, and how many bytes were parsed."""
+    """Ends parsing with an error of the program: `code`, after `at` parsed bytes."""
 
     def __init__(self, code: int, at: int) -> None:
         super().__init__(code)
@@ -32,32 +32,29 @@ class PacketState:
     )  # fmt: skip
 
     def __init__(self, arrived: int, random: Callable[[int], int], now_us: int = 0, port: int = 0) -> None:
-        """`arrived` is the length in bytes with which it came in, at `now_us` through `port`.
-
-        `random(n)` draws from 0..n-1.
-        """
+        """A packet of `arrived` bytes that came in at `now_us` through `port`. `random(n)` draws from 0..n-1."""
         self.arrived = arrived
         self.port = port
-        """Kept from pass to pass, where the field ingress_port is not."""
+        """Port of arrival, kept in all passes, unlike the field ingress_port."""
         self.now_us = now_us
         self.digest = 0
-        """A learn list, when the program asked for a digest."""
+        """Number of a learn list if the program asked for a digest; 0 otherwise."""
         self.length = arrived
-        """Kept up to date as headers come and go."""
+        """Length in bytes, updated as headers are added and removed."""
         self.payload = b""
         """Bytes behind the parsed headers."""
         self.cut = NO_CUT
-        """Most bytes that leave."""
+        """Most bytes of the packet that leave the switch."""
         self.exit = False
         self.clone: tuple[int, int] | None = None
-        """Mirror session and field list, when the program asked for a clone."""
+        """Mirror session and field list if the program asked for a clone; else None."""
         self.resubmit = 0
-        """A field list, when the program asked for it."""
+        """Number of a field list if the program asked to resubmit; 0 otherwise."""
         self.recirculate = 0
         self.random = random
 
     def copied(self) -> PacketState:
-        """For a replica: it goes its own way, without what was asked of the original."""
+        """The state of a replica, without the requests (clone, digest, resubmit, ...) made for the original."""
         copy = PacketState(self.arrived, self.random, self.now_us, self.port)
         copy.length, copy.payload, copy.cut = self.length, self.payload, self.cut
         return copy
@@ -73,26 +70,26 @@ class PacketState:
 
 
 def shifted(value: int, amount: int) -> int:
-    """`value << amount` for an amount that a packet chooses."""
+    """`value << amount`, 0 for amounts of MAX_SHIFT or more, since packets may choose the amount."""
     return value << amount if amount < MAX_SHIFT else 0
 
 
 def element(bases: tuple[int, ...], index: int) -> int:
-    """The first place of a stack's element."""
+    """The first place of a stack's element. PacketError for an element that does not exist."""
     if not 0 <= index < len(bases):
         raise PacketError(f"element {index} of a header stack of {len(bases)} was asked for")
     return bases[index]
 
 
 def last(f: list[int], bases: tuple[int, ...], following: int) -> int:
-    """The first place of a stack's last element, `following` being the place of its fill level."""
+    """The first place of a stack's last element; `following`: place of its fill level. PacketError if it is empty."""
     if not f[following]:
         raise PacketError("the last element of an empty header stack was asked for")
     return bases[f[following] - 1]
 
 
 def pushed(f: list[int], bases: tuple[int, ...], following: int, places: int, valid: int, count: int) -> None:
-    """push_front (P4_16 section 8.18): elements move up, `count` new ones at the front are not valid."""
+    """push_front (P4_16 section 8.18): move elements up by `count`, with invalid ones at the front."""
     f[following] = min(len(bases), f[following] + count)
     for at in range(len(bases) - 1, count - 1, -1):
         source = bases[at - count]
@@ -102,7 +99,7 @@ def pushed(f: list[int], bases: tuple[int, ...], following: int, places: int, va
 
 
 def popped(f: list[int], bases: tuple[int, ...], following: int, places: int, valid: int, count: int) -> None:
-    """pop_front: elements move down, `count` at the end are not valid."""
+    """pop_front (P4_16 section 8.18): move elements down by `count`, with invalid ones at the end."""
     f[following] = max(0, f[following] - count)
     for at in range(len(bases) - count):
         source = bases[at + count]

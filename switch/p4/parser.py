@@ -23,11 +23,11 @@ CORE_ERRORS = (
     "ParserTimeout",
     "ParserInvalidArgument",
 )
-"""core.p4's, in its order."""
+"""Errors of core.p4, in its order."""
 
 
 def read_errors(root: Node) -> dict[str, int]:
-    """`errors`, with those of core.p4 that the program leaves out numbered behind its own."""
+    """Error codes by name: the program's `errors`, then those of core.p4 that it leaves out."""
     errors = {node[0].text: node[1].integer for node in root.each("errors")}
     for name in CORE_ERRORS:
         errors.setdefault(name, max(errors.values(), default=-1) + 1)
@@ -40,7 +40,7 @@ class ParserCompiler:
     def __init__(
         self, compiler: Compiler, errors: dict[str, int], structs: dict[str, str], value_sets: dict[str, str]
     ) -> None:
-        """`structs` are the symbols of header types' structs, `value_sets` those of parse value sets."""
+        """`structs`: symbols of structs, by header type. `value_sets`: symbols of parse value sets, by name."""
         self._compiler = compiler
         self._layout = compiler.layout
         self._errors = errors
@@ -50,7 +50,7 @@ class ParserCompiler:
         """Names of the functions, by state."""
 
     def states(self, node: Node) -> list[str]:
-        """All of a parser's states; the function of the first is called `parser_start`."""
+        """Compile all states of a parser; the function of the initial state is `parser_start`."""
         for at, state in enumerate(node["parse_states"]):
             if state["name"].text in self.symbols:
                 raise state.fail(f"parse state {state['name'].text!r} is declared twice")
@@ -151,7 +151,7 @@ class ParserCompiler:
         return [f"if n & 7 or n < 0: raise ParserStop({self._errors['ParserInvalidArgument']}, a)"]
 
     def _ahead(self, size: str) -> list[str]:
-        """`e` is where the position will be `size` bytes on, if the packet has as many."""
+        """Statements that set `e` to the position `size` bytes ahead, or stop with PacketTooShort."""
         return [f"e = a + {size}", f"if e > len(d): raise ParserStop({self._errors['PacketTooShort']}, a)"]
 
     def _set(self, given: Node) -> list[str]:
@@ -161,7 +161,7 @@ class ParserCompiler:
         return [*lines, *self._compiler.store(given[0], Value(source, bits=bits))]
 
     def _lookahead(self, node: Node) -> tuple[list[str], str, int]:
-        """Statements before, and the value of bits ahead of the position."""
+        """A look-ahead as statements to run before, source of its value, and its width in bits."""
         offset = node[0].at_most(MAX_LOOKAHEAD_OFFSET_BITS, "bits ahead")
         bits = node[1].at_most(MAX_FIELD_BITS, "bits of a look-ahead")
         first, end = offset // 8, (offset + bits + 7) // 8
@@ -184,7 +184,7 @@ class ParserCompiler:
             lines += before
             parts.append((source, bits))
             widths.append(-(-bits // 8) * 8)
-        # Each part fills whole bytes, as the values that it is compared with do.
+        # Each part is padded to whole bytes, like the values in the document that it is compared with.
         total, shifts = sum(widths), []
         for width in widths:
             total -= width
@@ -241,7 +241,7 @@ def _is_default(node: Node) -> bool:
 
 
 def deparser_lines(node: Node, compiler: Compiler, structs: dict[str, str]) -> list[str]:
-    """A function `deparse(f, k)` that returns the packet's bytes."""
+    """Source of a function `deparse(f, k)` that returns the packet's bytes."""
     lines = ["def deparse(f, k):"]
     for primitive in node.each("primitives"):
         lines += [f" {line}" for line in compiler.statements(primitive)]
@@ -254,7 +254,7 @@ def deparser_lines(node: Node, compiler: Compiler, structs: dict[str, str]) -> l
 
 
 class ValueSet:
-    """A parse value set: the values that the control plane put into it."""
+    """A parse value set, whose values the control plane writes."""
 
     def __init__(self, name: str, bits: int) -> None:
         self.name = name

@@ -1,14 +1,14 @@
-"""Actions: the primitives that they consist of, as statements of Python.
+"""Compile actions: each primitive becomes statements of Python.
 
 Rules
 -----
 * A primitive is a function from its JSON parameters to lines of source; PRIMITIVES lists them by the format's names.
-  Any other is refused when the program is loaded, not when a packet meets it.
-* Compiled code sees `f` (fields), `k` (switch/p4/packet_state.py: what the architecture keeps of a packet) and `p` (the
-  action's parameters).
-* A block of primitives between jump targets runs exactly if no jump leads past it: `t` holds where the last one led to.
-  A jump that leads back, of a loop, begins again at the top, where all before its target is then passed over; `u`
-  counts these, and a packet that makes more than MAX_TURNS in one action is lost.
+  Any other primitive is refused when the program is loaded, not when a packet reaches it.
+* Compiled code uses `f` (fields), `k` (the packet's other state, switch/p4/packet_state.py) and `p` (the action's
+  parameters).
+* A block of primitives between jump targets runs only if no jump skips it: `t` is the target of the last jump. A
+  backward jump, of a loop, starts again at the top and skips all blocks before its target; `u` counts these jumps, and
+  a packet that makes more than MAX_TURNS in one action is lost.
 * An index beyond the end of a register or counter array does nothing; reading leaves the destination as it is.
 """
 
@@ -26,14 +26,14 @@ from fanin.switch.p4.layout import Field, Header, Layout, UnionStack
 from fanin.switch.p4.meters import MeterArray
 
 MAX_TURNS = 1 << 17
-"""Turns of the loops of one action: more than two nested ones over all values of a byte."""
+"""Most backward jumps in one action: enough for two nested loops over all values of a byte."""
 MAX_FORMATTED = 64
-"""Values of one log message."""
+"""Most values in one log message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Objects that primitives refer to."""
+    """Objects of a program that primitives refer to."""
 
     layout: Layout
     registers: Mapping[str, Register]
@@ -51,13 +51,13 @@ class Compiler:
     """Compiles the primitives of one action."""
 
     def __init__(self, objects: Objects, parameters: tuple[int, ...]) -> None:
-        """`parameters` are their widths."""
+        """`parameters`: widths in bits of the action's parameters."""
         self.objects = objects
         self.layout = objects.layout
         self.expressions = Expressions(objects.layout, objects.registers, parameters)
 
     def body(self, primitives: list[Node]) -> list[str]:
-        """All of an action's primitives, as lines indented by one."""
+        """Compile all primitives of an action, to lines indented by one space."""
         targets = {at: self._target(node, len(primitives)) for at, node in enumerate(primitives) if _is_jump(node)}
         begins = {0, *targets.values(), *(at + 1 for at in targets)} if targets else set()
         lines: list[str] = []
@@ -73,7 +73,7 @@ class Compiler:
         return [f" {line}" for line in lines or ["pass"]]
 
     def statements(self, node: Node) -> list[str]:
-        """Translate one primitive into statements."""
+        """Compile one primitive to statements."""
         name = node["op"].text
         if name not in PRIMITIVES:
             raise UnsupportedError(f"{node.path}: primitive {name!r} is not implemented")
@@ -84,7 +84,7 @@ class Compiler:
         return self.objects.budget.spend(make(self, node["parameters"]))
 
     def _target(self, node: Node, count: int) -> int:
-        """Target of a jump."""
+        """Index of the primitive to which a jump leads; `count`: the end of the action."""
         where = node["parameters"][len(node["parameters"]) - 1]
         if where["type"].text != "hexstr" or not 0 <= (target := where["value"].hexadecimal) <= count:
             raise UnsupportedError(f"{node.path}: a jump that does not lead to a primitive is not implemented")
@@ -102,11 +102,11 @@ class Compiler:
     # --- parameters ---
 
     def data(self, node: Node) -> Value:
-        """Translate a parameter that is a number."""
+        """Compile a parameter that is a number."""
         return self.expressions.data(node)
 
     def store(self, node: Node, value: Value) -> list[str]:
-        """Statements that put `value` where the lvalue `node` is."""
+        """Statements that assign `value` to the lvalue `node`."""
         kind = node["type"].text
         if kind == "field":
             place, field = self.layout.field(node["value"])
@@ -135,7 +135,7 @@ class Compiler:
         raise UnsupportedError(f"{node.path}: assignment to a {kind!r} of this form is not implemented")
 
     def field_of(self, node: Node) -> tuple[int, Field, Header]:
-        """A field that is named when compiling."""
+        """Place, field and header of a field that is known at compile time."""
         if node["type"].text != "field":
             raise UnsupportedError(f"{node.path}: a field is expected here, not {node['type'].text!r}")
         return *self.layout.field(node["value"]), self.layout.header(node["value"][0])
@@ -222,7 +222,7 @@ def _assign_union(c: Compiler, given: Node) -> list[str]:
 def _copied_union(to: tuple[Header, ...], source: tuple[Header, ...], given: Node) -> list[str]:
     if not to or len(to) != len(source):
         raise given.fail("unions of different types cannot be assigned")
-    # Members that are invalid first: a valid one makes the others invalid, so it must not be undone by them.
+    # Invalidate all members first, since assigning the valid one must not be undone by the others.
     lines = [f"f[{header.valid}] = 0" for header in to]
     for left, right in zip(to, source, strict=True):
         places = left.type.places
@@ -256,7 +256,7 @@ def _shift_stack(direction: int) -> Make:
 
 
 def _shift_unions(stack: UnionStack, call: str, count: str) -> list[str]:
-    """A stack of unions is moved member by member, from the same fill level each time."""
+    """Statements that shift a stack of unions member by member, each time from the same fill level."""
     lines = [f"n, i = {count}, f[{stack.next}]"]
     for at, header in enumerate(stack.unions[0]):
         lines.append(f"f[{stack.next}] = i")
@@ -354,7 +354,7 @@ def _execute_meter(c: Compiler, given: Node) -> list[str]:
 
 
 def _digest(c: Compiler, given: Node) -> list[str]:
-    # The first parameter is a receiver, of which v1model has one.
+    # The first parameter is a receiver, which v1model ignores: it has only one.
     number = given[1]
     if number["type"].text != "hexstr" or number["value"].hexadecimal not in c.objects.learn_lists:
         raise number.fail("there is no such learn list")
@@ -376,7 +376,7 @@ def _random(c: Compiler, given: Node) -> list[str]:
 
 
 def _again(attribute: str) -> Make:
-    """Clone, resubmit and recirculate: what they leave for the end of the pipeline, the number of a field list last."""
+    """Compile clone, resubmit or recirculate, which store their request; their last parameter is a field list."""
 
     def make(c: Compiler, given: Node) -> list[str]:
         fields = given[len(given) - 1]
@@ -397,7 +397,7 @@ def _require(c: Compiler, given: Node) -> list[str]:
 
 
 def _log(c: Compiler, given: Node) -> list[str]:
-    # Of a message without values p4c leaves out the second parameter, or writes an empty object in an array's place.
+    # For a message without values p4c omits the second parameter, or writes an empty object instead of an array.
     bare = len(given) == 1 or given[1]["value"].value == {}
     values = [] if bare else [c.data(node).source for node in given[1]["value"]]
     if len(values) > MAX_FORMATTED:
@@ -406,7 +406,7 @@ def _log(c: Compiler, given: Node) -> list[str]:
 
 
 SHORTER_FORMS = {("log_msg", 1)}
-"""Primitives that may have fewer parameters than PRIMITIVES says, with how many."""
+"""Primitives that may have fewer parameters than in PRIMITIVES, with that number."""
 PRIMITIVES: dict[str, tuple[int, Make]] = {
     "assign": (2, _assign),
     "modify_field": (2, _assign),
@@ -450,4 +450,4 @@ PRIMITIVES: dict[str, tuple[int, Make]] = {
     "resubmit": (1, _again("resubmit")),
     "recirculate": (1, _again("recirculate")),
 }
-"""By name: the number of parameters, and what makes statements of them."""
+"""By name: the number of parameters, and the function that compiles them to statements."""

@@ -1,9 +1,8 @@
-"""A compiled program (BMv2's JSON format) made into Python functions, with the state that it works on.
+"""Load a compiled program (BMv2's JSON format): it becomes Python functions, with the state that they work on.
 
-The format is the one that p4c-bm2-ss writes and docs/JSON_format.md of the behavioral model describes. Loading turns
-parser, actions, tables, checksums and deparser into the source of one Python module and compiles that once; a packet
-then runs through functions, not through JSON. Parts that are not implemented are refused here, with their place in the
-document.
+p4c-bm2-ss writes the format; docs/JSON_format.md of the behavioral model describes it. Loading turns parser, actions,
+tables, checksums and deparser into the source of one Python module and compiles that once; packets then run through
+functions, not through JSON. Parts that are not implemented are refused here, with their place in the document.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ MAJOR_VERSION = 2
 """Version of the JSON format; the meaning of other versions is unknown."""
 PIPELINES = ("ingress", "egress")
 OTHER_ARCHITECTURES = {"PSA": {"ingress_parser", "egress_parser"}, "PNA": {"main_parser"}}
-"""Names of parsers in what p4c-bm2-psa and p4c-pna make."""
+"""Names of the parsers in programs of other architectures, which p4c-bm2-psa and p4c-pna write."""
 REFUSED = {"extern_instances": "extern instances of the program's own"}
 """Members of the document that must be empty, and what they declare."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnList:
-    """The fields of a digest: name, and place and width of each."""
+    """The fields of a digest, each with its place and its width in bits."""
 
     name: str
     places: tuple[tuple[int, int], ...]
@@ -61,32 +60,32 @@ class Program:
     profiles: Mapping[str, ActionProfile]
     learn_lists: Mapping[int, LearnList]
     python_only: tuple[str, ...]
-    """Parts of it that the native interpreter does not run, in words."""
+    """Parts of the program that the native interpreter does not run, in words."""
     field_lists: Mapping[int, tuple[int, ...]]
-    """Places of the fields that a clone, or a packet on its second way, keeps."""
+    """By field list, places of the fields that a clone, or a packet in its second pass, keeps."""
     actions: Mapping[str, tuple[str, ...]]
     """Names of the parameters of every action of a table."""
     document: str | bytes
-    """The document that it was made of. Two programs of one document differ in their state alone."""
+    """The document that the program was loaded from. Programs of the same document differ in their state alone."""
     source: str
-    """The Python that runs; the native interpreter's code is made of it."""
+    """Python source of the functions, from which the native interpreter's code is translated."""
     names: dict[str, Any]
     """Values of the names in `source`: the globals of its functions."""
     nodes: Mapping[str, tuple[str, str]]
-    """By the name of a function in `source`: what it is (state, table, condition, call), and its name in P4."""
+    """By function name in `source`: its kind (state, table, condition or call), and its name in P4."""
     parser_start: Callable[..., Any] | None
     ingress_start: Callable[..., Any] | None
     egress_start: Callable[..., Any] | None
     verify: Callable[[list[int], Any], bool]
-    """Whether a checksum that the program wants verified is wrong."""
+    """Whether a checksum that the program verifies is wrong."""
     update: Callable[[list[int], Any], None]
-    """Compute the checksums that the program wants written."""
+    """Compute and store the checksums that the program updates."""
     deparse: Callable[[list[int], Any], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A document that was read: everything of its programs but their state, which `program` makes."""
+    """A document that was read: all parts of its programs except their state, which `program` creates."""
 
     layout: Layout
     errors: Mapping[str, int]
@@ -94,12 +93,12 @@ class Reading:
     tables: Mapping[str, TableSource]
     profiles: Mapping[str, Callable[[], ActionProfile]]
     nodes: Mapping[str, tuple[str, str]]
-    """By name of a function in `source`: see Program."""
+    """By function name in `source`: its kind, and its name in P4, as in Program."""
     registers: Mapping[str, Register]
     counters: Mapping[str, Counter]
     meters: Mapping[str, MeterArray]
     value_sets: Mapping[str, tuple[str, int]]
-    """Symbol and bits by name."""
+    """Symbol and width in bits of each parse value set, by name."""
     learn_lists: Mapping[int, LearnList]
     field_lists: Mapping[int, tuple[int, ...]]
     constants: Mapping[str, Any]
@@ -109,7 +108,7 @@ class Reading:
     code: CodeType
 
     def program(self) -> Program:
-        """A program whose registers are zero and whose tables have the entries of the document."""
+        """A new program whose registers are zero and whose tables have the entries of the document."""
         registers = {name: each.made() for name, each in self.registers.items()}
         counters = {name: each.made() for name, each in self.counters.items()}
         meters = {name: each.made() for name, each in self.meters.items()}
@@ -159,11 +158,11 @@ class Reading:
 
 
 def load(text: str | bytes, *, drop_port: int) -> Program:
-    """Compile a program. Programs of one document share all but their state.
+    """Compile a program. Programs of one document share everything except their state.
 
-    `drop_port` is what mark_to_drop writes. ProgramError for a document that is malformed, UnsupportedError for a
+    `drop_port`: the port that mark_to_drop writes. ProgramError for a malformed document, UnsupportedError for a
     construct that is not implemented; both name the place. Widths and counts beyond switch/p4/bounds.py are refused
-    before there is memory for them.
+    before memory for them is allocated.
     """
     try:
         return _read(text, drop_port).program()
@@ -261,7 +260,7 @@ def _check_version(root: Node) -> None:
 
 
 def _check_architecture(root: Node) -> None:
-    """ProgramError for a program of another architecture, which its parsers' names tell."""
+    """Raise ProgramError for a program of another architecture, recognized by the names of its parsers."""
     names = {node["name"].text for node in root["parsers"]}
     for name, parsers in OTHER_ARCHITECTURES.items():
         if names and names <= parsers:
@@ -272,7 +271,7 @@ def _check_architecture(root: Node) -> None:
 
 
 def _only(root: Node, key: str) -> Node:
-    """The one parser or deparser that v1model has."""
+    """The only parser or deparser; ProgramError if there is not exactly one, as v1model has."""
     found = list(root[key])
     if len(found) != 1:
         raise root[key].fail(f"v1model has one of these, not {len(found)}")
@@ -312,7 +311,7 @@ def _python_only(layout: Layout, tables: Iterable[Table]) -> tuple[str, ...]:
 
 
 def _checksum_lines(root: Node, compiler: Compiler, calculations: dict[str, str]) -> list[str]:
-    """Functions `verify(f, k)` and `update(f, k)`."""
+    """Source of the functions `verify(f, k)` and `update(f, k)`."""
     verify, update = ["def verify(f, k):"], ["def update(f, k):"]
     for node in root.each("checksums"):
         if node["type"].text != "generic" or node["calculation"].text not in calculations:
@@ -336,7 +335,7 @@ def _furnish(
     profiles: Mapping[str, ActionProfile],
     names: Mapping[str, Any],
 ) -> None:
-    """Give a table its compiled actions, what comes after it, its default and its constant entries."""
+    """Give a table its compiled actions, the nodes that follow them, its default action and its constant entries."""
     table.actions = {
         name: ActionFacts(name, actions[number].widths, names[actions[number].symbol])
         for name, number in source.actions.items()

@@ -16,7 +16,7 @@ from fanin.switch.p4.document import MAX_DOCUMENT_BYTES
 
 
 def read_program(path: Path) -> bytes:
-    """The program's JSON, decompressed where the name ends in `.gz`.
+    """The program's JSON, decompressed if the name ends in `.gz`.
 
     ConfigurationError for a file that cannot be read, is not gzip, or holds more than MAX_DOCUMENT_BYTES.
     """
@@ -39,5 +39,5 @@ def read_program(path: Path) -> bytes:
 
 
 def write_program(path: Path, text: bytes) -> None:
-    """Write a program compressed; equal programs make equal files, since neither name nor time is in them."""
+    """Write a program compressed; equal programs give equal files, since these contain neither name nor time."""
     path.write_bytes(gzip.compress(text, compresslevel=9, mtime=0))

@@ -1,4 +1,4 @@
-"""Multicast groups and mirror sessions: where copies of a packet go."""
+"""Multicast groups and mirror sessions, which say where copies of a packet go."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Item = TypeVar("Item")
 
 
 MAX_GROUP = 0xFFFF
-"""Multicast groups are numbered by a field of 16 bits."""
+"""Largest number of a multicast group, which is a field of 16 bits."""
 MAX_SESSION = 0x7FFF
-"""v1model keeps 15 bits of a clone's session: a higher number can never be asked for."""
+"""Largest number of a mirror session: v1model keeps 15 bits of it, so that no program can ask for a higher one."""
 MAX_CUT_BYTES = 0x7FFF_FFFF
 
 
 class Replica(NamedTuple):
-    """One copy: the port that it leaves through, and what the program reads as egress_rid."""
+    """One copy of a packet: the port that it leaves through, and what the program reads as egress_rid."""
 
     port: int
     instance: int
@@ -25,27 +25,27 @@ class Replica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MirrorSession:
-    """Replicas that a session's clones go to, and their length."""
+    """Replicas to which a session's clones go, and the length of the clones."""
 
     replicas: tuple[Replica, ...]
     cut: int = 0
-    """Bytes that are kept of it; 0: all."""
+    """Most bytes that a clone keeps; 0: all."""
 
     def __post_init__(self) -> None:
-        """ValueError for a length that is none."""
+        """Raise ValueError for a length that is out of range."""
         if not 0 <= self.cut <= MAX_CUT_BYTES:
             raise ValueError(f"a clone of {self.cut} bytes: expected 0, for all of them, to {MAX_CUT_BYTES}")
 
 
 class Watched(MutableMapping[int, Item], Generic[Item]):
-    """Items by number, and somebody who is told of each change (switch/p4/native.py keeps a copy)."""
+    """Items by number, with a callback for every change (switch/p4/native.py keeps a copy)."""
 
     def __init__(self, most: int) -> None:
         """`most` is the highest number."""
         self._most = most
         self._items: dict[int, Item] = {}
         self.changed: Callable[[int, Item | None], None] | None = None
-        """Called with an item's number, and what it is now; None: it is gone."""
+        """Called with an item's number and its new value; None: it was removed."""
 
     def __getitem__(self, number: int) -> Item:
         return self._items[number]

@@ -1,12 +1,12 @@
-"""Match-action tables: entries, how they are found, and what the control plane may do to them.
+"""Match-action tables: their entries, the lookup by key, and the changes that the control plane may make.
 
 Rules
 -----
-* A key is the table's fields side by side in one integer, the first field on top. An entry matches where key & mask
-  equals its value and every range holds. Exact tables are a dictionary; in all others (entry_index.py) the first match
-  in order of rank wins, and what a key led to is remembered until the table changes.
-* `rank` orders entries: the lowest wins. It is the priority as a compiled program has it, the P4Runtime priority with
-  its sign turned, or, for longest prefixes, the number of bits compared with its sign turned.
+* A key is the table's fields concatenated in one integer, the first field in the highest bits. An entry matches if
+  key & mask equals its value and every range holds. Exact tables are a dictionary; in all others (entry_index.py) the
+  first match in order of rank wins, and the result for a key is remembered until the table changes.
+* `rank` orders entries: the lowest wins. It is the priority in a compiled program, the negated P4Runtime priority or,
+  for longest prefixes, the negated number of bits compared.
 * A change takes effect between packets. Every refusal is a TableError with the reason as the control plane reports it.
 """
 
@@ -23,11 +23,11 @@ from fanin.switch.p4.entry_index import EntryIndex
 from fanin.switch.p4.meters import Meter
 
 MAX_REMEMBERED = 4096
-"""Keys of one table whose entry is remembered; then all are forgotten."""
+"""Most keys of one table whose entries are remembered; beyond that, all are forgotten."""
 
 
 class MatchKind(enum.Enum):
-    """How one field of a key is compared."""
+    """Kind of comparison of a key field."""
 
     EXACT = "exact"
     TERNARY = "ternary"
@@ -51,50 +51,50 @@ class Match:
 
     value: int = 0
     mask: int = -1
-    """Bits that count; -1: all. Of a longest-prefix field, its leading bits."""
+    """Bits that are compared; -1: all. In a longest-prefix field these are leading bits."""
     low: int | None = None
-    """With `high`, the bounds of a range; value and mask are then not looked at."""
+    """With `high`, the bounds of a range; value and mask are then ignored."""
     high: int | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One row of a table, or what is done on a miss."""
+    """One entry of a table, or its action on a miss."""
 
     action: str
     data: tuple[int, ...]
     run: Callable[..., None]
     """The compiled action: called with fields, packet state and `data`."""
     next: Callable[..., object] | None
-    """The step of the pipeline after it."""
+    """The node of the control flow that follows; None: the pipeline ends."""
     matches: tuple[Match, ...] = ()
     rank: int = 0
     order: tuple[int, int] = (0, 0)
-    """Its place among those that win (entry_index.py)."""
+    """Its position in the order in which entries win (entry_index.py)."""
     value: int = 0
     mask: int = 0
     ranges: tuple[tuple[int, int, int, int], ...] = ()
-    """(shift, mask, low, high) of each field that is compared with a range."""
+    """(shift, mask, low, high) for each field that is compared with a range."""
     counts: array[int] = field(default_factory=lambda: array("q", (0, 0)))
-    """Packets and bytes that it was found for; the native interpreter counts in the same memory."""
+    """Packets and bytes that it matched; the native interpreter counts in the same memory."""
     constant: bool = False
     """Written in the program; the control plane cannot change it."""
     note: object = None
-    """The control plane's own, kept as it is."""
+    """Metadata of the control plane, kept unchanged."""
     meter: Meter | None = None
     """Meter of this entry, in a table with direct meters; it may have no rates."""
     target: Member | Group | None = None
     """Member or group that runs instead of `run`, in a table with an action profile."""
     idle_us: int = 0
-    """Ageing: time without a packet after which the control plane is told; 0: never."""
+    """Idle timeout: time without a packet, in microseconds, after which the control plane is notified; 0: never."""
     used_us: int = 0
-    """When the last packet found it, or it was written: of tables whose entries age."""
+    """In tables whose entries age: when a packet last matched it or, before the first, when it was written, in us."""
     told: bool = False
-    """The control plane was told since the last packet."""
+    """Whether the control plane was notified since the last packet."""
 
     @property
     def packets(self) -> int:
-        """Packets that it was found for, where its table counts."""
+        """Packets that it matched, if its table counts."""
         return self.counts[0]
 
     @property
@@ -111,16 +111,16 @@ class Entry:
 
 
 class Watcher(Protocol):
-    """An owner of a copy of a table's entries (switch/p4/native.py)."""
+    """Keeper of a copy of a table's entries, called on every change (switch/p4/native.py)."""
 
     def put(self, entry: Entry) -> None:
-        """An entry was added, behind those of the same rank."""
+        """Add an entry to the copy, behind those of the same rank."""
 
     def take(self, entry: Entry) -> None:
-        """An entry is gone."""
+        """Remove an entry from the copy."""
 
     def missed(self, entry: Entry) -> None:
-        """Note that the action of a miss has changed."""
+        """Note the new action on a miss."""
 
 
 @dataclass(slots=True)
@@ -134,10 +134,10 @@ class Table:
     counts: bool = False
     """Whether entries count packets and bytes."""
     immutable: bool = False
-    """Its entries are written in the program."""
+    """Whether its entries are constants of the program."""
     fixed_default: bool = False
     after: Callable[[str, bool], Callable[..., object] | None] = field(default=lambda action, hit: None)
-    """The step after an action, on a hit or a miss."""
+    """Returns the node that follows an action, by its name and whether the key was found."""
     exact: dict[int, Entry] = field(default_factory=dict)
     ordered: EntryIndex[Entry] = field(default_factory=EntryIndex)
     remembered: dict[int, Entry] = field(default_factory=dict)
@@ -145,15 +145,15 @@ class Table:
     profile: str | None = None
     """The action profile that its entries refer to."""
     meters: str | None = None
-    """The direct meters of its entries."""
+    """Name of its entries' direct meters; None without."""
     ages: bool = False
-    """Whether entries may have a time after which they count as idle."""
+    """Whether entries may have an idle timeout."""
     watcher: Watcher | None = None
     _default: tuple[str, tuple[int, ...]] = ("", ())
 
     @property
     def is_exact(self) -> bool:
-        """Whether a dictionary finds entries."""
+        """Whether all key fields match exactly, so that `exact` has the entries."""
         return all(field.kind in (MatchKind.EXACT, MatchKind.VALID) for field in self.key)
 
     @property
@@ -170,7 +170,7 @@ class Table:
         return tuple(shifts)
 
     def find(self, key: int) -> Entry:
-        """The entry for a key that is not remembered; `miss` if there is none."""
+        """Find the entry for a key that is not remembered, and remember it; `miss` if there is none."""
         found = self.ordered.find(key) or self.miss
         if len(self.remembered) >= MAX_REMEMBERED:
             self.remembered.clear()
@@ -194,7 +194,7 @@ class Table:
         data: tuple[int, ...],
         target: Member | Group | None = None,
     ) -> Entry:
-        """Add an entry; in a table with an action profile, one with a `target` and no action."""
+        """Add an entry; in a table with an action profile, `target` replaces action and data."""
         self._check_mutable()
         entry = self._made(matches, priority, action, data, target)
         if self._same(entry) is not None:
@@ -212,7 +212,7 @@ class Table:
         data: tuple[int, ...],
         target: Member | Group | None = None,
     ) -> Entry:
-        """Give an entry another action or other data; its counts and its meter go on."""
+        """Give an entry another action or other data; it keeps its counts and its meter."""
         self._check_mutable()
         entry = self._made(matches, priority, action, data, target)
         old = self._existing(entry)
@@ -232,7 +232,7 @@ class Table:
         return self._existing(self._made(matches, priority, "", ()))
 
     def matching(self, matches: tuple[Match, ...]) -> list[Entry]:
-        """The entries with exactly this match, of whatever priority."""
+        """All entries with exactly this match, whatever their priority."""
         wanted = self._made(matches, 0, "", ())
         if self.is_exact:
             return [self.exact[wanted.value]] if wanted.value in self.exact else []
@@ -245,18 +245,18 @@ class Table:
                 self._take(entry)
 
     def set_default(self, action: str | None, data: tuple[int, ...] = ()) -> None:
-        """The action on a miss; None: the program's own default."""
+        """Set the action on a miss; None: the program's own default. TableError if the default is constant."""
         if self.fixed_default:
             raise TableError(TableProblem.IMMUTABLE, f"the default action of table {self.name} is constant")
         self._change_default(*(self._default if action is None else (action, data)))
 
     def initialize(self, action: str, data: tuple[int, ...], *, fixed: bool) -> None:
-        """The default action that the program says; "" for none."""
+        """Set the program's own default action; "" for none."""
         self._default, self.fixed_default = (action, data), fixed
         self._change_default(action, data)
 
     def initialize_entries(self, entries: list[tuple[tuple[Match, ...], int, str, tuple[int, ...]]]) -> None:
-        """The entries that the program has; there can be no others."""
+        """Add the program's constant entries; the table accepts no others."""
         for matches, rank, action, data in entries:
             entry = self._made(matches, -rank, action, data)
             entry.constant = True

@@ -1,9 +1,9 @@
-"""The way of a packet, step by step: parser states, tables with keys and entries, fields that change, copies.
+"""Trace packets step by step: parser states, tables with keys and entries, fields that change, copies.
 
 Rules
 -----
-* A program is traced in the Python interpreter, whose functions are called one by one; nothing of a program is compiled
-  in another way for it.
+* A program is traced in the Python interpreter, whose functions are called one by one; it is compiled in the same way
+  as without tracing.
 * A step is a line. The fields that a state or a table has changed follow it, a field a line, indented.
 """
 
@@ -25,15 +25,15 @@ from fanin.switch.p4.tables import Entry, Match, MatchKind, Table
 from fanin.switch.p4.v1model import MAX_PARSE_STATES, V1Switch
 
 MAX_SHOWN_BYTES = 32
-"""Longest value that is shown whole; of a longer one the upper bytes are."""
+"""Longest value that is shown in full, in bytes; of longer ones, only the upper bytes are shown."""
 MAX_CHANGES = 64
-"""Fields that are shown of one step: a header of a thousand bytes is not read by anybody."""
+"""Most changed fields that are shown for one step, since nobody reads a header of a thousand bytes."""
 
 Report = Callable[[list[str]], None]
 
 
 class TracedCells:
-    """A register array that says what is read from it and written to it."""
+    """A register array that reports every read and write."""
 
     def __init__(self, name: str, cells: WideCells | MutableSequence[int], say: Callable[[str], None]) -> None:
         self._name, self._cells, self._say = name, cells, say
@@ -50,16 +50,16 @@ class TracedCells:
 
 @dataclass(slots=True)
 class TracedSwitch(V1Switch):
-    """A switch that reports the way of every packet. One pass through parser and pipelines after another."""
+    """A switch that reports a trace of every packet, pass by pass through parser and pipelines."""
 
     report: Report = field(default=lambda lines: None)
-    """Called with the lines of a packet when all that it caused has left, or it is lost."""
+    """Called with the trace of a packet once all packets that it caused have left, or it is lost."""
     _lines: list[str] = field(init=False, default_factory=list)
     _within: list[str] = field(init=False, default_factory=list)
-    """Accesses to registers in this step."""
+    """Lines about register accesses in the current step."""
     _names: list[str] = field(init=False, default_factory=list)
     _code: dict[str, CodeType] = field(init=False, default_factory=dict)
-    """By the name of a table's or condition's function: its key, or what it asks."""
+    """By function name of a table or condition: compiled expression of its key, or of its test."""
 
     def __post_init__(self) -> None:
         self.native = False
@@ -69,7 +69,7 @@ class TracedSwitch(V1Switch):
         self.watch_registers()
 
     def watch_registers(self) -> None:
-        """Say what is read and written, of the cells that the registers have now."""
+        """Report reads and writes of the cells that the registers have now."""
         for register in self.program.registers.values():
             self.program.names[register.symbol] = TracedCells(register.name, register.cells, self._within.append)
 
@@ -148,7 +148,7 @@ class TracedSwitch(V1Switch):
         return value
 
     def _lookup(self, node: Callable[..., Any], code: CodeType | None, f: list[int], k: PacketState) -> str:
-        """Key, entry and action of a table."""
+        """Text of a table's key, and the entry and action that it leads to."""
         table: Table = self.program.names[f"T_{node.__name__}"]
         if code is None:
             return f": {action_text(self.program, table.miss)}"
@@ -173,7 +173,7 @@ class TracedSwitch(V1Switch):
 
 
 def shown(value: int) -> str:
-    """A number, in base 16 from 10 on, and shortened where it is long."""
+    """A number as text: in base 16 from 10 on, and shortened beyond MAX_SHOWN_BYTES."""
     if abs(value) < 10:
         return str(value)
     text = hex(value)
@@ -183,7 +183,7 @@ def shown(value: int) -> str:
 
 
 def place_names(layout: Layout) -> list[str]:
-    """Names of all places of the list of fields."""
+    """Names of the fields, by place in the list of fields."""
     names = [""] * len(layout.blank)
     for header in layout.headers.values():
         for each in header.type.fields:
@@ -199,7 +199,7 @@ def place_names(layout: Layout) -> list[str]:
 
 
 def action_text(program: Program, entry: Entry) -> str:
-    """An action with its data; what a table without a default action does is nothing."""
+    """An entry's action with its data as text, or its member or group; "no action" without one."""
     if entry.target is not None:
         return f"{'member' if isinstance(entry.target, Member) else 'group'} {entry.target.number}"
     if not entry.action:
@@ -234,7 +234,7 @@ def _match_text(match: Match, kind: MatchKind, bits: int) -> str:
 
 
 def _expressions(program: Program) -> dict[str, CodeType]:
-    """Keys of tables and tests of conditions, out of the source."""
+    """Compiled expressions of tables' keys and conditions' tests, taken from the program's source."""
     found = {}
     for function in ast.parse(program.source).body:
         if not isinstance(function, ast.FunctionDef) or function.name not in program.nodes:

@@ -7,8 +7,8 @@ Rules
 
       program asked for        what happens
       -----------------------  -----------------------------------------------------------------------------------------
-      a clone                  the packet as it came in is parsed again and goes to the mirror session's egress, beside
-                               what follows
+      a clone                  the packet as it came in is parsed again and goes to the mirror session's egress, in
+                               addition to what follows
       a digest                 the fields of its list, as they are now, are kept for the control plane
       resubmit                 the packet as it came in starts ingress again, with the fields of the list kept
       a multicast group        a copy per replica goes to egress; the packet itself ends
@@ -21,8 +21,8 @@ Rules
   in the list.
 * An ingress clone is parsed with its ingress_port, and nothing else, of standard metadata. All metadata is reset
   afterwards, the parser's included; then the field list is restored and instance_type is set.
-* truncate() holds for the packet that it was called for, and when that leaves: replicas, clones and second passes are
-  whole.
+* truncate() applies to the packet that it was called for, when that leaves: replicas, clones and second passes keep
+  their full length.
 * Everything happens at once and in order: replicas in the order of the group, packets in the order in which they came.
 * What a program leaves undefined (an element beyond a stack, division by zero) is a PacketError: the packet is lost and
   counted, and the switch goes on.
@@ -46,9 +46,9 @@ from fanin.switch.p4.program import Program, load
 from fanin.switch.p4.replication import MAX_GROUP, MAX_SESSION, MirrorSession, Replica, Watched
 
 MAX_PASSES = 1024
-"""Passes through a pipeline that one packet may cause, copies included: a program that goes in circles ends here."""
+"""Most passes through a pipeline that one packet may cause, copies included: this ends programs that loop."""
 MAX_PARSE_STATES = 4096
-"""Parse states that one packet may go through: a parser that goes in circles without reading ends here."""
+"""Most parse states that one packet may pass: this ends parsers that loop without reading."""
 MAX_DIGESTS = 1 << 16
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
 """Values of standard_metadata.instance_type that a program reads."""
@@ -65,32 +65,32 @@ class Tally:
     bytes_in: int = 0
     bytes_out: int = 0
     dropped: int = 0
-    """By the program itself, copies included."""
+    """Packets that the program itself dropped, copies included."""
     failed: int = 0
-    """Lost because the program does something undefined with them."""
+    """Packets lost because the program did something undefined with them."""
     endless: int = 0
-    """Part of `failed`: lost because they caused more than MAX_PASSES passes."""
+    """Part of `failed`: packets lost because they caused more than MAX_PASSES passes."""
 
 
 class EndlessError(PacketError):
-    """One packet caused more than MAX_PASSES passes."""
+    """Raised when one packet causes more than MAX_PASSES passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entering:
-    """A packet in front of the parser."""
+    """A packet that waits for the parser."""
 
     data: bytes
     port: int
-    """Port that it first came in at: ingress_port of its first pass, and of the parser of a clone."""
+    """Port of its arrival: ingress_port in its first pass, and in the parser of a clone."""
     kind: int = NORMAL
     kept: tuple[tuple[int, int], ...] = ()
-    """Places and values that it brings along from an earlier pass."""
+    """Places and values of fields that it keeps from an earlier pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Leaving:
-    """A packet in front of egress."""
+    """A packet that waits for egress."""
 
     fields: list[int]
     state: PacketState
@@ -107,7 +107,7 @@ class V1Switch:
 
     program: Program
     random: Callable[[int], int] = _no_randomness
-    """Draws from 0..n-1, for programs that want it."""
+    """`random(n)` draws from 0..n-1, for programs that use random numbers."""
     native: bool | None = None
     """Interpreter of the program: True: native, False: Python, None: native for every program that it runs."""
     groups: Watched[tuple[Replica, ...]] = field(default_factory=lambda: Watched(MAX_GROUP))
@@ -116,7 +116,7 @@ class V1Switch:
     """Clone sessions by number."""
     tally: Tally = field(default_factory=Tally)
     digests: deque[tuple[int, tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=MAX_DIGESTS))
-    """Learn lists and their values, for the control plane to take; the oldest are lost where nobody does."""
+    """Digests as (learn list, values), for the control plane to take; beyond MAX_DIGESTS the oldest are lost."""
     engine: str = field(init=False, default="Python interpreter")
     """Name of the interpreter of the program, with the reason if it has to be Python."""
     _machine: NativeMachine | None = field(init=False, default=None)
@@ -141,9 +141,9 @@ class V1Switch:
     def from_json(
         cls, text: str | bytes, *, random: Callable[[int], int] = _no_randomness, native: bool | None = None
     ) -> V1Switch:
-        """Load a program; ProgramError and UnsupportedError as switch/p4/program.py says.
+        """Load a program. ProgramError and UnsupportedError as in switch/p4/program.py.
 
-        With `native`, UnsupportedError also for what the native interpreter does not run.
+        With `native`, UnsupportedError also for a program that the native interpreter does not run.
         """
         return cls(load(text, drop_port=DROP_PORT), random, native)
 
@@ -165,9 +165,9 @@ class V1Switch:
         self.groups.changed, self.mirrors.changed = machine.set_group, machine.set_mirror
 
     def process(self, port: int, data: bytes, now: float) -> list[tuple[int, bytes]]:
-        """Take in one packet at `port` (0..510), at `now` seconds; returns what leaves, in order, with the ports.
+        """Process a packet from `port` (0..510) at `now` seconds; return the leaving packets, in order, with ports.
 
-        Raises PacketError where the program does something undefined; what it had sent before is lost with it.
+        PacketError if the program does something undefined; packets that this one has caused are then lost as well.
         """
         if self._machine is None:
             return self._process_here(port, data, now)
@@ -177,9 +177,9 @@ class V1Switch:
         return sent
 
     def process_batch(self, packets: Sequence[tuple[int, bytes]], now: float) -> tuple[list[tuple[int, bytes]], str]:
-        """Take in packets, with their ports; returns what leaves, in order, and why the last lost one was.
+        """Process packets with their ports; return the leaving packets, in order, and the reason of the last loss.
 
-        A packet that is lost (see `process`) is counted as failed, and the others go on.
+        A packet that is lost (see `process`) is counted as failed, and the others are processed.
         """
         if self._machine is not None:
             return self._process_natively(list(packets), now)
@@ -195,7 +195,7 @@ class V1Switch:
     def process_ports(self, ports: Any, count: int, now: float) -> tuple[list[tuple[int, bytes]], str]:
         """Process `count` packets that have arrived at native ports (native/p4/p4_ports.hpp).
 
-        Packets that leave through one of them wait there; those that leave elsewhere are returned. Only where
+        Packets that leave through a native port wait there; those that leave elsewhere are returned. Requires
         `runs_natively`.
         """
         assert self._machine is not None
@@ -262,7 +262,7 @@ class V1Switch:
     # --- parser and ingress ---
 
     def _parsed(self, packet: _Entering, now_us: int) -> tuple[list[int], PacketState]:
-        """Fields and state of a packet behind the parser."""
+        """Parse a packet; return its fields and its state."""
         places, data = self._places, packet.data
         f = self.program.layout.blank.copy()
         k = PacketState(len(data), self.random, now_us, packet.port)
@@ -285,7 +285,7 @@ class V1Switch:
         return f, k
 
     def _read(self, f: list[int], data: bytes, k: PacketState) -> tuple[int, int]:
-        """The way through the parser: the error that it ends with, and how many bytes it has read."""
+        """Run the parser; return the code of the error that it ends with, and how many bytes it has read."""
         state, at, left = self.program.parser_start, 0, MAX_PARSE_STATES
         try:
             while state is not None:
@@ -298,7 +298,7 @@ class V1Switch:
         return self.program.errors["NoError"], at
 
     def _walk(self, node: Callable[..., Any] | None, f: list[int], k: PacketState) -> None:
-        """The way through a pipeline, from its first node on."""
+        """Run a pipeline, from its first node on."""
         while node is not None:
             node = node(f, k)
 
@@ -341,7 +341,7 @@ class V1Switch:
             leaving.append(_Leaving(copy, k.copied(), port))
 
     def _kept(self, f: list[int], number: int) -> tuple[tuple[int, int], ...]:
-        """Fields that a packet brings along into another pass."""
+        """Places and values of the fields of list `number`, which a packet keeps in another pass."""
         return tuple((place, f[place]) for place in self.program.field_lists.get(number, ()))
 
     def _clone_ingress(
@@ -392,7 +392,7 @@ class V1Switch:
         sent.append((packet.port, data[: k.cut] if len(data) > k.cut else data))
 
     def _clone_egress(self, f: list[int], k: PacketState, asked: tuple[int, int], leaving: deque[_Leaving]) -> None:
-        """A copy of the packet as it is now, with its metadata reset but for the field list."""
+        """Send a copy of the current packet to the session's egress, with metadata reset except for the field list."""
         session = self.mirrors.get(asked[0])
         if session is None:
             return

@@ -1,1 +1,1 @@
-"""P4Runtime, both ends: a server over the emulator, and the way to any P4Runtime device. Needs `fanin[p4]`."""
+"""P4Runtime, both ends: a server for the emulator, and a client for any P4Runtime device. Needs `fanin[p4]`."""

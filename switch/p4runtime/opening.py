@@ -1,4 +1,4 @@
-"""Making a data plane of a compiled program: in this process, or on a device that speaks P4Runtime."""
+"""Open a data plane that runs a compiled program: in this process, or on a P4Runtime device."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from fanin.switch.p4runtime.server.udp_port import UdpPort
 DEVICE_ID = 0
 """Device id of the emulator, and BMv2's default."""
 WINDOW = 64
-"""Slots that a job gets at most: a pipeline in software takes long for a packet, and a longer queue only waits."""
+"""Most slots of a job: a software pipeline is slow, so that a longer window would only wait in its queue."""
 BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
-"""Compiled programs of a checkout."""
+"""Folder of the compiled programs in a checkout."""
 PROGRAM = "v1model-256"
 MAX_DEVICE_WORDS = 96
-"""simple_switch has room for 512 bytes more than a packet came in with, and ends beyond that; a result may leave in the
-place of a pass, in broadcasts of every job, so this many words and their codes are the most (p4/README.md)."""
+"""Most words per packet on BMv2: simple_switch ends when a packet grows by more than 512 bytes, and a pass may leave as
+a result with all words and codes (p4/README.md)."""
 FLOOD_GROUP = 1
 """Multicast group of all ports, for packets to unknown addresses. Jobs' groups begin at 64."""
 ARP_REQUEST = 1
@@ -49,16 +49,16 @@ ARP_REQUEST = 1
 
 @dataclass(frozen=True, slots=True)
 class Artefacts:
-    """A compiled program and its P4Info, as files hold them."""
+    """Contents of a compiled program's file and of its P4Info's."""
 
     program: bytes
     p4info: str
     derived: bool = False
-    """The P4Info was made of the program (derived_info.py)."""
+    """Whether the P4Info was derived from the program (derived_info.py)."""
 
     @classmethod
     def standalone(cls, program: Path, p4info: Path | None) -> Artefacts:
-        """Somebody's program; without a P4Info, one that is made of it. ConfigurationError for what cannot be read."""
+        """Read any program; without a P4Info, derive one from it. ConfigurationError for files that cannot be read."""
         from google.protobuf import text_format
 
         from fanin.switch.p4.program import load
@@ -75,7 +75,7 @@ class Artefacts:
 
     @classmethod
     def read(cls, program: Path | None, p4info: Path | None) -> Artefacts:
-        """From files; None for both: what the repository was built with. ConfigurationError when they are not there."""
+        """Read files; None for both: the repository's own build. ConfigurationError if they are missing."""
         if (program is None) != (p4info is None):
             raise ConfigurationError("--program and --p4info belong together: give both or neither")
         paths = program or BUILD / f"{PROGRAM}.json.gz", p4info or BUILD / f"{PROGRAM}.p4info.txtpb"
@@ -95,9 +95,9 @@ def _read_p4info(path: Path) -> str:
 
 
 def emulated_device(artefacts: Artefacts, native: bool | None = None) -> Device:
-    """The emulator with a program loaded. ConfigurationError for what it refuses.
+    """The emulator with a program loaded. ConfigurationError if it refuses the program.
 
-    `native`: which interpreter runs the program, as V1Switch has it.
+    `native`: choice of the interpreter, as in V1Switch.
     """
     device = Device(CPU_PORT, secrets.randbelow, native)
     config = p4runtime_pb2.ForwardingPipelineConfig(
@@ -111,7 +111,7 @@ def emulated_device(artefacts: Artefacts, native: bool | None = None) -> Device:
 
 
 def open_emulated(artefacts: Artefacts, host: str, port: int) -> DataPlane:
-    """The emulator with a UDP socket for a port, programmed from this process."""
+    """Open the emulator with a UDP socket as its port, programmed by this process."""
     udp = UdpPort(host, port)
     try:
         link = LocalLink(emulated_device(artefacts), udp.transmit)
@@ -124,7 +124,7 @@ def open_emulated(artefacts: Artefacts, host: str, port: int) -> DataPlane:
 
 
 class ServedDevice:
-    """The emulator with a UDP socket for a port, which serves P4Runtime and leaves the rest to its controller."""
+    """The emulator with a UDP socket as its port and a P4Runtime server, to be programmed by a remote controller."""
 
     def __init__(self, udp: UdpPort, server: GrpcServer, description: str) -> None:
         self._udp = udp
@@ -167,22 +167,22 @@ def open_device(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNetwork:
-    """How a device's ports are used beside aggregation."""
+    """The switch's address on a device, and the ports for traffic other than aggregation."""
 
     end: Endpoint
-    """The switch as workers see it: they send there, and results come from there."""
+    """The switch's address: workers send to it, and results come from it."""
     flooded: tuple[int, ...] = ()
-    """Ports that packets to unknown destinations leave through. None: such packets are dropped."""
+    """Ports through which packets to unknown destinations leave. Empty: such packets are dropped."""
     parent_port: ParentPort = ParentPort()
-    """The way to a parent switch, where the device is a leaf."""
+    """Port towards the parent switch, if the device is a leaf."""
 
 
 def open_remote(
     address: DeviceAddress, artefacts: Artefacts | None, network: DeviceNetwork, liveness_timeout_s: float
 ) -> DataPlane:
-    """A device behind P4Runtime; what it still has of jobs is taken over.
+    """Open a P4Runtime device, and take over the jobs that still run on it.
 
-    With `artefacts` it gets that program, unless it runs it already.
+    With `artefacts`, that program is loaded unless the device runs it already.
     """
     link = GrpcLink(address)
     try:
@@ -195,7 +195,7 @@ def open_remote(
 
 
 def open_linked(link: Link, network: DeviceNetwork, liveness_timeout_s: float) -> DataPlane:
-    """A device that runs the program, over a link that is closed with it; what it still has of jobs is taken over."""
+    """Open a device that runs the program, over a link that is closed with it, and take over the jobs on it."""
     try:
         plane = _plane(link, Placement((network.end,), network.parent_port), adopts_s=liveness_timeout_s)
         _connect(link, network)
@@ -208,7 +208,7 @@ def open_linked(link: Link, network: DeviceNetwork, liveness_timeout_s: float) -
 def _plane(
     link: Link, placement: Placement, *, adopts_s: float | None = None, close: Callable[[], None] = lambda: None
 ) -> DataPlane:
-    """With `adopts_s`, a liveness timeout, jobs on the device are taken over."""
+    """The data plane of a device. `adopts_s`: take over the jobs on the device, with this liveness timeout."""
     vocabulary = Vocabulary(link.p4info())
     control = JobControl(link, vocabulary, placement)
     control.serve()
@@ -236,7 +236,7 @@ def _plane(
 
 
 def _connect(link: Link, network: DeviceNetwork) -> None:
-    """ARP for the switch's own address, and a way for everything that is not ours."""
+    """Write entries for ARP requests for the switch's address, and for packets that are not of fanin."""
     vocabulary = Vocabulary(link.p4info())
     end = network.end
     match = {"operation": ARP_REQUEST, "address": end.address}
@@ -253,7 +253,7 @@ def _connect(link: Link, network: DeviceNetwork) -> None:
 
 
 def parent_port(port: int, mac: str | None) -> ParentPort:
-    """The way to a parent; ConfigurationError for a port or a MAC address that is none."""
+    """The port towards a parent. ConfigurationError for an invalid port or MAC address."""
     try:
         hardware = None if mac is None else bytes.fromhex(mac.replace(":", ""))
     except ValueError:
@@ -264,7 +264,7 @@ def parent_port(port: int, mac: str | None) -> ParentPort:
 
 
 def endpoint(text: str, mac: str | None) -> Endpoint:
-    """`10.0.0.254:4919` and perhaps a MAC address, as an Endpoint; ConfigurationError for anything else."""
+    """The Endpoint of an address such as `10.0.0.254:4919`, and a MAC address. ConfigurationError otherwise."""
     host, _, port = text.rpartition(":")
     try:
         address = int.from_bytes(socket.inet_aton(host), "big")

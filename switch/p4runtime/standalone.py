@@ -1,6 +1,6 @@
-"""Any compiled v1model program as a switch that stands by itself: ports, P4Runtime, captures; no job and no controller.
+"""Run any compiled v1model program as a standalone switch: ports, P4Runtime, captures; no jobs and no controller.
 
-It is what one uses BMv2's simple_switch_grpc for (docs/p4-run.md has the two side by side).
+It serves the same purpose as BMv2's simple_switch_grpc (docs/p4-run.md compares the two).
 """
 
 from __future__ import annotations
@@ -33,37 +33,37 @@ MAX_ENTRIES_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Parts of a switch of its own."""
+    """Options of a standalone switch."""
 
     artefacts: Artefacts | None
     """The program; None: a controller loads one."""
     ports: dict[int, str]
-    """By number, `udp:HOST:PORT` or an interface."""
+    """`udp:HOST:PORT` or an interface, by port number."""
     p4runtime: tuple[str, int]
     """Host and port to serve at; port 0: any."""
     device_id: int = 0
     cpu_port: int = CPU_PORT
-    """The number behind which the control plane is: what a packet-in leaves through."""
+    """The port number of the control plane, through which the program sends packet-ins."""
     native: bool | None = None
     """Choice of the interpreter, as in V1Switch."""
     tls: TlsFiles | None = None
     captures: Path | None = None
-    """A folder for what passes the ports."""
+    """Folder for captures of all frames; None: without."""
     entries: Path | None = None
     """A p4.v1.WriteRequest in text form, carried out at the start."""
     commands: Path | None = None
     """A file of commands for BMv2's simple_switch_CLI (switch/p4/commands.py), carried out behind `entries`."""
     names: Path | None = None
-    """File with the names that the program's types are translated to (translated.py)."""
+    """File with the names for values of translated types (translated.py)."""
     trace: Report | None = None
-    """Gets the way of every packet; the Python interpreter then runs the program."""
+    """Called with the trace of every packet; the Python interpreter then runs the program."""
 
 
 class StandaloneSwitch:
     """A running switch with its ports and its server."""
 
     def __init__(self, options: RunOptions, failed: Callable[[], None] = lambda: None) -> None:
-        """ConfigurationError for what cannot be had. `failed` is called from a thread when `self.failed` is set."""
+        """Start the switch. ConfigurationError if that fails. A thread calls `failed` when `self.failed` is set."""
         if options.trace is not None:
             self.device = traced_device(options.cpu_port, options.trace)
         else:
@@ -90,7 +90,7 @@ class StandaloneSwitch:
 
     @property
     def failed(self) -> BaseException | None:
-        """The exception that ended the thread that takes in packets."""
+        """The exception that ended the receiving thread; None while it runs."""
         return self._ports.failed
 
     def describe(self) -> list[str]:
@@ -122,13 +122,13 @@ class StandaloneSwitch:
         )
 
     def close(self) -> None:
-        """Give up ports and threads."""
+        """Stop all threads, and close the ports and the server."""
         self._ports.close()
         self._server.close()
 
 
 def traced_device(cpu_port: int, report: Report) -> Device:
-    """A device that reports the way of every packet."""
+    """A device that reports a trace of every packet."""
 
     def make(text: str | bytes, *, random: Callable[[int], int], native: bool | None = None) -> V1Switch:
         made = TracedSwitch.from_json(text, random=random, native=False)
@@ -150,7 +150,7 @@ def load(device: Device, artefacts: Artefacts) -> None:
 
 
 def load_config(device: Device, config: Any) -> None:
-    """The same of a ForwardingPipelineConfig."""
+    """Load a ForwardingPipelineConfig; ConfigurationError when it is refused."""
     try:
         device.set_pipeline(Actions.VERIFY_AND_COMMIT, config)
     except StatusError as error:
@@ -158,7 +158,7 @@ def load_config(device: Device, config: Any) -> None:
 
 
 def carry_out(device: Device, path: Path) -> tuple[str, ...]:
-    """Carry out simple_switch_CLI's commands; those that do nothing here. ConfigurationError names the line."""
+    """Carry out a file of simple_switch_CLI's commands; return the ignored ones. ConfigurationError names the line."""
     assert device.switch is not None
     try:
         text = files.read(path, "--commands", MAX_ENTRIES_BYTES).decode()
@@ -170,7 +170,7 @@ def carry_out(device: Device, path: Path) -> tuple[str, ...]:
 
 
 def write_entries(device: Device, path: Path) -> None:
-    """Carry out a WriteRequest in text form. ConfigurationError for a file that is none, or a refused update."""
+    """Carry out a WriteRequest in text form. ConfigurationError for any other content, or a refused update."""
     try:
         text = files.read(path, "--entries", MAX_ENTRIES_BYTES).decode()
         request: Any = text_format.Parse(text, p4runtime_pb2.WriteRequest())

@@ -1,11 +1,11 @@
-"""Golden vectors of the P4 program, for test runners that are not ours: what is written, what goes in, what comes out.
+"""Golden vectors of the P4 program, for other test runners: updates written, frames in, and frames expected out.
 
 Rules
 -----
 * A history is a list of steps: updates that a controller writes, or a frame into a port with the frames that must come
   out, in this order at each port. Worker w is behind port w + 1. Nothing of it depends on time.
-* What comes out is what the compiled program says in the Python interpreter; the conformance suite (tests/p4) holds
-  that to the twin.
+* The expected frames are those of the compiled program in the Python interpreter, which the conformance suite
+  (tests/p4) compares with the twin.
 * Histories are independent: each begins with the program loaded anew.
 """
 
@@ -41,7 +41,7 @@ SWITCH = Endpoint(mac_of(0x0A00_00FE), 0x0A00_00FE, 4919)
 
 
 class _Noted(LocalLink):
-    """A device in this process, and what is written to it."""
+    """A device in this process that records the updates written to it."""
 
     def __init__(self, steps: list[dict[str, Any]]) -> None:
         files = BUILD / f"{PROGRAM}.json.gz", BUILD / f"{PROGRAM}.p4info.txtpb"
@@ -52,7 +52,7 @@ class _Noted(LocalLink):
         )
 
     def write(self, updates: Sequence[Any]) -> None:
-        """Write as LocalLink does, and note it."""
+        """Write as LocalLink does, and record the updates as a step."""
         super().write(updates)
         self._steps.append({"write": [update.SerializeToString().hex() for update in updates]})
 
@@ -61,7 +61,7 @@ class _Noted(LocalLink):
 
 
 class _History:
-    """A job on the program, and the steps so far."""
+    """A job on the program, and the recorded steps so far."""
 
     def __init__(self, *, staleness: int, quorum: int, generation: int) -> None:
         self.steps: list[dict[str, Any]] = []
@@ -89,7 +89,7 @@ class _History:
         return Frame(Endpoint(mac_of(address), address, udp_port), SWITCH, packet.to_bytes()).to_bytes()
 
     def exchange(self, worker: int, packet: Packet, *, udp_port: int = 5000) -> None:
-        """A worker's packet, and what it leads to."""
+        """Record a step: a worker's packet, and the frames that it causes."""
         frame = self._frame(worker, packet, udp_port=udp_port)
         self._link.out.clear()
         self._link.receive(worker + 1, frame)
@@ -99,7 +99,7 @@ class _History:
     def contribute(
         self, worker: int, slot: int, base: int, seed: int, *, signature: int = 5, count: int = WORDS
     ) -> None:
-        """Words that follow from `seed`."""
+        """Record a contribution of words drawn by `seed`."""
         words = np.random.default_rng(seed).integers(0, 1 << 32, count, np.uint32)
         self.exchange(
             worker, self._packet(Kind.CONTRIBUTION, worker, slot=slot, base=base, signature=signature, words=words)
@@ -154,7 +154,7 @@ HISTORIES = {"in_order": _in_order, "stale": _stale, "random": _random}
 
 
 def vectors() -> dict[str, Any]:
-    """All histories, as vectors.json has them."""
+    """All histories, in the format of vectors.json."""
     return {
         "format": FORMAT,
         "program": f"{PROGRAM}.json",
@@ -165,7 +165,7 @@ def vectors() -> dict[str, Any]:
 
 
 def export(folder: Path) -> list[Path]:
-    """Write the vectors, their program and the PTF test; ConfigurationError where that is not possible."""
+    """Write the vectors, their program and the PTF test; ConfigurationError if that is not possible."""
     program, p4info = f"{PROGRAM}.json", f"{PROGRAM}.p4info.txtpb"
     names = {program: read_program(BUILD / f"{program}.gz"), p4info: (BUILD / p4info).read_bytes()}
     names["vectors.json"] = json.dumps(vectors(), indent=1).encode()

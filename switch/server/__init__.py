@@ -1,1 +1,1 @@
-"""Servers of a switch's data ports: the native server, or the pump that drives a machine over a transport."""
+"""Servers of a switch's data ports: the native server, or the pump server, which drives machines over transports."""

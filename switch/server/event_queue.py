@@ -11,18 +11,18 @@ from fanin.protocol.events import BranchNarrowed, SwitchEvent
 
 
 class EventQueue:
-    """First in, first out, between threads, with a descriptor to poll."""
+    """Thread-safe FIFO queue of events, with a descriptor to poll."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        """The lock of everything below."""
+        """Guards the attributes below; notified of every change."""
         self._events: deque[SwitchEvent] = deque()
         self._crash: Exception | None = None
         self._closed = False
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def fileno(self) -> int:
-        """A descriptor that is readable while `next` has something to say."""
+        """A descriptor that is readable while `next` has an event or an error."""
         return self._bell
 
     def put(self, event: SwitchEvent) -> None:
@@ -32,15 +32,16 @@ class EventQueue:
             self._ring()
 
     def fail(self, error: Exception) -> None:
-        """Nothing follows what is here: its source has crashed."""
+        """Note that the source of events has crashed: `next` raises after the events that are queued."""
         with self._changed:
             self._crash = error
             self._ring()
 
     def next(self, timeout_s: float) -> SwitchEvent | None:
-        """The oldest event; waits up to `timeout_s` for one.
+        """Wait up to `timeout_s` for the oldest event; None without one.
 
-        When none is left after a crash: the FaninError that ended the source, or a RuntimeError with what else did.
+        After a crash, once the queue is empty: raises the FaninError that ended the source, or a RuntimeError for any
+        other exception.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._events or self._crash or self._closed, timeout_s)
@@ -55,7 +56,7 @@ class EventQueue:
             return None
 
     def forget(self, job: int, worker: int) -> None:
-        """Drop what was put of a worker and nobody has taken: another process has its place from here on."""
+        """Drop queued events of a worker, because another process has its place from now on."""
         with self._changed:
             left = [e for e in self._events if isinstance(e, BranchNarrowed) or (e.job, e.worker) != (job, worker)]
             if len(left) < len(self._events):
@@ -63,7 +64,7 @@ class EventQueue:
                 self._silence()
 
     def close(self) -> None:
-        """End every wait; nothing can be put any more. A second call does nothing."""
+        """End every wait; later events are not signalled. A second call does nothing."""
         with self._changed:
             if not self._closed:
                 self._closed = True

@@ -1,7 +1,7 @@
 """The pump server: drives any switch machine, native or twin, over any transport, with one thread per flow.
 
-Every flow has a machine of its own, and a worker registers with each of them; so what flows report is put together
-here: a worker has joined when it has joined every flow, and is silent or has left as soon as one flow says so.
+Every flow has a machine of its own, and a worker registers with each of them, so that their events are merged here: a
+worker has joined once it has joined every flow, and is silent or has left as soon as one flow reports it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from fanin.transports.transport import Transport
 
 
 class PumpedMachine(LeafMachine, Protocol):
-    """One whose workers may have connections that say whether they live."""
+    """A machine for transports whose connections show whether a worker is alive."""
 
     def overdue(self, now: float) -> list[int]:
-        """Addresses of the workers that `handle_timer` would lose."""
+        """Addresses of the workers that `handle_timer` would count as lost now."""
 
     def sign_of_life(self, source: int, now: float) -> None:
-        """The worker at that address lives, although nothing came from it."""
+        """Count the workers at that address as heard now, although no packet came from them."""
 
 
 @runtime_checkable
 class CallsOut(Protocol):
-    """A transport that can be told of a peer which has not sent anything yet."""
+    """A transport that can send to a peer from which nothing has come yet."""
 
     def number_of(self, host: str, port: int) -> int:
         """The number of a peer at a numeric address."""
@@ -40,14 +40,14 @@ class CallsOut(Protocol):
 
 @runtime_checkable
 class SeesConnections(Protocol):
-    """A transport that knows of a peer that says nothing whether its process runs."""
+    """A transport that knows whether a silent peer's process is running."""
 
     def connected(self, address: int) -> bool:
         """Whether the peer's connection is open."""
 
 
 class PumpServer:
-    """A server (any_server.py) over `flows`, pairs of a machine and its transport; running when it is made.
+    """A server (any_server.py) over `flows`, pairs of a machine and its transport; it runs from its construction on.
 
     After a crash of a flow's thread, `next_event` raises RuntimeError: a switch that has lost a flow must not linger.
     """
@@ -65,9 +65,9 @@ class PumpServer:
         self._clock = clock
         self._machines = [machine for machine, _ in flows]
         self._reported: dict[tuple[type, int, int | None], int] = {}
-        """By kind of event, job and worker: how many flows have reported it."""
+        """Number of flows that have reported an event, by kind of event, job and worker (None: any)."""
         self._reporting = threading.Lock()
-        """The lock of the line above."""
+        """Guards `_reported`, which the threads of all flows update."""
         self._events = EventQueue()
         self._pumps = [
             Pump(
@@ -97,11 +97,11 @@ class PumpServer:
         return self._ports
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
-        """Take in a part of a job at a parent on every flow, or, when one refuses, on none."""
+        """Admit a part of a job at a parent on every flow or, if one refuses, on none."""
         self.admit(spec, parent)
 
     def admit(self, spec: JobSpec, parent: ParentRoute | None = None, *, share_memory: bool = True) -> None:
-        """Take a job in on every flow, or, when one refuses, on none. There are no rings."""
+        """Admit a job on every flow or, if one refuses, on none. There are no rings."""
         with self._reporting:
             for key in [key for key in self._reported if key[1] == spec.job]:
                 del self._reported[key]
@@ -157,7 +157,7 @@ class PumpServer:
             pump.transport.wake()
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
-        """Open an evicted worker's place on every flow; what is reported of it from here on is news again."""
+        """Open an evicted worker's place on every flow, and report events of its new process again."""
         for machine, pump in self._flows():
             with pump.lock:
                 machine.admit_worker(job, worker, token)
@@ -168,11 +168,11 @@ class PumpServer:
 
     @property
     def event_fileno(self) -> int:
-        """Readable while `next_event` has something to say."""
+        """A descriptor that is readable while `next_event` has an event or an error."""
         return self._events.fileno()
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
-        """The next event; waits up to `timeout_s` for one. RuntimeError after a crash of a flow."""
+        """Wait up to `timeout_s` for the next event; None without one. RuntimeError after a crash of a flow."""
         return self._events.next(timeout_s)
 
     def counters(self) -> dict[str, int]:
@@ -180,11 +180,11 @@ class PumpServer:
         return self._sum(lambda machine: machine.counters())
 
     def job_counters(self, job: int) -> dict[str, int]:
-        """Sums over flows, of one job."""
+        """Counters of one job, summed over flows."""
         return self._sum(lambda machine: machine.job_counters(job))
 
     def member_counters(self, job: int) -> list[dict[str, int]]:
-        """The same, of each worker."""
+        """Counters of each worker of one job, summed over flows."""
         total: list[dict[str, int]] = []
         for machine, pump in self._flows():
             with pump.lock:
@@ -195,15 +195,15 @@ class PumpServer:
         return total
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
-        """None: a Python loop gains nothing by it."""
+        """Empty: a Python loop gains nothing by shared memory."""
         return ()
 
     def ring_bytes(self, job: int) -> tuple[int, int]:
-        """None: it offers no shared memory."""
+        """Zeros: this server offers no shared memory."""
         return 0, 0
 
     def members(self, job: int) -> tuple[int, int, int]:
-        """Registered on every flow; lost on any; left any."""
+        """Bit masks of the workers that are registered on every flow, are lost on any, and have left any."""
         registered, lost, left = 0xFFFFFFFF, 0, 0
         for machine, pump in self._flows():
             with pump.lock:
@@ -232,7 +232,7 @@ class PumpServer:
         return total
 
     def _take(self, event: SwitchEvent) -> None:
-        """An event of one flow, in its pump's thread."""
+        """Merge an event of one flow with those of the others; called in the flow's thread."""
         key = (type(event), event.job, None if isinstance(event, BranchNarrowed) else event.worker)
         with self._reporting:
             reports = self._reported.get(key, 0) + 1
@@ -245,8 +245,9 @@ class PumpServer:
 
 
 def _attesting(machine: PumpedMachine, transport: Transport) -> Callable[[float], None] | None:
-    """A function that tells the machine, before its timers, of silent workers whose connection shows that they live;
-    None if the transport sees no connections.
+    """A function, to call before the machine's timers, that reports silent workers with an open connection as alive.
+
+    None if the transport has no connections.
     """
     if not isinstance(transport, SeesConnections):
         return None

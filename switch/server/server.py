@@ -1,4 +1,4 @@
-"""The choice between the native server and the pump, which both are what any_server.py says."""
+"""The choice between the native server and the pump server, which both implement any_server.py."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ def make_server(
     share_memory: bool = True,
     liveness_timeout_s: float = SWITCH_LIVENESS_TIMEOUT_S,
 ) -> Server:
-    """Open the data ports and start to serve them; `description` of what comes back says how.
+    """Open the data ports and start a server for them; its `description` names the kind of server that was chosen.
 
-    `port` is flow 0's, and those after it the other flows', so that a firewall can list them; 0: any that are free, see
-    `ports`. `memory_bytes` is the switch's in all.
-    `curve_secret_key` (Z85) encrypts data of schemes that CURVE protects, for the clients with these public keys (None:
-    any). `share_memory`: native udp offers it to workers on this machine. `liveness_timeout_s`: of the jobs to come.
-    Raises ConfigurationError for a port that cannot be had, or when native=True and the extension is not built.
+    `port`: that of flow 0; further flows have the ports after it, so that a firewall can list them. 0: any free ports,
+    see `ports` of the server. `memory_bytes`: aggregation memory of all flows together.
+    `curve_secret_key` (Z85) encrypts data of schemes that CURVE protects. `curve_clients`: public keys of the accepted
+    clients (None: any). `share_memory`: native udp offers shared memory to workers on this machine.
+    `liveness_timeout_s`: that of the jobs to come.
+    ConfigurationError for a port that is not available, or if native=True and the extension is not built.
     """
     row, extension = scheme_of(scheme), native_extension(native)
     if port + flows - 1 > MAX_PORT:
@@ -90,7 +91,7 @@ def _numbers(port: int, flows: int) -> str:
 
 
 def _twin() -> type[SwitchMachine]:
-    """The Python machine, which is imported, and numpy with it, only where it serves."""
+    """The Python machine, imported on demand, since it imports numpy."""
     from fanin.switch.machine.switch_machine import SwitchMachine
 
     return SwitchMachine

@@ -1,4 +1,4 @@
-"""Exceptions of handlers: a bug of ours must not end the switch, so it is counted, logged at times, and answered."""
+"""Containment of exceptions in handlers: a bug must not end the switch, so it is counted, logged and answered."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from fanin.protocol.control import Refusal, Refused
 from fanin.switch.controller.admission import refuse
 
 LOG_INTERVAL_S = 10.0
-"""At most one traceback is logged in this time: whoever can make a handler raise must not fill a disk."""
+"""At most one traceback is logged in this time, so that requests that make a handler raise cannot fill a disk."""
 PAUSE_S = 1.0
-"""A timer that raises is tried again after this long, since it would otherwise be due for ever."""
+"""Time after which timers that have raised run again; without a pause they would be due all the time."""
 
 log = logging.getLogger("fanin.switch")
 
 
 class Faults:
-    """Counts them, by what was being done."""
+    """Counts exceptions of handlers, by the kind of work."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._log_s = float("-inf")
         self.counts: dict[str, int] = {}
         self.resume_s = float("-inf")
-        """Timers pause until then."""
+        """Time until which timers pause."""
 
     @contextmanager
     def contained(self, what: str, otherwise: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Do `what`; when it raises, do `otherwise` and go on."""
+        """Contain an exception of the `with` block, which does `what`: count it, call `otherwise`, and go on."""
         try:
             yield
         except Exception as error:
@@ -44,7 +44,7 @@ class Faults:
             otherwise()
 
     def pause(self) -> None:
-        """A timer has raised."""
+        """Pause timers, because one has raised."""
         self.resume_s = self._clock() + PAUSE_S
 
 

@@ -1,4 +1,4 @@
-"""A leaf's connection to its parent's controller: a DEALER socket, beside the leaf's own ROUTER in one loop."""
+"""A leaf's connection to its parent's controller: a DEALER socket, polled in the leaf's main loop."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from fanin.transports.numeric import host_of, socket_address
 from fanin.transports.path_mtu import DEFAULT_MTU, datagram_mtu, stream_mtu
 
 REPLIES_PER_TURN = 256
-"""Messages taken in before events and timers get their turn."""
+"""Most messages that are received before events and timers get their turn."""
 QUEUED_MESSAGES = 4096
-"""High-water mark; what a parent that is gone does not take beyond it is dropped, and ranks ask again."""
+"""High-water mark: while the parent is gone, further messages are dropped, and ranks ask again."""
 ANY_IPV6 = "::"
-"""A port of this address takes IPv4 as well, where hosts look like ::ffff:10.0.0.1."""
+"""A port of this address receives IPv4 as well, from addresses such as ::ffff:10.0.0.1."""
 LINGER_MS = 200
-"""How long closing waits for what was sent last."""
+"""How long closing waits for the last messages to be sent."""
 TRIAL_TIMEOUT_S = 1.0
 """How long an address of a parent may take to accept a connection."""
 
 
 class ParentLink:
-    """Connects when it is made, and again by itself whenever the parent comes back."""
+    """A connection that is opened by the constructor, and again by itself whenever the parent comes back."""
 
     def __init__(self, address: SwitchAddress, curve_key: str | None, own_host: str) -> None:
-        """`own_host`: the number of this switch's, whose ports send to the parent.
+        """`own_host`: numeric address of this switch, whose data ports send to the parent.
 
-        ConfigurationError for a name that does not resolve, a key that is none, a scheme without trees, or an address
-        of a family that this switch's ports do not have.
+        ConfigurationError for a name that does not resolve, an invalid key, a scheme without trees, or an address of a
+        family that this switch's ports do not have.
         """
         up = tree_scheme()
         if address.scheme != up:
@@ -77,20 +77,18 @@ class ParentLink:
         self.socket.connect(f"tcp://{host}:{address.port}")
 
     def poller(self) -> zmq.Poller:
-        """For waiting on the parent, and on whatever else is registered, by the calls of select.poll."""
+        """A poller with the parent's socket registered, and with the methods of select.poll."""
         poller = zmq.Poller()
         poller.register(self.socket, zmq.POLLIN)
         return poller
 
     def close(self, linger_ms: int = LINGER_MS) -> None:
-        """Hang up, once what was sent last has gone or that time is over. A second call does nothing."""
+        """Close the connection once the last messages are sent, or after `linger_ms`. A second call does nothing."""
         self.socket.close(linger=linger_ms)
         self._context.term()
 
     def path(self, own_address: str) -> ParentPath:
-        """Properties of the path to the parent: the kernel's for datagrams, and TCP's if the parent accepts a
-        connection.
-        """
+        """The path to the parent, with the smaller of the MTUs that the kernel reports for datagrams and for TCP."""
         with socket.socket(self._family, socket.SOCK_DGRAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_REQUEST_BYTES)
             granted = probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
@@ -113,17 +111,16 @@ class ParentLink:
         )
 
     def send(self, requests: Iterable[tuple[str, control.Request]], key_of: Callable[[str], bytes | None]) -> None:
-        """Send without waiting, each request sealed with the key of that fingerprint. A request is lost, and asked
-        again, if the queue is full or its key is forgotten.
+        """Send without waiting, each request sealed with the key of its fingerprint.
+
+        A request is lost if the queue is full or its key is forgotten; ranks and timers then ask again.
         """
         for name, request in requests:
             if (key := key_of(name)) is not None:
                 self._send(self._conversation.outgoing(request, Credentials(key)))
 
     def receive(self) -> list[Heard]:
-        """The replies that have come. Anything but a reply of this version is left out: ranks then run into their
-        timeouts.
-        """
+        """The replies that have come. Other messages, or ones of another version, are ignored: ranks then time out."""
         replies: list[Heard] = []
         for _ in range(REPLIES_PER_TURN):
             try:
@@ -144,7 +141,7 @@ class ParentLink:
 
 
 def chosen(address: SwitchAddress, found: Sequence[tuple[int, Any]], own_host: str) -> tuple[int, Any]:
-    """Family and socket address of the parent: of those that our ports can send to, the first that is listened at."""
+    """Family and socket address of the parent: the first that accepts a connection, among those our ports can reach."""
     wide = ":" in own_host
     usable = [each for each in found if own_host == ANY_IPV6 or (each[0] == socket.AF_INET6) == wide]
     if not usable:
@@ -160,7 +157,7 @@ def chosen(address: SwitchAddress, found: Sequence[tuple[int, Any]], own_host: s
 
 
 def tried(family: int, at: Any) -> socket.socket:
-    """A connection there, of which nothing is used; OSError where none is accepted."""
+    """A test connection to that address. OSError if none is accepted."""
     trial = socket.socket(family, socket.SOCK_STREAM)
     try:
         trial.settimeout(TRIAL_TIMEOUT_S)

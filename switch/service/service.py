@@ -1,10 +1,10 @@
-"""The switch as a process: control on TCP, data on UDP and ZeroMQ, one controller that knows of all of it.
+"""The switch as a process: control on TCP, data on UDP and ZeroMQ, and one controller for both.
 
-One thread runs `run`: it waits on the control port, on the data servers' events, on a pipe that other threads wake it
-by, and on the controller's next timer. Data servers have threads of their own.
+One thread runs `run`: it waits for the control port, for the data servers' events, for a pipe by which other threads
+wake it, and for the controller's next timer. Data servers have threads of their own.
 
-What comes over the control port goes through the gate (switch/controller/gate.py) to the controller, and nothing that
-it raises on the way ends the switch (switch/service/handler_faults.py).
+Messages of the control port go through the gate (switch/controller/gate.py) to the controller, and no exception that
+they cause ends the switch (switch/service/handler_faults.py).
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from fanin.transports.numeric import host_of
 from fanin.transports.polling import READABLE
 
 if TYPE_CHECKING:
-    # Imported where they are opened: libzmq, which only leaves and encrypted ports need, takes long to import.
+    # Imported at first use: libzmq, which only leaves and encrypted ports need, takes long to import.
     from fanin.switch.service.parent_link import ParentLink
     from fanin.switch.transports.curve_port import CurvePort
 
 PORT_ATTEMPTS = 16
-"""Ports tried when any will do: one must be free for TCP and for UDP alike."""
+"""Number of ports tried when any may be used: it must be free for both TCP and UDP."""
 REQUESTS_PER_TURN = 64
-"""Control messages taken in before events and timers get their turn."""
+"""Most control messages that are received before events and timers get their turn."""
 CONTROL_LIMITS = ZmtpLimits(frame_bytes=control.MAX_MESSAGE_BYTES, frames=1, message_bytes=control.MAX_MESSAGE_BYTES)
-"""A control message is one frame."""
+"""Bounds of control messages, each of which is one frame."""
 CONTROL_BUFFER_BYTES = 1 << 17
 """Kernel buffer per connection and direction: two of the longest messages."""
 LINGER_S = 0.2
-"""How long closing waits for what was sent last."""
+"""How long closing waits for the last messages to be sent."""
 MAX_WAIT_MS = 60_000
 
 log = logging.getLogger("fanin.switch")
@@ -114,13 +114,13 @@ class ServiceOptions:
 
 
 class SwitchService:
-    """A running switch: open when it is made; `run` serves until `stop`."""
+    """A switch process: the constructor opens its ports, `run` serves until `stop`."""
 
     def __init__(self, options: ServiceOptions) -> None:
-        """Open all ports. ConfigurationError for one that cannot be had, and for a host that is not this machine's."""
+        """Open all ports. ConfigurationError for a port that is not available, or a host that is not this machine."""
         self.options = options
         self.host: str = _resolve(options.host)
-        """Numeric address that the switch binds."""
+        """Numeric address to which the switch binds."""
         self._control: Listener | CurvePort | None = None
         self._gate = Gate(secrets.randbits, operator_key=options.operator_key, keys=options.job_keys)
         self.faults = Faults(time.monotonic)
@@ -131,7 +131,7 @@ class SwitchService:
         self._stopping = threading.Event()
         self._servers: dict[Scheme, Server] = {}
         self._supplied_plane: DataPlane | None = None
-        """The data plane that `options.data` has opened."""
+        """The data plane that `options.data` has opened; None for a software switch."""
         self._parent: ParentLink | None = None
         self._parent_state: ParentState = "unknown"
         """The parent's state, as last logged for the operator."""
@@ -184,7 +184,7 @@ class SwitchService:
         return self._servers
 
     def stop(self) -> None:
-        """Make `run` return soon; from any thread or signal handler."""
+        """Make `run` return soon. May be called from any thread or signal handler."""
         self._stopping.set()
         self.wake()
 
@@ -194,21 +194,21 @@ class SwitchService:
         return self._stopping.is_set()
 
     def wake(self) -> None:
-        """Give `run` another turn; from any thread or signal handler."""
+        """End a wait of `run`. May be called from any thread or signal handler."""
         with contextlib.suppress(BlockingIOError, OSError):
             self._waker.send(b"\0")
 
     @property
     def waker_fileno(self) -> int:
-        """A descriptor to write to instead of calling `wake`: for signal.set_wakeup_fd."""
+        """A descriptor to which writing has the effect of `wake`, for signal.set_wakeup_fd."""
         return self._waker.fileno()
 
     def run(self, keep_going: Callable[[], bool] = lambda: True, watched: tuple[int, ...] = ()) -> None:
         """Serve until `stop`, or until `keep_going()`, asked each turn, is False.
 
-        `watched` are further descriptors that end a wait when they become readable. RuntimeError when a data server
-        has crashed: a switch that serves only a part must not look alive. ConfigurationError when this is to be a leaf,
-        and its parent will not have it.
+        `watched`: further descriptors that end a wait, once, when they become readable. RuntimeError if a data server
+        has crashed, since a switch that serves only some of its data must not look alive. ConfigurationError if the
+        parent refuses this switch as a leaf.
         """
         assert self._control is not None
         poller: Any = select.poll() if self._parent is None else self._parent.poller()
@@ -216,18 +216,18 @@ class SwitchService:
         for readable in (*events, self._woken.fileno(), *watched):
             poller.register(readable, READABLE)
         while not self._stopping.is_set() and keep_going():
-            # Without credit, what waits at the control port must not end every wait.
+            # Without credit, messages that wait at the control port must not end every wait.
             poller.register(self._control.fileno(), READABLE if self._may_read_control() else 0)
             ready = dict(poller.poll(self._wait_ms()))
             for descriptor in watched:
                 if descriptor in ready:
-                    poller.unregister(descriptor)  # it has said what it had to say, and would end every wait
+                    poller.unregister(descriptor)  # it stays readable, and would end every wait
             with contextlib.suppress(BlockingIOError):
                 self._woken.recv(4096)
             self._turn()
 
     def close(self) -> None:
-        """Give up ports and threads. A second call does nothing."""
+        """Close all ports and end the servers' threads. A second call does nothing."""
         self._stopping.set()
         for server in self._servers.values():
             server.close()
@@ -241,7 +241,7 @@ class SwitchService:
     # --- one turn of the loop ---
 
     def _wait_ms(self) -> int:
-        """How long nothing is to be done if nothing comes."""
+        """Milliseconds until the next timer, the longest wait if no message and no event comes."""
         assert self._control is not None
         now = time.monotonic()
         timer = self.controller.next_timer()
@@ -262,7 +262,7 @@ class SwitchService:
         began_s = time.thread_time()
         requests = self._control.receive(REQUESTS_PER_TURN) if reads_control else []
         replies = list(self._parent.receive()) if self._parent is not None else []
-        # Events before what came with them: who was told of a loss by the data plane may ask about it.
+        # Handle events before messages: a rank that the data plane has told of a loss may ask about it.
         for server in self._servers.values():
             while (event := server.next_event(0.0)) is not None:
                 with self.faults.contained("an event"):
@@ -277,7 +277,7 @@ class SwitchService:
         if time.monotonic() >= self.faults.resume_s:
             with self.faults.contained("a timer", self.faults.pause):
                 self.controller.handle_timer(time.monotonic())
-        for route in self._control.gone():  # after what it said last
+        for route in self._control.gone():  # after its last messages
             for peer in self._gate.forget(route):
                 with self.faults.contained("a hang-up"):
                     self.controller.hung_up(peer, time.monotonic())
@@ -292,7 +292,7 @@ class SwitchService:
             self._budget.spend(time.thread_time() - began_s, time.monotonic())
 
     def _look_at_parent(self, watch: ParentWatch) -> None:
-        """Say when the parent goes and comes; ConfigurationError where it will not have this leaf."""
+        """Log when the parent goes and comes. ConfigurationError if it refuses this switch as a leaf."""
         if why := watch.misled():
             raise ConfigurationError(why)
         if watch.state != self._parent_state:
@@ -306,14 +306,14 @@ class SwitchService:
             if not isinstance(entered, Entered):
                 self._answer(route, entered)
                 return
-            # A rank's connection is silent while the job runs, and stays: its end tells that the rank has died.
+            # Keep a rank's connection, which is silent while the job runs: its end shows that the rank has died.
             if not entered.caller.is_open or isinstance(entered.request, control.Join):
                 assert self._control is not None
                 self._control.keep(route)
             self.controller.receive(entered.peer, entered.request, time.monotonic(), entered.caller)
 
     def _answer(self, route: bytes, reply: control.Reply) -> None:
-        """Without a seal: the request had none that holds."""
+        """Send a reply without a seal, because the request had no valid one."""
         assert self._control is not None
         if isinstance(reply, control.Refused):
             self.controller.count_refusal(reply.code)
@@ -322,7 +322,7 @@ class SwitchService:
     # --- opening ---
 
     def _open_ports(self) -> int:
-        """Bind everything; returns the port of control and of UDP."""
+        """Bind all ports; return the one of control, which UDP flow 0 also has."""
         if self.options.port != 0:
             self._bind_control(self.options.port)
             self._open_data(self.options.port)
@@ -333,7 +333,7 @@ class SwitchService:
                 port = self._bind_control(wanted)
                 self._open_data(port)
                 return port
-            except ConfigurationError as error:  # somebody has that port, or the UDP port of its number
+            except ConfigurationError as error:  # the port is in use, or the UDP port of the same number
                 refusal = error
                 if self._control is not None:
                     self._control.close()
@@ -346,7 +346,7 @@ class SwitchService:
         )
 
     def _candidates(self) -> Iterable[int]:
-        """Ports to try, each with one more for every further flow. 0: the kernel chooses."""
+        """Ports to try, each followed by the ports of further flows. 0: the kernel chooses."""
         options = self.options
         if options.ports is None:
             return [0] * PORT_ATTEMPTS
@@ -396,7 +396,7 @@ class SwitchService:
         try:
             return self._open_at(scheme, port + after if options.port else 0)
         except ConfigurationError:
-            return self._open_at(scheme, 0)  # workers are told the port anyway; that beside is for firewalls' sake
+            return self._open_at(scheme, 0)  # workers are told the port; adjacent ports only help firewalls
 
     def _open_at(self, scheme: Scheme, port: int) -> Server:
         options, row = self.options, scheme_of(scheme)
@@ -425,7 +425,7 @@ def _resolve(host: str) -> str:
 
 
 def _buffers(row: schemes.Scheme, server: Server) -> SwitchBuffers:
-    """How a data server receives: in one queue, or in one for each worker's connection."""
+    """Receive buffers of a data server: one for all workers, or one for each worker's connection."""
     if not row.shared_queue:
         return SwitchBuffers(receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, shared=False)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

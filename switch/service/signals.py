@@ -11,7 +11,10 @@ from fanin.switch.service.service import SwitchService
 
 @contextlib.contextmanager
 def signals(service: SwitchService, embedded: bool) -> Iterator[None]:
-    """End the switch at SIGTERM, and at SIGINT and SIGHUP, which an `embedded` one leaves to its terminal's ranks."""
+    """End the switch on SIGTERM and, unless it is `embedded` in a rank's job, on SIGINT and SIGHUP.
+
+    An embedded switch ignores the latter two, which the terminal also sends to the ranks.
+    """
 
     def stop(number: int, frame: object) -> None:
         service.stop()
@@ -20,7 +23,7 @@ def signals(service: SwitchService, embedded: bool) -> Iterator[None]:
     signal.signal(signal.SIGINT, signal.SIG_IGN if embedded else stop)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN if embedded else stop)
-    # A signal does not end the poll by itself (PEP 475 resumes it): the byte that Python writes here does.
+    # A signal alone does not end a poll, which Python resumes (PEP 475); the byte that it writes here does.
     previous = signal.set_wakeup_fd(service.waker_fileno, warn_on_full_buffer=False)
     try:
         yield

@@ -1,11 +1,11 @@
-"""How much processor time the control port may take from the data that the same machine sums. No clock of its own.
+"""A budget of processor time for the control port, so that it does not slow down the data. No clock of its own.
 
 Rules
 -----
 * Anybody can reach the control port, and a message costs the switch ten times what it costs its sender. So control has
-  a share of one processor: credit grows at that rate, up to a burst, and each turn pays what it took.
-* Without credit the port is not read; what comes waits in the kernel. Events of the data plane and timers are never
-  held back. The burst is what the ranks of a large job need to join and to start.
+  a share of one processor: credit grows at that rate, up to a burst, and each turn pays for the time that it took.
+* Without credit the port is not read, and messages wait in the kernel. Events of the data plane and timers are never
+  delayed. The burst suffices for the ranks of a large job to join and to start.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 CONTROL_SHARE = 0.15
 """Share of one processor. The Python engine shares its interpreter with control, so a job keeps at least the rest."""
 CONTROL_BURST_S = 0.5
-"""Processor time that may be taken at once: about 5,000 requests."""
+"""Largest credit in seconds of processor time, enough for about 5,000 requests at once."""
 
 
 class WorkBudget:
-    """Credit in seconds of processor time; full when it is made."""
+    """Credit in seconds of processor time; a new budget has the full burst."""
 
     def __init__(self, now: float, share: float = CONTROL_SHARE, burst_s: float = CONTROL_BURST_S) -> None:
         """`now`: seconds, of any clock that only grows. `share`: 0..1 of a processor."""
@@ -30,7 +30,7 @@ class WorkBudget:
         self._credit_s -= work_s
 
     def resume_s(self, now: float) -> float:
-        """When work may go on: `now`, or later."""
+        """Time from which work is allowed again: `now` with credit, or later."""
         self._earn(now)
         return now if self._credit_s >= 0 else now - self._credit_s / self._share
 

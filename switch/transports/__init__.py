@@ -1,4 +1,4 @@
-"""How a switch's datagrams reach its workers, where that differs from a worker's end: many peers, and a port to bind.
+"""Transports for a switch's end, which has many peers and binds a port, unlike a worker's.
 
-The interface, and its rules, stand in fanin/transports/transport.py.
+fanin/transports/transport.py defines their interface and its rules.
 """

@@ -1,4 +1,4 @@
-"""The control port of a switch with CURVE: libzmq's ROUTER, which encrypts, and maybe a list of clients' keys."""
+"""A port of a switch with CURVE: a ROUTER socket of libzmq, which encrypts, and optionally a list of clients' keys."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from fanin.switch.transports.hang_ups import HangUps
 from fanin.switch.transports.listener import Heartbeat
 
 DOMAIN = "fanin"
-"""By which libzmq and the list mean each other."""
+"""ZAP domain that ties the socket to the list of keys."""
 HANDSHAKE_MS = 5000
-"""A connection that has not shown its key by then is closed."""
+"""Time within which a connection must complete the CURVE handshake, or it is closed."""
 QUEUED_MESSAGES = 1000
-"""High-water mark of one peer; what is beyond it is dropped, and it asks again."""
+"""High-water mark of one peer: further messages to it are dropped, and it asks again."""
 MAX_SOCKETS = 8192
-"""Sockets of the context; connections count as sockets."""
+"""Most sockets of the context, in which connections count as sockets."""
 LINGER_MS = 200
 
 
 class AllowList:
-    """Answers libzmq's question (ZAP, RFC 27) whether a client's key is one of these, for all sockets of a context."""
+    """Accepts only clients with one of these keys, by libzmq's ZAP (RFC 27), for all sockets of a context."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: Collection[str]) -> None:
-        """`keys`: public ones, in Z85."""
+        """`keys`: public keys of clients, in Z85."""
         self._keys = {key.encode() for key in keys}
         self._authenticator = ThreadAuthenticator(context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether that client may come in (called by zmq.auth)."""
+        """Whether a client with that key is accepted (called by zmq.auth)."""
         return key in self._keys
 
     def close(self) -> None:
-        """Answer no more; before the context ends."""
+        """Stop the authenticator. Must be called before the context ends."""
         self._authenticator.stop()
 
 
 class CurvePort:
-    """A port like fanin.switch.transports.listener.Listener, with libzmq's bounds: a key decides who is let in."""
+    """A port like fanin.switch.transports.listener.Listener, with libzmq's bounds; a client's key decides on access."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class CurvePort:
         frame_bytes: int = control.MAX_MESSAGE_BYTES,
         heartbeat: Heartbeat | None = None,
     ) -> None:
-        """`allowed`: public keys of clients, in Z85; None: any who has the switch's. OSError when it cannot be had."""
+        """`allowed`: public keys of clients, in Z85; None: any with the switch's. OSError if binding fails."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
         self._allow_list: AllowList | None = None
@@ -98,16 +98,16 @@ class CurvePort:
             raise ConfigurationError("the CURVE secret key is no key in Z85") from None
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when there is something to do; `next_timer` says that there still is."""
+        """An edge-triggered descriptor: it becomes readable when a message or a hang-up comes; see `next_timer`."""
         return self._epoll.fileno()
 
     def next_timer(self) -> float | None:
-        """0.0 while messages wait, which the descriptor does not say again."""
+        """0.0 while messages wait, because the descriptor does not report them again; None otherwise."""
         waits = any(int(each.getsockopt(zmq.EVENTS)) & zmq.POLLIN for each in (self._socket, self._hang_ups.socket))
         return 0.0 if waits else None
 
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes], str]]:
-        """At most `limit` messages: route, frames, and the address they come from."""
+        """Take at most `limit` messages: route, frames, and source address."""
         taken: list[tuple[bytes, list[bytes], str]] = []
         while len(taken) < limit:
             try:
@@ -118,7 +118,7 @@ class CurvePort:
         return taken
 
     def send(self, route: bytes, frames: Sequence[bytes]) -> bool:
-        """Send a message; False when the peer is gone, or does not read."""
+        """Send a message; False if the peer is gone or does not read."""
         try:
             self._socket.send_multipart([route, *frames], zmq.NOBLOCK)
         except zmq.ZMQError:
@@ -126,10 +126,10 @@ class CurvePort:
         return True
 
     def keep(self, route: bytes) -> None:
-        """Nothing: libzmq holds connections as long as it likes."""
+        """Do nothing: libzmq itself decides how long it keeps connections."""
 
     def knows(self, route: bytes) -> bool:
-        """Whether something came over the connection, and it is open as far as `gone` has told."""
+        """Whether a message came over the connection, and `gone` has not returned it yet."""
         return self._hang_ups.knows(route)
 
     def gone(self) -> list[bytes]:
@@ -137,7 +137,7 @@ class CurvePort:
         return self._hang_ups.gone()
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Hang up, giving what was sent last a moment. A second call does nothing."""
+        """Close the port, waiting up to `linger_s` for the last messages to be sent. A second call does nothing."""
         if self._context.closed:
             return
         if self._allow_list is not None:

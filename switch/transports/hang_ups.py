@@ -1,14 +1,14 @@
-"""Peers of a ROUTER socket that have hung up: libzmq tells of closed connections by their file descriptors.
+"""Detect peers of a ROUTER socket that have hung up: libzmq reports closed connections by their file descriptors.
 
 Rules
 -----
-* Every message says over which descriptor it came (the property SRCFD), and the socket's monitor which descriptors were
-  closed. So whoever asked over a connection is known when that ends.
-* The system gives the number of a descriptor to the next connection. Where a message of that one is taken in before
-  the end of the one before is, both peers count as gone. Of the one that is named wrongly a sign of life is wanted,
-  which it gives.
-* MAX_PEERS are remembered, each from its first request on: the one that has been silent for longest goes first, and is
-  then missed by its silence alone.
+* Every message carries the descriptor over which it came (property SRCFD), and the socket's monitor reports which
+  descriptors were closed. So the peers of a connection are known when it ends.
+* The system reuses the number of a closed descriptor for the next connection. If a message of the new connection is
+  received before the end of the old one, both peers count as gone. The peer blamed by mistake is only suspected, and
+  gives a sign of life.
+* MAX_PEERS are remembered, each from its first request on. Beyond that the one silent for longest is forgotten; its end
+  then shows by its silence alone.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from zmq.utils.monitor import recv_monitor_message
 
 MAX_PEERS = 65_536
 EVENTS_PER_TURN = 1024
-"""Closed connections that are looked at before requests get their turn."""
+"""Most closed connections that are handled before requests get their turn."""
 
 
 class HangUps:
-    """Watches a ROUTER socket from before it is bound. Driven by the thread that reads the socket."""
+    """Watches a ROUTER socket, created before the socket is bound. Used by the thread that reads the socket."""
 
     def __init__(self, router: zmq.Socket[bytes]) -> None:
         self._router = router
         self.socket: zmq.Socket[bytes] = router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        """Readable when `gone` has something to say."""
+        """Monitor socket, readable when `gone` has peers to return."""
         self._peers: OrderedDict[bytes, int] = OrderedDict()
-        """The descriptor of each peer."""
+        """The descriptor of each peer, the one silent for longest first."""
         self._at: dict[int, set[bytes]] = {}
-        """The peers of each descriptor."""
+        """The peers that have sent messages over each descriptor."""
 
     def receive(self) -> tuple[bytes, list[bytes], str]:
-        """The next message: peer, frames, and the address that they come from. zmq.Again when there is none."""
+        """The next message: peer, frames, and source address. zmq.Again without one."""
         first = self._router.recv(zmq.NOBLOCK, copy=False)
         peer = first.bytes
         if peer in self._peers:
@@ -47,7 +47,7 @@ class HangUps:
         return peer, [frame.bytes for frame in frames], str(frames[-1].get("Peer-Address"))
 
     def knows(self, peer: bytes) -> bool:
-        """Whether it has asked, and has not hung up as far as `gone` has told."""
+        """Whether the peer has sent a message, and `gone` has not returned it yet."""
         return peer in self._peers
 
     def gone(self) -> list[bytes]:

@@ -2,13 +2,13 @@
 
 Rules
 -----
-* A new connection is heard at once and held to the bounds of fanin/formats/zmtp.py. Nothing is read from a connection
-  while messages of it wait to be taken, or more than `max_unread_bytes` to be sent: it waits, and nobody else does.
-* A connection is a stranger's until `keep` says otherwise. A stranger's that says nothing for STRANGER_PATIENCE_S is
-  closed, and where a port is full, or an address has its share, the one that was silent longest makes room.
-* With a `heartbeat`, peers that are silent for an interval are asked for a sign of life, and closed when none comes.
-  Threads of libzmq's answer: a process that holds its interpreter answers, one that is stopped does not.
-* One thread uses it, but for `fileno`, which is readable while there is something to do.
+* A new connection is read at once, within the bounds of fanin/formats/zmtp.py. A connection is not read while its
+  messages wait to be taken, or more than `max_unread_bytes` wait to be sent over it; this delays no other connection.
+* A connection is a stranger until `keep` is called for it. A stranger that is silent for `patience_s` is closed; if a
+  port is full, or an address has its share, the stranger silent for longest is closed to make room.
+* With a `heartbeat`, peers that are silent for an interval are sent PING, and closed if nothing comes back in time. A
+  thread of libzmq answers: also for a process that holds its interpreter, but not for one that is stopped.
+* One thread uses a listener, except for `fileno`, which is readable while there is work to do.
 """
 
 from __future__ import annotations
@@ -30,32 +30,31 @@ from fanin.transports.numeric import socket_address
 from fanin.transports.polling import WRITABLE, is_ready
 
 MAX_CONNECTIONS = 4096
-"""On one port; fewer where the process may not open so many files."""
+"""Most connections of one port; fewer if the process may not open so many files."""
 SPARE_FILES = 256
-"""Number of files that a process keeps for everything else."""
+"""Number of file descriptors that are reserved for other uses."""
 MAX_PER_SOURCE = 512
-"""Connections from one address: ranks, leaves and tools of one machine."""
+"""Most connections from one address: the ranks, leaves and tools of one machine."""
 STRANGER_PATIENCE_S = 10.0
 """A stranger's connection that is silent for this long is closed; a rank that joins speaks twice a second."""
 MAX_UNREAD_BYTES = 1 << 16
-"""Waiting to be sent to one peer; it is not read from meanwhile, and what more is to be sent to it is dropped, but for
-one message."""
+"""Bytes waiting to be sent to one peer above which it is not read from, and further messages to it are dropped."""
 READ_BYTES = 1 << 16
 ACCEPTS_PER_TURN = 64
 SERVED_PER_TURN = 64
-"""Connections that are read from, or written to; the system names those first that it has not named for longest."""
+"""Most connections that are served per turn; epoll reports those first that it has not reported for longest."""
 BACKLOG = 512
 PAUSE_S = 0.1
-"""How long nobody is accepted when the system has no files left."""
+"""How long no connection is accepted after the system ran out of file descriptors."""
 LINGER_POLL_S = 0.01
-"""How long closing waits at a time for any peer to take what is to be sent."""
+"""Interval at which closing checks again whether peers have taken the last messages."""
 KEEPALIVE_S = 60
-"""After this much silence the system asks whether the other machine is still there."""
+"""Silence after which TCP keepalive probes whether the other machine is still there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """How often silent peers are asked for a sign of life, and for how long they may give none."""
+    """Interval at which silent peers are sent PING, and silence after which they are closed."""
 
     interval_s: float
     timeout_s: float
@@ -68,9 +67,9 @@ class _Peer:
     source: str
     zmtp: ZmtpConnection
     heard_s: float
-    """When a whole message came last."""
+    """When the last complete message came."""
     alive_s: float
-    """When anything came last."""
+    """When the last bytes came."""
     kept: bool = False
     interest: int = 0
     written: int = 0
@@ -78,7 +77,7 @@ class _Peer:
 
 
 class Listener:
-    """Bound when it is made. OSError when that cannot be."""
+    """A TCP port that the constructor binds. OSError if that fails."""
 
     def __init__(
         self,
@@ -95,9 +94,9 @@ class Listener:
         max_unread_bytes: int = MAX_UNREAD_BYTES,
         heartbeat: Heartbeat | None = None,
     ) -> None:
-        """`host`: numeric. `buffer_bytes`: of the kernel's, per connection and direction; None: its own choice.
+        """`host`: numeric address. `buffer_bytes`: kernel buffer per connection and direction; None: its default.
 
-        `read_bytes` are taken from a connection at a time, and up to `max_unread_bytes` wait to be sent to one.
+        `read_bytes`: most bytes read from a connection at a time. `max_unread_bytes`: most that wait to be sent to one.
         """
         self._read_bytes, self._max_unread_bytes = read_bytes, max_unread_bytes
         self._limits, self._clock, self._patience_s = limits, clock, patience_s
@@ -123,32 +122,32 @@ class Listener:
         self._peers: dict[int, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
         self._strangers: OrderedDict[int, _Peer] = OrderedDict()
-        """Not kept, the one that was silent longest first."""
+        """Connections for which `keep` was not called, the one silent for longest first."""
         self._crowd: Counter[str] = Counter()
         self._waiting: OrderedDict[int, _Peer] = OrderedDict()
-        """With messages that nobody has taken yet."""
+        """Connections with messages that `receive` has not returned yet."""
         self._numbers = itertools.count(1)
         self._closed: deque[bytes] = deque()
         self._resume_s: float | None = None
         self._heartbeat = heartbeat
         self._beat_s = math.inf if heartbeat is None else clock() + heartbeat.interval_s
         self.turned_away = self.malformed = self.silent = 0
-        """Connections closed: there were too many; for what came over them; strangers', since nothing did."""
+        """Numbers of closed connections: for lack of room; for malformed bytes; strangers, for silence."""
 
     @property
     def port(self) -> int:
-        """The one that it is bound to."""
+        """The port to which the listener is bound."""
         return int(self._socket.getsockname()[1])
 
     def fileno(self) -> int:
-        """A descriptor that is readable while there is something to do."""
+        """A descriptor that is readable while there is work for `receive`."""
         return self._epoll.fileno()
 
     def __len__(self) -> int:
         return len(self._peers)
 
     def next_timer(self) -> float | None:
-        """When `receive` wants to be called even if nothing comes; in the past while messages wait."""
+        """Time at which to call `receive` even if nothing comes; now while messages wait; None: never."""
         if self._waiting:
             return self._clock()
         times = [] if self._resume_s is None else [self._resume_s]
@@ -159,7 +158,7 @@ class Listener:
         return min(times, default=None)
 
     def receive(self, limit: int) -> list[tuple[bytes, list[bytes], str]]:
-        """Do what is to be done, and return at most `limit` messages: route, frames, and the address they come from."""
+        """Serve all connections; return at most `limit` messages: route, frames, and source address."""
         now = self._clock()
         for descriptor, events in self._epoll.poll(0, SERVED_PER_TURN):
             if descriptor == self._socket.fileno():
@@ -183,7 +182,7 @@ class Listener:
         return taken
 
     def send(self, route: bytes, frames: Sequence[bytes]) -> bool:
-        """Send a message; False when the peer is gone, or does not read."""
+        """Send a message; False if the peer is gone or does not read."""
         peer = self._routes.get(route)
         if peer is None or len(peer.zmtp.to_send) - peer.written > self._max_unread_bytes:
             return False
@@ -192,7 +191,7 @@ class Listener:
         return True
 
     def keep(self, route: bytes) -> None:
-        """The peer is no stranger any more: it may be silent."""
+        """Stop treating the peer as a stranger, so that it may be silent."""
         peer = self._routes.get(route)
         if peer is not None and not peer.kept:
             peer.kept = True
@@ -209,7 +208,7 @@ class Listener:
         return routes
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Hang up, giving what is still to be sent so long. A second call does nothing."""
+        """Close all connections, waiting up to `linger_s` for unsent messages. A second call does nothing."""
         if self._epoll.closed:
             return
         deadline = time.monotonic() + linger_s
@@ -238,7 +237,7 @@ class Listener:
                     self._epoll.unregister(self._socket)  # it would stay readable, and end every wait
                     self._resume_s = now + PAUSE_S
                     return
-                continue  # that one is gone already
+                continue  # the connection is closed already
             source = str(address[0])
             if not self._make_room(source):
                 self.turned_away += 1
@@ -262,11 +261,11 @@ class Listener:
         self._flush(peer)
 
     def _make_room(self, source: str) -> bool:
-        """Whether one connection more may come from there, after a stranger's was closed where need be."""
+        """Whether one more connection from `source` may be accepted; closes a stranger's if that is necessary."""
         if self._crowd[source] >= self._max_per_source:
             oldest = next((peer for peer in self._strangers.values() if peer.source == source), None)
         elif len(self._peers) >= self._max_connections:
-            # The source with most connections gives first: a crowd must not drive out single ones.
+            # Close one of the source with most connections, so that a crowd does not drive out single clients.
             largest = max(
                 (peer.source for peer in self._strangers.values()), key=lambda each: self._crowd[each], default=""
             )
@@ -311,7 +310,7 @@ class Listener:
         late_s = now - self._beat_s
         self._beat_s = now + heartbeat.interval_s
         for peer in list(self._peers.values()):
-            # Time in which this process itself was stopped is no silence of the peer's.
+            # Time for which this process itself was stopped does not count as silence of the peer.
             peer.alive_s = min(now, peer.alive_s + late_s) if late_s > heartbeat.interval_s else peer.alive_s
             if now - peer.alive_s >= heartbeat.timeout_s:
                 self._hang_up(peer)
@@ -347,13 +346,13 @@ class Listener:
             return
         if peer.zmtp.messages:
             self._waiting[descriptor] = peer
-            if not peer.kept:  # only whole messages count: who trickles bytes is as good as silent
+            if not peer.kept:  # only complete messages count, so that a trickle of bytes does not keep a stranger
                 peer.heard_s = now
                 self._strangers.move_to_end(descriptor)
         self._flush(peer)
 
     def _flush(self, peer: _Peer) -> None:
-        """Write what can be written, and see what to wait for."""
+        """Write as much as the socket takes, and update the events to wait for."""
         out = peer.zmtp.to_send
         if out:
             try:
@@ -383,6 +382,6 @@ class Listener:
 
 
 def _files() -> int:
-    """Connections that this process may have, after asking the system for as many files as it gives."""
+    """Most connections per port that the file limit allows, after raising the limit as far as possible."""
     wanted = MAX_CONNECTIONS * 2 + SPARE_FILES  # two ports
     return max((open_files.limit(wanted) - SPARE_FILES) // 2, 16)

@@ -1,7 +1,7 @@
-"""The switch's UDP port through an ordinary Python socket. The native server has the batched loop.
+"""The switch's UDP port on an ordinary Python socket. The native server has a batched loop instead.
 
-A worker's socket is connected: it takes only what comes from the address that it sends to. A port of all the machine's
-addresses therefore answers from the one that it was asked at, which need not be the one that the route back suggests.
+A worker's socket is connected: it receives only from the address to which it sends. A port that is bound to all
+addresses of a machine therefore replies from the address at which it was asked, whatever the route back suggests.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from fanin.transports.waker import Waker
 SEND_WAIT_S = 0.01
 """How long one `send` waits, in all, for a full send buffer to drain before it drops the rest."""
 RECEIVE_BYTES = 65_536
-"""More than any datagram: one that is longer than a packet may be is seen whole, and counted for what it is."""
+"""More than any datagram has, so that one that is too long for a packet is received whole and counted as such."""
 IP_PKTINFO, IPV6_RECVPKTINFO, IPV6_PKTINFO = 8, 49, 50
-"""Linux's numbers (linux/in.h, linux/in6.h); not in every Python's socket module."""
+"""Numbers from Linux's linux/in.h and linux/in6.h, which not every Python's socket module has."""
 IPV4_INFO, IPV6_INFO = struct.Struct("=I4s4s"), struct.Struct("=16sI")
-"""in_pktinfo (interface, local address, the header's) and in6_pktinfo (the header's, interface), ip(7) and ipv6(7)."""
+"""in_pktinfo (interface, local address, header's destination) and in6_pktinfo (header's destination, interface); see
+ip(7) and ipv6(7)."""
 INFO_BYTES = socket.CMSG_SPACE(IPV6_INFO.size)
 WILDCARDS = ("0.0.0.0", "::")
 
 
 class UdpServerTransport:
-    """A socket bound to `host` and `port` (0: any free one, see `port`). ConfigurationError when that cannot be had."""
+    """A socket bound to `host` and `port` (0: any free one, see `port`). ConfigurationError if it is not available."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = _bind(host, port)
@@ -46,7 +47,8 @@ class UdpServerTransport:
         self._sender = Sender(self._socket)
         self._peers: AddressBook[Any] = AddressBook()
         self._asked_at: OrderedDict[int, Control] = OrderedDict()
-        """By number of a peer, as the kernel is told to answer from there. Empty for a port of one address."""
+        """By number of a peer: control message that makes the kernel reply from the address at which the peer asked.
+        Empty if the port is bound to one address."""
         self._waker = Waker()
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
@@ -55,11 +57,11 @@ class UdpServerTransport:
 
     @property
     def trouble(self) -> str:
-        """The last complaint of the operating system about a datagram that it would not send."""
+        """The operating system's last error about a datagram that it refused to send."""
         return self._trouble
 
     def number_of(self, host: str, port: int) -> int:
-        """The number of a peer at a numeric address, whether or not it was heard of."""
+        """The number of a peer at a numeric address, even if nothing has come from it yet."""
         return self._peers.number(socket_address(host, port)[1])
 
     def send(self, datagrams: Iterable[Datagram]) -> None:
@@ -75,7 +77,7 @@ class UdpServerTransport:
                 may_wait = False
 
     def _sent(self, data: bytes, number: int, peer: Any) -> bool:
-        """Send one datagram; False where there is no room for it."""
+        """Send one datagram; False if the send buffer is full."""
         try:
             self._sender.send(data, peer, control=self._asked_at.get(number, NONE))
         except BlockingIOError:
@@ -100,10 +102,10 @@ class UdpServerTransport:
         return arrived
 
     def _note(self, number: int, control: Control) -> None:
-        """Keep at which of our addresses a peer has asked, if the kernel says so."""
+        """Note at which of our addresses a peer has asked, if the kernel reports it."""
         for level, kind, info in control:
             if (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
-                told = IPV4_INFO.pack(0, IPV4_INFO.unpack(info)[1], bytes(4))  # by any interface, as routes have it
+                told = IPV4_INFO.pack(0, IPV4_INFO.unpack(info)[1], bytes(4))  # any interface: routes decide
             elif (level, kind) == (socket.IPPROTO_IPV6, IPV6_PKTINFO):
                 told = IPV6_INFO.pack(IPV6_INFO.unpack(info)[0], 0)
             else:

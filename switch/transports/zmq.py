@@ -1,8 +1,7 @@
-"""The switch's ZeroMQ port, whose peers have routes that it chose itself.
+"""The switch's ZeroMQ port, which assigns the routes of its peers itself.
 
-Unencrypted, it is a listener with bounds of our own, since libzmq bounds frames and not messages
-(switch/transports/listener.py). With CURVE it is libzmq's ROUTER, behind a list of the clients that are let in where
-there is one.
+Unencrypted, it is our own listener (switch/transports/listener.py), since libzmq bounds frames but not messages. With
+CURVE it is a ROUTER socket of libzmq, optionally with a list of accepted clients.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ LIMITS = ZmtpLimits(
 )
 READ_BYTES = 1 << 18
 MAX_UNREAD_BYTES = 1 << 23
-"""Waiting to be sent to one peer: half of the widest window."""
+"""Bytes that may wait to be sent to one peer: half of the widest window."""
 PATIENCE_S = 60.0
-"""A connection over which nothing comes for this long is closed; a worker that was stopped opens another."""
+"""Silence after which a connection is closed; a worker that was stopped opens another."""
 
 
 def open_switch(end: SwitchEnd) -> ZmqServerTransport:
@@ -50,10 +49,10 @@ def open_switch(end: SwitchEnd) -> ZmqServerTransport:
 
 
 class ZmqServerTransport:
-    """A socket bound to `host` and `port` (0: any free one, see `port`). ConfigurationError when that cannot be had.
+    """A socket bound to `host` and `port` (0: any free one, see `port`). ConfigurationError if it is not available.
 
-    With `curve_secret_key` (Z85) every connection is encrypted and one without the matching public key is refused, and,
-    where `curve_clients` are given, one whose own public key is none of them.
+    With `curve_secret_key` (Z85) every connection is encrypted. Clients without the matching public key are refused,
+    and so are those whose own public key is not in `curve_clients`, unless that is None.
     """
 
     def __init__(
@@ -102,11 +101,11 @@ class ZmqServerTransport:
 
     @property
     def trouble(self) -> str:
-        """Nothing: messages are dropped without complaint."""
+        """Empty: messages are dropped without an error."""
         return ""
 
     def send(self, datagrams: Iterable[Datagram]) -> None:
-        """Send all, each peer's together. Messages to a peer that is gone, or does not read, are dropped."""
+        """Send all datagrams, one peer's together. Those to a peer that is gone or does not read are dropped."""
         by_peer: dict[int, list[bytes]] = {}
         for data, address in datagrams:
             by_peer.setdefault(address, []).append(data)
@@ -118,10 +117,10 @@ class ZmqServerTransport:
                 self._port.send(route, frames[first : first + DATAGRAMS_PER_MESSAGE])
 
     def receive(self, timeout_s: float) -> list[Datagram]:
-        """At most MAX_BATCH datagrams, or those of one message more."""
+        """Wait for datagrams; return at most MAX_BATCH, plus the rest of one message."""
         deadline, woken = time.monotonic() + timeout_s, False
         arrived: list[Datagram] = []
-        while not arrived and not woken:  # ends: connections come and go, and pieces of messages, till the deadline
+        while not arrived and not woken:  # ends at the deadline: connections, or parts of messages, may end a wait
             until, now = self._port.next_timer(), time.monotonic()
             wait_s = deadline - now if until is None else min(deadline, until) - now
             for ready, _ in self._poller.poll(ceil(max(wait_s, 0.0) * 1000)):
@@ -142,7 +141,7 @@ class ZmqServerTransport:
         return arrived
 
     def connected(self, address: int) -> bool:
-        """Whether the peer's connection is open: then its process runs, whether it says anything or not."""
+        """Whether the peer's connection is open, which shows that its process runs even if it sends nothing."""
         self._port.gone()
         route = self._peers.key(address)
         return route is not None and self._port.knows(route)
@@ -152,12 +151,12 @@ class ZmqServerTransport:
         self._waker.wake()
 
     def close(self) -> None:
-        """Close the socket, giving the last messages LINGER_MS."""
+        """Close the port, waiting up to LINGER_MS for the last messages to be sent."""
         self._port.close(LINGER_MS / 1000)
         self._waker.close()
 
 
 def _heartbeat(liveness_timeout_s: float) -> Heartbeat:
-    """A peer that is stopped answers nothing, and is hung up on before it counts as lost."""
+    """A heartbeat whose timeout closes the connection of a stopped peer shortly before `liveness_timeout_s`."""
     interval_s = min(HEARTBEAT_INTERVAL_S, liveness_timeout_s / LIVENESS_HEARTBEATS)
     return Heartbeat(interval_s=interval_s, timeout_s=liveness_timeout_s - 2 * interval_s)

@@ -1,1 +1,1 @@
-"""Devices that are programmed over BfRt, the control interface of the Tofino SDE: `fanin[p4]`."""
+"""Devices that are programmed over BfRt, the control interface of the Tofino SDE. Needs `fanin[p4]`."""

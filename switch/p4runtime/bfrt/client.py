@@ -1,7 +1,7 @@
-"""A connection to a BfRt server: subscription, the program that it is bound to, reads and writes.
+"""A connection to a BfRt server: subscription, binding to a program, reads and writes.
 
-A server takes reads and writes only of clients that have subscribed over a stream, with a number of their own, and have
-bound themselves to a program. The stream ends with the server: who waits for packets is then told so.
+A server accepts reads and writes only from clients that have subscribed over a stream, with a client id of their own,
+and have bound themselves to a program. The stream ends with the server; `lost` then says why.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fanin.switch.p4runtime.server.server import MAX_MESSAGE_BYTES
 from fanin.switch.p4runtime.server.status import Code
 
 LOAD_TIMEOUT_S = 120.0
-"""Longest a device may take to load a program."""
+"""Longest time that a device may take to load a program."""
 MAX_PROGRAM_BYTES = 256 << 20
 
 
@@ -38,7 +38,7 @@ class BfrtAddress:
     """Address as `host:port`."""
     device_id: int = 0
     client_id: int = 0
-    """One client at a time may have it."""
+    """Only one client at a time may use an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class CompiledProgram:
-    """Files that the SDE's compiler has made of a program."""
+    """Files that the SDE's compiler has written for a program."""
 
     name: str
     info: Path
@@ -61,7 +61,7 @@ class CompiledProgram:
     pipelines: tuple[Pipeline, ...]
 
     def message(self) -> Any:
-        """The files' contents, for the device. ConfigurationError for one that cannot be read."""
+        """A ForwardingPipelineConfig with the files' contents. ConfigurationError for a file that cannot be read."""
         config = messages.ForwardingPipelineConfig(
             p4_name=self.name, bfruntime_info=files.read(self.info, "bf-rt.json", MAX_PROGRAM_BYTES)
         )
@@ -79,7 +79,7 @@ class BfrtClient:
     """One client of a BfRt server. Calls may come from any thread."""
 
     def __init__(self, address: BfrtAddress) -> None:
-        """Connect and subscribe. SwitchUnreachableError, or ConfigurationError where the number is another client's."""
+        """Connect and subscribe. SwitchUnreachableError, or ConfigurationError if another client has the client id."""
         self.address = address
         self.lost = ""
         """Why the stream ended; empty while it lives."""
@@ -131,7 +131,7 @@ class BfrtClient:
             )
 
     def _next(self, kind: str, timeout_s: float) -> Any | None:
-        """The next message of that kind from the stream; None when it ends, or none comes."""
+        """The next message of that kind from the stream; None when the stream ends or no message comes in time."""
         with contextlib.suppress(queue.Empty):
             while (answer := self._answers.get(timeout=timeout_s)) is not None:
                 if answer.WhichOneof("value") == kind:
@@ -157,7 +157,7 @@ class BfrtClient:
         return self._call("GetForwardingPipelineConfig", request)
 
     def ensure_program(self, config: Any) -> bool:
-        """Load a program unless the device has it; whether it had to be loaded, which clears everything.
+        """Load a program unless the device runs it; return whether it was loaded, which clears all state.
 
         `config` is a ForwardingPipelineConfig (CompiledProgram.message).
         """
@@ -181,8 +181,10 @@ class BfrtClient:
         )
 
     def bind(self, program: str) -> BfrtInfo:
-        """Speak of that program's tables from here on; empty: of the only one there is. ConfigurationError if it is not
-        there."""
+        """Bind this client to a program, empty for the only one, and return its tables.
+
+        ConfigurationError if the device does not run it.
+        """
         there = self.programs()
         names = [config.p4_name for config in there.config]
         if (program and program not in names) or (not program and len(names) != 1):
@@ -202,7 +204,7 @@ class BfrtClient:
     # --- entries ---
 
     def write(self, updates: Sequence[Any]) -> None:
-        """Carry out updates in order; RefusedError for the first that is refused (the others are carried out)."""
+        """Carry out updates in order; RefusedError for the first refused one (the others are carried out)."""
         if not updates:
             return
         request = messages.WriteRequest(
@@ -214,7 +216,7 @@ class BfrtClient:
         _complain_of(self._call("Write", request).status)
 
     def read(self, entries: Iterable[Any]) -> list[Any]:
-        """TableEntry messages that match: without a key all entries of a table, from the device itself."""
+        """TableEntry messages that match, read from the hardware: without a key, all entries of a table."""
         request = messages.ReadRequest(
             target=messages.target(self.address.device_id), client_id=self.address.client_id, p4_name=self._program
         )
@@ -244,7 +246,7 @@ class BfrtClient:
             raise _refusal(error) from None
 
     def close(self) -> None:
-        """Let go of the device."""
+        """End the subscription and close the connection."""
         self._requests.put(None)
         self._stream.cancel()
         self._channel.close()
@@ -262,7 +264,7 @@ def _complain_of(statuses: Iterable[Any]) -> None:
 
 
 def _refusal(error: Any) -> FaninError:
-    """The first update that was refused, from the status details, or the call itself."""
+    """The error for the first refused update, from the status details, or for the call itself."""
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             for detail in status_pb2.Status.FromString(value).details:

@@ -1,8 +1,8 @@
-"""Packets between the controller and a device without a channel for them: they pass the device's port to its processor.
+"""Packets between the controller and a BfRt device, through the device's port to its processor (CPU port).
 
-BfRt carries no packets. The switch's processor sees them at a network interface of its own, over PCIe or Ethernet, with
-the program's controller headers in front, whose fields the P4Info lists in order. A P4Runtime agent puts them there and
-takes them away; here the controller does, which therefore runs on the switch's processor.
+BfRt carries no packets. The switch's processor receives them at a network interface, over PCIe or Ethernet, behind the
+program's controller headers, whose fields the P4Info lists in order. With P4Runtime an agent adds and removes these
+headers; here the controller does, which therefore runs on the switch's processor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fanin.switch.p4runtime.server.values import encoded
 
 
 class CpuPort(Protocol):
-    """The way of frames, each with its controller header, to the device and from it."""
+    """Sends frames, each with its controller header, to the device and receives them from it."""
 
     description: str
 
@@ -32,21 +32,21 @@ class CpuPort(Protocol):
 
 
 class InterfacePort:
-    """A network interface that leads to the device's port to its processor. `wake` may be called from any thread."""
+    """The processor's network interface to the device. `wake` may be called from any thread."""
 
     def __init__(self, interface: str) -> None:
-        """ConfigurationError for an interface that is not there, or where packet sockets are not allowed."""
+        """Open the interface. ConfigurationError if it does not exist, or packet sockets are not allowed."""
         self._port = RawPort(interface)
         self.description = interface
         self._reader, self._writer = os.pipe()
         self._closed = False
 
     def send(self, frame: bytes) -> bool:
-        """Whether it could be sent."""
+        """Send a frame; return whether that was possible."""
         return self._port.send(frame)
 
     def receive(self, timeout_s: float) -> bytes | None:
-        """The next frame, waiting for one; None when there is none, or `wake` was called."""
+        """Wait for the next frame; None if none comes in time, or `wake` was called."""
         with contextlib.suppress(OSError, ValueError):  # closed meanwhile
             if not self._closed:
                 select.select([self._port.fileno(), self._reader], [], [], timeout_s)
@@ -54,11 +54,11 @@ class InterfacePort:
         return None
 
     def wake(self) -> None:
-        """End a wait; later ones end at once."""
+        """End a wait of `receive`; later calls return at once."""
         os.write(self._writer, b"\0")
 
     def close(self) -> None:
-        """Give up the interface."""
+        """Close the interface's socket."""
         self._closed = True
         self._port.close()
         os.close(self._reader)
@@ -66,10 +66,10 @@ class InterfacePort:
 
 
 class ControllerHeaders:
-    """packet_out in front of what goes to the device, packet_in in front of what comes from it."""
+    """The program's controller headers: packet_out on frames to the device, packet_in on frames from it."""
 
     def __init__(self, p4info: Any) -> None:
-        """ProgramError for a program whose headers are no whole bytes."""
+        """Read the headers from a P4Info. ProgramError if their length is not a multiple of 8 bits."""
         described = {each.preamble.name: each.metadata for each in p4info.controller_packet_metadata}
         self._out = [(each.id, each.bitwidth) for each in described.get("packet_out", ())]
         self._in = [(each.id, each.bitwidth) for each in described.get("packet_in", ())]
@@ -78,7 +78,7 @@ class ControllerHeaders:
                 raise ProgramError(f"{name} has {_bits(fields)} bits, which are no whole bytes")
 
     def put(self, packet: Any) -> bytes:
-        """A PacketOut as a frame for the device."""
+        """The frame for the device that carries a PacketOut."""
         values = {each.metadata_id: int.from_bytes(each.value, "big") for each in packet.metadata}
         head = 0
         for number, bits in self._out:
@@ -86,7 +86,7 @@ class ControllerHeaders:
         return head.to_bytes(_bits(self._out) // 8, "big") + bytes(packet.payload)
 
     def take(self, frame: bytes) -> Any:
-        """A frame from the device as a PacketIn; None for one that is too short to be one."""
+        """The PacketIn that a frame from the device carries; None if the frame is shorter than the header."""
         left = _bits(self._in)
         if len(frame) < left // 8:
             return None

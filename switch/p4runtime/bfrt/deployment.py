@@ -1,7 +1,7 @@
-"""From an SDE's compiled program to a device that serves jobs: what will be done, said before anything is.
+"""Deploy an SDE's compiled program to a device, which then serves jobs.
 
-`Deployment.steps` says it without asking the device; `carry_out` does it, step by step, and ends with a data plane. A
-program that runs already is left alone, with the jobs on it, and so are ports that are as the plan says.
+`Deployment.steps` lists the steps without asking the device; `carry_out` takes them and returns a data plane. A program
+that runs already is left alone, with the jobs on it, and so are ports that are as planned.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Say = Callable[[str], None]
 
 
 def read_conf(path: Path) -> CompiledProgram:
-    """The program of the .conf that the SDE's compiler writes. ConfigurationError for a file that is none.
+    """The program that the .conf file of the SDE's compiler describes. ConfigurationError for any other file.
 
-    Paths in it are relative to where the compiler ran; what is not there is looked for beside the .conf.
+    Its paths are relative to the folder in which the compiler ran; files not found there are searched beside the .conf.
     """
     try:
         document = json.loads(files.read(path, "program", MAX_CONF_BYTES))
@@ -70,24 +70,24 @@ def _there(given: Any, conf: Path, pipeline: str = "") -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A device, and what it is to become."""
+    """A device, and the program, ports and addresses that it is to have."""
 
     address: BfrtAddress
     program: CompiledProgram | None
-    """Loaded unless it runs already. None: what runs."""
+    """The program to load unless it runs already. None: keep the running one."""
     program_name: str
-    """Name of the program; empty: the only one there is."""
+    """Name of the program; empty: the only one on the device."""
     p4info: Any
     ports: tuple[PortPlan, ...]
-    """Brought up. None: they are left as they are."""
+    """Ports to bring up. Empty: leave the device's ports as they are."""
     end: Endpoint
-    """The switch as workers see it."""
+    """The switch's address for workers."""
     flooded: tuple[int, ...] | None
     """Device ports that packets to unknown addresses leave through. None: all of `ports`."""
     liveness_timeout_s: float
 
     def check(self) -> None:
-        """Check everything that needs no device. ConfigurationError."""
+        """Check everything that can be checked without the device. ConfigurationError for a plan that cannot work."""
         if self.ports and all(plan.number is not None for plan in self.ports):
             one_pipe([plan.number for plan in self.ports if plan.number is not None], self._pipes)
         if self._two_passes:
@@ -108,7 +108,7 @@ class Deployment:
         return tuple(sorted(pipe for each in self.program.pipelines for pipe in each.pipes))
 
     def steps(self) -> list[str]:
-        """Steps of `carry_out`, in words."""
+        """The steps of `carry_out`, in words."""
         has = Capacity.of(Vocabulary(self.p4info))
         deepest = "any" if has.depth is None else f"up to {has.depth - 2}"
         address = self.address
@@ -134,7 +134,7 @@ class Deployment:
         return said
 
     def carry_out(self, cpu: CpuPort, say: Say) -> DataPlane:
-        """Do it; `say` gets what was done. The data plane owns `cpu` and the connection, and closes both."""
+        """Deploy; `say` receives a line per step. The data plane owns `cpu` and the connection, and closes both."""
         client: BfrtClient | None = None
         try:
             client = BfrtClient(self.address)

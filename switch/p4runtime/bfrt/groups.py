@@ -1,8 +1,8 @@
 """Multicast groups in a Tofino's replication engine: tables $pre.mgid and $pre.node.
 
-A group is a list of nodes; a node is a replication id (P4Runtime's instance) and the ports that get a copy with it. A
-group that changes keeps the nodes that stay as they are: new ones are made first, then the group is told, then old ones
-go, so that no packet meets a group without its nodes.
+A group is a list of nodes; a node is a replication id (P4Runtime's instance) and the ports that get a copy with it.
+When a group changes, unchanged nodes are kept, new ones are written first, then the group, and old nodes are deleted
+last, so that no packet meets a group without its nodes.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Writes(Protocol):
 
 
 class Groups:
-    """All groups of a device. This controller is the only one who writes them."""
+    """All multicast groups of a device, of which this controller must be the only writer."""
 
     def __init__(self, client: Writes, info: BfrtInfo) -> None:
-        """Reads what is there. ProgramError where the device has no such tables."""
+        """Read the groups on the device. ProgramError if it has no such tables."""
         self._client = client
         self._groups, self._nodes = info.table(MGID), info.table(NODE)
         self._made: dict[int, Node] = {}
-        """Nodes by their ids."""
+        """Nodes on the device, by id."""
         self._members: dict[int, list[int]] = {}
         """Node ids, by group."""
         for entry in client.read([messages.TableEntry(table_id=self._nodes.number)]):
@@ -59,7 +59,7 @@ class Groups:
             self._members[_key_of(entry)] = list(values[NODE_ID].int_arr_val.val) if NODE_ID in values else []
 
     def write(self, update: Any) -> None:
-        """An Update of a multicast group. RefusedError as P4Runtime has it."""
+        """Carry out an Update of a multicast group. RefusedError with the codes of P4Runtime."""
         given = update.entity.packet_replication_engine_entry.multicast_group_entry
         number = given.multicast_group_id
         inserts, deletes = update.type == p4runtime_pb2.Update.INSERT, update.type == p4runtime_pb2.Update.DELETE
@@ -78,7 +78,7 @@ class Groups:
             del self._made[each]
 
     def _change(self, number: int, wanted: list[Node], kind: UpdateType) -> list[int]:
-        """Give a group its nodes; returns those that it has no more."""
+        """Write a group with the wanted nodes; return the ids of nodes that it no longer has."""
         old = self._members.get(number, [])
         staying = {self._made[each]: each for each in old}
         free = (each for each in itertools.count(1) if each not in self._made)
@@ -88,7 +88,7 @@ class Groups:
             self._client.write([self._node(UpdateType.INSERT, each, node) for node, each in fresh.items()])
             self._client.write([self._group(kind, number, members)])
         except RefusedError:
-            # No group has them; one of several that was refused is not there, which the device then says.
+            # Delete the new nodes, which no group has. The device complains of those that it has refused to create.
             with contextlib.suppress(RefusedError):
                 self._client.write([self._node(UpdateType.DELETE, each) for each in fresh.values()])
             raise
@@ -97,7 +97,7 @@ class Groups:
         return [each for each in old if each not in members]
 
     def read(self) -> list[Any]:
-        """Entities of all groups."""
+        """Entities of all multicast groups."""
         found = []
         for number, members in sorted(self._members.items()):
             entity = p4runtime_pb2.Entity()
@@ -129,7 +129,7 @@ class Groups:
 
 
 def _nodes_of(replicas: Iterable[Any]) -> list[Node]:
-    """A node for each instance."""
+    """The nodes of a group with these replicas, one for each instance."""
     ports: defaultdict[int, set[int]] = defaultdict(set)
     for each in replicas:
         ports[each.instance].add(each.egress_port)

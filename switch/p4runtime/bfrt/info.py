@@ -1,7 +1,6 @@
-"""A device's description of its tables: bf-rt.json of the program, and the same of tables that every device has ($PORT,
-$pre).
+"""A device's description of its tables: bf-rt.json of the program, and of tables that every device has ($PORT, $pre).
 
-Names are known by their last parts, as in the P4Info: the compiler may put the name of the pipe in front of them.
+Names are found by their last parts, as in the P4Info: the compiler may put the name of the pipe in front of them.
 """
 
 from __future__ import annotations
@@ -14,26 +13,26 @@ from typing import Any
 from fanin.errors import ProgramError
 
 BITS = {"bool": 1, "uint8": 8, "uint16": 16, "uint32": 32, "int32": 32, "uint64": 64, "int64": 64}
-"""Widths of the numbers that are no bit strings."""
+"""Widths in bits of the number types other than bit strings."""
 MAX_BITS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class BfrtField:
-    """A field of a key, of a table's data, or of an action's."""
+    """A field of a table's key, of its data, or of an action's data."""
 
     number: int
     name: str
     kind: str
     """`bytes`, a name of BITS, `string` ..."""
     bits: int
-    """0 for what is no number."""
+    """Width in bits; 0 for fields that are no numbers."""
     match: str = ""
     """Match kind of a key's field: Exact, Ternary, LPM, Range or Optional."""
     repeated: bool = False
 
     def stream(self, value: int) -> bytes:
-        """A number as the service wants it: as many bytes as the field's bits take. ProgramError if it does not fit."""
+        """A number as the service encodes it, in the bytes that the field's bits need. ProgramError if too large."""
         if value < 0 or value >> self.bits:
             raise ProgramError(f"{self.name} = {value:#x} does not fit in {self.bits} bits")
         return value.to_bytes((self.bits + 7) // 8, "big")
@@ -50,7 +49,7 @@ class BfrtAction:
 
 @dataclass(frozen=True, slots=True)
 class BfrtTable:
-    """A table: of the program, or of the device."""
+    """A table of the program or of the device."""
 
     number: int
     name: str
@@ -61,7 +60,7 @@ class BfrtTable:
     actions: Mapping[str, BfrtAction]
 
     def action(self, name: str) -> BfrtAction:
-        """By the last part of its name. ProgramError if there is none."""
+        """The action of that name, or whose name ends with `.name`. ProgramError without one."""
         for each in self.actions.values():
             if each.name == name or each.name.endswith(f".{name}"):
                 return each
@@ -69,23 +68,23 @@ class BfrtTable:
 
 
 class BfrtInfo:
-    """All tables of a device that one program runs on."""
+    """All tables of a device and of one program on it."""
 
     def __init__(self, documents: Iterable[bytes]) -> None:
-        """`documents`: bf-rt.json of the program, and that of the device. ProgramError for what is none."""
+        """`documents`: bf-rt.json of program and device; empty ones are skipped. ProgramError for any other file."""
         self._tables: dict[str, BfrtTable] = {}
         for document in documents:
             if document:
                 self._tables |= {table.name: table for table in _tables(document)}
 
     def find(self, name: str) -> BfrtTable | None:
-        """The table of that name, with or without the pipe's in front of it."""
+        """The table of that name, with or without the pipe's name in front; None without one."""
         if name in self._tables:
             return self._tables[name]
         return next((table for each, table in self._tables.items() if each.endswith(f".{name}")), None)
 
     def table(self, name: str) -> BfrtTable:
-        """The same; ProgramError if there is none."""
+        """The table of that name, with or without the pipe's name in front; ProgramError without one."""
         found = self.find(name)
         if found is None:
             raise ProgramError(f"the device has no table {name!r}: another program runs there, or another SDE")
@@ -114,7 +113,7 @@ def _table(described: Mapping[str, Any]) -> BfrtTable:
 
 
 def _identity(described: Mapping[str, Any]) -> tuple[int, str]:
-    """Number and name of what has both."""
+    """The id and the name in a description. TypeError if they are malformed."""
     number, name = described["id"], described["name"]
     if type(number) is not int or not 0 <= number < 1 << 32 or not isinstance(name, str):
         raise TypeError(f"{name!r} has the id {number!r}")

@@ -1,4 +1,4 @@
-"""A device behind BfRt as the controller's link: it is programmed as one behind P4Runtime is."""
+"""A device behind BfRt as a `Link`, so that the controller programs it like a P4Runtime device."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ GROUP_ENTRY = "packet_replication_engine_entry"
 
 
 class BfrtLink:
-    """See Link of fanin.switch.p4runtime.controller.links. It owns the client and the port to the processor."""
+    """Implements the protocol `links.Link`. Owns the client and the port to the processor."""
 
     def __init__(self, client: BfrtClient, info: BfrtInfo, p4info: Any, cpu: CpuPort) -> None:
-        """`info`: what `client.bind` has given. ProgramError where the P4Info is of another program."""
+        """`info`: the result of `client.bind`. ProgramError if the P4Info is of another program."""
         self._client, self._p4info, self._cpu = client, p4info, cpu
         self._translation = Translation(p4info, info)
         self._headers = ControllerHeaders(p4info)
@@ -30,17 +30,17 @@ class BfrtLink:
 
     @property
     def description(self) -> str:
-        """The place of the program, in words."""
+        """The device's address and the port for its packets, in words."""
         address = self._client.address
         where = f"{address.target}, device {address.device_id}, packets by way of {self._cpu.description}"
         return f"P4 program behind BfRt at {where}"
 
     def p4info(self) -> Any:
-        """See Link: what it was given, since BfRt does not tell."""
+        """The P4Info that was given to the constructor, since BfRt has none."""
         return self._p4info
 
     def write(self, updates: Sequence[Any]) -> None:
-        """See Link. Entries and counters that follow each other are one request."""
+        """Implements the protocol `links.Link`. Consecutive entries and counters go in one request."""
         refused: RefusedError | None = None
         waiting: list[Any] = []
 
@@ -79,7 +79,7 @@ class BfrtLink:
         return found
 
     def send(self, packet: Any) -> None:
-        """See Link. A frame that the interface does not take is lost, as at any full queue."""
+        """Implements the protocol `links.Link`. A frame that the interface does not accept is lost."""
         self._cpu.send(self._headers.put(packet))
 
     def next_packet(self, timeout_s: float) -> Any | None:

@@ -1,8 +1,8 @@
-"""Messages of the BfRt service that a controller of ours needs, with the field numbers that they have on the wire.
+"""Messages of the BfRt service that our controller needs, with their field numbers on the wire.
 
-Their shape is that of bfruntime.proto in p4lang/open-p4studio (Apache-2.0, pkgsrc/bf-drivers/src/bf_rt/proto, commit
-1f97778); what is not needed is left out, and a message that has it is read all the same. They live in a pool of their
-own, so that the SDE's client may be imported in the same process.
+They follow bfruntime.proto in p4lang/open-p4studio (Apache-2.0, pkgsrc/bf-drivers/src/bf_rt/proto, commit 1f97778).
+Fields that are not needed are left out; messages that contain them can still be read. The messages have a descriptor
+pool of their own, so that the SDE's client may be imported in the same process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PACKAGE = "bfrt_proto"
 SERVICE = f"/{PACKAGE}.BfRuntime/"
 """Prefix of the names of the service's calls."""
 ALL_PIPES = 0xFFFF
-"""`pipe_id` of a target: entries are the same in every pipe."""
+"""`pipe_id` of a target that addresses all pipes: their entries are the same."""
 BOTH_DIRECTIONS = ALL_PARSERS = 0xFF
 
 
@@ -36,7 +36,7 @@ class PipelineAction(enum.IntEnum):
 
 
 WARM_INIT_FINISHED = 1
-"""SetForwardingPipelineConfigResponse.set_forwarding_pipeline_config_response_type of a program that is loaded."""
+"""SetForwardingPipelineConfigResponse.set_forwarding_pipeline_config_response_type once a program is loaded."""
 
 _KIND = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
@@ -203,11 +203,11 @@ UNARY = {
     "SetForwardingPipelineConfig": (SetForwardingPipelineConfigRequest, SetForwardingPipelineConfigResponse),
     "GetForwardingPipelineConfig": (GetForwardingPipelineConfigRequest, GetForwardingPipelineConfigResponse),
 }
-"""Calls with one request and one answer. Read answers with a stream, StreamChannel is one both ways."""
+"""Calls with one request and one response. Read returns a stream; StreamChannel is a stream in both directions."""
 
 
 def target(device_id: int) -> Any:
-    """All of a device."""
+    """The target that addresses a whole device: all pipes, directions and parsers."""
     return _CLASSES["TargetDevice"](
         device_id=device_id, pipe_id=ALL_PIPES, direction=BOTH_DIRECTIONS, prsr_id=ALL_PARSERS
     )

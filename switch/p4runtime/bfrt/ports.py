@@ -1,8 +1,8 @@
-"""Ports of a Tofino: a file that says which there are, and the device's table $PORT that brings them up.
+"""Ports of a Tofino: a file that lists them, and the device's table $PORT, which brings them up.
 
 The file is JSON: {"ports": [{"port": "1/0", "speed": "100G", "fec": "rs", "autonegotiation": "off"}, ...]}. A port is
-named as on the front panel ("1/0": connector and channel) or by its number in the device ("device_port": 128), which is
-what the program and multicast groups know it by. Bits 7 and 8 of that number are the pipe.
+named as on the front panel ("1/0": connector and channel) or by its number in the device ("device_port": 128), which
+the program and multicast groups use. Bits 7 and 8 of that number are the pipe.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ PIPE_SHIFT = 7
 MAX_PORTS = 512
 MAX_FILE_BYTES = 1 << 20
 UP_TIMEOUT_S = 30.0
-"""Autonegotiation and training of a link take some seconds."""
+"""How long to wait for ports: autonegotiation and training of a link take some seconds."""
 UP_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortPlan:
-    """One port as the file has it; `name` or `number`."""
+    """One port of the file, with either `name` or `number`."""
 
     name: str | None
     number: int | None
     speed: str
-    """A key of SPEEDS, as the next two of FECS and NEGOTIATIONS."""
+    """A key of SPEEDS; `fec` is one of FECS, `negotiation` one of NEGOTIATIONS."""
     fec: str
     negotiation: str
 
@@ -58,7 +58,7 @@ class PortPlan:
 
 
 def read_plan(path: Path) -> list[PortPlan]:
-    """The ports of a file. ConfigurationError that names the place, for one that is none."""
+    """The ports that a file lists. ConfigurationError names the place of an error in the file."""
     try:
         document = json.loads(files.read(path, "--ports", MAX_FILE_BYTES))
     except (ValueError, RecursionError) as error:
@@ -103,8 +103,11 @@ def _is_name(name: str) -> bool:
 
 
 def one_pipe(numbers: Sequence[int], pipes: Sequence[int]) -> int:
-    """The pipe that all these device ports are in: a job's workers meet in the registers of one. ConfigurationError
-    where they are in several, or in one that does not run the program (`pipes`; none: not known)."""
+    """The pipe of all these device ports: a job's workers must share one, since its sums are in the pipe's registers.
+
+    ConfigurationError if they are in several pipes, or in one that does not run the program. `pipes`: those that run
+    it; empty: unknown.
+    """
     found = sorted({number >> PIPE_SHIFT for number in numbers})
     if len(found) != 1:
         raise ConfigurationError(
@@ -123,11 +126,11 @@ class DevicePorts:
     """The ports of a device behind BfRt."""
 
     def __init__(self, client: Writes, info: BfrtInfo) -> None:
-        """ProgramError where the device has no such tables."""
+        """Find the tables of ports. ProgramError if the device has none."""
         self._client, self._ports, self._names = client, info.table(PORT), info.table(PORT_NAMES)
 
     def number_of(self, plan: PortPlan) -> int:
-        """The device port of a port. ConfigurationError for a name that the device does not know."""
+        """The device port number of a planned port. ConfigurationError for a name that the device does not know."""
         if plan.number is not None:
             return plan.number
         assert plan.name is not None
@@ -140,8 +143,10 @@ class DevicePorts:
         return int.from_bytes(_value(found, self._names, DEVICE_PORT).stream, "big")
 
     def bring_up(self, plans: Iterable[PortPlan]) -> list[int]:
-        """Make the ports as planned and enable them; their device ports. One that is there already keeps its speed and
-        FEC, which only a new port can have: FaninError where these differ from the plan."""
+        """Add the ports as planned, and enable them; return their device port numbers.
+
+        The speed and FEC of an existing port cannot be changed: FaninError if they differ from the plan.
+        """
         numbers = []
         for plan in plans:
             number = self.number_of(plan)
@@ -171,7 +176,7 @@ class DevicePorts:
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> list[int]:
-        """Ports that are still down after `timeout_s`: without a cable, or with other settings at the other end."""
+        """Wait until all ports are up; return those still down after `timeout_s`: no cable, or unequal settings."""
         deadline = now() + timeout_s
         down = list(numbers)
         while True:
@@ -191,7 +196,7 @@ class DevicePorts:
         entry.key.fields.add(field_id=key.number).exact.value = key.stream(number)
 
     def _update(self, kind: UpdateType, number: int, plan: PortPlan | None = None) -> Any:
-        """Update of one port: with `plan` all of it, else that it is enabled."""
+        """An Update of one port: all its settings from `plan`, or without one, only that it is enabled."""
         update = messages.Update(type=kind)
         entry = update.entity.table_entry
         entry.table_id = self._ports.number

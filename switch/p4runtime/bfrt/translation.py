@@ -1,8 +1,8 @@
 """Translation of the controller's P4Runtime to BfRt and back: table entries, default actions and counters.
 
-Both take names from the program, so a table, field or action of the P4Info is found by its name in bf-rt.json; the
-numbers differ. A value has there as many bytes as its field's bits take. The controller writes exact matches only, and
-so does this: another kind is refused by name. Multicast groups are groups.py.
+Both take names from the program, so that a table, field or action of the P4Info is found by its name in bf-rt.json; the
+numbers differ. In BfRt a value has as many bytes as its field's bits need. Only exact matches are translated, since the
+controller writes no others: another kind is refused by name. groups.py handles multicast groups.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ COUNTER_INDEX, COUNTED_PACKETS, COUNTED_BYTES = "$COUNTER_INDEX", "$COUNTER_SPEC
 
 
 class Translation:
-    """One program, by its P4Info and by what the device says of it."""
+    """Translates for one program, by its P4Info and the device's bf-rt.json."""
 
     def __init__(self, p4info: Any, info: BfrtInfo) -> None:
-        """ProgramError where the device has not what the P4Info names."""
+        """Pair the objects of both by name. ProgramError if the device lacks one that the P4Info names."""
         self._tables = {each.preamble.id: each for each in p4info.tables}
         self._actions = {each.preamble.id: each for each in p4info.actions}
         self._names = {each.preamble.id: each.preamble.name for each in (*p4info.tables, *p4info.counters)}
         self._there = {number: info.table(name) for number, name in self._names.items()}
         self._numbers = {table.number: number for number, table in self._there.items()}
 
-    # --- what is written ---
+    # --- writing ---
 
     def update(self, update: Any) -> Any:
-        """An Update of a table entry, a default action or a counter's cell. StatusError for anything else."""
+        """Translate an Update of a table entry, a default action or a counter's cell. StatusError for any other."""
         kind = update.entity.WhichOneof("entity")
         written = messages.Update(type=TYPES[update.type])
         entry = written.entity.table_entry
@@ -97,10 +97,10 @@ class Translation:
         entry.table_id = table.number
         entry.key.fields.add(field_id=there.number).exact.value = there.stream(index)
 
-    # --- what is read ---
+    # --- reading ---
 
     def wanted(self, entity: Any) -> Any:
-        """A TableEntry that asks for what `entity` does: a whole table, a default action, one cell or all of them."""
+        """Translate the entity of a read request: for a whole table, a default action, one cell or all cells."""
         kind = entity.WhichOneof("entity")
         entry = messages.TableEntry()
         if kind == "table_entry":
@@ -119,7 +119,7 @@ class Translation:
         return entry
 
     def found(self, entry: Any) -> Any:
-        """An entity for an entry that the device has."""
+        """Translate an entry that was read from the device to an entity."""
         number = self._numbers[entry.table_id]
         entity = p4runtime_pb2.Entity()
         if number in self._tables:

@@ -1,1 +1,1 @@
-"""The controller of a P4Runtime device: jobs placed, kept and taken off by entries, groups and packets."""
+"""The controller of a P4Runtime device: it runs jobs by table entries, multicast groups and packets."""

@@ -1,9 +1,9 @@
-"""Taking over what an earlier controller left on a device: the jobs that run there go on, nothing is wiped.
+"""Take over the jobs that an earlier controller left running on a device.
 
-The device knows a job's facts and its workers' addresses. It does not know tokens, so a worker of an adopted job is
-recognized by its registered address, and a rank that never registered cannot join any more. Nor does it know the token
-of a leaf at its parent, which soon takes the leaf for lost: such a job is ended here, and its workers are told that it
-is unknown.
+The device knows a job's parameters and its workers' addresses. It does not know tokens, so that a worker of an adopted
+job is recognized by its registered address, and a rank that never registered can no longer join. Nor does it know the
+token of a leaf at its parent, so that the parent would soon count the leaf as lost: such a job is ended here, and its
+workers are told that it is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fanin.switch.p4runtime.controller.vocabulary import DELETE, Vocabulary
 
 
 def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_timeout_s: float, now: float) -> list[int]:
-    """Fill `control` with the jobs that are on the device; returns their indices."""
+    """Give `control` the jobs that are on the device; return their indices in ascending order."""
     jobs = {}
     for entity in link.read([vocabulary.all_entries("jobs")]):
         if not entity.table_entry.is_default_action:
@@ -37,7 +37,7 @@ def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_time
             continue
         rank, job = match["instance"] - 1, jobs[match["job"]]
         port = _port(groups, job.group, rank + 1)
-        if port is None:  # it has left; unless the job is stale, nothing goes there any more
+        if port is None:  # the worker has left; only in a job with staleness does another group still have its port
             job.left |= 1 << rank
             port = _port(groups, job.group + 1 + rank, BARE_INSTANCE + rank) or 0
         job.workers[rank] = Worker(Endpoint(ends["mac"].to_bytes(6, "big"), ends["address"], ends["port"]), port)
@@ -46,12 +46,12 @@ def adopt(control: JobControl, link: Link, vocabulary: Vocabulary, liveness_time
 
 
 def _port(groups: dict[int, list[tuple[int, int]]], group: int, instance: int) -> int | None:
-    """Port of that replica of a multicast group."""
+    """Port of the replica with that instance in a multicast group; None without one."""
     return next((port for port, each in groups.get(group, ()) if each == instance), None)
 
 
 def _leaves(link: Link, vocabulary: Vocabulary, jobs: dict[int, PlacedJob]) -> list[int]:
-    """End the jobs whose rounds close at a parent; which they were."""
+    """Remove the jobs whose rounds close at a parent from the device; return their indices."""
     if not vocabulary.has_table("uplinks"):
         return []
     ended, updates = [], []

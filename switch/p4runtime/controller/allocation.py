@@ -1,4 +1,4 @@
-"""Allocation of slots, ring entries and counters of a device to jobs: first fit, ranges that do not overlap."""
+"""Allocation of a device's slots, ring entries and counters to jobs: first fit, in ranges that do not overlap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fanin.switch.p4runtime.controller.placed_job import PlacedJob
 
 
 def place(spec: JobSpec, placed: Collection[PlacedJob], capacity: Capacity) -> PlacedJob:
-    """The job, placed beside those that are placed. AdmissionError when there is no room."""
+    """Place a job beside the placed ones. AdmissionError if there is no room."""
     if any(job.spec.job == spec.job for job in placed):
         raise AdmissionError(f"job index {spec.job} is taken at this switch; the controller must choose another")
     row = next(row for row in range(1, len(placed) + 2) if all(job.row != row for job in placed))
@@ -19,7 +19,7 @@ def place(spec: JobSpec, placed: Collection[PlacedJob], capacity: Capacity) -> P
     need = spec.slots * spec.history
     if capacity.depth is None:
         entry = _first_fit([(job.first_entry, job.entries) for job in placed], need, capacity.entries)
-    else:  # a slot's ring is where the slot is
+    else:  # all rings have the same depth, so that the slot's index determines its ring
         entry = None if slot is None else slot * capacity.depth
     if row > capacity.jobs or slot is None or entry is None:
         raise AdmissionError(
@@ -33,7 +33,7 @@ def place(spec: JobSpec, placed: Collection[PlacedJob], capacity: Capacity) -> P
 
 
 def _first_fit(held: list[tuple[int, int]], size: int, total: int) -> int | None:
-    """Begin of the first free range of that size; None without any."""
+    """Begin of the first free range of `size` below `total`; None without one. `held`: begin and length of each."""
     start = 0
     for begin, length in sorted(held):
         if start + size <= begin:

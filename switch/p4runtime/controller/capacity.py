@@ -1,8 +1,8 @@
-"""Abilities and capacity of a program, as its P4Info says: the parameters of a job's entry tell its needs.
+"""Abilities and capacity of a program, read from its P4Info.
 
-Two kinds of programs. v1model's cuts each job's rings out of one pool, as deep as the job wants them. Tofino's has
-rings of one depth, whose index is the low bits of a base; a register for each word of a packet, or for each two; one
-scale code.
+There are two kinds of programs. v1model's allocates each job's rings from one pool, with the depth that the job asks
+for. Tofino's has rings of one depth, whose index is the low bits of a base, a register for each word of a packet or for
+each pair of words, and one scale code per packet.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 BLOCK_BITS = 2048
 """Register cells of this width hold 64 words each (p4/v1model/types.p4)."""
 WORDS_STEP = 8
-"""Hosts deal in multiples of as many words (fanin.protocol.job.JobSpec)."""
+"""Packets have a multiple of this number of words (fanin.protocol.job.JobSpec)."""
 RECIRCULATION_PORT = 68
 """Recirculation port of each pipe of a Tofino (p4/tna/types.p4): it leads back into the pipe, and no worker is behind
 it.
 """
 SYNCHRONOUS_DEPTH = 2
-"""Depth of the rings of a program that keeps no open rounds, since with S = 0 they follow from the bases."""
+"""Depth of the rings of a program for S = 0, which keeps no open rounds because they follow from the bases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Room of one program, and which jobs it is for."""
+    """Capacity of one program, and the kinds of jobs that it can run."""
 
     jobs: int
     slots: int
     entries: int
-    """Ring entries, of all slots together."""
+    """Ring entries of all slots together."""
     words_per_packet: int
     codes_per_packet: int
     depth: int | None
-    """Entries of every ring; None where a job's entry says how deep its are."""
+    """Entries of every ring; None if each job's table entry sets the depth of its rings."""
     checksums: bool
-    """Whether it verifies and computes our checksums."""
+    """Whether it verifies and computes the checksums of packets."""
     root: bool
-    """Whether it adds up how many contributions each of its own holds: a tree's root must."""
+    """Whether it adds up the contributor counts of its contributions, as the root of a tree must."""
     leaf: bool
     """Whether it contributes complete rounds to a parent."""
     pokes: bool
-    """Whether a packet of the controller's can ask a slot to close; without that, those who ask again do."""
+    """Whether a packet of the controller can poke a slot; otherwise only workers' repetitions close rounds."""
     cleans: bool
-    """Whether slots must be cleaned for a new job, by packets: its tags do not tell one job from another."""
+    """Whether the controller must clean slots by packets for a new job, because entries do not tell jobs apart."""
     two_passes: bool
-    """Whether packets with a round's words pass a pipe twice, by its port RECIRCULATION_PORT."""
+    """Whether packets with a round's words pass a pipe twice, through its port RECIRCULATION_PORT."""
 
     @classmethod
     def of(cls, vocabulary: Vocabulary) -> Capacity:
-        """Read from tables and registers; ProgramError when they are not those of a program of ours."""
+        """Derive the capacity from tables and registers. ProgramError if they are not those of our programs."""
         parameters, metadata = vocabulary.parameters("jobs", "job"), vocabulary.packet_out_metadata
         deep = "history" in parameters
         entries = vocabulary.register_size("arrived_tag" if deep else "facts")
@@ -85,7 +85,7 @@ class Capacity:
         )
 
     def check(self, spec: JobSpec, *, at_leaf: bool) -> None:
-        """ConfigurationError for a job that this program can never take."""
+        """Raise ConfigurationError for a job that this program can never run."""
         if spec.data_key:
             raise ConfigurationError("this program computes no keyed tags: leave FANIN_AUTHENTICATE unset")
         if spec.checksum and not self.checksums:

@@ -1,4 +1,4 @@
-"""Packets of the controller itself: answers and notices to workers, pokes and cleanings to the pipeline."""
+"""Packets that the controller itself sends: replies and notices to workers, pokes and cleaning packets to slots."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 
 
 class ControllerChannel:
-    """Packets from the controller of one device, in the switch's name."""
+    """Sends the controller's packets through one device, with the switch's address as their source."""
 
     def __init__(self, link: Link, vocabulary: Vocabulary, end: Endpoint) -> None:
-        """`end` is the switch, as workers see it."""
+        """`end`: the switch's address for workers."""
         self._link, self._words = link, vocabulary
         self.end = end
 
     def answer(self, job: PlacedJob, worker: Worker, frame: Frame) -> None:
-        """A frame to one worker."""
+        """Send a frame to one worker."""
         job.sent += 1
         self._link.send(self._words.packet_out(frame.to_bytes(), egress_port=worker.port))
 
     def tell(self, job: PlacedJob, reason: Reason, rank: int, audience: Iterable[Worker]) -> None:
-        """NOTICE about worker `rank` on the switch's own account."""
+        """Send NOTICE about worker `rank`, which answers no packet, to `audience`."""
         notice = Packet(
             kind=Kind.NOTICE,
             job=job.spec.job,
@@ -45,19 +45,19 @@ class ControllerChannel:
         self.tell(job, reason, SWITCH_WORKER, (worker for _, worker in job.audience))
 
     def say_up(self, job: PlacedJob, parent: Endpoint, port: int, packet: Packet) -> None:
-        """A packet to the job's parent."""
+        """Send a packet to the job's parent."""
         job.sent += 1
         frame = Frame(self.end, parent, packet.to_bytes())
         self._link.send(self._words.packet_out(frame.to_bytes(), egress_port=port))
 
     def poke(self, job: PlacedJob) -> None:
-        """Have every slot ask again whether its round can close; a poke moves its floor by one base at most."""
+        """Poke every slot, to check whether its round can close now; H times, as a poke raises floor by at most one."""
         for slot in range(job.spec.slots):
             for _ in range(job.spec.history):
                 self._to_slot(job, slot, 0, poke=1)
 
     def clean(self, job: PlacedJob) -> None:
-        """Have what may be another job's in this job's slots cleaned; what was cleaned comes back as a packet."""
+        """Send a cleaning packet for each ring entry that may hold another job's state; each comes back when done."""
         for slot, entry in sorted(job.unclean):
             self._to_slot(job, slot, entry, clean=1)
 

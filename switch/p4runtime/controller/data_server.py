@@ -1,4 +1,4 @@
-"""A programmable switch as a data server (switch/server/any_server.py): it is given jobs as any other."""
+"""A programmable switch as a `Server` (switch/server/any_server.py)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from fanin.switch.p4runtime.controller.links import Link
 from fanin.switch.server.event_queue import EventQueue
 
 PACKET_WAIT_S = 0.2
-"""How long one look for a packet waits at most; timers are looked after in between."""
+"""Longest wait for a packet from the device, after which timers are handled."""
 
 
 class DeviceServer:
-    """Serves jobs on a device. Its calls may come from any thread; one thread here takes the device's packets."""
+    """Serves jobs on a device. Calls may come from any thread; a thread of this object handles the device's packets."""
 
     def __init__(
         self, control: JobControl, link: Link, ports: tuple[int, ...], close: Callable[[], None] = lambda: None
     ) -> None:
-        """`close` lets go of what carries the device's packets, where that is ours."""
+        """`close`: called to close the ports that carry the device's packets, if this process owns them."""
         self._control = control
         self._link = link
         self._ports = ports
         self._close_ports = close
         self._turnstile = threading.Lock()
-        """Guards `_control` and what follows."""
+        """Guards `_control` and the attributes below."""
         self._closed = False
         self._events = EventQueue()
         self._thread = threading.Thread(target=self._serve, name="fanin device", daemon=True)
@@ -36,7 +36,7 @@ class DeviceServer:
 
     @property
     def description(self) -> str:
-        """The device that is programmed, in words."""
+        """Description of the device, in words."""
         return self._link.description
 
     @property
@@ -45,86 +45,86 @@ class DeviceServer:
         return self._ports
 
     def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             self._control.admit(spec)
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             self._control.admit(spec, parent)
 
     def remove(self, job: int) -> None:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             self._control.remove(job)
 
     def evict(self, job: int, worker: int) -> None:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             self._control.evict(job, worker)
 
     def suspect(self, job: int, worker: int) -> None:
-        """See Server. The thread that serves looks at its timers within PACKET_WAIT_S."""
+        """Implements the interface `any_server.Server`. Takes effect within PACKET_WAIT_S."""
         with self._turnstile:
             self._control.suspect(job, worker, time.monotonic())
 
     def set_quorum(self, job: int, quorum: int) -> None:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             self._control.set_quorum(job, quorum)
 
     def set_staleness(self, job: int, staleness: int) -> None:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             self._control.set_staleness(job, staleness)
 
     def admit_worker(self, job: int, worker: int, token: int) -> None:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             self._control.admit_worker(job, worker, token)
 
     @property
     def event_fileno(self) -> int:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         return self._events.fileno()
 
     def next_event(self, timeout_s: float) -> SwitchEvent | None:
-        """See Server. RuntimeError when the device is gone."""
-        with self._turnstile:  # a packet that is being handled has perhaps been answered, and not been reported yet
+        """Implements the interface `any_server.Server`. RuntimeError if the device is gone."""
+        with self._turnstile:  # wait for a packet in progress, whose reply may be out before its event is queued
             pass
         return self._events.next(timeout_s)
 
     def counters(self) -> dict[str, int]:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             return self._control.counters()
 
     def job_counters(self, job: int) -> dict[str, int]:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             return self._control.counters(self._control.jobs[job].row)
 
     def member_counters(self, job: int) -> list[dict[str, int]]:
-        """None: P4 programs count by job only."""
+        """Empty: P4 programs count by job only."""
         return []
 
     def shared_memory(self, job: int) -> tuple[str, ...]:
-        """None: packets must pass the pipeline."""
+        """Empty: packets must pass the pipeline."""
         return ()
 
     def ring_bytes(self, job: int) -> tuple[int, int]:
-        """None: it offers no shared memory."""
+        """Zeros: a device offers no shared memory."""
         return 0, 0
 
     def members(self, job: int) -> tuple[int, int, int]:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             placed = self._control.jobs[job]
             return placed.registered, placed.lost, placed.left
 
     def close(self) -> None:
-        """Implements the interface `server.interface.Server`."""
+        """Implements the interface `any_server.Server`."""
         with self._turnstile:
             self._closed = True
         self._close_ports()
@@ -146,5 +146,5 @@ class DeviceServer:
                         self._control.handle_timer(now)
                     while (event := self._control.next_event()) is not None:
                         self._events.put(event)
-        except Exception as error:  # whatever it is, who waits for events must hear of it
+        except Exception as error:  # any error must reach the caller that waits for events
             self._events.fail(error)

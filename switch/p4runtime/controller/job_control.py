@@ -1,14 +1,14 @@
-"""Jobs on a programmable switch: what the software switch does with HELLO, BYE and silence, done from outside.
+"""Jobs on a programmable switch: the controller handles HELLO, BYE and silence, which a software switch does itself.
 
 Rules
 -----
-* The pipeline keeps the slots and counts; here is what it cannot do: registration by token, heartbeats, departures, and
-  the entries that say all of it to the pipeline. The checks and answers are those of switch/machine/switch_machine.py.
-* What a program has room for is capacity.py, where a job gets its own allocation.py, what it has there placed_job.py.
-* HELLO and BYE are registration.py, what the controller says controller_channel.py, what was counted job_counters.py.
-* What changes a closing condition (an eviction, another K or S) is followed by a poke of each slot, where the program
-  knows pokes.
-* A job of a leaf contributes its rounds to its parent by itself; being present there is leaf_uplink.py.
+* The pipeline keeps the slots and counters. The controller does what the pipeline cannot: registration by token,
+  heartbeats, departures, and the table entries for all of these. Checks and replies are those of
+  switch/machine/switch_machine.py.
+* capacity.py has a program's capacity, allocation.py allocates it to jobs, placed_job.py has the state of a placed job.
+* registration.py handles HELLO and BYE, controller_channel.py sends packets, job_counters.py reads counters.
+* After a change of a closing condition (an eviction, another K or S) every slot is poked, if the program knows pokes.
+* A leaf's pipeline contributes rounds to the parent by itself; leaf_uplink.py keeps the leaf registered there.
 * No clock, no socket, no thread: time and the link are passed in.
 """
 
@@ -46,10 +46,10 @@ from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY,
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The switch's address for workers."""
+    """The switch's addresses for workers, and its port towards a parent."""
 
     endpoints: tuple[Endpoint, ...]
-    """One per flow. Jobs here are not spread: each flow would be a job of its own."""
+    """Addresses for workers, one per flow. A device has one flow: each further one would be a job of its own."""
     parent_port: ParentPort = ParentPort()
     """Port towards a parent switch, if there is one."""
 
@@ -58,16 +58,16 @@ class JobControl:
     """All jobs of one device. Not thread safe."""
 
     def __init__(self, link: Link, vocabulary: Vocabulary, placement: Placement) -> None:
-        """ProgramError for a program that is none of ours."""
+        """Read the program's capacity. ProgramError if it is not one of our programs."""
         self._link = link
         self._words = vocabulary
         self._placement = placement
         self.capacity = Capacity.of(vocabulary)
         self.jobs: dict[int, PlacedJob] = {}
         self._rows = 1
-        """Rows of counters that jobs have had, row 0 included, where what belongs to no job is counted."""
+        """Number of rows of counters used so far, with row 0, which counts packets that belong to no job."""
         self._ended: dict[str, int] = {}
-        """Counts of jobs that are over, and in no row any more: totals only grow."""
+        """Counts of ended jobs whose rows were reset; they are added to totals, which only grow."""
         self._events: deque[SwitchEvent] = deque()
         self._stops = OwnStops()
         self._channel = ControllerChannel(link, vocabulary, placement.endpoints[0])
@@ -76,9 +76,9 @@ class JobControl:
     # --- what the controller asks ---
 
     def admit(self, spec: JobSpec, parent: ParentRoute | None = None) -> None:
-        """Put a job on the device; with `parent` its rounds close there, and this is a leaf.
+        """Put a job on the device; with `parent`, as a leaf's part, whose rounds close at the parent.
 
-        AdmissionError when it does not fit, ConfigurationError when it never can.
+        AdmissionError if it does not fit now, ConfigurationError if it never can.
         """
         self.capacity.check(spec, at_leaf=parent is not None)
         job = place(spec, self.jobs.values(), self.capacity)
@@ -97,7 +97,7 @@ class JobControl:
         self._keep(job)
 
     def take_over(self, jobs: Iterable[PlacedJob]) -> None:
-        """Go on with jobs that are on the device already."""
+        """Keep jobs that are on the device already."""
         for job in jobs:
             self._keep(job)
 
@@ -116,7 +116,7 @@ class JobControl:
                 job.was_stopped(stopped_s, now)
 
     def remove(self, job: int) -> None:
-        """Take a job off the device. KeyError for one that is not there."""
+        """Take a job off the device. KeyError for an unknown job."""
         placed = self.jobs.pop(job)
         self._add_to_ended(read_counters(self._link, self._words, (), (placed,)))
         self._look_at_own_watch()
@@ -128,7 +128,7 @@ class JobControl:
         self._link.write(updates)
 
     def suspect(self, job: int, worker: int, now: float) -> None:
-        """Something speaks for the worker's death: unless it says HELLO from here on, it is lost sooner."""
+        """Suspect a worker of having died: unless it says HELLO from now on, it is lost sooner."""
         placed = self.jobs[job]
         if not 0 <= worker < placed.spec.workers:
             raise KeyError(worker)
@@ -168,7 +168,7 @@ class JobControl:
         raise ValueError(f"worker {worker} of job {job} has not been evicted, or nobody may come in its place")
 
     def set_staleness(self, job: int, staleness: int) -> None:
-        """Change S, up to what the rings are deep enough for."""
+        """Change the staleness S of a job, up to its max_staleness."""
         placed = self.jobs[job]
         if not 0 <= staleness <= placed.spec.max_staleness:
             raise ValueError(f"staleness = {staleness}; must be in 0..{placed.spec.max_staleness} (max_staleness)")
@@ -183,13 +183,13 @@ class JobControl:
             self._channel.poke(job)
 
     def next_event(self) -> SwitchEvent | None:
-        """The oldest event that was not fetched yet, or None."""
+        """Take the oldest event that was not fetched yet; None without one."""
         return self._events.popleft() if self._events else None
 
     # --- packets from the device ---
 
     def receive(self, packet: Any, now: float) -> None:
-        """A PacketIn: HELLO or BYE of a worker, what a parent says to its leaf, or what has cleaned a slot."""
+        """Handle a PacketIn: HELLO or BYE of a worker, a message of a leaf's parent, or a returned cleaning packet."""
         self._turn(now)
         data, metadata = self._words.packet_in(packet)
         frame = read_frame(data)
@@ -212,7 +212,7 @@ class JobControl:
     # --- a leaf and its parent ---
 
     def _leaf_of(self, source: Endpoint, message: Packet) -> PlacedJob | None:
-        """The job here that a packet from `source` concerns."""
+        """The leaf's job that a packet from its parent, at `source`, concerns; None without one."""
         about = source, message.job, message.generation
         leaves = (job for job in self.jobs.values() if job.uplink is not None and job.uplink.concerns(*about))
         return next(leaves, None)
@@ -229,7 +229,7 @@ class JobControl:
             self._channel.tell_all(job, news)
 
     def speak(self, now: float) -> None:
-        """Say HELLO or BYE to parents, where it is time to."""
+        """Send HELLO and BYE to parents when they are due."""
         self._turn(now)
         for job in self.jobs.values():
             if job.uplink is not None:
@@ -239,7 +239,7 @@ class JobControl:
     # --- time ---
 
     def next_timer(self) -> float | None:
-        """When the next worker would count as lost, or a parent is to be spoken to; None when there is neither."""
+        """Time at which the next worker counts as lost, or a message to a parent is due; None without either."""
         times = [at for job in self.jobs.values() for _, at in job.watched()]
         if times and self._stops.due_at is not None:
             times.append(self._stops.due_at)
@@ -248,7 +248,7 @@ class JobControl:
         return min(times, default=None)
 
     def handle_timer(self, now: float) -> None:
-        """Find the workers that have been silent for too long."""
+        """Report workers that have been silent for too long, and run the timers of uplinks."""
         self._turn(now)
         for job in self.jobs.values():
             silent = [rank for rank, at in job.watched() if at <= now]
@@ -267,7 +267,7 @@ class JobControl:
     # --- counts ---
 
     def counters(self, row: int | None = None) -> dict[str, int]:
-        """Counters of the pipeline for one job, or, for None, in all; names as the software switch has them."""
+        """Counters of one row, or for None of all jobs ever, by the names of the software switch."""
         rows = range(self._rows) if row is None else (row,)
         jobs = [job for job in self.jobs.values() if row in (None, job.row)]
         counts = read_counters(self._link, self._words, rows, jobs)
@@ -283,7 +283,7 @@ class JobControl:
     # --- entries ---
 
     def serve(self) -> None:
-        """Tell the pipeline which addresses are the switch's own; what is there already stays."""
+        """Write the entries that tell the pipeline the switch's own addresses; existing entries stay."""
         for end in self._placement.endpoints:
             write_once(
                 self._link, self._words.entry(INSERT, "services", {"address": end.address, "port": end.port}, "ours")

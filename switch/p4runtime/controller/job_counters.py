@@ -1,7 +1,7 @@
-"""Counters of the pipeline, by the names that the software switch has for them.
+"""Counters of the pipeline, by the names that the software switch uses.
 
-Each job has a row of every counter, and one of drops by reason; row 0 is what belongs to no job. The pipeline does
-not count the packets that the controller itself sends and refuses: they are added here.
+Each job has a row of every counter, and one of drops by reason; row 0 counts packets that belong to no job. The
+pipeline does not count the packets that the controller itself sends and refuses: they are added here.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from fanin.switch.p4runtime.controller.placed_job import PlacedJob
 from fanin.switch.p4runtime.controller.vocabulary import Vocabulary
 
 REASONS = 32
-"""Drop counters of one job (p4/v1model/tally.p4)."""
+"""Number of drop counters of one job (p4/v1model/tally.p4)."""
 TALLY = ("contributions", "passes", "duplicates", "rounds", "answers", "notices")
 
 
 def reset_counters(words: Vocabulary, row: int) -> list[Any]:
-    """Updates that make the counters of a row 0."""
+    """Updates that set all counters of a row to 0."""
     updates = [words.counter(name, row, reset=True) for name in _names(words)]
     return updates + [words.counter("drops", row * REASONS + reason, reset=True) for reason in DROPS]
 
 
 def read_counters(link: Link, words: Vocabulary, rows: Sequence[int], jobs: Iterable[PlacedJob]) -> dict[str, int]:
-    """The sum over those rows, with what the controller did for `jobs`."""
+    """Counts summed over these rows, plus the packets that the controller itself sent and refused for `jobs`."""
     names = _names(words)
     wanted = [words.counter(name, row) for row in rows for name in names]
     cells = link.read(wanted)

@@ -1,7 +1,8 @@
-"""The controller's part of a leaf in a pipeline: being present at the parent, and news from there.
+"""The controller's part of a leaf in a pipeline: its membership at the parent, and the parent's news.
 
-Complete rounds go up, and results come down, without the controller (p4/v1model/tree.p4, p4/tna/leaf.p4). It says HELLO
-and BYE, hears what answers them, and refuses on the rows of switch/machine/leaf_side.py that the pipeline cannot check.
+The pipeline sends complete rounds to the parent, and results down, without the controller (p4/v1model/tree.p4,
+p4/tna/leaf.p4). The controller sends HELLO and BYE, handles the replies, and makes those checks of
+switch/machine/leaf_side.py that the pipeline cannot.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from fanin.switch.machine.uplink import UplinkPresence
 
 @dataclass(frozen=True, slots=True)
 class ParentPort:
-    """Way to a parent, seen from the device."""
+    """The device's port and next hop on the path to a parent."""
 
     port: int = 1
-    """The device's port towards it."""
+    """The device's port towards the parent."""
     mac: bytes | None = None
-    """The parent's, or its next hop's. None: made of its address, as the emulator's UDP port does."""
+    """MAC address of the parent or the next hop. None: derived from the parent's IP address, as by the emulator."""
 
 
 class LeafUplink:
@@ -42,14 +43,14 @@ class LeafUplink:
         return self.presence.news
 
     def concerns(self, source: Endpoint, index: int, generation: int) -> bool:
-        """Whether a packet from there, of the job with that index and generation there, is this one's."""
+        """Whether a packet from `source`, with the parent's job index and generation, is for this job."""
         uplink = self.presence.uplink
         return self.source() == {"job": index, "address": source.address, "port": source.port} and (
             uplink.generation == generation
         )
 
     def facts(self) -> dict[str, int]:
-        """Parameters of the entry in table `uplinks`, by their names."""
+        """Parameters of the job's entry in table `uplinks`, by name."""
         uplink = self.presence.uplink
         return {
             "job": uplink.job,
@@ -62,15 +63,17 @@ class LeafUplink:
         }
 
     def source(self) -> dict[str, int]:
-        """The key of its entries in table `parents`, generation apart."""
+        """The key of its entries in table `parents`, without the generation."""
         return {"job": self.presence.uplink.job, "address": self.end.address, "port": self.end.port}
 
     def packets_due(self, now: float) -> Iterator[Packet]:
-        """HELLO or BYE, when it is time to say so."""
+        """Yield HELLO and BYE packets that are due."""
         return self.presence.packets_due(now)
 
     def receive(self, packet: Packet, length: int, now: float) -> tuple[Reason | None, Reason | None]:
-        """WELCOME, NOTICE or BYE, of `length` bytes, from the parent: why it is dropped, and what workers are told."""
+        """Handle the parent's WELCOME, NOTICE or BYE of `length` bytes; return the reason to drop it, and the notice to
+        workers, each if any.
+        """
         objection = self.presence.objection(packet, length)
         if objection is not None:
             return objection, None
@@ -78,5 +81,5 @@ class LeafUplink:
         return None, self.presence.receive(packet, now)
 
     def handle_timer(self, now: float) -> Reason | None:
-        """Take in that time has passed; return the notice to workers, if any."""
+        """Handle timeouts; return the notice to workers, if any."""
         return self.presence.handle_timer(now)

@@ -1,4 +1,4 @@
-"""The controller's way to a device: over gRPC, or straight to an emulated one in the same process."""
+"""The controller's connection to a device: over gRPC, or directly to an emulated one in the same process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from fanin.switch.p4runtime.server.server import MAX_MESSAGE_BYTES, TlsFiles
 from fanin.switch.p4runtime.server.status import Code, StatusError
 
 CALL_TIMEOUT_S = 30.0
-"""Longest answer of a device: BMv2 takes some seconds to load a large program."""
+"""Longest time for a device's response: BMv2 takes some seconds to load a large program."""
 QUEUED_PACKETS = 4096
-"""Packets for the controller that wait; beyond that they are lost, and workers send again."""
+"""Most packets that wait for the controller; beyond that they are lost, and workers send them again."""
 
 
 class RefusedError(FaninError):
-    """A device refused updates."""
+    """Raised when a device refuses an update, with its status code."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -34,17 +34,17 @@ class RefusedError(FaninError):
 
 
 class Link(Protocol):
-    """A device that can be programmed."""
+    """A connection to a device that can be programmed."""
 
     @property
     def description(self) -> str:
         """The device at the other end, in words."""
 
     def p4info(self) -> Any:
-        """The P4Info of the program that runs there."""
+        """The P4Info of the program on the device."""
 
     def write(self, updates: Sequence[Any]) -> None:
-        """Carry out updates; RefusedError for the first that is refused (the others are carried out)."""
+        """Carry out updates in order; RefusedError for the first refused one (the others are carried out)."""
 
     def read(self, entities: Sequence[Any]) -> list[Any]:
         """Read the entities that match."""
@@ -53,10 +53,10 @@ class Link(Protocol):
         """Send a PacketOut to the device."""
 
     def next_packet(self, timeout_s: float) -> Any | None:
-        """The next PacketIn, waiting for one; None when there is none. SwitchLostError when the device is gone."""
+        """Wait for the next PacketIn; None if none comes in time. SwitchLostError if the device is gone."""
 
     def close(self) -> None:
-        """Let go of it; ends a wait."""
+        """Close the connection; ends a wait for packets."""
 
 
 def write_once(link: Link, update: Any) -> None:
@@ -72,13 +72,13 @@ class LocalLink:
     """An emulated device in this process, whose ports the caller serves. Its calls may come from any thread."""
 
     def __init__(self, device: Device, transmit: Callable[[int, bytes], None]) -> None:
-        """`transmit(port, data)` sends what leaves a port; it is called with the device locked."""
+        """`transmit(port, data)` sends a packet that leaves a port; it is called with the device locked."""
         self._device = device
         self._transmit = transmit
         self._lock = threading.Lock()
         self._packets: queue.Queue[Any] = queue.Queue(QUEUED_PACKETS)
         self.failed: str = ""
-        """The last undefined act of the program, in words."""
+        """Why the program last failed on a packet, in words; empty if it never did."""
 
     @property
     def description(self) -> str:
@@ -87,11 +87,11 @@ class LocalLink:
         return f"P4 program in the emulator, {self._device.switch.engine}"
 
     def receive(self, port: int, data: bytes) -> None:
-        """A packet came in at a port."""
+        """Process a packet that arrived at a port."""
         self.receive_batch([(port, data)])
 
     def receive_batch(self, packets: Sequence[tuple[int, bytes]]) -> None:
-        """Packets came in, each with its port."""
+        """Process packets that arrived, each with its port."""
         with self._lock:
             assert self._device.switch is not None
             sent, failed = self._device.switch.process_batch(packets, time.monotonic())
@@ -99,7 +99,7 @@ class LocalLink:
             self.failed = failed or self.failed  # counted by the switch as well
 
     def receive_natively(self, ports: Any, count: int) -> bool:
-        """The same of packets at native ports (native_ports.py); False where the program does not run natively."""
+        """Process `count` packets at native ports (native_ports.py); False if the program does not run natively."""
         with self._lock:
             switch = self._device.switch
             if switch is None or not switch.runs_natively:
@@ -170,14 +170,14 @@ class DeviceAddress:
     tls: TlsFiles | None = None
     """Our certificate and key, and the authority that signed the device's."""
     ca: bytes | None = None
-    """PEM of that authority alone, where the device does not ask for our certificate."""
+    """PEM of the authority alone, if the device does not ask for our certificate."""
 
 
 class GrpcLink:
-    """A device over gRPC: this controller is its primary."""
+    """A P4Runtime device over gRPC, whose primary controller this one is."""
 
     def __init__(self, address: DeviceAddress) -> None:
-        """Connect and become primary. SwitchUnreachableError, or ConfigurationError where another one is primary."""
+        """Connect and become primary. SwitchUnreachableError, or ConfigurationError if another one is primary."""
         self._address = address
         self._channel = channel_to(address)
         self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
@@ -193,7 +193,7 @@ class GrpcLink:
 
     @property
     def description(self) -> str:
-        """The place of the program, in words."""
+        """The device's address, in words."""
         return f"P4 program behind P4Runtime at {self._address.target}, device {self._address.device_id}"
 
     def _arbitrate(self) -> None:
@@ -241,7 +241,7 @@ class GrpcLink:
             self._packets.put_nowait(None)
 
     def ensure_pipeline(self, p4info: Any, program: bytes) -> bool:
-        """Load a program unless it is the one that runs; whether it had to be loaded, which clears everything."""
+        """Load a program unless the device runs it; return whether it was loaded, which clears all state."""
         running = self._config()
         if running is not None and running.p4info == p4info and running.p4_device_config in (b"", program):
             return False
@@ -251,7 +251,7 @@ class GrpcLink:
         return True
 
     def load(self, p4info: Any, program: bytes) -> None:
-        """Load a program, which clears what the device holds for the one before."""
+        """Load a program, which clears all state of the previous one."""
         kinds = p4runtime_pb2.SetForwardingPipelineConfigRequest
         request = kinds(device_id=self._address.device_id, action=kinds.VERIFY_AND_COMMIT)
         _set_election_id(request.election_id, self._address.election_id)
@@ -260,7 +260,7 @@ class GrpcLink:
         self._call(self._stub.SetForwardingPipelineConfig, request)
 
     def _delete_groups(self) -> None:
-        """All multicast groups: BMv2 forgets them when a program is loaded, but goes on replicating."""
+        """Delete all multicast groups: after a load BMv2 no longer lists them, but still replicates to them."""
         wanted = p4runtime_pb2.Entity()
         wanted.packet_replication_engine_entry.multicast_group_entry.SetInParent()
         self.write(
@@ -339,7 +339,7 @@ class GrpcLink:
 
 
 def channel_to(address: DeviceAddress) -> Any:
-    """A gRPC channel to a device, which connects when it is used."""
+    """A gRPC channel to a device, which connects on first use."""
     options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),)
     if address.tls is None and address.ca is None:
         return grpc.insecure_channel(address.target, options=options)
@@ -351,7 +351,7 @@ def _entities(responses: Any) -> list[Any]:
 
 
 def _first_refusal(error: Any, code: Code) -> tuple[Code, str]:
-    """The first update that was refused, from the status details (P4Runtime specification, section 12.3)."""
+    """Code and text of the first refused update, from the status details (P4Runtime specification, section 12.3)."""
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             for detail in status_pb2.Status.FromString(value).details:

@@ -1,7 +1,7 @@
-"""A job that has its place on a device, and the table entries and groups that say so to the pipeline.
+"""A job that is placed on a device, and the table entries and multicast groups that configure the pipeline for it.
 
-Table `jobs` has an entry per job, `members` one per registered worker (its source address), `workers` one per replica
-(its rewriting); each job has its own range of slots, ring entries, counters and multicast groups.
+Table `jobs` has an entry per job, `members` one per registered worker (with its source address), `workers` one per
+replica (with the addresses to write into it). Each job has its own range of slots, ring entries, counters and groups.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from fanin.switch.p4runtime.controller.leaf_uplink import LeafUplink
 from fanin.switch.p4runtime.controller.vocabulary import DELETE, INSERT, MODIFY, Vocabulary
 
 OWN_PRIORITY = 1 << 16
-"""Priority of an entry that names the owner of a parent's packet; entries that refuse have their rows, from 1 on."""
+"""Priority of the entry for a parent's packet of the right generation. The entry for any other generation has the
+job's row, from 1 on, as its priority.
+"""
 GROUPS_PER_JOB = 64
-"""A job's multicast groups: one that goes to all, and for each worker one that also sends it a bare answer."""
+"""Number of group ids per job: one group for all workers, and for each worker one that also sends it a bare answer."""
 PORT_IN_PIPE = 0x7F
-"""Bits of a Tofino's port number that count within its pipe."""
+"""Bits of a Tofino's port number that number the ports of one pipe."""
 TURN_IN, ASK = 16, 19
-"""Fates that table `descents` knows (p4/tna/types.p4)."""
+"""Values of the key field `fate` in table `descents` (p4/tna/types.p4)."""
 BARE_INSTANCE = 0x100
-"""Replica w + 1 is the result for worker w, BARE_INSTANCE + w a bare answer to it (p4/shared/sizes.p4)."""
+"""Replica instance w + 1 is the result for worker w, BARE_INSTANCE + w a bare answer to it (p4/shared/sizes.p4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """A registered worker: where it is, and behind which port of the switch."""
+    """A registered worker: its address, and the switch port behind which it is."""
 
     end: Endpoint
     port: int
@@ -41,7 +43,7 @@ class Worker:
 
 @dataclass(slots=True)
 class PlacedJob:
-    """A job on the device."""
+    """A job on the device: its allocation, workers and timers."""
 
     spec: JobSpec
     row: int
@@ -55,21 +57,21 @@ class PlacedJob:
     lost: int = 0
     left: int = 0
     groups: set[int] = field(default_factory=set)
-    """Multicast groups that are on the device."""
+    """The job's multicast groups that exist on the device."""
     refused: Counter[Reason] = field(default_factory=Counter)
-    """HELLOs and BYEs that came this far and no further: no counter of the pipeline's knows of them."""
+    """HELLOs and BYEs that the controller refused, by reason; the pipeline does not count these."""
     adopted: bool = False
-    """It was found on the device: tokens are unknown, so the registered addresses stand for them."""
+    """Whether the job was found on the device: its tokens are unknown, so that workers are known by their addresses."""
     excused: dict[int, float] = field(default_factory=dict)
-    """By rank, what `heard` was after the last stop of the controller."""
+    """By rank, the value of `heard` after the last stop of the controller (SwitchJob.was_stopped)."""
     uplink: LeafUplink | None = None
     """A leaf's presence at the parent; None for other jobs."""
     unclean: set[tuple[int, int]] = field(default_factory=set)
-    """(slot, ring entry) that may hold what another job left there (controller_channel.py)."""
+    """(slot, ring entry) pairs that may still hold another job's state (controller_channel.py)."""
     suspected: dict[int, float] = field(default_factory=dict)
-    """When something else than silence spoke for a worker's death, by rank."""
+    """By rank, when a worker was last suspected of having died."""
     sent: int = 0
-    """Packets to its workers that the controller sent: the pipeline counts those of its own."""
+    """Packets that the controller sent for the job; the pipeline counts its own."""
 
     @property
     def registered(self) -> int:
@@ -78,11 +80,11 @@ class PlacedJob:
 
     @property
     def audience(self) -> list[tuple[int, Worker]]:
-        """Workers that get results, with their ranks: registered, not evicted, not left."""
+        """Workers that get results, with their ranks: registered ones that are not evicted and have not left."""
         return self.of(self.registered & ~self.left)
 
     def of(self, mask: int) -> list[tuple[int, Worker]]:
-        """Workers of a mask that have an address, by rank."""
+        """Registered workers whose bits are set in `mask`, with their ranks, in ascending order."""
         return [(rank, each) for rank, each in enumerate(self.workers) if each is not None and mask >> rank & 1]
 
     @property
@@ -92,17 +94,17 @@ class PlacedJob:
 
     @property
     def entries(self) -> int:
-        """Ring entries that it holds."""
+        """Number of ring entries that the job holds."""
         return self.spec.slots * self.spec.history
 
     def watched(self) -> Iterator[tuple[int, float]]:
-        """Workers whose silence would be news, with the time at which they count as lost."""
+        """Present workers, by rank, each with the time at which it counts as lost unless it is heard before."""
         for rank, _ in self.audience:
             if not self.lost >> rank & 1:
                 yield rank, silent_at(self.heard[rank], self.suspected.get(rank), self.spec.liveness_timeout_s)
 
     def was_stopped(self, seconds: float, now: float) -> None:
-        """The controller itself was stopped for so long: as SwitchJob.was_stopped."""
+        """Move deadlines by the time for which the controller itself was stopped, as SwitchJob.was_stopped does."""
         fresh = now - self.spec.liveness_timeout_s + HEARTBEATS_TO_SILENCE * self.spec.heartbeat_s
         for rank, _ in self.watched():
             heard = self.heard[rank] + seconds
@@ -115,7 +117,7 @@ class PlacedJob:
             self.uplink.presence.was_stopped(seconds)
 
     def facts(self) -> dict[str, int]:
-        """Parameters of the job's entry, by their names."""
+        """Parameters of the job's entry in table `jobs`, by name."""
         return {
             "row": self.row,
             "generation": self.spec.generation,
@@ -145,7 +147,7 @@ def job_entry(words: Vocabulary, kind: int, job: PlacedJob) -> Any:
 
 
 def uplink_entries(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
-    """Entries for the way of the job's rounds up, and of their results back; none but at a leaf."""
+    """Updates of the entries that send rounds to the parent and accept its results; empty unless at a leaf."""
     if job.uplink is None:
         return []
     add = kind != DELETE
@@ -166,7 +168,7 @@ def uplink_entries(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
 
 
 def _descents(words: Vocabulary, kind: int, job: PlacedJob) -> list[Any]:
-    """Entries of a leaf on a Tofino for packets from the parent: those of the job, and questions of full length."""
+    """Updates of `descents` at a leaf on a Tofino: for the parent's results, and for asking again in full length."""
     assert job.uplink is not None
     descend = {"generation": job.spec.generation, "port": job.uplink.port & ~PORT_IN_PIPE | RECIRCULATION_PORT}
     udp_bytes = UDP.size + job.spec.packet_bytes
@@ -194,11 +196,11 @@ def worker_entries(words: Vocabulary, kind: int, job: PlacedJob, rank: int, work
 
 
 def group_updates(words: Vocabulary, job: PlacedJob) -> list[Any]:
-    """The job's groups as they must be now."""
+    """Updates that write the job's multicast groups for its current audience."""
     all_ = [(worker.port, rank + 1) for rank, worker in job.audience]
     wanted = {job.group: all_}
     if job.spec.max_staleness:
-        for rank, worker in job.of(job.registered):  # what one that has left sent before may close a round yet
+        for rank, worker in job.of(job.registered):  # earlier packets of one that has left may still close a round
             wanted[job.group + 1 + rank] = [*all_, (worker.port, BARE_INSTANCE + rank)]
     updates = [
         words.group(MODIFY if number in job.groups else INSERT, number, replicas) for number, replicas in wanted.items()

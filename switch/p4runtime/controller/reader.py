@@ -1,4 +1,4 @@
-"""Looking at a P4Runtime device without becoming its controller: nothing is written there."""
+"""Read the state of a P4Runtime device without becoming its controller, and without writing."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from fanin.switch.p4runtime.server.device import Device
 from fanin.switch.p4runtime.server.status import StatusError
 
 CELLS_PER_READ = 1024
-"""Cells of registers that are asked for in one request."""
+"""Most register cells that one request reads."""
 
 
 class DeviceReader:
-    """A device that is only looked at: it need not have this client as its primary."""
+    """A read-only connection to a device, for which this client need not be primary."""
 
     def __init__(self, address: DeviceAddress) -> None:
-        """Nothing is asked yet."""
+        """Create the channel; it connects with the first request."""
         self.address = address
         self._channel = channel_to(address)
         self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
 
     def config(self) -> Any:
-        """The pipeline that runs: P4Info and program. ConfigurationError where there is none."""
+        """The running pipeline's P4Info and program. ConfigurationError if the device has none."""
         request = p4runtime_pb2.GetForwardingPipelineConfigRequest(device_id=self.address.device_id)
         config = self._call(self._stub.GetForwardingPipelineConfig, request).config
         if not config.p4info.tables and not config.p4_device_config:
@@ -46,7 +46,7 @@ class DeviceReader:
         return found
 
     def cells(self, register_id: int, indices: Sequence[int]) -> list[int]:
-        """Cells of a register array."""
+        """Values of a register array's cells at `indices`."""
         found: list[int] = []
         for first in range(0, len(indices), CELLS_PER_READ):
             wanted = []
@@ -78,12 +78,12 @@ class DeviceReader:
             raise FaninError(f"the device at {target} refuses: {error.details()}. Remedy: check --device-id") from None
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the connection to the device."""
         self._channel.close()
 
 
 class RemoteCells(MutableSequence[int]):
-    """Cells of a device's register array, read when they are asked for; what is written stays here."""
+    """Cells of a device's register array, read on first use and then cached; writes change the cache alone."""
 
     def __init__(self, reader: DeviceReader, register_id: int, size: int) -> None:
         self._reader, self._id, self._size = reader, register_id, size
@@ -108,17 +108,17 @@ class RemoteCells(MutableSequence[int]):
         raise TypeError("a register array keeps its size")
 
     def insert(self, index: int, value: int) -> None:
-        """Not possible: a register array keeps its size."""
+        """Raise TypeError: a register array keeps its size."""
         raise TypeError("a register array keeps its size")
 
 
 def copy_state(reader: DeviceReader, device: Device) -> None:
-    """Entries, default actions, groups and clone sessions of a device into one here, which runs the same program."""
+    """Copy entries, default actions, groups and clone sessions to `device`, an emulated one with the same program."""
     assert device.switch is not None
     info = device.config.p4info
     wanted = []
     for table in info.tables:
-        # A table that the program has filled has its entries here already.
+        # The constant entries of a table are part of the program, so that they exist here already.
         written = device.switch.program.tables[table.preamble.name]
         if not written.immutable:
             wanted.append(p4runtime_pb2.Entity(table_entry=p4runtime_pb2.TableEntry(table_id=table.preamble.id)))

@@ -1,8 +1,8 @@
-"""HELLO and BYE of workers: the rows of switch/machine/switch_machine.py that the pipeline leaves to the controller.
+"""HELLO and BYE of workers: the checks of switch/machine/switch_machine.py that the pipeline leaves to the controller.
 
-A worker that registers is written to the device before it is welcomed, so its first contribution finds it there. Where
-slots have to be cleaned for a new job (controller_channel.py), nobody is registered, or answered, before all of them
-have come back clean: a worker says HELLO again, and each HELLO has what is still missing cleaned once more.
+A worker is written to the device before it gets WELCOME, so that its first contribution finds its entry. If slots have
+to be cleaned for a new job (controller_channel.py), no worker is registered or answered before all of them are clean:
+workers repeat HELLO, and each HELLO sends the cleaning packets again that have not come back.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from fanin.switch.p4runtime.controller.placed_job import PlacedJob, Worker, grou
 from fanin.switch.p4runtime.controller.vocabulary import INSERT, MODIFY, Vocabulary
 
 TOLD = (Reason.TOKEN, Reason.EVICTED, Reason.STRANGER)
-"""Refusals of which the sender hears."""
+"""Reasons for a refusal that the sender is told."""
 
 
 class Registration:
-    """Registered workers of the jobs of one device."""
+    """Registers and deregisters the workers of one device's jobs."""
 
     def __init__(
         self, link: Link, vocabulary: Vocabulary, channel: ControllerChannel, events: deque[SwitchEvent]
     ) -> None:
-        """`events` is where it is reported who comes and goes."""
+        """`events`: receives WorkerJoined and WorkerLeft."""
         self._link, self._words, self._channel, self._events = link, vocabulary, channel, events
 
     def receive(self, job: PlacedJob, message: Packet, frame: Frame, port: int, now: float) -> None:
-        """A HELLO or BYE that came in at `port`."""
+        """Handle a HELLO or BYE that arrived at the device's `port`."""
         worker = Worker(frame.source, port)
         reason = _objection(job, message, len(frame.payload), worker)
         if reason is not None:

@@ -1,11 +1,11 @@
-"""Slots of jobs on a device, out of its registers: what p4/v1model/slot_machine.p4 holds, in the words of the protocol.
+"""Read slots of jobs from a device's registers, which p4/v1model/slot_machine.p4 writes.
 
 Rules
 -----
-* A slot or ring entry whose generation is not the job's is empty: it may hold what another job left there.
-* Ring entries are asked for by their bases, V - H + 1 to V + H - 1, since only these can be there.
-* The words of a round lie in blocks of powers of two, each in a register array of its own; only those that the round
-  uses are read, and only when they are asked for.
+* A slot or ring entry whose generation is not the job's counts as empty: it may hold another job's state.
+* Ring entries are read for the bases V - H + 1 to V + H - 1, since only these can be present.
+* The words of a round are stored in blocks of powers of two, each in a register array of its own; only the blocks that
+  the round uses are read, and only on request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Registers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RingEntry:
-    """Contents of a slot for one base."""
+    """One base of a slot, and the workers that have contributed it."""
 
     base: int
     workers: tuple[int, ...]
@@ -49,7 +49,7 @@ class Slot:
     index: int
     """Index of the slot's registers on the device."""
     fresh: bool
-    """Nothing has come for it yet."""
+    """Whether the job has not used the slot yet."""
     open_round: int
     """The open round V."""
     count: int
@@ -58,26 +58,26 @@ class Slot:
     """Bases that every live worker has contributed."""
     ring: tuple[RingEntry, ...]
     signature: int = 0
-    """Signature of the open round, as the next three fields are; 0 while it holds nothing."""
+    """Signature of the open round; this and the next three fields, also of the open round, are 0 while it is empty."""
     contributors: int = 0
     codes: int = 0
     words: int = 0
     entry: int = 0
-    """The ring entry of the open round."""
+    """Index of the open round's ring entry."""
     sums: tuple[int, ...] | None = None
-    """The open round's words, where they were asked for."""
+    """The open round's words, if they were requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobOnDevice:
-    """A job's facts, by the names of p4/v1model/job.p4."""
+    """A job's index, and the parameters of its table entry by the names of p4/v1model/job.p4."""
 
     number: int
     facts: Mapping[str, int]
 
 
 def read_jobs(device: Registers, words: Vocabulary) -> list[JobOnDevice]:
-    """All jobs of a device, by number."""
+    """All jobs of a device, in ascending order of their indices."""
     found = []
     for entity in device.read([words.all_entries("jobs")]):
         if not entity.table_entry.is_default_action:
@@ -90,7 +90,7 @@ class SlotReader:
     """Reads slots of a device that runs p4/v1model."""
 
     def __init__(self, device: Registers, info: Any) -> None:
-        """ConfigurationError for a program without these registers: Tofino's keeps a slot in another form."""
+        """ConfigurationError for a program without these registers: Tofino's programs store slots in another form."""
         self._device = device
         self._ids = {each.preamble.name: each.preamble.id for each in info.registers}
         self._by_last = {name.rpartition(".")[2]: number for name, number in self._ids.items()}
@@ -102,7 +102,7 @@ class SlotReader:
             )
 
     def read(self, job: JobOnDevice, numbers: Sequence[int], *, sums: bool = False) -> list[Slot]:
-        """Slots of a job, by their numbers in its packets."""
+        """Read a job's slots of these numbers, as in its packets. `sums`: with the words of their open rounds."""
         facts = job.facts
         if wrong := [number for number in numbers if not 0 <= number < facts["slots"]]:
             raise ConfigurationError(f"slot {wrong[0]}: job {job.number} has slots 0..{facts['slots'] - 1}")
@@ -150,7 +150,7 @@ class SlotReader:
         return self._device.cells(self._by_last[name], indices)
 
     def _sums(self, entry: int, words: int) -> tuple[int, ...]:
-        """A round's words, in order: whole blocks of 64 first, then the blocks that the rest asks for."""
+        """The first `words` words of a round: whole blocks of 64 first, then smaller blocks for the rest."""
         blocks = [(name, 64) for name in WHOLE_BLOCKS[: words // 64]]
         blocks += [(f"sums{size}", size) for size in PARTIAL_BLOCKS if words % 64 & size]
         found: list[int] = []

@@ -1,4 +1,4 @@
-"""Messages to a P4Runtime device in the words of its P4Info: names in, ids out. The controller's side."""
+"""Build a controller's messages to a P4Runtime device: names go in, the ids of the P4Info come out."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ INSERT, MODIFY, DELETE = (getattr(p4runtime_pb2.Update, name) for name in ("INSE
 
 
 class Vocabulary:
-    """The controller's messages to one program. ProgramError for a name that the program does not have."""
+    """Builds and reads messages for one program. ProgramError for a name that the program does not have."""
 
     def __init__(self, info: Any) -> None:
-        """`info` is the P4Info. Tables and counters are known by the last part of their names."""
+        """`info`: the P4Info. Tables, counters and registers are found by the last part of their names."""
         self._tables = _by_last_part(info.tables)
         self._actions = {each.preamble.id: each for each in info.actions}
         self._counters = _by_last_part(info.counters)
@@ -45,11 +45,11 @@ class Vocabulary:
         return name in self._registers
 
     def register_size(self, name: str) -> int:
-        """How many cells a register array has."""
+        """Number of cells of a register array."""
         return int(_found(self._registers, "register", name).size)
 
     def register_count(self, name: str) -> int:
-        """How many register arrays have that name."""
+        """Number of register arrays whose names have that last part."""
         return self._register_names.count(name)
 
     @property
@@ -58,7 +58,7 @@ class Vocabulary:
         return frozenset(self._out)
 
     def size(self, table: str) -> int:
-        """How many entries a table has room for."""
+        """Number of entries that a table can hold."""
         return int(_found(self._tables, "table", table).size)
 
     def parameters(self, table: str, action: str) -> tuple[str, ...]:
@@ -75,9 +75,9 @@ class Vocabulary:
         *,
         priority: int = 0,
     ) -> Any:
-        """An update of an entry; without `action`, to delete it.
+        """An Update of an entry; without `action`, to delete it.
 
-        An optional field that is not in `match` may be anything; a table that has one wants a `priority`.
+        An optional field that is missing in `match` matches any value; a table with such fields needs a `priority`.
         """
         update = p4runtime_pb2.Update(type=kind)
         info = _found(self._tables, "table", table)
@@ -93,7 +93,7 @@ class Vocabulary:
         return update
 
     def default(self, table: str, action: str, values: Mapping[str, int]) -> Any:
-        """An update of a table's default action."""
+        """An Update of a table's default action."""
         update = p4runtime_pb2.Update(type=MODIFY)
         info = _found(self._tables, "table", table)
         entry = update.entity.table_entry
@@ -102,7 +102,7 @@ class Vocabulary:
         return update
 
     def group(self, kind: int, number: int, replicas: Iterable[tuple[int, int]] = ()) -> Any:
-        """An update of a multicast group: (port, instance) each."""
+        """An Update of a multicast group; `replicas` are pairs (port, instance)."""
         update = p4runtime_pb2.Update(type=kind)
         entry = update.entity.packet_replication_engine_entry.multicast_group_entry
         entry.multicast_group_id = number
@@ -111,7 +111,7 @@ class Vocabulary:
         return update
 
     def counter(self, name: str, index: int | None, *, reset: bool = False) -> Any:
-        """A counter's cell, all of them for None: an entity to read, or with `reset` an update that makes it 0."""
+        """An entity that reads a counter's cell (None: all cells), or with `reset` an Update that sets it to 0."""
         entity = p4runtime_pb2.Entity()
         entity.counter_entry.counter_id = _found(self._counters, "counter", name).preamble.id
         if index is not None:
@@ -122,19 +122,19 @@ class Vocabulary:
         return p4runtime_pb2.Update(type=MODIFY, entity=entity)
 
     def all_entries(self, table: str) -> Any:
-        """An entity that asks for a whole table."""
+        """An entity that reads a whole table."""
         return p4runtime_pb2.Entity(
             table_entry=p4runtime_pb2.TableEntry(table_id=_found(self._tables, "table", table).preamble.id)
         )
 
     def all_groups(self) -> Any:
-        """An entity that asks for all multicast groups."""
+        """An entity that reads all multicast groups."""
         entity = p4runtime_pb2.Entity()
         entity.packet_replication_engine_entry.multicast_group_entry.SetInParent()
         return entity
 
     def read_entry(self, table: str, entry: Any) -> tuple[dict[str, int], str, dict[str, int]]:
-        """Match, action and values of an entry that was read."""
+        """Match, action name and parameters of an entry that was read."""
         info = _found(self._tables, "table", table)
         names = {field.id: field.name for field in info.match_fields}
         match = {
@@ -147,7 +147,7 @@ class Vocabulary:
         return match, str(action.preamble.name).rpartition(".")[2], values
 
     def packet_out(self, payload: bytes, **metadata: int) -> Any:
-        """A packet for the device; metadata that is not given is 0."""
+        """A PacketOut for the device; metadata that is not given is 0."""
         packet = p4runtime_pb2.PacketOut(payload=payload)
         if unknown := metadata.keys() - self._out.keys():
             raise ProgramError(f"packet_out has no metadata {min(unknown)!r}")

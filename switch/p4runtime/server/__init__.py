@@ -1,1 +1,1 @@
-"""The P4Runtime server over the emulator: a device, its tables, who may write them."""
+"""The P4Runtime server of the emulator: a device, its tables, and the arbitration of controllers."""

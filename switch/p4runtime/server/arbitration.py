@@ -8,7 +8,7 @@ Rules
 * When the primary's stream ends, or lowers its id, the next highest id takes over at once, as in the reference server
   (PI). The specification also allows to wait for a backup to advertise again; nobody could write meanwhile.
 * All streams are told when the primary changes; a backup also when it has advertised.
-Pure: streams are any hashable handles, and what is to be sent comes back as a list.
+Pure: streams are any hashable handles, and the notices to send are returned as a list.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from fanin.switch.p4runtime.server.status import Code, StatusError
 
 MAX_STREAMS = 16
-"""Controllers at one time: each holds a thread of the server."""
+"""Most controllers at one time: each occupies a thread of the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The notice to one stream: the highest id, and whether it is its own."""
+    """The notice to one stream: the primary's id, and whether the stream is the primary."""
 
     stream: Hashable
     election_id: int
@@ -41,7 +41,7 @@ class Arbitration:
     streams: dict[Hashable, int] = field(default_factory=dict)
 
     def advertise(self, stream: Hashable, election_id: int) -> list[Standing]:
-        """A stream says which id it has; StatusError ends it."""
+        """Set a stream's election id; return the notices to send. A StatusError ends the stream."""
         if stream not in self.streams and len(self.streams) >= MAX_STREAMS:
             raise StatusError(Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} controllers are connected already")
         taken = [other for other, number in self.streams.items() if number == election_id and other != stream]
@@ -53,17 +53,17 @@ class Arbitration:
         return [self._standing(stream)]
 
     def leave(self, stream: Hashable) -> list[Standing]:
-        """A stream has ended."""
+        """Remove a stream that has ended; return the notices to send."""
         self.streams.pop(stream, None)
         return [self._standing(each) for each in self.streams] if self._elect() else []
 
     def check_writer(self, election_id: int) -> None:
-        """Whether a Write with that id is the primary's."""
+        """Raise StatusError unless `election_id` is the primary's."""
         if self.primary is None or not election_id or self.streams[self.primary] != election_id:
             raise StatusError(Code.PERMISSION_DENIED, "only the primary controller may write: advertise a higher id")
 
     def _elect(self) -> bool:
-        """Make the highest id primary; whether that is another stream than before."""
+        """Make the stream with the highest id primary; return whether the primary has changed."""
         before = self.primary
         candidates = {number: each for each, number in self.streams.items() if number}
         self.primary = candidates[max(candidates)] if candidates else None

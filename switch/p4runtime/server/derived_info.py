@@ -1,14 +1,13 @@
-"""A P4Info made of a compiled program alone, for programs that come without one.
+"""Derive a P4Info from a compiled program alone, for programs that come without one.
 
-Names, widths, sizes and kinds of match are the program's. Ids are those that p4c gives: the kind's prefix above 24 bits
-of the name's hash, or the next number that is free; a program that names ids of its own, by @id, gets others here.
+Names, widths, sizes and kinds of match are the program's. Ids are those that p4c assigns: the kind's prefix above 24
+bits of the name's hash, or the next free number; ids that the program sets by @id are not known here.
 
-The JSON does not say everything that a P4Info does:
+The JSON lacks some facts of a P4Info:
 
-* Tables without a key and with one action are p4c's own, of plain statements, and are left out.
-* Optional fields are ternary ones there. Units of counters are both. A value set has one field, and MAX_MEMBERS.
-* The control plane's headers are the instances called packet_in and packet_out. Without these, packets pass as they
-  are.
+* Tables without a key and with one action are made by p4c from plain statements, and are left out.
+* Optional fields become ternary ones. Counters count packets and bytes. A value set has one field.
+* The control plane's headers are the instances called packet_in and packet_out. Without these, packets have no header.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ COUNTER, DIRECT_COUNTER, METER, DIRECT_METER, REGISTER, DIGEST = 0x12, 0x13, 0x1
 """Prefixes of ids, from P4Ids.Prefix of p4info.proto."""
 ID_BITS = 24
 MAX_MEMBERS = 1024
-"""Most members of a value set, whose size the JSON does not have."""
+"""Size stated for value sets, because the JSON lacks it."""
 KINDS = {
     MatchKind.EXACT: p4info_pb2.MatchField.EXACT,
     MatchKind.VALID: p4info_pb2.MatchField.EXACT,
@@ -101,7 +100,7 @@ def _add_key(made: Any, table: Table) -> None:
 
 
 def _add_arrays(info: Any, program: Program, names: _Names, tables: dict[str, int]) -> None:
-    """Counters, meters and registers; direct ones stand with their tables as well."""
+    """Add counters, meters and registers; direct ones are also listed in their tables."""
     by_id = {each.preamble.id: each for each in info.tables}
     for name, counter in program.counters.items():
         if counter.table is None:
@@ -158,7 +157,7 @@ class _Names:
         return {name: self.id(prefix, name) for name in names}
 
     def id(self, prefix: int, name: str) -> int:
-        """The id of something; the same each time."""
+        """The id of an object; the same in every call."""
         if (prefix, name) not in self._ids:
             number = hashed(name) & (1 << ID_BITS) - 1
             while prefix << ID_BITS | number in self._taken:
@@ -168,9 +167,9 @@ class _Names:
         return self._ids[prefix, name]
 
     def fill(self, made: Any, prefix: int, name: str, hashed_name: str | None = None) -> int:
-        """Write a preamble: the id, the name, and the shortest end of it that nothing else has. Returns the id.
+        """Write a preamble: id, name, and as alias the shortest unique end of the name. Returns the id.
 
-        `hashed_name` is the name that the id is made of, where it is another one.
+        `hashed_name`: the name from which the id is computed, if it is another one.
         """
         preamble = made.preamble
         preamble.id, preamble.name = self.id(prefix, hashed_name or name), name

@@ -1,4 +1,4 @@
-"""A device as P4Runtime sees it: an emulated switch with its program, and all that can be read and written there.
+"""A P4Runtime device: an emulated switch with its program, and all that can be read and written in it.
 
 Pure translation: no gRPC, no thread, no socket.
 """
@@ -26,13 +26,13 @@ from fanin.switch.p4runtime.server.translated import Configured, Values
 from fanin.switch.p4runtime.server.values import decoded, encoded
 
 MAX_REPLICAS = 1024
-"""Replicas of one group, at most."""
+"""Most replicas of one group."""
 Actions = p4runtime_pb2.SetForwardingPipelineConfigRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A program that was loaded and holds nothing yet, with the ForwardingPipelineConfig that it came in."""
+    """A loaded program without any state yet, with the ForwardingPipelineConfig that contained it."""
 
     switch: V1Switch
     described: Described
@@ -40,7 +40,7 @@ class Loaded:
 
 
 class Device:
-    """The emulator behind P4Runtime. Not thread safe: whoever serves it holds a lock."""
+    """The emulator behind P4Runtime. Not thread safe: its servers hold a lock."""
 
     def __init__(
         self,
@@ -49,30 +49,30 @@ class Device:
         native: bool | None = None,
         make: Callable[..., V1Switch] = V1Switch.from_json,
     ) -> None:
-        """`cpu_port` is the switch port behind which the control plane sits; `random(n)` draws from 0..n-1.
+        """`cpu_port`: the switch port of the control plane. `random(n)` draws from 0..n-1.
 
-        `native`: which interpreter runs programs, as V1Switch has it; `make` loads one, as V1Switch.from_json.
+        `native`: choice of the interpreter, as in V1Switch. `make` loads a program, like V1Switch.from_json.
         """
         self.cpu_port = cpu_port
         self.ports: Container[int] = range(DROP_PORT)
         """Ports that members of groups may watch; set before a program is loaded."""
         self.names: Configured = {}
-        """Names of types that programs translate to strings; as `ports`."""
+        """Names and their numbers, by translated type (translated.py); set before a program is loaded."""
         self._down: frozenset[int] = frozenset()
-        """Ports through which nothing leaves."""
+        """Ports that are down."""
         self._random = random
         self._native = native
         self._make = make
         self.switch: V1Switch | None = None
         self.config: Any = None
-        """The ForwardingPipelineConfig that is in force."""
+        """The ForwardingPipelineConfig of the loaded program; None without one."""
         self._group_metadata: dict[int, bytes] = {}
-        """By group: the controller's own, kept as it is."""
+        """By multicast group, metadata of the controller, kept unchanged."""
         self._saved: Loaded | None = None
         self._described: Described | None = None
         self._next_idle_us: int | None = None
         self._rescan = False
-        """A table was written since entries were last looked at for their timeouts."""
+        """Whether a table was written since entries were last checked for idle timeouts."""
         self._tables: TableEntries | None = None
         self._profiles: ProfileEntries | None = None
         self._digests: DigestEntries | None = None
@@ -84,9 +84,9 @@ class Device:
         self.install(action, self.prepare(action, config), config)
 
     def prepare(self, action: int, config: Any) -> Loaded | None:
-        """Load the program, where `action` asks for one; changes nothing, so packets may go on meanwhile.
+        """Load the program if `action` asks for one. This changes no state, so that packets may be processed meanwhile.
 
-        StatusError as of `set_pipeline`.
+        StatusError as in `set_pipeline`.
         """
         if action in (Actions.COMMIT, Actions.RECONCILE_AND_COMMIT):
             return None
@@ -101,7 +101,7 @@ class Device:
             raise StatusError(Code.UNIMPLEMENTED, str(error)) from None
 
     def install(self, action: int, loaded: Loaded | None, config: Any) -> None:
-        """Carry out `action` with what `prepare` has made for it."""
+        """Carry out `action` with the result of `prepare`."""
         if action == Actions.RECONCILE_AND_COMMIT:
             self._reconcile(config)
         elif action == Actions.COMMIT:
@@ -114,7 +114,7 @@ class Device:
             self._commit(loaded)
 
     def _reconcile(self, config: Any) -> None:
-        """Keep the state, which is possible where the program and its P4Info stay the same."""
+        """Keep the state, which is possible if program and P4Info are unchanged; StatusError otherwise."""
         if self.switch is None or config.p4_device_config != self.config.p4_device_config:
             raise StatusError(Code.UNIMPLEMENTED, "state is only kept when the program stays the same")
         try:
@@ -143,7 +143,7 @@ class Device:
     # --- ports ---
 
     def set_port(self, port: int, up: bool) -> None:
-        """A port went down or came up: groups leave out the members that watch it, or have them again."""
+        """Note that a port went down or came up: members that watch it get no packets while it is down."""
         self._down = self._down - {port} if up else self._down | {port}
         self._tell_profiles()
 
@@ -155,11 +155,11 @@ class Device:
     # --- packets ---
 
     def packet_out(self, message: Any, now: float) -> list[tuple[int, bytes]]:
-        """Send a packet of the control plane through the pipeline; what leaves, with the ports."""
+        """Send a packet of the control plane through the pipeline; return the leaving packets, with their ports."""
         switch, described, _ = self._ready()
         given = {each.metadata_id: each.value for each in message.metadata}
         head, bits = 0, 0
-        # A program without that header gets the payload as it is.
+        # A program without a packet_out header gets the payload alone.
         for field in () if described.packet_out is None else described.packet_out.metadata:
             what = f"metadata {field.name}"
             data = given.pop(field.id, None)
@@ -175,7 +175,7 @@ class Device:
             raise StatusError(Code.INTERNAL, str(error)) from None
 
     def packet_in(self, data: bytes) -> Any:
-        """A packet that the program sent to the control plane, as a message."""
+        """The PacketIn for a frame that the program sent to the control plane."""
         _, described, _ = self._ready()
         message = p4runtime_pb2.PacketIn()
         fields = [] if described.packet_in is None else described.packet_in.metadata
@@ -188,10 +188,10 @@ class Device:
         message.payload = data[bits // 8 :]
         return message
 
-    # --- what the program or time has for the control plane ---
+    # --- notifications to the control plane ---
 
     def announcements(self, now: float) -> list[Any]:
-        """Stream messages that must leave now: digests, and entries that have become idle."""
+        """Stream messages to send now: digests, and notices of entries that have become idle."""
         if self.switch is None or self._digests is None or self._tables is None:
             return []
         learned = list(self.switch.digests)
@@ -200,7 +200,7 @@ class Device:
         idle: list[Any] = []
         now_us = int(now * 1e6)
         if self._ages and (self._rescan or (self._next_idle_us is not None and self._next_idle_us <= now_us)):
-            # Packets only put off what is due, so nothing is looked at before that.
+            # Packets can only delay timeouts, so that no entry need be checked before the next one.
             idle, self._next_idle_us = self._tables.idle(now_us)
             self._rescan = False
         if idle:
@@ -211,7 +211,7 @@ class Device:
         return messages
 
     def next_announcement(self) -> float | None:
-        """When `announcements` must be asked again, if nothing happens before."""
+        """Time at which to call `announcements` again, unless packets or writes come before; None: not by time."""
         if self._digests is None:
             return None
         times = [self._digests.streams.next_due(), None if self._next_idle_us is None else self._next_idle_us / 1e6]
@@ -219,7 +219,7 @@ class Device:
 
     @property
     def announces(self) -> bool:
-        """Whether the program has anything that must be announced."""
+        """Whether the program has digests or entries with idle timeouts."""
         return self.switch is not None and (bool(self.switch.program.learn_lists) or self._ages)
 
     @property
@@ -227,14 +227,14 @@ class Device:
         return self.switch is not None and any(table.ages for table in self.switch.program.tables.values())
 
     def acknowledge(self, ack: Any) -> None:
-        """The controller has taken a list of digests in."""
+        """Note that the controller has acknowledged a list of digests."""
         if self._digests is not None:
             self._digests.streams.acknowledge(ack.digest_id, ack.list_id)
 
     # --- writing ---
 
     def write(self, update: Any, now: float = 0.0) -> None:
-        """One update at `now` seconds; StatusError when it is refused, and then nothing has changed."""
+        """Carry out one update at `now` seconds. StatusError for a refused one, which changes nothing."""
         _, _, tables = self._ready()
         assert self._profiles is not None
         assert self._digests is not None
@@ -447,7 +447,7 @@ def _chosen(described: Described, infos: dict[int, Any], number: int, what: str)
 
 
 def _indices(entry: Any, size: int) -> range:
-    """The cells that an entry names: one, or all."""
+    """The cells that an entry names: the one of its index, or all without an index."""
     if not entry.HasField("index"):
         return range(size)
     index = entry.index.index
@@ -459,7 +459,7 @@ def _indices(entry: Any, size: int) -> range:
 
 
 def _without_package(info: Any) -> bytes:
-    """A P4Info but for who has made it, as bytes that are alike where two are."""
+    """Deterministic bytes of a P4Info without pkg_info, to compare two of them."""
     plain = type(info)()
     plain.CopyFrom(info)
     plain.ClearField("pkg_info")

@@ -1,4 +1,4 @@
-"""Digests between P4Runtime messages and the emulator: what is wanted of which, and their data as P4Data."""
+"""Digests between P4Runtime messages and the emulator: their configurations, and their data as P4Data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DigestEntries:
         self.streams = DigestStreams()
 
     def write(self, kind: int, entry: Any) -> None:
-        """Want a digest, want it otherwise, or no longer."""
+        """Insert, modify or delete the configuration of a digest."""
         self._check(entry.digest_id)
         there = entry.digest_id in self.streams.configs
         if kind == INSERT and there:
@@ -36,7 +36,7 @@ class DigestEntries:
         self.streams.configure(entry.digest_id, None if kind == DELETE else config)
 
     def read(self, wanted: Any) -> Iterator[Any]:
-        """Configurations; digest id 0 asks for all."""
+        """Entities with the configurations; digest id 0 asks for all."""
         if wanted.digest_id:
             self._check(wanted.digest_id)
         for digest_id, config in self.streams.configs.items():
@@ -49,7 +49,7 @@ class DigestEntries:
                 yield entity
 
     def learn(self, learned: list[tuple[int, tuple[int, ...]]], now: float) -> list[Any]:
-        """Messages of the program's, by learn list; the DigestLists that must leave."""
+        """Add the program's messages, as (learn list, values); return the DigestLists to send now."""
         lists = [
             each
             for number, values in learned
@@ -58,7 +58,7 @@ class DigestEntries:
         return [self._message(each, now) for each in lists]
 
     def due(self, now: float) -> list[Any]:
-        """DigestLists that must leave by now."""
+        """DigestLists that are due by now."""
         return [self._message(each, now) for each in self.streams.due(now)]
 
     def _check(self, digest_id: int) -> None:
@@ -82,7 +82,7 @@ class DigestEntries:
         return message
 
     def _types(self, spec: Any) -> Iterator[str]:
-        """The types of a digest's data that have names, in order; "" for others."""
+        """Names of the types of a digest's fields, in order; "" for fields without a named type."""
         kind = spec.WhichOneof("type_spec")
         parts = [spec]
         if kind == "struct":

@@ -2,9 +2,10 @@
 
 Rules
 -----
-* A digest without a configuration goes nowhere.
-* A list is sent when it has max_list_size messages, or max_timeout_ns after its first; at once where that is 0.
-* What was sent is not sent again before it is acknowledged, or ack_timeout_ns has passed; nor is what waits to be sent.
+* Messages of a digest without a configuration are dropped.
+* A list is sent when it has max_list_size messages, or max_timeout_ns after its first message; at once if that is 0.
+* A message equal to one that was sent is dropped until that one is acknowledged or ack_timeout_ns has passed. A message
+  equal to one that waits to be sent is dropped as well.
 Pure: time comes in, lists go out.
 """
 
@@ -13,9 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 MAX_LIST = 1024
-"""Longest list; also of a configuration that sets no bound."""
+"""Longest list, also if the configuration sets no bound."""
 MAX_UNACKNOWLEDGED = 1 << 16
-"""Messages whose acknowledgement is waited for; beyond that the oldest are forgotten, and may be sent again."""
+"""Most messages that wait for an acknowledgement; beyond that the oldest are forgotten, and may be sent again."""
 NS_PER_S = 1e9
 
 Values = tuple[int, ...]
@@ -23,7 +24,7 @@ Values = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class DigestConfig:
-    """How a digest's messages are gathered."""
+    """Limits on the lists in which a digest's messages are sent."""
 
     max_timeout_ns: int = 0
     max_list_size: int = 0
@@ -32,7 +33,7 @@ class DigestConfig:
 
 @dataclass(frozen=True, slots=True)
 class DigestList:
-    """Messages to be sent."""
+    """One list of a digest's messages, to be sent."""
 
     digest_id: int
     list_id: int
@@ -44,14 +45,14 @@ class _Stream:
     config: DigestConfig
     waiting: dict[Values, None] = field(default_factory=dict)
     since: float = 0.0
-    """When the first of those that wait came."""
+    """When the first waiting message came."""
     sent: dict[Values, tuple[int, float]] = field(default_factory=dict)
-    """List, and until when an acknowledgement is waited for, in order of being sent."""
+    """By unacknowledged message: its list, and when the acknowledgement times out, in the order of sending."""
     lists: int = 0
 
     @property
     def due(self) -> float:
-        """When what waits must leave."""
+        """Time at which the waiting messages must be sent."""
         bound = min(self.config.max_list_size or MAX_LIST, MAX_LIST)
         return self.since + (0.0 if len(self.waiting) >= bound else self.config.max_timeout_ns / NS_PER_S)
 
@@ -68,7 +69,7 @@ class DigestStreams:
         return {number: stream.config for number, stream in self._streams.items()}
 
     def configure(self, digest_id: int, config: DigestConfig | None) -> None:
-        """Another configuration; None: the digest is no longer wanted, and what waits is forgotten."""
+        """Set a digest's configuration; None: remove it, with all waiting messages."""
         if config is None:
             del self._streams[digest_id]
         elif digest_id in self._streams:
@@ -77,7 +78,7 @@ class DigestStreams:
             self._streams[digest_id] = _Stream(config)
 
     def learn(self, digest_id: int, values: Values, now: float) -> list[DigestList]:
-        """The program has sent a message; what must leave because of it."""
+        """Add a message of the program; return the lists to send because of it."""
         stream = self._streams.get(digest_id)
         if stream is None or values in stream.waiting:
             return []
@@ -90,7 +91,7 @@ class DigestStreams:
         return self._leaving(digest_id, stream, now) if stream.due <= now else []
 
     def due(self, now: float) -> list[DigestList]:
-        """The lists that must leave by now."""
+        """The lists that are due by now."""
         return [
             each
             for digest_id, stream in self._streams.items()
@@ -99,11 +100,11 @@ class DigestStreams:
         ]
 
     def next_due(self) -> float | None:
-        """When something must leave next."""
+        """Time at which the next list is due; None if nothing waits."""
         return min((stream.due for stream in self._streams.values() if stream.waiting), default=None)
 
     def acknowledge(self, digest_id: int, list_id: int) -> None:
-        """The controller has taken a list in."""
+        """Note that the controller has acknowledged a list."""
         stream = self._streams.get(digest_id)
         if stream is not None:
             for values in [values for values, (number, _) in stream.sent.items() if number == list_id]:

@@ -1,7 +1,7 @@
 """States of network interfaces, as the kernel reports them: the link group of netlink (rtnetlink(7)).
 
-An interface is up here when frames can leave: it was set up, and the cable's other end is there (IFF_RUNNING). One
-that is gone is down, and another of the same name does not take its place: a port's socket belongs to the first.
+An interface counts as up if frames can leave: it is set up, and its link is established (IFF_RUNNING). A removed
+interface is down for good, even if another gets its name, since a port's socket belongs to the removed one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ ALIGNMENT = 4
 
 
 def read_links(data: bytes) -> Iterator[tuple[int, int, bool]]:
-    """The messages of one netlink datagram: type, index of the interface, whether it is up; index 0 for no interface.
+    """Yield type, interface index and whether it is up, for each message of a netlink datagram; index 0: no interface.
 
-    Ends where the bytes are no whole message.
+    Ends at an incomplete message.
     """
     at = 0
     while at + HEADER.size <= len(data):
@@ -41,10 +41,10 @@ def read_links(data: bytes) -> Iterator[tuple[int, int, bool]]:
 
 
 class LinkStates:
-    """Hears of every interface of this network namespace. Not thread safe."""
+    """Receives state changes of all interfaces of this network namespace. Not thread safe."""
 
     def __init__(self) -> None:
-        """OSError where netlink cannot be had."""
+        """Subscribe to the changes. OSError if netlink is not available."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
         try:
             self._socket.bind((0, LINK_GROUP))
@@ -54,13 +54,13 @@ class LinkStates:
             raise
 
     def _ask(self) -> None:
-        """Have the kernel tell of all interfaces."""
+        """Ask the kernel for the states of all interfaces."""
         self._socket.send(
             HEADER.pack(HEADER.size + LINK.size, GET_LINK, REQUEST | DUMP, 0, 0) + LINK.pack(0, 0, 0, 0, 0)
         )
 
     def all(self) -> dict[int, bool]:
-        """States of all interfaces, by index; to be called first, once."""
+        """Whether each interface is up, by index. Must be called once, before `changes`."""
         found: dict[int, bool] = {}
         while True:
             for kind, index, up in read_links(self._socket.recv(MAX_MESSAGE_BYTES)):
@@ -78,12 +78,12 @@ class LinkStates:
             try:
                 data = self._socket.recv(MAX_MESSAGE_BYTES)
             except OSError as error:
-                if error.errno != errno.ENOBUFS:  # more than the socket holds: some of it is lost
+                if error.errno != errno.ENOBUFS:  # the socket's buffer has overflowed, so that changes are lost
                     raise
                 self._ask()
                 continue
             yield from ((index, up) for _, index, up in read_links(data) if index)
 
     def close(self) -> None:
-        """Give up the socket."""
+        """Close the netlink socket."""
         self._socket.close()

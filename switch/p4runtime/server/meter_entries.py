@@ -9,7 +9,7 @@ from fanin.switch.p4runtime.server.status import Code, StatusError
 
 
 def read_rates(entry: Any, field: str = "config") -> MeterRates | None:
-    """Rates of a meter in an entry; None without any: the meter then passes everything as green."""
+    """Rates of a meter in an entry; None without any, which make every packet green."""
     if not entry.HasField(field):
         return None
     given = getattr(entry, field)
@@ -24,7 +24,7 @@ def read_rates(entry: Any, field: str = "config") -> MeterRates | None:
 
 
 def fill_config(config: Any, meter: Meter) -> None:
-    """Write a meter's rates, which it has, into a MeterConfig."""
+    """Write a meter's rates, which must not be None, into a MeterConfig."""
     rates = meter.rates
     assert rates is not None
     config.cir, config.cburst, config.pir, config.pburst = (

@@ -1,7 +1,7 @@
-"""Ports that native code looks after: many frames to a system call, no Python object for each (native/p4/p4_ports.hpp).
+"""Ports served by native code: many frames per system call, and no Python object per frame (native/p4/p4_ports.hpp).
 
-It takes in and sends frames of the sockets that the ports here have opened, for as long as the native interpreter runs
-the program. Where it does not, frames are handed over one by one, as the ports here would.
+It receives and sends frames on sockets that ports of this package have opened, while the native interpreter runs the
+program. Otherwise it hands the received frames over to Python.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from fanin.extension import native_extension
 
 Receive = Callable[[Sequence[tuple[int, bytes]]], None]
-"""Takes in packets, each with the number of its port."""
+"""Function that processes packets, each with the number of its port."""
 ReceiveNatively = Callable[[Any, int], bool]
-"""Takes in so many packets that native ports have; False where the program that runs is not native."""
+"""Function that processes so many packets of native ports; False if the program does not run natively."""
 
 
 class AddsItself(Protocol):
@@ -24,7 +24,7 @@ class AddsItself(Protocol):
 
 
 class NativePorts:
-    """The sockets of some ports. One thread serves; `stop` may be called from any."""
+    """The sockets of native ports. One thread calls `serve`; `stop` may be called from any."""
 
     def __init__(self, extension: Any, ports: Iterable[tuple[int, AddsItself]]) -> None:
         self._ports = extension.P4Ports()
@@ -32,7 +32,7 @@ class NativePorts:
             port.add_to(self._ports, number)
 
     def serve(self, receive: Receive, receive_natively: ReceiveNatively, unsent: Callable[[int], None]) -> None:
-        """Until `stop`; `unsent(count)` hears of frames that a port could not send."""
+        """Receive and process frames until `stop`; `unsent(count)` is called for frames that a port could not send."""
         while count := self._ports.receive():
             if not receive_natively(self._ports, count):
                 receive(self._ports.frames())
@@ -45,6 +45,6 @@ class NativePorts:
 
 
 def native_ports(ports: Iterable[tuple[int, AddsItself]]) -> NativePorts | None:
-    """None where the native extension is not used."""
+    """Native ports with these sockets; None if the native extension is not used."""
     extension = native_extension(None)
     return None if extension is None else NativePorts(extension, ports)

@@ -1,12 +1,12 @@
-"""P4Info: names, ids and widths of what a control plane may touch, held against the program that it describes.
+"""P4Info: names, ids and widths of the objects of a control plane, checked against the program that it describes.
 
-p4c writes the P4Info of a program as it stands, and the JSON of what is left after it has been simplified. So one may
-lack what the other has, and both still be files of one program:
+p4c writes the P4Info from the source, and the JSON after simplifying it. So each may have objects that the other
+lacks, although both belong to one program:
 
-* The P4Info alone has what no packet gets to, such as an action profile of no table. It is accepted as
-  `Described.gone`, and a request that names it is refused.
-* The program alone has tables that the compiler made itself, of a `switch` statement for one, and those that its source
-  marks with @hidden. They are not for a control plane: their entries are constant, or they have no key.
+* The P4Info alone has objects that no packet reaches, such as an action profile without tables. They are listed in
+  `Described.gone`, and requests that name them are refused.
+* The program alone has tables that the compiler has made, for example of a `switch` statement, and those marked @hidden
+  in the source. They are not for the control plane: their entries are constant, or they have no key.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ MATCH_KINDS = {
     p4info_pb2.MatchField.RANGE: (MatchKind.RANGE,),
     p4info_pb2.MatchField.OPTIONAL: (MatchKind.TERNARY,),
 }
-"""How a compiled program may carry out each match type of a P4Info."""
+"""By match type of a P4Info, the kinds that a compiled program may have for it."""
 NO_ACTION = "NoAction"
-"""The action of core.p4: programs that have nothing else in common have it."""
+"""The action of core.p4, which also unrelated programs share."""
 
 
 def read_p4info(text: str) -> Any:
     """A P4Info message from its text form; ProgramError for anything else."""
     info = p4info_pb2.P4Info()
-    info.CopyFrom(_parsed(text))  # parsing takes ten times as long
+    info.CopyFrom(_parsed(text))  # copying the cached message takes a tenth of the time of parsing
     return info
 
 
@@ -67,29 +67,29 @@ class Described:
     actions: dict[int, Any] = field(default_factory=dict)
     counters: dict[int, Any] = field(default_factory=dict)
     direct_counters: dict[int, Any] = field(default_factory=dict)
-    """By the id of their table."""
+    """By the id of the table that they belong to."""
     registers: dict[int, Any] = field(default_factory=dict)
     value_sets: dict[int, Any] = field(default_factory=dict)
     meters: dict[int, MeterArray] = field(default_factory=dict)
     """Meters that are not direct."""
     direct_meters: dict[int, MeterArray] = field(default_factory=dict)
-    """By the id of their table."""
+    """By the id of the table that they belong to."""
     profiles: dict[int, ActionProfile] = field(default_factory=dict)
     group_sizes: dict[int, int] = field(default_factory=dict)
-    """By action profile: the largest `max_size` of a group; 0: any."""
+    """By id of an action profile: the largest `max_size` of a group; 0: any."""
     digests: dict[int, Any] = field(default_factory=dict)
     digest_ids: dict[int, int] = field(default_factory=dict)
-    """By the number of the learn list."""
+    """Ids of digests, by the number of their learn list."""
     packet_in: Any = None
     packet_out: Any = None
     gone: dict[int, str] = field(default_factory=dict)
-    """By its id, the name of what the compiler has left out of the program."""
+    """Names of objects that the compiler has left out of the program, by id."""
 
     @classmethod
     def match(cls, program: Program, info: Any, names: Configured = MappingProxyType({})) -> Described:
         """Pair a program with its P4Info; ProgramError names the first thing that does not fit.
 
-        `names` are those of types that are translated to strings, as far as the switch's configuration gives them.
+        `names`: names and numbers for types that are translated to strings, as far as they are configured.
         """
         info, kinds = _untranslated(program, info)
         given = {kind: names.get(kind, names.get(_uri(info, kind), {})) for kind in kinds}
@@ -133,7 +133,7 @@ class Described:
         return described
 
     def known(self, things: Mapping[int, Thing], number: int, what: str) -> Thing:
-        """The table, counter, ... with an id that a request names; StatusError where there is none."""
+        """The table, counter, ... with an id that a request names; StatusError without one."""
         if number in self.gone:
             raise StatusError(
                 Code.UNKNOWN, f"no packet gets to the {what} {self.gone[number]!r}: the compiler has left it out"
@@ -156,7 +156,7 @@ class Described:
         lists = {each.name: number for number, each in self.program.learn_lists.items()}
         infos = list(self.info.digests)
         if not any(each.preamble.name in lists for each in infos) and len(infos) == len(lists):
-            # p4c calls what is no struct of the program's "digest_0" in one file, and "tuple_0" in the other.
+            # p4c calls digests that are no named struct "digest_0" in one file, and "tuple_0" in the other.
             lists = dict(zip((each.preamble.name for each in infos), sorted(lists.values()), strict=True))
         for each, number in self._there(infos, lists):
             self.digests[each.preamble.id], self.digest_ids[number] = each, each.preamble.id
@@ -165,10 +165,10 @@ class Described:
                 raise ProgramError(f"the program has a digest {made.name!r}, and the P4Info has none")
 
     def _check_complete(self) -> None:
-        """ProgramError for a P4Info that leaves out what the program has, as an empty one or another program's does.
+        """Raise ProgramError for a P4Info that lacks objects of the program: it is empty, or of another program.
 
-        Tables that are hidden are in no P4Info: no entry of them can be written, or they have no key and run one
-        action. Their default action stays, though the JSON says only of some that it is constant.
+        Hidden tables are in no P4Info: no entry of them can be written, or they have no key and run one action. Their
+        default action cannot be changed, although the JSON marks it as constant for some of them only.
         """
         actions = {each.preamble.name for each in self.info.actions} - {NO_ACTION}
         if self.gone and actions and not actions & self.program.actions.keys():
@@ -186,10 +186,10 @@ def _uri(info: Any, kind: str) -> str:
 
 
 def _untranslated(program: Program, info: Any) -> tuple[Any, dict[str, int]]:
-    """A P4Info with the program's widths in the places of types that p4runtime_translation gives others.
+    """A P4Info with the program's widths instead of those that p4runtime_translation gives to types.
 
-    How numbers are translated is not the P4Info's to say: they are the program's own, and must fit its widths. The
-    types that are translated to strings come with their widths.
+    The P4Info does not define how numbers are translated, so that they are passed on unchanged and must fit the
+    program's widths. Also returns the types that are translated to strings, with their widths.
     """
     translated = {name for name, each in info.type_info.new_types.items() if each.HasField("translated_type")}
     if not translated:
@@ -202,7 +202,7 @@ def _untranslated(program: Program, info: Any) -> tuple[Any, dict[str, int]]:
         if (table := program.tables.get(each.preamble.name)) is not None:
             parts += zip(each.match_fields, (part.bits for part in table.key), strict=False)
             widths |= {name: facts.widths for name, facts in table.actions.items()}
-    for each in changed.actions:  # of another program, if there is not a width for each
+    for each in changed.actions:  # if the numbers of widths differ, the P4Info is of another program
         parts += zip(each.params, widths.get(each.preamble.name, ()), strict=False)
     for each in changed.controller_packet_metadata:
         parts += zip(each.metadata, _field_widths(program, [field.name for field in each.metadata]), strict=False)
@@ -220,7 +220,7 @@ def _untranslated(program: Program, info: Any) -> tuple[Any, dict[str, int]]:
 
 
 def _field_widths(program: Program, names: list[str]) -> list[int]:
-    """Widths of a header with these fields; the compiled program does not say which header is the control plane's."""
+    """Widths of a header with these fields, since the compiled program does not mark the control plane's headers."""
     types = (each.fields for each in program.layout.types.values())
     return next(([field.bits for field in each] for each in types if [field.name for field in each] == names), [])
 
@@ -233,13 +233,13 @@ def _equal(what: str, described: object, compiled: object) -> None:
 
 
 def _check_table(described: Any, table: Table, actions: dict[int, Any]) -> None:
-    """ProgramError for a table that is another one than the P4Info says."""
+    """Raise ProgramError if a table differs from its description in the P4Info."""
     name = described.preamble.name
     _equal(f"table {name}: number of key fields", len(described.match_fields), len(table.key))
-    if table.key and not table.immutable:  # p4c says something else of tables that take no entries
+    if table.key and not table.immutable:  # for tables that accept no entries p4c writes other sizes
         _equal(f"table {name}: size", described.size, table.max_size)
     for part, compiled in zip(described.match_fields, table.key, strict=True):
-        if part.bitwidth or part.HasField("type_name"):  # else an error: a name to the control plane, says p4c
+        if part.bitwidth or part.HasField("type_name"):  # else a value of type error, which p4c describes as a name
             _equal(f"table {name}, field {part.name}: width", part.bitwidth, compiled.bits)
         if compiled.kind not in MATCH_KINDS.get(part.match_type, ()):
             raise ProgramError(f"table {name}, field {part.name}: the program matches it as {compiled.kind.value}")

@@ -1,4 +1,4 @@
-"""The ports of an emulated switch that stands by itself: numbers, what is behind them, and captures of what passes."""
+"""The ports of a standalone emulated switch: their numbers, sockets or interfaces, and captures of their packets."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from fanin.switch.p4runtime.server.udp_port import MAX_BATCH, UdpPort
 
 MAX_PORTS = 256
 UDP = "udp:"
-"""Prefix of the address of a UDP socket; anything else is the name of an interface."""
+"""Prefix of a port's address that is a UDP socket; any other address is the name of an interface."""
 
 
 class Port(Protocol):
-    """The device behind a port's number."""
+    """A socket or interface that serves a port of the switch."""
 
     name: str
     interface: int | None
-    """The index of the network interface whose state is the port's; None: it is always up."""
+    """Index of the network interface whose state is the port's; None: the port is always up."""
 
     def fileno(self) -> int: ...
     def receive(self) -> bytes | None: ...
@@ -43,7 +43,7 @@ class Capture:
     """Captures of a port, as BMv2 writes them: a pcap file of packets in, and one of packets out."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """ConfigurationError where the files cannot be written."""
+        """Open both files. ConfigurationError if they cannot be written."""
         plain = name.replace("/", "_").replace(":", "_")
         self._files: list[io.FileIO] = []
         try:
@@ -58,7 +58,7 @@ class Capture:
             ) from None
 
     def note(self, data: bytes, *, out: bool) -> None:
-        """A frame passes now. Raises OSError when the disk is full."""
+        """Write a frame with the current time. OSError when the disk is full."""
         self._files[out].write(pcap_record(time.time(), data))
 
     def close(self) -> None:
@@ -68,17 +68,17 @@ class Capture:
 
 
 class PortSet:
-    """All ports of a switch. One thread takes in what arrives; `transmit` may be called from any."""
+    """All ports of a switch. One thread receives frames; `transmit` may be called from any."""
 
     def __init__(self, described: Mapping[int, str], captures: Path | None = None) -> None:
-        """`described`: by number, `udp:HOST:PORT` or an interface. ConfigurationError for what cannot be had.
+        """Open ports: `described` has, by number, `udp:HOST:PORT` or an interface. ConfigurationError if one fails.
 
-        `captures` is a folder for what passes the ports.
+        `captures`: folder for captures of all frames; None: without.
         """
         self.unsent = 0
-        """Frames that a port could not send, or that left through a number behind which nothing is."""
+        """Frames that a port could not send, or that left through a number without a port."""
         self.failed: BaseException | None = None
-        """The exception that ended the thread that takes in packets."""
+        """The exception that ended the receiving thread; None while it runs."""
         self._ports: dict[int, Port] = {}
         self._captures: dict[int, Capture] = {}
         self._thread: threading.Thread | None = None
@@ -99,7 +99,7 @@ class PortSet:
 
     @property
     def description(self) -> str:
-        """Numbers, and what is behind them."""
+        """The ports' numbers and names, in words."""
         return ", ".join(f"{number}={port.name}" for number, port in self._ports.items()) or "none"
 
     def start(
@@ -108,9 +108,9 @@ class PortSet:
         receive_natively: ReceiveNatively | None = None,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Hand over what arrives, in a thread, until `close`; `failed` is called when an error ends it before.
+        """Pass received frames to `receive`, in a thread, until `close`; `failed` is called if an error ends it before.
 
-        With `receive_natively` native code looks after the ports, unless what passes is captured (native_ports.py).
+        With `receive_natively`, native code serves the ports, unless frames are captured (native_ports.py).
         """
         if receive_natively is not None and not self._captures:
             self._native = native_ports(self._ports.items())
@@ -130,9 +130,9 @@ class PortSet:
         self._thread.start()
 
     def watch(self, changed: Callable[[int, bool], None]) -> None:
-        """Say which ports are down, and from then on, in a thread, which go down or come up: `changed(number, up)`.
+        """Report ports that are down, and from then on, in a thread, every change, by calling `changed(number, up)`.
 
-        Where netlink cannot be had, all of them count as up.
+        Without netlink, all ports count as up.
         """
         known = dict.fromkeys((port.interface for port in self._ports.values() if port.interface is not None), True)
         if not known:
@@ -164,7 +164,7 @@ class PortSet:
         self.unsent += count
 
     def _take_in(self, receive: Receive) -> bool:
-        """Wait, and hand over what has arrived, at most MAX_BATCH frames of each port; False: it is time to end."""
+        """Wait for frames and pass them on, at most MAX_BATCH of each port; False once `close` was called."""
         batch: list[tuple[int, bytes]] = []
         for key, _ in self._selector.select():
             if key.data is None:
@@ -181,7 +181,7 @@ class PortSet:
         return True
 
     def transmit(self, number: int, data: bytes) -> None:
-        """A frame leaves through a port."""
+        """Send a frame through a port, and capture it; count it as unsent if that fails."""
         port = self._ports.get(number)
         if port is None or not port.send(data):
             self.unsent += 1
@@ -190,7 +190,7 @@ class PortSet:
             capture.note(data, out=True)
 
     def close(self) -> None:
-        """Stop, and give everything up."""
+        """Stop the threads, and close all ports and captures."""
         os.write(self._wake_writer, b"\0")
         if self._thread is not None:
             if self._native is not None:
@@ -217,7 +217,7 @@ def _opened(where: str) -> Port:
 
 
 def read_ports(texts: Sequence[str], cpu_port: int) -> dict[int, str]:
-    """`1=udp:127.0.0.1:5000,2=veth0`, perhaps in several pieces, by number. ConfigurationError for anything else."""
+    """Ports by number, from texts such as `1=udp:127.0.0.1:5000,2=veth0`. ConfigurationError for any other text."""
     ports: dict[int, str] = {}
     for part in (part for text in texts for part in text.split(",")):
         number, equals, where = part.partition("=")

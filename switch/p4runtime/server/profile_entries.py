@@ -19,7 +19,7 @@ class ProfileEntries:
     """Members and groups of one program's action profiles."""
 
     def __init__(self, described: Described, tables: TableEntries, ports: Container[int]) -> None:
-        """`ports` are those that members may watch."""
+        """`ports`: those that members may watch."""
         self._described = described
         self._ports = ports
         self._tables = tables
@@ -65,7 +65,7 @@ class ProfileEntries:
             raise from_table(error) from None
 
     def read_members(self, wanted: Any) -> Iterator[Any]:
-        """Members; ids of 0 ask for all."""
+        """Entities of the members asked for; id 0 of a profile or a member asks for all."""
         for profile_id, profile in self._chosen(wanted.action_profile_id):
             for number, member in sorted(profile.members.items()):
                 if wanted.member_id in (0, number):
@@ -76,7 +76,7 @@ class ProfileEntries:
                     yield entity
 
     def read_groups(self, wanted: Any) -> Iterator[Any]:
-        """Groups; ids of 0 ask for all."""
+        """Entities of the groups asked for; id 0 of a profile or a group asks for all."""
         for profile_id, profile in self._chosen(wanted.action_profile_id):
             for number, group in sorted(profile.groups.items()):
                 if wanted.group_id in (0, number):

@@ -1,8 +1,8 @@
 """A network interface as a port of an emulated switch: whole Ethernet frames, over a packet socket (packet(7)).
 
-Frames that this machine itself sends on the interface are not taken in, only those from its other end. A VLAN tag that
-the kernel has taken out of a frame is put back. A frame whose checksums the sender has left to a network card arrives
-unfinished, as in any packet socket: `ethtool -K ... tx off` at the sender.
+Only frames from the link's other end are received, not those that this machine sends on the interface. A VLAN tag that
+the kernel has removed from a frame is put back. If the sender leaves checksums to its network card, frames may arrive
+without valid checksums, as on any packet socket; `ethtool -K ... tx off` at the sender prevents that.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ MAX_NAME_BYTES = 15
 
 
 class RawPort:
-    """One interface. Not thread safe, but for `send` beside `receive`."""
+    """A port on one interface. Not thread safe, except that `send` and `receive` may run at the same time."""
 
     def __init__(self, interface: str) -> None:
-        """ConfigurationError for an interface that is not there, or where packet sockets are not allowed."""
+        """Open the interface. ConfigurationError if it does not exist, or packet sockets are not allowed."""
         self.name = interface
         if not interface or len(interface.encode("utf-8", "surrogateescape")) > MAX_NAME_BYTES or "\0" in interface:
             raise ConfigurationError(f"port {interface!r}: no network interface has such a name")
@@ -49,7 +49,7 @@ class RawPort:
             self._socket.setsockopt(
                 SOL_PACKET, ADD_MEMBERSHIP, MEMBERSHIP.pack(number, PROMISCUOUS, 0, b"")
             )  # as a switch: frames to any address
-            with contextlib.suppress(OSError):  # before Linux 4.20: `receive` leaves them out
+            with contextlib.suppress(OSError):  # before Linux 4.20 `receive` has to skip outgoing frames
                 self._socket.setsockopt(SOL_PACKET, IGNORE_OUTGOING, 1)
             self._socket.bind((interface, ALL_FRAMES))
         except OSError as error:
@@ -65,17 +65,17 @@ class RawPort:
         return self._socket.fileno()
 
     def receive(self) -> bytes | None:
-        """A frame that has arrived; None when there is none."""
+        """The next frame that has arrived; None without one."""
         while True:
             try:
                 frame, ancillary, _, address = self._socket.recvmsg(MAX_FRAME_BYTES, socket.CMSG_SPACE(AUXILIARY.size))
-            except OSError:  # nothing there; or the interface went down, which is said once
+            except OSError:  # no frame; or the interface went down, which one call reports
                 return None
             if address[2] != socket.PACKET_OUTGOING:
                 return _tagged(frame, ancillary)
 
     def send(self, data: bytes) -> bool:
-        """Send a frame; whether it could be: it is longer than the MTU allows, or the interface is down or full."""
+        """Send a frame; False if it is longer than the MTU, or the interface is down or its queue full."""
         try:
             self._socket.send(data)
         except OSError:
@@ -83,11 +83,11 @@ class RawPort:
         return True
 
     def add_to(self, native: Any, number: int) -> None:
-        """Have native code take in and send what passes here (native/p4/p4_ports.hpp)."""
+        """Register the socket with native ports, which then receive and send for it (native/p4/p4_ports.hpp)."""
         native.add_raw(self._socket.fileno(), number)
 
     def close(self) -> None:
-        """Give up the socket."""
+        """Close the packet socket."""
         self._socket.close()
 
 

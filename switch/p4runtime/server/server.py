@@ -1,4 +1,4 @@
-"""The P4Runtime service over gRPC: a device, arbitration, a code for each update (specification, sections 5 and 12)."""
+"""The P4Runtime service over gRPC: calls, arbitration, and a code per update (specification, sections 5 and 12)."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from fanin.switch.p4runtime.server.status import Code, StatusError
 API_VERSION = "1.4.1"
 """Version of P4Runtime that Capabilities returns."""
 THREADS = MAX_STREAMS + 8
-"""Every stream holds one for as long as it lives; the rest serve calls."""
+"""Threads of the server: each stream occupies one while it lives; the others serve calls."""
 QUEUED_MESSAGES = 4096
-"""Messages to one controller that waits for it to read; beyond that packets are lost, as at any full queue."""
+"""Most messages queued for one controller; beyond that packets are lost."""
 MAX_MESSAGE_BYTES = 64 << 20
-"""Longest request: a program and its P4Info must fit."""
+"""Longest request in bytes: a program and its P4Info must fit."""
 MAX_TLS_FILE_BYTES = 1 << 20
 ENTITIES_PER_RESPONSE = 256
-"""Entities in one message of a Read: packets wait while it is built, for some milliseconds."""
+"""Most entities in one message of a Read. Packets wait while it is built, for some milliseconds."""
 UPDATES_AT_A_TIME = 64
-"""Updates of one Write for which packets wait: some milliseconds."""
+"""Most updates of a Write that are carried out at a time. Packets wait meanwhile, for some milliseconds."""
 STOP_GRACE_S = 0.5
 SHORTEST_WAIT_S = 0.001
 
@@ -51,7 +51,7 @@ class TlsFiles:
     ca: Path | None = None
 
     def check(self) -> None:
-        """ConfigurationError for files that are none of these: gRPC says of such that the port cannot be bound."""
+        """Raise ConfigurationError for files of other content, of which gRPC would only say that it cannot bind."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         for path in (self.certificate, self.key, self.ca):
             if path is not None:
@@ -68,7 +68,7 @@ class TlsFiles:
 
 
 def check_authority(ca: Path) -> bytes:
-    """The certificate of an authority. ConfigurationError for a file that is none."""
+    """The certificate of an authority in PEM. ConfigurationError for a file that has none."""
     data = files.read(ca, "--tls-ca", MAX_TLS_FILE_BYTES)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=data.decode("ascii"))
@@ -80,18 +80,18 @@ def check_authority(ca: Path) -> bytes:
 
 
 def reason(error: Exception) -> str:
-    """OpenSSL's, without where in its source it stands."""
+    """OpenSSL's reason for an error in words, without the place in its source."""
     return str(getattr(error, "reason", None) or error).replace("_", " ").lower()
 
 
 class _Stream:
-    """One controller's StreamChannel: what is to be sent to it. None ends it."""
+    """Queue of messages to one controller's StreamChannel; None ends the stream."""
 
     def __init__(self) -> None:
         self.messages: queue.Queue[Any] = queue.Queue(QUEUED_MESSAGES)
 
     def send(self, message: Any) -> bool:
-        """Whether there was room for it."""
+        """Queue a message; return whether there was room for it."""
         try:
             self.messages.put_nowait(message)
         except queue.Full:
@@ -103,17 +103,17 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
     """The five calls of P4Runtime for one device."""
 
     def __init__(self, device: Device, device_id: int, transmit: Transmit) -> None:
-        """`transmit(port, data)` sends what leaves a port of the switch; it is called with the lock held."""
+        """`transmit(port, data)` sends a packet that leaves the switch; it is called with the lock held."""
         self.device = device
         self.lock = threading.Lock()
-        """Guards the device and everything below."""
+        """Guards the device and all attributes below."""
         self._changing = threading.Lock()
-        """Held by calls that load a program or write, one at a time; packets go on where they let go of the other."""
+        """Held by a call that loads a program or writes, one at a time; packets pass whenever it releases `lock`."""
         self._device_id = device_id
         self._transmit = transmit
         self._arbitration = Arbitration()
         self.lost_packets = 0
-        """Packets and digests for the control plane that no controller took."""
+        """Packets and digests for the control plane that were lost: there was no primary, or its queue was full."""
         self._timer: threading.Thread | None = None
         self._changed = threading.Condition(self.lock)
         self._closed = False
@@ -121,7 +121,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
     # --- packets ---
 
     def receive(self, packets: Sequence[tuple[int, bytes]]) -> None:
-        """Packets came in, each with its port. One with which the program does something undefined is counted."""
+        """Process packets that arrived, each with its port. A packet on which the program fails is counted."""
         with self.lock:
             if self.device.switch is not None:
                 now = time.monotonic()
@@ -131,7 +131,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
                     self._announce(now)
 
     def receive_natively(self, ports: Any, count: int) -> bool:
-        """The same of packets at native ports (native_ports.py); False where the program does not run natively."""
+        """Process `count` packets at native ports (native_ports.py); False if the program does not run natively."""
         with self.lock:
             switch = self.device.switch
             if switch is None or not switch.runs_natively:
@@ -144,7 +144,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         return True
 
     def port_changed(self, port: int, up: bool) -> None:
-        """A port of the switch went down or came up."""
+        """Note that a port of the switch went down or came up."""
         with self.lock:
             self.device.set_port(port, up)
 
@@ -161,7 +161,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
     # --- digests and idle entries ---
 
     def _announce(self, now: float) -> None:
-        """Send what must leave now, and see to what must leave later; with the lock held."""
+        """Send the notifications that are due, and wake the timer thread for later ones; with the lock held."""
         for message in self.device.announcements(now):
             primary = self._arbitration.primary
             if not isinstance(primary, _Stream) or not primary.send(message):
@@ -184,7 +184,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
                     self._announce(now)
 
     def close(self) -> None:
-        """End the thread that keeps time."""
+        """End the timer thread."""
         with self.lock:
             self._closed = True
             self._changed.notify_all()
@@ -209,7 +209,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """The program that is loaded, or the parts of it that are asked for."""
+        """Return the loaded program's configuration, or the requested parts of it."""
         response = p4runtime_pb2.GetForwardingPipelineConfigResponse()
         kinds = p4runtime_pb2.GetForwardingPipelineConfigRequest
         with self.lock, _answering(context):
@@ -224,9 +224,9 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         return response
 
     def Write(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Carry out updates in order; each that is refused has its code in the error's details.
+        """Carry out updates in order; the error's details have a code for each update.
 
-        Packets may pass between updates, some tens of which are carried out at a time.
+        Packets may be processed between updates, of which UPDATES_AT_A_TIME are carried out at a time.
         """
         results: list[Any] = []
         with _answering(context), self._changing:
@@ -245,7 +245,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         return p4runtime_pb2.WriteResponse()
 
     def _written(self, update: Any, now: float) -> Any:
-        """Carry out an update, with the lock held; the outcome as a p4.v1.Error."""
+        """Carry out an update, with the lock held; return the outcome as a p4.v1.Error."""
         try:
             self.device.write(update, now)
         except StatusError as error:
@@ -253,10 +253,10 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
         return p4runtime_pb2.Error(canonical_code=Code.OK)
 
     def Read(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        """Entities, some hundreds per message.
+        """Yield entities, up to ENTITIES_PER_RESPONSE per message.
 
-        Not a snapshot: the lock is let go of between messages, since packets would wait for as long as it is held and
-        one wildcard can ask for hundreds of thousands of registers.
+        Not a snapshot: the lock is released between messages, because packets wait while it is held, and one wildcard
+        can ask for hundreds of thousands of registers.
         """
         found = self._found(request)
         while True:
@@ -267,13 +267,13 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
             yield p4runtime_pb2.ReadResponse(entities=entities)
 
     def _found(self, request: Any) -> Iterator[Any]:
-        """Yield the entities of a ReadRequest, made one by one; to be advanced with the lock held."""
+        """Yield the entities of a ReadRequest, built one by one; the caller holds the lock for each step."""
         self._check(request)
         for wanted in request.entities:
             yield from self.device.read(wanted, time.monotonic())
 
     def StreamChannel(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: N802
-        """Arbitration and packets, for as long as the controller stays."""
+        """Serve arbitration and packets of one controller until it ends its stream."""
         stream = _Stream()
         ended: list[StatusError] = []
 
@@ -334,7 +334,7 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
             self._complain(stream, error, packet)
 
     def _complain(self, stream: _Stream, error: StatusError, packet: Any = None) -> None:
-        """A StreamError (section 16.3): the stream goes on."""
+        """Send a StreamError (section 16.3); the stream continues."""
         message = p4runtime_pb2.StreamMessageResponse()
         message.error.canonical_code, message.error.message = int(error.code), str(error)
         if packet is not None:
@@ -363,10 +363,10 @@ class Service(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]  # th
 
 
 class GrpcServer:
-    """A Service on a port; serving when it is made."""
+    """A gRPC server for a Service, which serves from its construction on."""
 
     def __init__(self, service: Service, host: str, port: int, tls: TlsFiles | None = None) -> None:
-        """`port` 0 takes any: see `port`. ConfigurationError for a port or a file that cannot be had."""
+        """`port` 0: any free one, see attribute `port`. ConfigurationError if a port or file cannot be used."""
         options = (("grpc.max_receive_message_length", MAX_MESSAGE_BYTES), ("grpc.so_reuseport", 0))
         self._service = service
         self._server = grpc.server(futures.ThreadPoolExecutor(THREADS, "fanin p4runtime"), options=options)
@@ -425,7 +425,7 @@ def _as_error(error: StatusError) -> Any:
 
 
 def _abort_with_details(context: Any, results: list[Any]) -> None:
-    """UNKNOWN, with one p4.v1.Error per update in the status details (section 12.3)."""
+    """End the call with UNKNOWN, and one p4.v1.Error per update in the status details (section 12.3)."""
     failed = next(result for result in results if result.canonical_code)
     status = status_pb2.Status(code=int(Code.UNKNOWN), message=f"an update was refused: {failed.message}")
     for result in results:

@@ -1,4 +1,4 @@
-"""Canonical error codes (google.rpc.Code) and the error that carries one to whoever called."""
+"""Canonical error codes (google.rpc.Code) and the error that carries one to the caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fanin.switch.p4.actions import TableError, TableProblem
 
 
 class Code(enum.IntEnum):
-    """google.rpc.Code: the values are on the wire."""
+    """Values of google.rpc.Code, as sent on the wire."""
 
     OK = 0
     UNKNOWN = 2
@@ -26,7 +26,7 @@ class Code(enum.IntEnum):
 
 
 class StatusError(FaninError):
-    """A request, or one update of it, is refused."""
+    """Raised when a request, or one update of it, is refused."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -44,5 +44,5 @@ OF_TABLES = {
 
 
 def from_table(error: TableError) -> StatusError:
-    """A table's refusal, as P4Runtime says it."""
+    """The StatusError for a table's refusal, with the code of P4Runtime."""
     return StatusError(OF_TABLES[error.problem], str(error))

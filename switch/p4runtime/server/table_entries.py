@@ -30,7 +30,7 @@ class TableEntries:
     """Reads and writes the tables of one program."""
 
     def __init__(self, described: Described, ports: Container[int]) -> None:
-        """`ports` are those that group members may watch."""
+        """`ports`: those that group members may watch."""
         self._described = described
         self._ports = ports
 
@@ -65,11 +65,10 @@ class TableEntries:
         self._set_direct(entry, changed, rates)
 
     def _write_constant(self, kind: int, entry: Any, matches: tuple[Match, ...], info: Any, table: Table) -> None:
-        """Change the counter or the meter of an entry that the program has; nothing else of it can be changed (section
-        9.1.3).
+        """Change the counter or the meter of a constant entry; its other parts cannot be changed (section 9.1.3).
 
-        The compiled program does not say which entries of a table with initial entries are constant, and which may be
-        changed (section 9.1.4), so nothing of such a table is changed; the code is BMv2's.
+        The compiled program does not tell which initial entries of a table are constant, and which may be changed
+        (section 9.1.4), so that all count as constant; the error code is BMv2's.
         """
         if kind != MODIFY or entry.HasField("action"):
             if info.is_const_table:
@@ -101,7 +100,7 @@ class TableEntries:
         _set_rates(self._found(entry.table_entry), read_rates(entry))
 
     def _read_direct(self, entry: Any) -> MeterRates | None:
-        """The rates that an entry says; StatusError for a meter or a counter that its table does not have."""
+        """The rates of a written entry; StatusError if it has a meter or a counter, and its table has none."""
         if entry.HasField("counter_data"):
             self._check_counted(entry.table_id)
         if (rates := read_rates(entry, "meter_config")) is not None:
@@ -109,7 +108,7 @@ class TableEntries:
         return rates
 
     def _set_direct(self, entry: Any, changed: Entry, rates: MeterRates | None) -> None:
-        """Without rates a meter passes everything; without counts they go on."""
+        """Set an entry's meter and counts. Without rates, all packets are green; without counts, they are kept."""
         if rates is not None or changed.meter is not None:
             _set_rates(changed, rates)
         if entry.HasField("counter_data"):
@@ -129,13 +128,13 @@ class TableEntries:
             raise StatusError(Code.INVALID_ARGUMENT, f"entries of table {table.name} have no idle timeout")
 
     def idle(self, now_us: int) -> tuple[list[Any], int | None]:
-        """Entries that no packet has found for their timeout, each once, and when the next will be so, in us."""
+        """Entries that no packet has matched for their idle timeout, each once, and when to check again, in us."""
         found, following = [], None
         for table_id, (info, table) in self._described.tables.items():
             for entry in table if table.ages else ():
                 if not entry.idle_us:
                     continue
-                # One that was told of is looked at again: a packet may have found it meanwhile.
+                # Check an entry again even if its idleness was reported: a packet may have matched it since.
                 due = (now_us if entry.told else entry.used_us) + entry.idle_us
                 if due <= now_us:
                     entry.told, due = True, now_us + entry.idle_us
@@ -169,7 +168,7 @@ class TableEntries:
         return self._described.known(self._described.tables, table_id, "table")
 
     def _matches(self, entry: Any, info: Any, *, new: bool = False) -> tuple[Match, ...]:
-        """The conditions of an entry's fields; `new`: unknown names get a number."""
+        """The matches of an entry, one per key field; `new`: unknown names get a number."""
         given = {}
         for match in entry.match:
             if match.field_id in given:
@@ -188,7 +187,7 @@ class TableEntries:
             raise StatusError(Code.INVALID_ARGUMENT, f"entries of table {table.name} have no priority")
 
     def _chosen_action(self, entry: Any, info: Any, table: Table) -> tuple[str, tuple[int, ...], Member | Group | None]:
-        """An entry's action with its data; in a table with an action profile, what it names there."""
+        """An entry's action with its data; in a table with an action profile, the member or group that it names."""
         if table.profile is None:
             return *self._action(entry, info), None
         profile, kind = self._described.program.profiles[table.profile], entry.action.WhichOneof("type")
@@ -209,7 +208,7 @@ class TableEntries:
         return "", (), Group(0, tuple(shares))
 
     def read_action(self, wanted: Any) -> tuple[str, tuple[int, ...]]:
-        """An action with its data, of whatever table."""
+        """Name and data of an action message, for any table."""
         if wanted.action_id not in self._described.actions:
             raise StatusError(Code.INVALID_ARGUMENT, f"there is no action with id {wanted.action_id:#x}")
         action = self._described.actions[wanted.action_id]
@@ -249,7 +248,7 @@ class TableEntries:
     # --- reading ---
 
     def read(self, wanted: Any, now_us: int = 0) -> Iterator[Any]:
-        """Entities for what a table entry with some fields set asks for; table id 0 asks for all tables."""
+        """Entities that match a TableEntry in which only some fields are set; table id 0 asks for all tables."""
         tables = self._described.tables if not wanted.table_id else (wanted.table_id,)
         for table_id in tables:
             info, table = self._table(table_id)
@@ -275,7 +274,7 @@ class TableEntries:
                     yield p4runtime_pb2.Entity(table_entry=message)
 
     def read_direct_counters(self, wanted: Any) -> Iterator[Any]:
-        """The same, of direct counters."""
+        """Entities of the direct counters of matching entries."""
         request = p4runtime_pb2.TableEntry()
         request.CopyFrom(wanted.table_entry)
         request.counter_data.SetInParent()
@@ -288,7 +287,7 @@ class TableEntries:
                 yield p4runtime_pb2.Entity(direct_counter_entry=counter)
 
     def read_direct_meters(self, wanted: Any) -> Iterator[Any]:
-        """The same, of direct meters."""
+        """Entities of the direct meters of matching entries."""
         request = p4runtime_pb2.TableEntry()
         request.CopyFrom(wanted.table_entry)
         request.meter_config.SetInParent()
@@ -304,7 +303,7 @@ class TableEntries:
             yield p4runtime_pb2.Entity(direct_meter_entry=meter)
 
     def _read_some(self, wanted: Any) -> Iterator[Any]:
-        """Entities; StatusError where one entry is asked for and is not there."""
+        """Entities of matching entries; StatusError if a single entry is asked for and does not exist."""
         found = self.read(wanted)
         first = next(found, None)
         if first is not None:
@@ -330,7 +329,7 @@ class TableEntries:
             message.action.action_profile_member_id = target.number
         elif target.number:
             message.action.action_profile_group_id = target.number
-        else:  # written in one go, without a group of its own
+        else:  # an action set, written with the entry as a group without an id
             for share in target.shares:
                 made = message.action.action_profile_action_set.action_profile_actions.add(weight=share.weight)
                 self.fill_action(made.action, share.member.action, share.member.data)
@@ -338,7 +337,7 @@ class TableEntries:
         return message
 
     def fill_action(self, message: Any, name: str, data: tuple[int, ...]) -> None:
-        """Write an action with its data."""
+        """Write an action's id and its data into an Action message."""
         action = next(each for each in self._described.actions.values() if each.preamble.name == name)
         message.action_id = action.preamble.id
         for parameter, value in zip(action.params, data, strict=True):
@@ -346,13 +345,13 @@ class TableEntries:
 
 
 def _set_rates(entry: Entry, rates: MeterRates | None) -> None:
-    if entry.meter is None:  # what is done on a miss
+    if entry.meter is None:  # the entry of a miss is created without a meter
         entry.meter = Meter()
     entry.meter.set(rates)
 
 
 def _rank(wanted: Any, table: Table, entry: Entry) -> int:
-    """The rank that an entry with the match asked for must have; its own where priorities mean nothing."""
+    """The rank that a matching entry must have; its own if the table or the request has no priority."""
     return -int(wanted.priority) if table.ranked and wanted.priority else entry.rank
 
 
@@ -395,7 +394,7 @@ def _match(given: Any, field: Any, values: Values, *, new: bool) -> Match:
 
 
 def _add_match(message: Any, match: Match, field: Any, values: Values) -> None:
-    """Adds one field's match to an entry; a field that may be anything is left out."""
+    """Add one field's match to an entry; a field that matches any value is left out."""
     whole = (1 << field.bitwidth) - 1
     if match.low is not None and match.high is not None:
         if (match.low, match.high) != (0, whole):

@@ -1,14 +1,14 @@
 """Values between P4Runtime messages and the program: numbers, or names that stand for them (specification, section 18).
 
-A type that `p4runtime_translation` gives to the control plane as a string is a number in packets. Which one, the
-specification leaves to the switch's configuration:
+A type that `p4runtime_translation` presents to the control plane as a string is a number in packets. The specification
+leaves it to the switch's configuration which number a name has:
 
-1. Names that the configuration gives (`fanin p4 run --names`) are what it says.
+1. Names in the configuration (`fanin p4 run --names`) have the numbers that it gives.
 2. A name that is a decimal number means that number, if no other name has it: so ports need no configuration.
-3. Any other name gets the smallest number from 1 that no name has, when something with it is first written.
+3. Any other name gets the smallest number from 1 on that no name has, when an entry with it is first written.
 
-A name keeps its number for as long as the program is loaded, and no two names have the same. A number that no name has,
-such as one that a packet brings to the control plane, is read as a decimal number.
+A name keeps its number while the program is loaded, and no two names have the same. A number without a name, such as
+one that a packet brings to the control plane, is read as a decimal number.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MAX_NAMES = 1 << 16
 """Most names of one type."""
 MAX_FILE_BYTES = 1 << 24
 Configured = Mapping[str, Mapping[str, int]]
-"""By type, its name in the program or the URI of its translation: names and their numbers."""
+"""Names and their numbers, by type: its name in the program, or the URI of its translation."""
 
 
 class UnknownNameError(StatusError):
-    """A name that nothing was written with: whatever has it is not there."""
+    """Raised for a name with which nothing was written, so that no object has it."""
 
     def __init__(self, name: str) -> None:
         super().__init__(Code.NOT_FOUND, f"there is nothing with the name {name!r}")
@@ -42,7 +42,7 @@ class Names:
     """The names of one type."""
 
     def __init__(self, kind: str, bits: int, configured: Mapping[str, int]) -> None:
-        """ConfigurationError for numbers that are not of `bits` bits, or that two names share."""
+        """ConfigurationError for numbers that do not fit `bits` bits, or that two names share."""
         self.kind = kind
         self.bits = bits
         self._numbers = dict(configured)
@@ -54,7 +54,7 @@ class Names:
         self._next = 1
 
     def number(self, data: bytes, what: str, *, new: bool) -> int:
-        """The number of a name; with `new`, one that has none gets one. StatusError otherwise, or for what is none."""
+        """The number of a name; with `new`, an unknown name gets one. StatusError otherwise, or for an invalid name."""
         try:
             name = data.decode()
         except UnicodeDecodeError:
@@ -82,7 +82,7 @@ class Names:
         return self._next
 
     def name(self, number: int) -> bytes:
-        """The name of a number; the number itself where it has none."""
+        """The name of a number, or without one, the number in decimal."""
         return self._names.get(number, str(number)).encode()
 
 
@@ -94,21 +94,22 @@ def _decimal(name: str, bits: int) -> int | None:
 
 
 class Values:
-    """Forms of a program's match fields, parameters and metadata in messages; `field` is the P4Info's description of
-    one.
+    """Converts values of a program's match fields, parameters and metadata from and to messages.
+
+    `field` is the description of one of these in the P4Info.
     """
 
     def __init__(self, errors: Mapping[str, int], names: Mapping[str, Names]) -> None:
-        """`errors` are the parser's, which have names in P4; `names`: by type, what is translated to strings."""
+        """`errors`: codes of P4 errors, by name. `names`: by type, the names of those translated to strings."""
         self._errors = errors
         self._names = names
 
     def named(self, field: Any) -> bool:
-        """Whether names stand for its numbers, so that a mask or a range says nothing of it."""
+        """Whether the field's numbers have names, so that masks and ranges have no meaning."""
         return field.type_name.name in self._names
 
     def read(self, data: bytes, field: Any, what: str, *, new: bool = True) -> int:
-        """The number that packets carry; `new` as Names.number has it."""
+        """The number that packets carry, from a message's bytes; `new` as in Names.number."""
         if self.named(field):
             return self._names[field.type_name.name].number(data, what, new=new)
         if field.bitwidth:
@@ -119,19 +120,19 @@ class Values:
         return self._errors[name]
 
     def written(self, number: int, field: Any) -> bytes:
-        """A number as a message has it."""
+        """The bytes of a number in a message."""
         if not self.named(field) and not field.bitwidth:
             names = (name for name, each in self._errors.items() if each == number)
             return next((name.encode() for name in names), encoded(number))
         return self.of_type(number, field.type_name.name)
 
     def of_type(self, number: int, kind: str) -> bytes:
-        """The same of a type that the P4Info names; any other is a number."""
+        """The bytes of a number of the type named `kind`, which may be translated to a string."""
         return self._names[kind].name(number) if kind in self._names else encoded(number)
 
 
 def read_names(path: Path) -> Configured:
-    """`{"TYPE or URI": {"name": number, ...}, ...}` from a file. ConfigurationError for anything else."""
+    """Read `{"TYPE or URI": {"name": number, ...}, ...}` from a file. ConfigurationError for any other content."""
     try:
         document = json.loads(files.read(path, "--names", MAX_FILE_BYTES))
     except (ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """A UDP socket as a port of an emulated switch: ordinary hosts on one side, Ethernet frames on the other.
 
-The socket's address stands for the switch's; whoever sends gets a MAC address made of its own. So the compiled program
-reads and rewrites frames as on a wire, and no host notices that there is none.
+The socket's address is the switch's; each sender gets a MAC address derived from its IP address. So the compiled
+program reads and rewrites frames as on Ethernet, while hosts send and receive plain UDP.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from fanin.protocol.wire import MAX_DATAGRAM_BYTES
 from fanin.switch.p4runtime.server.native_ports import NativePorts, Receive, ReceiveNatively, native_ports
 
 STAND_IN = "192.0.2.1"
-"""The switch's address where the socket listens on all of its machine's (TEST-NET-1, RFC 5737: never a real one)."""
+"""The switch's address if the socket listens on all addresses (TEST-NET-1 of RFC 5737, never a real address)."""
 
 MAX_BATCH = 64
-"""Datagrams that are handed over together: what has arrived when the first of them is looked at, at most so many."""
+"""Most datagrams that are passed on together: those that have arrived by the time the first is received."""
 
 
 class UdpPort:
-    """One port of an emulated switch: number 1 where it is the only one. Not thread safe, but for `send`."""
+    """One port of an emulated switch, with number 1 if it is the only one. Not thread safe, except `send`."""
 
     NUMBER = 1
     interface: int | None = None
     """A socket is always up."""
 
     def __init__(self, host: str, port: int) -> None:
-        """ConfigurationError for an address that cannot be had; IPv4 only, as the program's parser."""
+        """Bind the socket. ConfigurationError if that fails; IPv4 only, like the program's parser."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -44,7 +44,7 @@ class UdpPort:
         self.name = f"udp:{host}:{self.port}"
         address = int.from_bytes(socket.inet_aton(STAND_IN if bound == "0.0.0.0" else bound), "big")
         self.end = Endpoint(mac_of(address), address, self.port)
-        """The switch, as the program sees it."""
+        """The switch's addresses, as the program sees them."""
         self._thread: threading.Thread | None = None
         self._native: NativePorts | None = None
         self._closing = False
@@ -54,7 +54,7 @@ class UdpPort:
         return self._socket.fileno()
 
     def receive(self, flags: int = socket.MSG_DONTWAIT) -> bytes | None:
-        """A datagram that has arrived, as a frame; None when there is none."""
+        """The next datagram that has arrived, as a frame; None without one."""
         while True:
             try:
                 payload, (host, port) = self._socket.recvfrom(MAX_DATAGRAM_BYTES, flags)
@@ -66,7 +66,7 @@ class UdpPort:
             return Frame(Endpoint(mac_of(address), address, port), self.end, payload).to_bytes()
 
     def send(self, data: bytes) -> bool:
-        """Send a frame that leaves the switch; whether it could be. One that is not UDP has no way out here."""
+        """Send the UDP payload of a frame that leaves the switch; False if it is not UDP, or cannot be sent."""
         frame = read_frame(data)
         if frame is None:
             return False
@@ -83,9 +83,9 @@ class UdpPort:
         native.add_udp(self._socket.fileno(), number, self.end.address, self.end.port)
 
     def start(self, receive: Receive, receive_natively: ReceiveNatively | None = None) -> None:
-        """Hand datagrams to `receive([(port, frame), ...])`, in a thread: whatever has arrived, up to MAX_BATCH.
+        """Pass frames to `receive([(port, frame), ...])`, in a thread, up to MAX_BATCH at a time.
 
-        With `receive_natively` native code takes them in, where the extension is used (native_ports.py).
+        With `receive_natively` native code receives them, if the extension is used (native_ports.py).
         """
         native = None if receive_natively is None else native_ports([(self.NUMBER, self)])
 
@@ -100,12 +100,12 @@ class UdpPort:
         self._thread.start()
 
     def transmit(self, port: int, data: bytes) -> None:
-        """Send a frame that leaves the switch, which has no other port: frames to others are dropped."""
+        """Send a frame that leaves through this port; frames for other ports, which do not exist, are dropped."""
         if port == self.NUMBER:
             self.send(data)
 
     def close(self) -> None:
-        """Stop and give up the socket."""
+        """Stop the thread and close the socket."""
         self._closing = True
         if self._thread is not None:
             self._wake()

@@ -11,7 +11,7 @@ def encoded(value: int) -> bytes:
 
 
 def decoded(data: bytes, bits: int, what: str) -> int:
-    """A number of at most `bits` bits; leading zeros are taken."""
+    """The number that bytes encode, leading zeros allowed. StatusError if they are empty or it exceeds `bits` bits."""
     if not data:
         raise StatusError(Code.OUT_OF_RANGE, f"{what} is empty")
     value = int.from_bytes(data, "big")

@@ -1,4 +1,4 @@
-"""Ports that the members of a group need, in P4Runtime messages (specification, sections 9.2.2 and 9.2.3)."""
+"""Watched ports of the members of a group, in P4Runtime messages (specification, sections 9.2.2 and 9.2.3)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from fanin.switch.p4runtime.server.values import encoded
 
 
 def read_watch(given: Any, ports: Container[int]) -> Watch | None:
-    """The watch of a member, or of an action of a set, on its port; None without any.
+    """The watched port of a member, or of an action of a set; None without one.
 
-    An empty `watch_port` and a `watch` of 0 (SDN_PORT_UNKNOWN) name none. StatusError for a port that is not there.
+    An empty `watch_port` and a `watch` of 0 (SDN_PORT_UNKNOWN) name none. StatusError for a port that does not exist.
     """
     kind = given.WhichOneof("watch_kind")
     if kind == "watch":
@@ -26,7 +26,7 @@ def read_watch(given: Any, ports: Container[int]) -> Watch | None:
 
 
 def fill_watch(message: Any, watch: Watch | None) -> None:
-    """Write a member's port as it was read."""
+    """Write a member's watched port into the same field that it was read from."""
     if watch is None:
         return
     if watch.by_number:
