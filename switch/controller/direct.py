@@ -137,10 +137,7 @@ def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> No
     assert job is not None
     assert spec is not None
     server = job.attachment.plane(job).server
-    if wish.quorum is not None:
-        server.set_quorum(spec.job, wish.quorum)
-        spec = replace(spec, quorum=wish.quorum)
-    if wish.staleness is not None:
+    if wish.staleness is not None:  # first, since it may be refused: then nothing has changed
         try:
             server.set_staleness(spec.job, wish.staleness)
         except ConfigurationError as error:  # not every data plane can change the staleness of a running job
@@ -148,5 +145,8 @@ def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> No
             jobs.outbox.refuse(peer, refused)
             return
         spec = replace(spec, staleness=wish.staleness)
+    if wish.quorum is not None:
+        server.set_quorum(spec.job, wish.quorum)
+        spec = replace(spec, quorum=wish.quorum)
     job.spec = spec
     jobs.outbox.send(peer, control.Tuned(job=job.name, **facts_of(spec, JobRounds)))

@@ -77,13 +77,14 @@ def make_server(
             transport: PortTransport = row.open_switch(end)
             opened.callback(transport.close)
             transports.append(transport)
+        what = "Python twin" if extension is None else "native machine"
+        pumped = pump_server.PumpServer(
+            [(machine_type(memory_bytes // flows), transport) for transport in transports],
+            ports=tuple(transport.port for transport in transports),
+            description=f"{what}, Python loop over {scheme}{' with CURVE' if curve_secret_key else ''}",
+        )
         opened.pop_all()
-    what = "Python twin" if extension is None else "native machine"
-    return pump_server.PumpServer(
-        [(machine_type(memory_bytes // flows), transport) for transport in transports],
-        ports=tuple(transport.port for transport in transports),
-        description=f"{what}, Python loop over {scheme}{' with CURVE' if curve_secret_key else ''}",
-    )
+        return pumped
 
 
 def _numbers(port: int, flows: int) -> str:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from fanin.cli.stats import rings
+from fanin.errors import ConfigurationError
 from fanin.protocol import control
 from fanin.protocol.control import JOIN_INTERVAL_S, JOIN_LEASE_S, Refusal
 from fanin.protocol.events import WorkerJoined, WorkerLeft, WorkerSilent
@@ -390,7 +391,7 @@ def test_k_and_s_of_a_running_job_can_be_set_and_asked_for() -> None:
     assert told == control.Tuned(job="j", quorum=2, staleness=1, max_staleness=4)
     told = world.say("operator", control.Tune(job="j", quorum=3, staleness=0))
     assert told == control.Tuned(job="j", quorum=3, staleness=0, max_staleness=4)
-    assert world.servers["udp"].tuned == [("quorum", 0, 3), ("staleness", 0, 0)]
+    assert world.servers["udp"].tuned == [("staleness", 0, 0), ("quorum", 0, 3)]
     (report,) = world.controller.stats(world.now).jobs
     assert (report.quorum, report.staleness, report.max_staleness) == (3, 0, 4)
 
@@ -415,6 +416,23 @@ def test_what_a_job_cannot_be_tuned_to_is_refused_and_changes_nothing(
     assert reply.code == code
     assert words in f"{reply.reason} {reply.remedy}"
     assert world.servers["udp"].tuned == []
+
+
+def test_a_switch_that_cannot_change_s_has_not_changed_k_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.run(*(join(rank, 3, quorum=2, staleness=1, max_staleness=4) for rank in range(3)))
+
+    def refused(job: int, staleness: int) -> None:
+        raise ConfigurationError("this program's rings are as deep as staleness says: it cannot change")
+
+    monkeypatch.setattr(world.servers["udp"], "set_staleness", refused)
+    reply = world.say("operator", control.Tune(job="j", quorum=3, staleness=2))
+    assert isinstance(reply, control.Refused)
+    assert reply.code == Refusal.STALENESS
+    assert world.servers["udp"].tuned == []
+    assert world.say("operator", control.Tune(job="j")) == control.Tuned(
+        job="j", quorum=2, staleness=1, max_staleness=4
+    )
 
 
 def test_a_job_that_still_forms_cannot_be_tuned() -> None:
