@@ -56,9 +56,7 @@ def _share(tensors: list[torch.Tensor]) -> bool:
         return False
     if all(tensor.is_contiguous() for tensor in tensors):
         return True
-    if any(
-        size > 1 and stride == 0 for each in tensors for size, stride in zip(each.shape, each.stride(), strict=True)
-    ):
+    if any(map(_repeats, tensors)):
         return True
     return _marked(tensors) < sum(tensor.nbytes for tensor in tensors)
 

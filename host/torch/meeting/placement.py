@@ -49,8 +49,6 @@ from fanin.protocol.wire import MAX_WORKERS
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 PID_NAMESPACE = Path("/proc/self/ns/pid")
-UNKNOWN = ""
-"""Identity of the host of ranks that were not asked which host they are on."""
 
 log = logging.getLogger("fanin")
 
