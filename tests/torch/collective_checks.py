@@ -7,6 +7,7 @@ import copy
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -709,6 +710,44 @@ def check_groups_cost_one_thread_each_and_descriptors_when_they_sum(rank: int, s
     until(lambda: (threads() - before).total() == 0)
     del groups, group
     assert descriptors() <= open_before
+
+
+def check_a_group_that_is_destroyed_finishes_what_is_under_way(rank: int, size: int) -> None:
+    count = 500_000
+    total = float(sum(range(1, size + 1)))
+
+    def own(elements: int = count) -> torch.Tensor:
+        return torch.full((elements,), rank + 1.0)
+
+    def destroyed(begin: Callable[[Any], tuple[torch.Tensor, Any]]) -> torch.Tensor:
+        group = dist.new_group()
+        dist.barrier(group=group)
+        tensor, work = begin(group)
+        dist.destroy_process_group(group)
+        work.wait()
+        return tensor
+
+    for elements in (3000, count):
+        summed = own(elements)
+        assert (destroyed(lambda g, x=summed: (x, dist.all_reduce(x, group=g, async_op=True))) == total).all()  # type: ignore[misc]
+    sent = own()
+    assert (destroyed(lambda g: (sent, dist.broadcast(sent, 1, group=g, async_op=True))) == 2.0).all()
+    moved = torch.zeros(size * 4)
+    given = own(size * 4)
+    assert (
+        destroyed(lambda g: (moved, dist.all_to_all_single(moved, given, group=g, async_op=True)))
+        == torch.arange(1.0, size + 1).repeat_interleave(4)
+    ).all()
+    parts = [torch.zeros(count) for _ in range(size)] if rank == 0 else None
+    destroyed(lambda g: (own(), dist.gather(own(), parts, 0, group=g, async_op=True)))
+    assert parts is None or [float(part[-1]) for part in parts] == [float(peer + 1) for peer in range(size)]
+    peer = own()
+    if rank < 2:
+        destroyed_pair = dist.isend(peer, 1) if rank == 0 else dist.irecv(peer, 0)
+        assert destroyed_pair is not None
+        assert rank == 0 or destroyed_pair._source_rank() == 0  # type: ignore[attr-defined]
+        destroyed_pair.wait()
+        assert float(peer[-1]) == 1.0
 
 
 def check_groups_that_come_and_go_leave_nothing_behind(rank: int, size: int) -> None:

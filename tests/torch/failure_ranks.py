@@ -277,6 +277,43 @@ def collectives_differ(rank: int, size: int) -> dict[str, Any]:
     return raised(lambda: dist.all_reduce(torch.ones(1000), op))
 
 
+UNLIKE: dict[str, Callable[[int, Any], object]] = {
+    "sum of two widths of one wire type": lambda rank, group: dist.all_reduce(
+        torch.ones(5000, dtype=torch.float32 if rank == 0 else torch.bfloat16), group=group
+    ),
+    "largest of unsigned": lambda rank, group: dist.all_reduce(
+        torch.ones(3, dtype=torch.int16 if rank == 0 else torch.uint16), dist.ReduceOp.MAX, group=group
+    ),
+    "sum with and without a handle": lambda rank, group: (
+        dist.all_reduce(torch.ones(3, dtype=torch.int64), group=group)
+        if rank == 0
+        else dist.all_reduce(torch.ones(3, dtype=torch.uint64), group=group, async_op=True).wait()  # type: ignore[union-attr]
+    ),
+    "broadcast": lambda rank, group: dist.broadcast(
+        torch.ones(8, dtype=torch.float32 if rank == 0 else torch.int32), 0, group=group
+    ),
+    "gather": lambda rank, group: dist.all_gather(
+        [torch.ones(8, dtype=torch.float32 if rank == 0 else torch.int32) for _ in range(dist.get_world_size())],
+        torch.ones(8, dtype=torch.float32 if rank == 0 else torch.int32),
+        group=group,
+    ),
+    "root of a small sum": lambda rank, group: dist.reduce(torch.ones(4), rank % 2, group=group),
+    "root of a large sum": lambda rank, group: dist.reduce(torch.ones(50_000), rank % 2, group=group),
+}
+"""Calls in which ranks differ, in bytes that travel alike."""
+
+
+def types_and_roots_differ(rank: int, size: int) -> dict[str, Any]:
+    init()
+    seen = {}
+    for name, call in UNLIKE.items():
+        group = dist.new_group(timeout=timedelta(seconds=30))
+        dist.barrier(group=group)
+        seen[name] = raised(lambda call=call, group=group: call(rank, group))  # type: ignore[misc]
+        dist.barrier()
+    return {"cases": seen}
+
+
 def a_rank_does_not_call(rank: int, size: int) -> dict[str, Any]:
     init()
     group = dist.group.WORLD

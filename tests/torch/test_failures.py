@@ -118,6 +118,14 @@ def test_different_collectives_raise_on_every_rank(scenario: str) -> None:
     assert set(errors) <= {"CollectiveMismatchError", "WorkerLostError"}
 
 
+def test_other_types_of_one_size_and_other_roots_raise_on_every_rank() -> None:
+    said = [seen["cases"] for seen in play("types_and_roots_differ", 2)]
+    for case in said[0]:
+        errors = [cases[case]["error"] for cases in said]
+        assert "CollectiveMismatchError" in errors, case
+        assert set(errors) <= {"CollectiveMismatchError", "WorkerLostError"}, case
+
+
 def test_a_collective_that_a_rank_does_not_call_times_out_everywhere_else() -> None:
     said = play("a_rank_does_not_call")
     for rank in (0, 2):

@@ -28,7 +28,7 @@ import torch
 
 from fanin.host.session.leased import LeasedSession
 from fanin.host.torch.collectives.group_resources import GroupResources
-from fanin.host.torch.handles.call import Call, tag_of
+from fanin.host.torch.handles.call import Call, dtype_bits, tag_of
 from fanin.host.torch.handles.host_tensor import as_bytes, copy_back, copy_bytes_back, flat, lies_flat
 from fanin.host.torch.handles.overlap import apart
 from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork
@@ -116,18 +116,19 @@ class Exchanges:
         """
         if total == 0:
             return LocalWork(self._completion, call.outputs)
+        says = _said((*agreed, dtype_bits(call.source.dtype)))
         fast_path = self._fast_path
         if call.waits and fast_path is not None and finish is None and source.is_cpu and fast_path.free:
             packed = (
                 source.data_ptr(), 0 if kept is None else kept.data_ptr(), total, Element.UINT8, COPIED,
-                tag_of(call.collective, average=False, says=_said(agreed)),
+                tag_of(call.collective, average=False, says=says),
                 0, 0 if kept is None else total, own_first, source.nbytes,
             )  # fmt: skip
             return fast_path.submit_and_wait(call.but(kept=(source, kept)), packed)
         return self._submit(
             call.but(
                 source=as_bytes(source), kept=None if kept is None else as_bytes(kept), element=Element.UINT8,
-                lanes=COPIED, total=total, own_first=own_first, says=_said(agreed), finish=finish,
+                lanes=COPIED, total=total, own_first=own_first, says=says, finish=finish,
             )
         )  # fmt: skip
 

@@ -449,13 +449,14 @@ class GroupResources:
             for levels in self.opened_levels:
                 levels.break_connections()
 
-    def _part(self, timeout_s: float = 10.0) -> None:
+    def _part(self, timeout_s: float = 10.0, finish_s: float = 0.0) -> None:
         """Leave the job, and close the timeline and the reducers that used it."""
         if self._timeline is not None:
             self._timeline.close()
             self._timeline = None
         if self._switch_reducer is not None and timeout_s > 0:
             self._switch_reducer.drain()
+            self._switch_reducer.finish(finish_s)
         if self.session is not None:
             WATCH.remove(self.session)
             self.session.close(timeout_s)
@@ -464,10 +465,11 @@ class GroupResources:
         if self._switch_reducer is not None:
             self._switch_reducer.close()
 
-    def close(self, timeout_s: float = 10.0, breaking: bool = False) -> None:
+    def close(self, timeout_s: float = 10.0, breaking: bool = False, finish_s: float = 0.0) -> None:
         """Leave the job and release everything. Idempotent, bounded; raises nothing but what interrupts it.
 
-        Pending collectives of gloo raise, or, `breaking`, end as gloo decides.
+        Collectives under way may end within `finish_s`. Those that gloo then still carries raise, or, `breaking`, end
+        as gloo decides.
         """
         if self.closed or (self.session is not None and self.session.inherited):
             return
@@ -480,13 +482,13 @@ class GroupResources:
             if self.fallback is not None:
                 steps.callback(self.fallback.close)
             steps.callback(self.completion.close)
-            steps.callback(self._end_gloo, breaking)
-            steps.callback(self._part, timeout_s)
+            steps.callback(self._end_gloo, breaking, finish_s)
+            steps.callback(self._part, timeout_s, finish_s)
             for levels in self.opened_levels:
                 steps.callback(levels.close, breaking=breaking)
             self.side = None  # it holds the store, which is to end with the world's group
 
-    def _end_gloo(self, breaking: bool) -> None:
+    def _end_gloo(self, breaking: bool, finish_s: float) -> None:
         inner, self._inner = self._inner, None
         if inner is not None:
-            inner.break_connections() if breaking else inner.end()
+            inner.break_connections() if breaking else inner.end(0.0 if self.failures.failure else finish_s)

@@ -55,6 +55,9 @@ _GROUPS: weakref.WeakSet[FaninProcessGroup] = weakref.WeakSet()
 """Open groups, which are left in order at exit."""
 _ABANDONED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that leave jobs for groups without references; exit waits for them."""
+FINISH_S = 5.0
+"""Longest time for which a group that is destroyed waits for its collectives under way. gloo has no limit but the
+group's timeout; here a rank that destroys its group after an error is not to keep the others waiting for that long."""
 
 
 @named_ranges
@@ -333,8 +336,11 @@ class FaninProcessGroup(TorchCalls):
             self._store_host.close()
 
     def shutdown(self) -> None:
-        """Leave the job; the other ranks are told. Returns when the next world can be made at the same port."""
-        self._resources.close()
+        """Leave the job; the other ranks are told. Returns when the next world can be made at the same port.
+
+        Collectives under way may end first, within FINISH_S: the other ranks may be about to call them.
+        """
+        self._resources.close(finish_s=FINISH_S)
         if self._store_host is not None:
             self._store_host.wait_until_gone()
 

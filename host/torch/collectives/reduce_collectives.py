@@ -28,7 +28,7 @@ from fanin.host.torch.collectives.routing import (
     factor_of,
     route_of,
 )
-from fanin.host.torch.handles.call import Call, Tensors, tag_of
+from fanin.host.torch.handles.call import Call, Tensors, dtype_bits, tag_of
 from fanin.host.torch.handles.host_tensor import copy_back, on_host, plain
 from fanin.host.torch.handles.work import FaninWork, LocalWork
 from fanin.numerics.lanes import WORD_BITS
@@ -43,7 +43,6 @@ SPARSE_DTYPES = {
 BARRIER = torch.zeros(1, dtype=torch.int32, device="cpu")
 """The tensor that every barrier adds and nobody reads."""
 _BARRIER = (BARRIER.data_ptr(), 0, 1, Element.INT32, WORD_BITS, tag_of("barrier", average=False), 0, 0, 0, -1)
-_SUM_TAG = tag_of("all_reduce", average=False)
 
 
 class ReduceCollectives:
@@ -65,17 +64,17 @@ class ReduceCollectives:
         self._completion = resources.completion
         self._arguments = arguments
         self._summed = {
-            dtype: (route.element, self._lanes)
+            dtype: (route.element, self._lanes, _sum_tag(dtype))
             for dtype, route in SUM_ROUTES.items()
             if route.element is not None and not route.view
         }
-        """Element types that the switch adds as they are, and their lanes."""
+        """Element types that the switch adds as they are, with their lanes and tags."""
         self._summed_exactly = self._summed | {
-            dtype: (route.exact_element, EXACT)
+            dtype: (route.exact_element, EXACT, _sum_tag(dtype))
             for dtype, route in SUM_ROUTES.items()
             if route.exact_element is not None and not route.view
         }
-        """Element types that the switch carries as they are for small tensors, and their lanes."""
+        """Element types that the switch carries as they are for small tensors, with their lanes and tags."""
         self._codec = None if codec is None else GroupCodec(codec, resources)
         self._two_levels = resources.two_levels
         self._plain_sums = self._codec is None and self._two_levels is None
@@ -90,14 +89,15 @@ class ReduceCollectives:
         if (small or self._plain_sums) and call.op == SUM and self._size > 1 and plain(tensor):
             travels_as = (self._summed_exactly if small else self._summed).get(tensor.dtype)
             if travels_as is not None:
-                fast_path, (element, lanes) = self._fast_path, travels_as
+                fast_path, (element, lanes, tag) = self._fast_path, travels_as
                 if call.waits and fast_path is not None and fast_path.free:  # nearly every call that waits
                     self._counters["switch.all_reduce"] += 1
                     self._counters["switch.bytes"] += tensor.nbytes
-                    packed = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, _SUM_TAG)
+                    packed = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, tag)
                     return fast_path.submit_and_wait(call, packed)
                 self._count(Path.SWITCH, call)
-                return self._submit(call.but(kept=tensor, element=element, lanes=lanes))
+                says = dtype_bits(tensor.dtype)
+                return self._submit(call.but(kept=tensor, element=element, lanes=lanes, says=says))
         if not self._arguments.of_one("all_reduce", tensor):
             return LocalWork(self._completion, call.outputs)
         if tensor.layout is not torch.strided:
@@ -107,7 +107,7 @@ class ReduceCollectives:
                 return self._two_levels.all_reduce(call)
             if self._codec is not None and self._codec.takes(call):
                 self._count(Path.SWITCH, call)
-                return self._submit(self._codec.encoded(call))
+                return self._submit(self._codec.encoded(call.but(says=dtype_bits(tensor.dtype))))
         return self.reduce(call, tensor)
 
     def all_reduce_in_lanes(self, call: Call) -> FaninWork:
@@ -121,7 +121,10 @@ class ReduceCollectives:
         for call in calls:
             self._count(Path.SWITCH, call)
         first, *others = (
-            call.but(kept=call.source, element=ELEMENTS[call.source.dtype], average=True) for call in calls
+            call.but(
+                kept=call.source, element=ELEMENTS[call.source.dtype], average=True, says=dtype_bits(call.source.dtype)
+            )
+            for call in calls
         )
         outputs = [output for call in calls for output in call.outputs]
         return self._submit(first.but(together=others, outputs=outputs))
@@ -194,6 +197,7 @@ class ReduceCollectives:
                 operator=OPERATORS[route.gloo_op] if lanes == EXACT else Operator.SUM,
                 average=route.average and not route.divide_after, factor=factor,
                 scale_code=0 if lanes == EXACT else call.scale_code, finish=_both(finish, call.finish),
+                says=call.says ^ dtype_bits(tensor.dtype),
             )
         )  # fmt: skip
 
@@ -285,6 +289,11 @@ def _both(first: Callable[[], None] | None, second: Callable[[], None] | None) -
         second()
 
     return run
+
+
+def _sum_tag(dtype: torch.dtype) -> int:
+    """Tag of an all-reduce of that type that adds."""
+    return tag_of("all_reduce", average=False, says=dtype_bits(dtype))
 
 
 def _divided(total: torch.Tensor, count: int) -> torch.Tensor:

@@ -5,6 +5,8 @@ A group in which some rank has no CUDA device copies whole tensors to the host a
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import torch
 
 from fanin.errors import FaninError, UnsupportedError
 from fanin.host.session.leased import LeasedSession
+from fanin.host.session.shards import MAX_UNSEEN_TICKETS
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.host_tensor import copy_back, on_host
 from fanin.host.torch.handles.work import FaninWork, LocalWork, SwitchWork, at_present
@@ -40,6 +43,8 @@ class SwitchReducer:
         self._failures = failures
         self._completion = completion
         self._done = LocalWork(completion, [])
+        self._latest = 0
+        """Ticket of the latest reduction that has a handle."""
         # 0 divides by the number of contributions, in a job that continues without a rank. Leased jobs never do, and
         # reading their `spec` would join them.
         survives = not isinstance(session, LeasedSession) and session.spec.survives_loss
@@ -76,6 +81,7 @@ class SwitchReducer:
         except Exception as error:
             self._failures.raise_explained(error, call.collective, call.timeout_s)
         self._failures.nonfinite.submitted(ticket, call.source.nbytes)
+        self._latest = ticket
         return ticket
 
     def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
@@ -115,6 +121,14 @@ class SwitchReducer:
         """Wait until devices have given all contributions and taken all results."""
         if self.device is not None:
             self.device.drain()
+
+    def finish(self, timeout_s: float) -> None:
+        """Wait for reductions under way, at most so long; returns at once where the session has failed."""
+        ends_at = time.monotonic() + timeout_s
+        with contextlib.suppress(FaninError):
+            for ticket in range(max(1, self._latest - MAX_UNSEEN_TICKETS), self._latest + 1):
+                if not self.session.done(ticket):
+                    self.session.wait(ticket, max(0.0, ends_at - time.monotonic()))
 
     def close(self) -> None:
         """Close the reducer of CUDA memory. The group closes the session."""

@@ -7,16 +7,21 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch._C import _distributed_c10d as c10d
 
+from fanin.errors import FaninError
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.work import CarriedWork, used_up
 
 if TYPE_CHECKING:
     from fanin.host.torch.handles.completion import Completion
     from fanin.host.torch.handles.failures import Failures
+
+
+SETTLING_INTERVAL_S = 0.001
+"""Interval between two looks at whether gloo has ended a collective: it wakes nobody for a bounded wait alone."""
 
 
 class GlooWork(CarriedWork):
@@ -55,16 +60,39 @@ class GlooWork(CarriedWork):
         """Call `then` through gloo's own future, so that it does not wait behind collectives of the switch."""
         self._inner.get_future().add_done_callback(lambda _: self._completion.call(then))
 
+    def settle(self, timeout_s: float) -> None:
+        """Wait at most so long for gloo to end it, with or without an error."""
+        ends_at = time.monotonic() + timeout_s
+        while not self.is_over and time.monotonic() < ends_at:
+            time.sleep(SETTLING_INTERVAL_S)
+
 
 class PeerWork(GlooWork):
     """A send or receive: gloo has no future for these, and only a wait learns that they are complete."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, call: Call, failures: Failures, completion: Completion, inner: c10d.Work) -> None:
+        super().__init__(call, failures, completion, inner)
         self._waited = False
+        self._sender = call.root if call.collective.startswith("recv from rank") else None
 
     def _transported(self) -> bool:
         return self._waited
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a wait has returned, as for `arrived`."""
+        return self._waited
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait at most so long."""
+        with contextlib.suppress(FaninError):
+            self._await(timeout_s)
+
+    def source_rank(self) -> int:
+        """Group rank of the sender, for a receive."""
+        if self._sender is None:
+            return super().source_rank()
+        return self._sender
 
     def arrived(self) -> bool:
         """Whether a wait has returned: gloo has no other sign, and a second wait would be for another message."""
@@ -83,8 +111,8 @@ class PeerWork(GlooWork):
 class AnySourceWork(PeerWork):
     """A receive from any source. Nothing wakes gloo's wait for it when peers die, so a thread of its own waits."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, call: Call, failures: Failures, completion: Completion, inner: c10d.Work) -> None:
+        super().__init__(call, failures, completion, inner)
         self._arrived = threading.Event()
         self._raised: Exception | None = None
         self._late = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -21,6 +22,9 @@ from fanin.host.torch.handles.overlap import apart
 from fanin.host.torch.handles.work import FaninWork
 
 Finish = Callable[[], None]
+BREAKING_S, BREAKING_INTERVAL_S = 3.0, 0.05
+"""Longest time for which connections are broken again while collectives are pending, and how long each time may take to
+end them."""
 
 
 class Inner:
@@ -37,10 +41,24 @@ class Inner:
         self._completion = completion
         self._works: weakref.WeakSet[GlooWork] = weakref.WeakSet()
 
-    def end(self) -> None:
-        """Make pending collectives raise, since gloo's group would wait for them when its last reference goes."""
-        if any(not work.is_over for work in list(self._works)):
+    def end(self, timeout_s: float) -> None:
+        """Let pending collectives end, at most so long, and make the others raise.
+
+        gloo's group would wait for them when its last reference goes. It may begin one after its connections were
+        broken, and wait for it in spite of that, so they are broken until nothing is left.
+        """
+        ends_at = time.monotonic() + timeout_s
+        for work in list(self._works):
+            work.settle(max(0.0, ends_at - time.monotonic()))
+        pending = [work for work in list(self._works) if not work.is_over]
+        ends_at = time.monotonic() + BREAKING_S
+        while pending:
             self.break_connections()
+            for work in pending:
+                work.settle(BREAKING_INTERVAL_S / len(pending))
+            pending = [work for work in pending if not work.is_over]
+            if time.monotonic() > ends_at:
+                return
 
     def break_connections(self) -> None:
         """Make everything that waits on this group raise."""
@@ -141,21 +159,29 @@ class Inner:
     def send(self, call: Call, tag: int) -> FaninWork:
         """Send to a group rank; the receiver's tag and size must match."""
         named = call.but(collective=f"send to rank {call.root}")
-        return self._work(named, self.gloo.send([movable(call.source).tensor], call.root, tag), None, PeerWork)
+        given = [movable(call.source).tensor]
+        return self._work(named, self._begun(named, lambda: self.gloo.send(given, call.root, tag)), None, PeerWork)
 
     def recv(self, call: Call, tag: int) -> FaninWork:
         """Receive from a group rank."""
         host_tensor = movable(call.source)
         named = call.but(collective=f"recv from rank {call.root}")
-        return self._work(named, self.gloo.recv([host_tensor.tensor], call.root, tag), host_tensor.restore, PeerWork)
+        inner = self._begun(named, lambda: self.gloo.recv([host_tensor.tensor], call.root, tag))
+        return self._work(named, inner, host_tensor.restore, PeerWork)
 
     def recv_anysource(self, call: Call, tag: int) -> FaninWork:
         """Receive from whoever sends first with this tag."""
         host_tensor = movable(call.source)
         named = call.but(collective="recv from any rank")
-        return self._work(
-            named, self.gloo.recv_anysource([host_tensor.tensor], tag), host_tensor.restore, AnySourceWork
-        )
+        inner = self._begun(named, lambda: self.gloo.recv_anysource([host_tensor.tensor], tag))
+        return self._work(named, inner, host_tensor.restore, AnySourceWork)
+
+    def _begun(self, call: Call, begin: Callable[[], c10d.Work]) -> c10d.Work:
+        """Begin a send or receive, which gloo refuses at once where it knows that the peer has left."""
+        try:
+            return begin()
+        except RuntimeError as error:
+            self._failures.raise_of_gloo(error, call.collective, call.timeout_s, late=False)
 
 
 def _timed(kind: Any, call: Call) -> Any:

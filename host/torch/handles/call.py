@@ -7,6 +7,8 @@ a `Reduction`, which names memory by address.
 
 from __future__ import annotations
 
+import functools
+import zlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -33,6 +35,12 @@ def tag_of(name: str, average: bool, says: int = 0) -> int:
     """A number that must be alike on all ranks: of the collective that the sum is for, whether it is averaged, and
     24 bits of whatever else they must agree in."""
     return (says & 0xFFFFFF) << 8 | NUMBERS[name] * 2 + average
+
+
+@functools.cache
+def dtype_bits(dtype: torch.dtype) -> int:
+    """24 bits that stand for an element type in `Call.says`: types of one size travel alike, and are not the same."""
+    return zlib.crc32(str(dtype).encode()) & 0xFFFFFF
 
 
 TERMS = "fanin_terms"

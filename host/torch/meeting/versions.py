@@ -14,7 +14,7 @@ import fanin
 from fanin.errors import ConfigurationError
 from fanin.protocol import control, wire
 
-MEETING = 1
+MEETING = 2
 """Version of what ranks tell each other in the store (rendezvous.py). Ranks refuse every other one."""
 
 
