@@ -745,7 +745,7 @@ def check_a_group_that_is_destroyed_finishes_what_is_under_way(rank: int, size: 
     if rank < 2:
         destroyed_pair = dist.isend(peer, 1) if rank == 0 else dist.irecv(peer, 0)
         assert destroyed_pair is not None
-        assert rank == 0 or destroyed_pair._source_rank() == 0  # type: ignore[attr-defined]
+        assert rank == 0 or destroyed_pair._source_rank() == 0
         destroyed_pair.wait()
         assert float(peer[-1]) == 1.0
 

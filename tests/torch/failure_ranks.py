@@ -287,7 +287,7 @@ UNLIKE: dict[str, Callable[[int, Any], object]] = {
     "sum with and without a handle": lambda rank, group: (
         dist.all_reduce(torch.ones(3, dtype=torch.int64), group=group)
         if rank == 0
-        else dist.all_reduce(torch.ones(3, dtype=torch.uint64), group=group, async_op=True).wait()  # type: ignore[union-attr]
+        else dist.all_reduce(torch.ones(3, dtype=torch.uint64), group=group, async_op=True).wait()
     ),
     "broadcast": lambda rank, group: dist.broadcast(
         torch.ones(8, dtype=torch.float32 if rank == 0 else torch.int32), 0, group=group
