@@ -208,6 +208,14 @@ def engine_stopped(who: Membership, why: str) -> FaninError:
     return FaninError(f"the engine of rank {who.rank} of job {who.job_name!r} stopped: {why}")
 
 
+def session_closed(job_name: str, rank: int) -> FaninError:
+    """The error of a wait or a call after the session was closed: the collective had not ended by then."""
+    return FaninError(
+        f"the session of rank {rank} in job {job_name!r} was closed before the collective had ended. Remedy: wait for "
+        "collectives before the group is destroyed"
+    )
+
+
 def data_path_closed(who: Membership, admitted: Admitted, silent_s: float, trouble: str) -> SwitchUnreachableError:
     """The error for a switch whose controller answers and whose data ports do not."""
     ports = ", ".join(map(str, admitted.ports))

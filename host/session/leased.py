@@ -43,7 +43,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.host.session.failures import Membership, used_in_child
+from fanin.host.session.failures import Membership, session_closed, used_in_child
 from fanin.host.session.observing import Observer, observed
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import JoinedSession, added_up
@@ -432,7 +432,7 @@ class LeasedSession:
         if (failure := self.failure) is not None:
             raise failure.with_traceback(None)
         if self._state is Life.OVER:
-            raise FaninError(f"the session of rank {self.rank} in job {self.job_name!r} is closed")
+            raise session_closed(self.job_name, self.rank)
 
     def _late(self, timeout_s: float | None) -> CollectiveTimeoutError:
         return CollectiveTimeoutError(
@@ -577,7 +577,7 @@ class LeasedSession:
 
 
 def _join_no_more(_name: str, _interrupted: Callable[[], None]) -> JoinedSession:
-    raise FaninError("the session is closed")
+    raise FaninError("the session is closed. Remedy: wait for collectives before the group is destroyed")
 
 
 def _nothing() -> FaninError | None:

@@ -38,6 +38,7 @@ from fanin.host.session.failures import (
     path_narrowed,
     path_suspected,
     reduction_late,
+    session_closed,
     switch_gone,
     switch_silent,
     used_in_child,
@@ -545,4 +546,4 @@ class Session:
         if (failure := self.failure) is not None:
             raise failure.with_traceback(None)
         if self._closed:
-            raise FaninError(f"the session of rank {self.rank} in job {self.job_name!r} is closed")
+            raise session_closed(self.job_name, self.rank)

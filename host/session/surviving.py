@@ -15,6 +15,7 @@ from typing import cast
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.control import ControlClient
+from fanin.host.session.failures import session_closed
 from fanin.host.session.observing import observed
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import Part, ShardedSession, added_up, leave_all
@@ -301,7 +302,7 @@ class SurvivingSession(ShardedSession):
         if self.inherited:
             return
         with self._changed:
-            closed = FaninError(f"the session of rank {self.rank} in job {self.job_name!r} is closed")
+            closed = session_closed(self.job_name, self.rank)
             if self._survivor.state is Life.DEALING:
                 self._survivor.end(closed)
             elif self._survivor.state is Life.WHOLE:

@@ -229,7 +229,7 @@ class StaleRunner:
             if self._failure is not None:
                 raise self._failure
             if self._closing:
-                raise FaninError("this stale job is closed")
+                raise FaninError("this stale job is closed. Remedy: hand in gradients before `close` or `flush`")
             if not ok:
                 why = self._session.path_trouble or (
                     "every rank is alive, so one of them contributes nothing and passes nothing. Remedy: find it, or "
