@@ -54,7 +54,8 @@ def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) 
 
 
 def publish(record: RunRecord, html: Path | None, console: Console) -> None:
-    """Write the page of an ended run, and print its path. `html` None: DEFAULT_PAGE, or none without the extra.
+    """Write the page of an ended run, and print its path. `html` None: DEFAULT_PAGE, or none without the extra or where
+    it cannot be written, which a line says; FaninError for a page that was asked for.
 
     If the page cannot be drawn, the record is written instead, as JSON.
     """
