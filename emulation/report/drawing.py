@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -116,7 +117,7 @@ class Plot:
         """Write the wide version, in the colours for paper, in the format of `format_of`; what files.write raises."""
         files.write_bytes(path, self._drawn(format_of(path)), "the plot")
 
-    def _drawn(self, form: str, **options: object) -> bytes:
+    def _drawn(self, form: str, **options: Any) -> bytes:
         out = io.BytesIO()
         self._figure(LIGHT, narrow=False).savefig(out, format=form, dpi=PNG_DPI, facecolor=LIGHT.paper, **options)
         return out.getvalue()
