@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import os
 import socket
@@ -23,8 +22,9 @@ import statistics
 import time
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 
@@ -34,6 +34,7 @@ from fanin.protocol.events import Ready
 from fanin.protocol.job import JobSpec
 from fanin.protocol.window import packet_shape, slots_for
 from fanin.protocol.wire import datagram_bytes
+from fanin.records.dataclass_files import write_rows
 
 WAIT_S = 60.0
 """Longest time that any part may take before it counts as hung."""
@@ -314,8 +315,7 @@ def main() -> None:
                 f"{row.cpu_ms:11.3f} {row.max_error:10.2e} {row.resent:7} {row.overflows:9}"
             )
     if given.json:
-        with open(given.json, "w") as file:
-            json.dump([asdict(row) for row in rows], file, indent=1)
+        write_rows(Path(given.json), rows)
 
 
 if __name__ == "__main__":

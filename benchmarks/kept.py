@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -80,11 +79,8 @@ class Kept(Generic[R, Brought]):
         """Keep an outcome, and write the file."""
         self._found[outcome.run] = outcome
         if self._path is not None:
-            # The old file stays until the new one is whole.
-            fresh = self._path.with_name(self._path.name + ".new")
             text = json.dumps([dataclasses.asdict(each) for each in self._found.values()]) + "\n"
-            files.write(fresh, text, "the runs")
-            os.replace(fresh, self._path)
+            files.write(self._path, text, "the runs")
 
 
 def runs_as_text(kind: type[Any]) -> Text:

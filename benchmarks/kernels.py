@@ -12,7 +12,6 @@ result is compared with the numpy oracle before anything is timed.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from fanin.numerics.wide_sums import narrowed
 from fanin.protocol import packet_tag
 from fanin.protocol.tag_algorithm import GCM_SIV, SIPHASH
 from fanin.protocol.wire import LaneField
+from fanin.records.dataclass_files import write_rows
 
 ELEMENTS = 64 * 1024
 BLOCK_ELEMENTS = 2048
@@ -233,7 +233,7 @@ def main() -> None:
     if asked.json:
         keys = [(row.kernel, row.lanes, row.implementation, row.gigabytes_per_s()) for row in rows]
         names = ("kernel", "lanes", "implementation", "gb_per_s")
-        asked.json.write_text(json.dumps([dict(zip(names, key, strict=True)) for key in keys], indent=1) + "\n")
+        write_rows(asked.json, [dict(zip(names, key, strict=True)) for key in keys])
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class Plan:
     switch_at: Place = OWN
     """Place of the sums over links: own, rank0, hosts, spare:K, spare-only:K."""
     plot: Path = Path("fanin-staleness.png")
-    """PNG file for the curves."""
+    """File for the curves: PNG, or what its suffix says."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -143,24 +143,38 @@ Told = dict[tuple[str, int], list[Report]]
 
 
 def bench(plan: Plan, output: Output) -> list[Row]:
-    """Measure, check, print tables; write rows, the curves as PNG, record and page."""
+    """Measure, check, print tables; write rows, record and page, and the curves."""
     report.check_available()  # before a run of minutes, not after it
+    from fanin.emulation.report.drawing import format_of
+
+    format_of(plan.plot)
     rows: list[Row] = []
-    for condition in plan.conditions:
-        if condition in OVER_LINKS:
-            try:
-                require_privileges()
-            except FaninError as error:
-                output.console.print(f"{condition} is left out: {error}")
-                continue
+    for condition in _possible(plan, output):
         rows += rows_of(plan, condition, _run(plan, condition, output))
     output.show(rows, table_of(plan, rows), steps_of(plan, rows))
-    plot(plan, rows)
-    output.console.print(f"plot: {plan.plot}")
     names = ("workers", "steps", "step_ms", "repeats", "task", "slow", "rate_bit_s")
     settings = {**{name: getattr(plan, name) for name in names}, "switch_at": str(plan.switch_at)}
     output.publish(f"staleness: {_title(plan)}", settings, **recorded(plan, rows))
+    plot(plan, rows)
+    output.say(f"plot: {plan.plot}")
     return rows
+
+
+def _possible(plan: Plan, output: Output) -> list[str]:
+    """The conditions that this process can make; the others are named. UnsupportedError where none is left."""
+    possible = [condition for condition in plan.conditions if condition not in OVER_LINKS]
+    if len(possible) < len(plan.conditions):
+        try:
+            require_privileges()
+        except FaninError as error:
+            if not possible:
+                raise
+            for condition in plan.conditions:
+                if condition in OVER_LINKS:
+                    output.say(f"{condition} is left out: {error}")
+        else:
+            return list(plan.conditions)
+    return possible
 
 
 def _run(plan: Plan, condition: str, output: Output) -> Told:

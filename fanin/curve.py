@@ -78,11 +78,10 @@ def load_or_create(path: Path) -> CurveKeys:
         if path.exists():
             return _read(path)
         public, secret = _new_pair()
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump({"public": public, "secret": secret}, file)
-            file.write("\n")
+        files.create(path, json.dumps({"public": public, "secret": secret}) + "\n")
         return CurveKeys(public, secret)
+    except FileExistsError:  # another process has just made it
+        return _read(path)
     except OSError as error:
         raise ConfigurationError(f"CURVE keys {files.name(path)}: {files.in_words(error)}") from None
 

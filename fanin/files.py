@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from fanin.errors import ConfigurationError, FaninError
@@ -77,10 +80,77 @@ def read(path: Path, what: str, limit_bytes: int = MAX_BYTES) -> bytes:
 
 def write(path: Path, text: str, what: str) -> None:
     """Write a whole file; FaninError where that fails, since it comes at the end of a run. `what` as for `read`."""
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), what)
+
+
+def write_bytes(path: Path, data: bytes, what: str) -> None:
+    """Write a whole file, as `write` does."""
     try:
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+        put(path, data)
     except OSError as error:
         raise FaninError(f"{what} {name(path)} cannot be written: {in_words(error)}") from None
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a whole file, or leave what was there before; OSError where that fails.
+
+    A new file with its owner and permissions takes its place. Devices, pipes and links (/dev/stdout), and a file whose
+    folder takes no other, are written in place.
+    """
+    if not _replaced(path, data):
+        path.write_bytes(data)
+
+
+def _replaced(path: Path, data: bytes) -> bool:
+    """Put a new file in this place; False where it cannot stand in for what is there."""
+    try:
+        old = os.lstat(path)
+    except FileNotFoundError:
+        old = None
+    if old is not None:
+        if not stat.S_ISREG(old.st_mode):
+            return False
+        os.close(os.open(path, os.O_WRONLY))  # OSError for a file that may not be written
+    try:
+        with _beside(path, 0o666) as (fresh, descriptor):
+            with os.fdopen(descriptor, "wb") as file:
+                if old is not None:
+                    _liken(descriptor, old)
+                file.write(data)
+            os.replace(fresh, path)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EBUSY):  # EBUSY: something is mounted there
+            return False
+        raise
+    return True
+
+
+def _liken(descriptor: int, old: os.stat_result) -> None:
+    """Give a new file the owner and the permissions of the old one."""
+    new = os.fstat(descriptor)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        os.fchown(descriptor, old.st_uid, old.st_gid)
+    if stat.S_IMODE(new.st_mode) != stat.S_IMODE(old.st_mode):
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+
+
+@contextlib.contextmanager
+def _beside(path: Path, mode: int) -> Iterator[tuple[Path, int]]:
+    """Yield path and descriptor of a new file in the same folder, which is gone at the end unless it was renamed."""
+    fresh = path.with_name(f".fanin-{os.urandom(8).hex()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        yield fresh, descriptor
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def create(path: Path, text: str) -> None:
+    """Make a file for its owner only: whole or not at all, and never over another. OSError where that fails."""
+    with _beside(path, 0o600) as (fresh, descriptor):
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.link(fresh, path)
 
 
 def mute(descriptor: int) -> None:

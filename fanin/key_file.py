@@ -6,11 +6,13 @@ one per switch, where FANIN_KEY_FILE or --key-file says so.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import stat
 from pathlib import Path
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.protocol.seal import KEY_BYTES, Credentials, key_from_text
 
@@ -34,16 +36,8 @@ def load_or_create(path: Path) -> bytes:
             return key
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(secrets.token_bytes(KEY_BYTES).hex() + "\n")
-                os.link(fresh, path)  # whole or not at all, and never over another's
-            except FileExistsError:
-                pass
-            finally:
-                fresh.unlink()
+            with contextlib.suppress(FileExistsError):
+                files.create(path, secrets.token_bytes(KEY_BYTES).hex() + "\n")
         except OSError as error:
             raise ConfigurationError(f"key file {path}: {error.strerror}") from None
     key = load(path)

@@ -41,20 +41,21 @@ def write_report(record: RunRecord, html: Path, png_folder: Path | None = None) 
     except Exception as error:  # whether ours, matplotlib's or the template's: it must not cost the caller the record
         raise DrawingError(f"the page cannot be drawn: {type(error).__name__}: {error}; please report this") from error
     written = [html]
-    try:
-        files.write(html, page, "the report")
-        if png_folder is not None:
+    files.write(html, page, "the report")
+    if png_folder is not None:
+        try:
             png_folder.mkdir(parents=True, exist_ok=True)
-            for plot in plots:
-                written.append(png_folder / f"{plot.key}.png")
-                written[-1].write_bytes(plot.png())
-    except OSError as error:
-        raise FaninError(f"the report's plots cannot be written: {error.filename}: {files.in_words(error)}") from None
+        except OSError as error:
+            raise FaninError(f"the folder {files.name(png_folder)} cannot be made: {files.in_words(error)}") from None
+        for plot in plots:
+            written.append(png_folder / f"{plot.key}.png")
+            files.write_bytes(written[-1], plot.png(), "the plot")
     return written
 
 
 def publish(record: RunRecord, html: Path | None, console: Console) -> None:
-    """Write the page of an ended run, and print its path. `html` None: DEFAULT_PAGE, or none without the extra.
+    """Write the page of an ended run, and print its path. `html` None: DEFAULT_PAGE, or none without the extra or where
+    it cannot be written, which a line says; FaninError for a page that was asked for.
 
     If the page cannot be drawn, the record is written instead, as JSON.
     """

@@ -10,12 +10,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 
+from fanin import files
 from fanin.emulation.report.palette import LIGHT, NAMES, Palette, with_variables
+from fanin.errors import ConfigurationError
 from fanin.records.record import Event
 
 WIDE_IN, NARROW_IN = 10.0, 4.7
@@ -107,15 +111,16 @@ class Plot:
 
     def png(self) -> bytes:
         """The wide version as PNG, in the colours for paper."""
-        out = io.BytesIO()
-        self._figure(LIGHT, narrow=False).savefig(
-            out, format="png", dpi=PNG_DPI, facecolor=LIGHT.paper, metadata={"Software": None}
-        )
-        return out.getvalue()
+        return self._drawn("png", metadata={"Software": None})
 
     def save(self, path: Path) -> None:
-        """Write the wide version, in the colours for paper, to a file in the format that its suffix names."""
-        self._figure(LIGHT, narrow=False).savefig(path, dpi=PNG_DPI, facecolor=LIGHT.paper)
+        """Write the wide version, in the colours for paper, in the format of `format_of`; what files.write raises."""
+        files.write_bytes(path, self._drawn(format_of(path)), "the plot")
+
+    def _drawn(self, form: str, **options: Any) -> bytes:
+        out = io.BytesIO()
+        self._figure(LIGHT, narrow=False).savefig(out, format=form, dpi=PNG_DPI, facecolor=LIGHT.paper, **options)
+        return out.getvalue()
 
     def _figure(self, palette: Palette, *, narrow: bool) -> Figure:
         size = (NARROW_IN, self.narrow_height_in) if narrow else (self.width_in, self.height_in)
@@ -125,6 +130,17 @@ class Plot:
             self.draw(Canvas(figure, palette, narrow))
             figure.draw_without_rendering()
         return figure
+
+
+def format_of(path: Path) -> str:
+    """Format that a plot's file has by its suffix, PNG without one. ConfigurationError where none has this suffix."""
+    form = path.suffix[1:].lower() or "png"
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    if form not in known:
+        raise ConfigurationError(
+            f"{files.name(path)}: no plot has the suffix {path.suffix}. Remedy: one of {', '.join(known)}"
+        )
+    return form
 
 
 def bytes_label(value: float, _: object = None) -> str:

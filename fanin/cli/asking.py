@@ -60,8 +60,12 @@ class Switches:
         self._opened.close()
 
     def ask_all(self) -> list[control.Stats | FaninError]:
-        """Ask each switch for its statistics. An error takes its answer's place, but is raised for a lone switch."""
-        return [self._ask(address) for address in self.addresses]
+        """Ask each switch for its statistics; an error takes its answer's place. FaninError where none answers."""
+        answers = [self._ask(address) for address in self.addresses]
+        errors = [each for each in answers if isinstance(each, FaninError)]
+        if len(errors) == len(answers):
+            raise errors[0] if len(errors) == 1 else FaninError("; ".join(map(str, errors)))
+        return answers
 
     def _ask(self, address: SwitchAddress) -> control.Stats | FaninError:
         from fanin.host.session.control import ControlClient
@@ -78,8 +82,6 @@ class Switches:
                 self._clients[address] = self._opened.enter_context(client)
             return ask_stats(self._clients[address])
         except FaninError as error:
-            if len(self.addresses) == 1:
-                raise
             return error
 
 

@@ -102,11 +102,12 @@ def made(name: str, benchmark: Benchmark) -> Callable[..., None]:
             benchmark.apart.check(typed)
         else:
             extras.require(benchmark.extra, f"`fanin bench {name}`")
-        output.check(*files.values())
         from fanin.benchmarks.harness import Output
 
         plan = make()
-        output.check(*(each for name in plan.__dataclass_fields__ if isinstance(each := getattr(plan, name), Path)))
+        own = (each for name in plan.__dataclass_fields__ if isinstance(each := getattr(plan, name), Path))
+        unasked = output.unasked_page(files["html"]) if benchmark.page else []
+        output.check(*files.values(), *own, unasked=unasked)
         module.bench(plan, Output(**files, command=output.command_line()))
 
     files = [parameter("json", output.JsonFile)]

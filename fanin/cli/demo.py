@@ -52,7 +52,7 @@ def demo(
     from fanin.options import Options
 
     extras.require("demo", "`fanin demo`")
-    output.check(json, record, html)
+    output.check(json, record, html, unasked=output.unasked_page(html))
     faults = ";".join(fault or ())
     Options(lanes=lanes, faults=faults)  # refuses what is illegal before any process starts
     from fanin.examples.demo import Plan, demonstrate

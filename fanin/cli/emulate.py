@@ -104,7 +104,7 @@ def run_emulation(
     if not command:
         raise ConfigurationError("no command: write it behind --, as in `fanin emulate --workers 4 -- python train.py`")
     extras.require_for(command)
-    output.check(record, html)
+    output.check(record, html, unasked=output.unasked_page(html))
     given: dict[str, Any] = {
         **fields,
         "uplink": read_uplink(uplink) if uplink is not None else None,

@@ -22,6 +22,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -52,6 +53,8 @@ _CLICK: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if ki
 """Base of all that typer says about a command line; its module depends on typer's version."""
 
 
+SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
+"""Variables from which rich and typer take a terminal's size; without columns they show nothing."""
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -175,8 +178,12 @@ def _discard_output() -> None:
 
 def prepare() -> None:
     """Prepare this process: SIGTERM and SIGHUP interrupt it as Ctrl-C does; its standard streams are open, standard
-    output names itself in errors, and characters that the terminal lacks are replaced.
+    output names itself in errors, and characters that the terminal lacks are replaced. A terminal's size in the
+    environment that is none (`COLUMNS=0`) counts as unset.
     """
+    for variable in SIZES:
+        if not re.fullmatch(r"0*[1-9][0-9]{0,5}", os.environ.get(variable, "1")):
+            del os.environ[variable]
     for number in ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, _interrupt)

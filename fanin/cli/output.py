@@ -23,17 +23,20 @@ HtmlFile = Annotated[
 ]
 
 
-def check(*files: Path | None, read: Sequence[Path] = ()) -> None:
-    """ConfigurationError for a file that could not be written: before a long run, not after it.
+def check(*files: Path | None, read: Sequence[Path] = (), unasked: Sequence[Path] = ()) -> None:
+    """ConfigurationError for a file that could not be written, or would be twice: before a long run, not after it.
 
-    `read`: files that the command reads, which it must not replace.
+    `read`: files that the command reads, which it must not replace. `unasked`: files that it writes if it can.
     """
     sources = {file.resolve() for file in read}
+    taken = [file.resolve() for file in (*files, *unasked) if file is not None and not _takes_all(file)]
     for file in files:
         if file is None:
             continue
         if file.resolve() in sources:
             wrong = "the command reads it"
+        elif taken.count(file.resolve()) > 1:
+            wrong = "two outputs would be written there"
         elif file.is_dir() or not file.absolute().parent.is_dir():
             wrong = "it is a folder" if file.is_dir() else f"there is no folder {file.absolute().parent}"
         elif not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
@@ -41,6 +44,18 @@ def check(*files: Path | None, read: Sequence[Path] = ()) -> None:
         else:
             continue
         raise ConfigurationError(f"{file} cannot be written: {wrong}. Remedy: name a file in a folder of yours")
+
+
+def unasked_page(html: Path | None) -> list[Path]:
+    """The page that a command writes where none is named."""
+    from fanin.emulation.report import DEFAULT_PAGE
+
+    return [DEFAULT_PAGE] if html is None else []
+
+
+def _takes_all(file: Path) -> bool:
+    """Whether several outputs may be written there, as to a terminal, a pipe or /dev/null."""
+    return file.exists() and not file.is_file()
 
 
 def command_line() -> str:

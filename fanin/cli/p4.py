@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin import files
 from fanin.cli import later, p4_deploy
 from fanin.cli.epilogs import epilog
 from fanin.cli.numbers import number_of_64_bits
@@ -214,7 +215,7 @@ def bmv2(
     path = folder / PROGRAM
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(f'#!/bin/sh\nexec {shlex.join(running("fanin.cli.simple_switch"))} "$@"\n', encoding="utf-8")
+        files.put(path, f'#!/bin/sh\nexec {shlex.join(running("fanin.cli.simple_switch"))} "$@"\n'.encode())
         path.chmod(0o755)
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
@@ -235,7 +236,6 @@ app.command(epilog=epilog("bmv2"))(bmv2)
 
 def _frames(packet: str) -> list[bytes]:
     """The frames that `packet` names: hexadecimal digits, or the packets of a capture."""
-    from fanin import files
     from fanin.formats.pcapng import read_capture
 
     plain = "".join(packet.split()).removeprefix("0x")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fanin.records.record import RunRecord
 
 MAX_FIRST_LINE_BYTES = 1 << 16
+BEFORE_AND_AFTER = "before,after"
 
 
 def report(
@@ -29,11 +30,19 @@ def report(
     html: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("report.html"),
     png: Annotated[Path | None, typer.Option(metavar="FOLDER", help="The plots as pictures, too.")] = None,
     names: Annotated[
-        str, typer.Option(metavar="ONE,OTHER", help="Names of two runs that are compared.")
-    ] = "before,after",
+        str | None,
+        typer.Option(
+            metavar="ONE,OTHER", help="Names of two runs that are compared; default: before,after.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Make the page of a run, or of two side by side: one HTML file that needs nothing but itself."""
     extras.require("plot", "`fanin report`")
+    if names is not None and not against:
+        raise ConfigurationError(f"--names {names!r} is for two runs. Remedy: name the second with --against")
+    called = tuple((BEFORE_AND_AFTER if names is None else names).split(","))
+    if len(called) != 2 or not all(called) or called[0] == called[1]:
+        raise ConfigurationError(f"--names {names!r}: expected two different names. Remedy: as in {BEFORE_AND_AFTER}")
     output.check(html, read=[*files, *(against or ())])
     from fanin.emulation.report import write_report
 
@@ -41,10 +50,7 @@ def report(
     if against:
         from fanin.emulation.report.comparing import compared
 
-        one, comma, other = names.partition(",")
-        if not (one and comma and other and one != other):
-            raise ConfigurationError(f"--names {names!r}: expected two different names, as in before,after")
-        record = compared(record, read_run(against), (one, other))
+        record = compared(record, read_run(against), (called[0], called[1]))
     for path in write_report(record, html, png):
         print(path)
 

@@ -7,14 +7,14 @@ import dataclasses
 import json as json_module
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fanin.addresses import SwitchAddress
 from fanin.cli.asking import WHERE, KeyFile, Switches, addresses_of
-from fanin.cli.watch_tables import finding_lines, rank_table, share_table
+from fanin.cli.watch_tables import finding_lines, rank_table, share_table, views
 from fanin.errors import FaninError
 from fanin.options import Options
 from fanin.protocol import control
@@ -36,25 +36,31 @@ DROPPED = "dropped_"
 def stats(
     switch: Annotated[str, typer.Argument(help=WHERE)] = "",
     json: Annotated[bool, typer.Option("--json", help="A JSON object per switch, with every counter.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Again every second, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Again every second, until Ctrl-C; with --json a line per switch.")
+    ] = False,
     key_file: KeyFile = None,
 ) -> None:
     """Show a switch's jobs, members, rounds, packets, duplicates and drops by reason. Without its key: only totals."""
     from rich.console import Console
     from rich.console import Group as RichGroup
-    from rich.live import Live
 
     options = Options.from_environment(os.environ)
     addresses = addresses_of(switch, options)
     console = Console()
     with Switches(addresses, options, key_file) as switches:
-        if watch and not json:
-            with contextlib.suppress(KeyboardInterrupt), Live(console=console, auto_refresh=False) as live:
-                while True:
-                    answers = switches.ask_all()
+        if watch and json:
+            with contextlib.suppress(KeyboardInterrupt):
+                for answers in every_second(switches):
+                    for answer in answers:
+                        if not isinstance(answer, FaninError):
+                            print(json_module.dumps(dataclasses.asdict(answer)), flush=True)
+            return
+        if watch:
+            with contextlib.suppress(KeyboardInterrupt), views(console) as show:
+                for answers in every_second(switches):
                     shown = [render(answer, address) for answer, address in zip(answers, addresses, strict=True)]
-                    live.update(RichGroup(*shown, *found_in(addresses, answers)), refresh=True)
-                    time.sleep(1.0)
+                    show(RichGroup(*shown, *found_in(addresses, answers)))
             return
         errors = []
         answers = switches.ask_all()
@@ -70,6 +76,13 @@ def stats(
                 console.print(line, soft_wrap=True)
         if errors:
             raise FaninError("; ".join(errors))
+
+
+def every_second(switches: Switches) -> Iterator[list[control.Stats | FaninError]]:
+    """Answers of all switches, again and again."""
+    while True:
+        yield switches.ask_all()
+        time.sleep(1.0)
 
 
 def found_in(addresses: Sequence[SwitchAddress], answers: Sequence[control.Stats | FaninError]) -> list[Text]:

@@ -13,7 +13,7 @@ import typer
 
 from fanin.addresses import SwitchAddress
 from fanin.cli.asking import WHERE, KeyFile, Switches, addresses_of
-from fanin.cli.watch_tables import as_json, finding_lines, job_line, rank_table, share_table
+from fanin.cli.watch_tables import as_json, finding_lines, job_line, rank_table, share_table, views
 from fanin.errors import FaninError
 from fanin.options import Options
 from fanin.protocol.control import Stats
@@ -37,13 +37,12 @@ def top(
 ) -> None:
     """Watch running jobs: who is waited for, where packets die, turnarounds, marks, rates, and what holds a job up."""
     from rich.console import Console
-    from rich.live import Live
 
     options = Options.from_environment(os.environ)
     console = Console()
     with Switches(addresses_of(switch, options), options, key_file) as switches:
         before = switches.ask_all()
-        if once or not (json or console.is_terminal):
+        if once:
             time.sleep(interval)
             after = switches.ask_all()
             if json:
@@ -51,15 +50,14 @@ def top(
             else:
                 console.print(view(switches.addresses, before, after), soft_wrap=True)
             return
-        shown = contextlib.nullcontext() if json else Live(console=console, auto_refresh=False, screen=False)
-        with contextlib.suppress(KeyboardInterrupt), shown as live:
+        with contextlib.suppress(KeyboardInterrupt), contextlib.nullcontext() if json else views(console) as show:
             while True:
                 time.sleep(interval)
                 after = switches.ask_all()
-                if live is None:
+                if show is None:
                     print(line_of(switches.addresses, before, after), flush=True)
                 else:
-                    live.update(view(switches.addresses, before, after), refresh=True)
+                    show(view(switches.addresses, before, after))
                 before = after
 
 
@@ -86,10 +84,8 @@ def view(addresses: Sequence[SwitchAddress], before: Answers, after: Answers) ->
 
 
 def line_of(addresses: Sequence[SwitchAddress], before: Answers, after: Answers) -> str:
-    """Rates and findings as one line of JSON. FaninError where no switch has answered."""
+    """Rates and findings as one line of JSON."""
     heard, (first, last) = _heard(addresses, before, after)
-    if not last:
-        raise FaninError("; ".join(str(each) for each in after))
     jobs = [rates(earlier, later) for earlier, later in zip(first, last, strict=True)]
     return json_module.dumps(as_json(heard, last, jobs, findings(first, last)))
 

@@ -45,8 +45,6 @@ def trace(
         raise ConfigurationError("--step is of a simulated run. Remedy: leave it out, or name a --scenario")
     if replay is not None and step is None:
         raise ConfigurationError("--replay shows one step of a simulated run. Remedy: name it with --step")
-    if replay is not None and replay.resolve() == out.resolve():
-        raise ConfigurationError(f"--out and --replay are both {out}. Remedy: name two files")
     from fanin import files
     from fanin.emulation.tracing import replay_of_simulation, trace_of_files, trace_of_simulation
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fanin.addresses import SwitchAddress
@@ -12,12 +13,25 @@ from fanin.watching.findings import Finding
 from fanin.watching.rates import JobRates, RankRates, TimeShares
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
     from rich.text import Text
 
     from fanin.emulation.figures import FigureTable
 
 MIB = 1 << 20
 HEADINGS = ("rank", "process", "waited for", "last", "lost up", "lost down", "marked", "turnaround", "MiB/s in")
+
+
+@contextlib.contextmanager
+def views(console: Console) -> Iterator[Callable[[RenderableType], None]]:
+    """Yield a function that shows a view: in a terminal in the place of the one before, elsewhere at once below it."""
+    from rich.live import Live
+
+    if console.is_terminal and not console.is_dumb_terminal:
+        with Live(console=console, auto_refresh=False) as live:
+            yield lambda view: live.update(view, refresh=True)
+    else:  # Live would show the last view alone, when it ends
+        yield lambda view: console.print(view, soft_wrap=True)
 
 
 def rank_table(job: JobRates) -> FigureTable | None:

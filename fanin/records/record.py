@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -255,11 +256,16 @@ class RunRecord:
 
 def _kept_elsewhere(text: str) -> str:
     try:
-        with tempfile.NamedTemporaryFile("w", prefix="fanin-record-", suffix=".json", delete=False) as file:
-            file.write(text)
+        descriptor, path = tempfile.mkstemp(prefix="fanin-record-", suffix=".json")
+        os.close(descriptor)
+        try:
+            files.put(Path(path), text.encode())
+        except OSError:
+            os.unlink(path)
+            raise
     except OSError as error:
         return f"It is lost: {tempfile.gettempdir()} cannot be written to, either ({error.strerror})"
-    return f"It is in {file.name}"
+    return f"It is in {path}"
 
 
 def parse(body: object) -> RunRecord:

@@ -23,6 +23,7 @@ class PcapWriter:
         header = pcap_header()
         self.path = path
         found = b""
+        new = not os.path.lexists(path)
         opened = contextlib.ExitStack()
         try:
             mode = "a+b" if _regular(path) else "wb"
@@ -34,6 +35,9 @@ class PcapWriter:
                 self._write(header)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             opened.close()
+            if new:
+                with contextlib.suppress(OSError, ValueError):
+                    os.unlink(path)
             why = files.in_words(error) if isinstance(error, OSError) else str(error)
             raise ConfigurationError(f"capture file {path!r} cannot be written: {why}") from None
         if found and found != header:
@@ -53,7 +57,15 @@ class PcapWriter:
             while left:
                 left = left[self._file.write(left) :]  # a disk that is nearly full takes a part
         except OSError as error:
+            self._drop(len(data) - len(left))
             raise OSError(error.errno, error.strerror, self.path) from None
+
+    def _drop(self, part_bytes: int) -> None:
+        """Cut off the part of a record, which would spoil all that is appended; another writer's may lie behind it."""
+        with contextlib.suppress(OSError):
+            end = self._file.tell()
+            if part_bytes and end == os.fstat(self._file.fileno()).st_size:
+                self._file.truncate(end - part_bytes)
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""

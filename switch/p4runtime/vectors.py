@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.formats.frames import Endpoint, Frame, mac_of
 from fanin.protocol.job import JobSpec
@@ -173,7 +174,7 @@ def export(folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in names.items():
-            (folder / name).write_bytes(data)
+            files.put(folder / name, data)
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or error
         raise ConfigurationError(f"{folder}: {said}. Remedy: name a folder that can be written") from None

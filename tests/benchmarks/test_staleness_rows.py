@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from fanin.benchmarks import staleness
+from fanin.benchmarks.harness import Output
 from fanin.benchmarks.staleness import MODES
 from fanin.benchmarks.staleness_worker import SUBJECTS, Conditions
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import ConfigurationError, FaninError, UnsupportedError
 
 PLAN = staleness.Plan(
     workers=3, repeats=1, modes=("synchronous", "gloo", "skip-8"), conditions=("slow-worker-over-links",), task="text"
@@ -112,5 +114,54 @@ def test_the_plot_of_every_mode_under_every_condition_is_a_picture(tmp_path: Pat
         for condition in staleness.CONDITIONS
         for mode in MODES
     ]
-    staleness.plot(plan, rows)
-    assert plan.plot.read_bytes().startswith(b"\x89PNG")
+    for name, start in (("plot.png", b"\x89PNG"), ("curves", b"\x89PNG"), ("plot.pdf", b"%PDF")):
+        staleness.plot(dataclasses.replace(plan, plot=tmp_path / name), rows)
+        assert (tmp_path / name).read_bytes().startswith(start)
+    with pytest.raises(FaninError, match="the plot /dev/full cannot be written: No space left"):
+        staleness.plot(dataclasses.replace(plan, plot=Path("/dev/full")), rows)
+
+
+def measured(plan: staleness.Plan, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Conditions in which ranks would have been started."""
+    started: list[str] = []
+
+    def reports(plan: staleness.Plan, condition: str, output: Output) -> staleness.Told:
+        started.append(condition)
+        return everything()
+
+    monkeypatch.setattr(staleness, "_run", reports)
+    staleness.bench(plan, Output(json=plan.plot.with_name("rows.json"), html=plan.plot.with_name("page.html")))
+    return started
+
+
+@pytest.fixture
+def unprivileged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who is not root."""
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'fanin[plot]'")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+
+@pytest.mark.usefixtures("unprivileged")
+def test_conditions_over_links_are_left_out_without_root_and_refused_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = dataclasses.replace(PLAN, plot=tmp_path / "plot.png", conditions=("slow-link", "slow-worker-over-links"))
+    with pytest.raises(UnsupportedError, match=r"need root.*Remedy"):
+        measured(plan, monkeypatch)
+    assert capsys.readouterr().out == ""
+    assert list(tmp_path.iterdir()) == []
+    assert measured(dataclasses.replace(plan, conditions=("even", "slow-link")), monkeypatch) == ["even"]
+    assert "slow-link is left out: network namespaces need root" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("unprivileged")
+def test_a_plot_that_nobody_can_draw_is_refused_first_and_one_that_cannot_be_written_costs_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = dataclasses.replace(PLAN, conditions=("even",), plot=tmp_path / "x.txt")
+    with pytest.raises(ConfigurationError, match=r"x\.txt: no plot has the suffix \.txt\. Remedy: one of .*png"):
+        measured(plan, monkeypatch)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(FaninError, match=r"the plot .*folder\.png cannot be written: Is a directory"):
+        measured(dataclasses.replace(plan, plot=tmp_path / "folder.png"), monkeypatch)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.png", "page.html", "rows.json"]

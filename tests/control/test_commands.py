@@ -176,6 +176,20 @@ def test_stats_show_jobs_members_and_counters(switch: SwitchProcess) -> None:
     assert "2 of 2" in table
 
 
+@pytest.mark.parametrize(
+    "arguments", [["stats", "--watch"], ["stats", "--watch", "--json"], ["top", "--interval", "0.1"]], ids=" ".join
+)
+def test_views_come_one_by_one_until_their_reader_is_gone(arguments: list[str], switch: SwitchProcess) -> None:
+    command = [sys.executable, "-m", "fanin", arguments[0], str(switch.address), *arguments[1:]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert __version__.encode() in process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(DEADLINE_S) == 141
+        assert process.stderr.read() == b""
+
+
 def test_tune_says_what_a_job_has_for_people_and_for_programs(switch: SwitchProcess) -> None:
     sessions = join_all(switch.address, "tuned", 2, options("native-udp"))
     tuned, _, errors = fanin("tune", str(switch.address), "tuned", "--quorum", "1")

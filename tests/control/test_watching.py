@@ -9,6 +9,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -271,6 +272,38 @@ def test_top_asks_the_switch_that_is_found(capsys: pytest.CaptureFixture[str]) -
         assert found["findings"] == []
         assert run(["top", "--once", "--interval", "0.1"]) == 0
         assert "no jobs" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(
+    ("arguments", "start"),
+    [
+        (["top"], "udp://"),
+        (["top", "--json"], '{"switches"'),
+        (["stats", "--watch"], "udp://"),
+        (["stats", "--watch", "--json"], '{"software"'),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_every_view_is_shown_without_a_terminal_and_in_one_that_cannot_move_its_cursor(
+    arguments: list[str], start: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"fanin.cli.{arguments[0]}.time", SimpleNamespace(sleep=wait))
+    for terminal in ("", "1"):
+        waits.clear()
+        monkeypatch.setenv("TERM", "dumb")
+        monkeypatch.setenv("FORCE_COLOR", terminal)
+        with a_service() as service, running_switches.announced([address_of(service)]):
+            assert run(arguments) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert sum(line.startswith(start) for line in lines) == (2 if arguments[0] == "top" else 3)
 
 
 @pytest.mark.parametrize(

@@ -402,6 +402,10 @@ def test_no_command_loses_its_result_without_a_word(monkeypatch: pytest.MonkeyPa
         ("ulimit -Sn 24; exec {fanin} simulate --python", DONE, ""),
         ("exec env -i {fanin} simulate --python", DONE, ""),
         ("exec env -i LC_ALL=C PYTHONIOENCODING=ascii NO_COLOR=1 COLUMNS=80 {fanin} simulate --python", DONE, ""),
+        *(
+            (f"set -o pipefail; {size} {{fanin}} --help | grep 'Usage: fanin'", DONE, "")
+            for size in ("COLUMNS=0", "COLUMNS=\u00b2 LINES=0", "TERMINAL_WIDTH=-1")
+        ),
         ("exec {python} examples/minimal.py --help", DONE, ""),
         (
             "exec env CXX=no-such-compiler CC=no-such-compiler {python} setup.py build_ext",

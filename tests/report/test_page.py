@@ -19,7 +19,7 @@ from fanin.emulation.report.page import plots_of, render, setting_label, tables_
 from fanin.emulation.report.palette import DARK, LIGHT, NAMES, Palette, style_sheet
 from fanin.emulation.report.steady import waited_s
 from fanin.emulation.report.timeline import shares_of, window_of
-from fanin.errors import ConfigurationError
+from fanin.errors import ConfigurationError, FaninError
 from fanin.records.record import VERSION, RunRecord, Scalar
 from tests.report.colour_vision import VISIONS, lab, linear, luminance
 from tests.report.records import compared, emulated, measured
@@ -216,6 +216,17 @@ def test_a_record_whose_page_cannot_be_drawn_is_kept_beside_it(tmp_path: Path, m
     publish(measured(), tmp_path / "page.html", Console(file=shown, width=200))
     assert "cannot be drawn: ZeroDivisionError" in shown.getvalue()
     assert RunRecord.read(tmp_path / "page.json") == measured()
+
+
+def test_a_page_that_cannot_be_written_is_a_failure_where_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown, page = io.StringIO(), tmp_path / "nowhere" / "page.html"
+    monkeypatch.setattr("fanin.emulation.report.DEFAULT_PAGE", page)
+    publish(measured(), None, Console(file=shown, width=200))
+    assert shown.getvalue().startswith(f"no report: the report {page} cannot be written: No such file")
+    with pytest.raises(FaninError, match="cannot be written"):
+        publish(measured(), page, Console(file=shown))
 
 
 def test_without_its_extra_only_a_page_that_was_asked_for_is_missed(

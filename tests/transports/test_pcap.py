@@ -14,6 +14,7 @@ from fanin.formats.capture import SocketAddress, ethernet_frame, pcap_header
 from fanin.formats.frames import internet_checksum
 from fanin.host.transports import PcapTransport, PcapWriter
 from fanin.transports.transport import SWITCH
+from tests.support.disk import room_for
 from tests.transports.packets import HAND_BUILT
 from tests.transports.rigs import memory_rig, receive_exactly
 
@@ -127,6 +128,17 @@ def test_a_disk_that_fills_ends_the_capture_with_a_warning_and_nothing_else(
     rig.close()
     (warning,) = caplog.messages
     assert "capture.pcap ends here: No space left on device" in warning
+
+
+def test_a_capture_ends_with_a_whole_record_where_the_disk_took_a_part_of_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcap"
+    writer = PcapWriter(str(path))
+    writer.write(START_S, HERE, THERE, [b"first"])
+    once = path.read_bytes()
+    with room_for(len(once) + 10), pytest.raises(OSError, match=r"File too large: '.*capture\.pcap'"):
+        writer.write(START_S, HERE, THERE, [b"second"])
+    writer.close()
+    assert path.read_bytes() == once
 
 
 def test_a_file_that_cannot_be_written_is_a_configuration_error(tmp_path: Path) -> None:

@@ -354,9 +354,7 @@ class FlightRecorder:
     def dump(self, path: Path) -> None:
         """Write all records of this rank, in one piece. OSError where that cannot be done."""
         with self._lock:
-            beside = path.with_name(path.name + ".part")  # no reader of the folder takes it for a rank's
-            beside.write_bytes(pickle.dumps(self.trace(), protocol=2))
-            beside.replace(path)
+            files.put(path, pickle.dumps(self.trace(), protocol=2))
 
     def trace(self) -> dict[str, Any]:
         """All records of this rank, in the format in which `torch.distributed` has those of NCCL."""
