@@ -256,6 +256,7 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
     [
         (["demo", "--fault", "drop=2"], "0..1"),
         (["demo", "--fault", "down=link:1@5s+2s"], "fanin emulate --fault"),
+        (["demo", "--workers", "2", "--fault", "kill=worker:2@step:1"], "there is no worker 2: workers are 0..1"),
         (["demo", "--json", "nowhere/demo.json"], "there is no folder"),
         (["demo", "--html", "."], "it is a folder"),
         (["bench", "allreduce", "--lanes", "5"], "lanes"),
