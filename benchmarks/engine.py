@@ -18,6 +18,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import statistics
 import time
@@ -91,6 +92,7 @@ class Row:
 
 def serve(pipe: Connection, settings: Settings) -> None:
     """Run the switch process; it answers each message with (processor seconds, socket overflows) so far."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in `work`
     spec = settings.spec()
     server = SwitchServer(
         "127.0.0.1",
@@ -169,6 +171,7 @@ def work(
     pipe: Connection, settings: Settings, rank: int, ports: tuple[int, ...], shared_memory: tuple[str, ...]
 ) -> None:
     """Run a worker process, which reduces as it is asked to over the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks, which then kills this one
     worker = Worker(settings, rank, ports, shared_memory)
     pipe.send("ready")
     while (request := pipe.recv()) is not None:
