@@ -338,6 +338,12 @@ def test_a_world_refuses_a_fault_at_a_rank_that_it_does_not_have(monkeypatch: py
     world_of_one(options).shutdown()
 
 
+def test_a_rank_alone_refuses_a_codec_that_there_is_not() -> None:
+    with pytest.raises(ConfigurationError, match="there is no 'junk'"):
+        world_of_one(Options(codec="junk"))
+    world_of_one(Options(codec="lanes:8")).shutdown()
+
+
 def test_a_timeline_that_two_processes_write_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = Options(timeline=str(tmp_path / "time.jsonl"))
     for _ in range(2):  # one after the other, as a restart of the job
