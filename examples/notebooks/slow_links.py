@@ -22,7 +22,7 @@ import numpy as np
 import sklearn.datasets
 
 from fanin.emulation.network.commands import require_privileges
-from fanin.errors import UnsupportedError
+from fanin.errors import ConfigurationError
 
 WORKERS = 4
 RATE_BIT_S = 20e6
@@ -54,7 +54,7 @@ rate_bit_s: float | None = None
 try:
     require_privileges()
     where, rate_bit_s = f"links of {RATE_BIT_S / 1e6:g} Mbit/s", RATE_BIT_S
-except UnsupportedError as error:
+except ConfigurationError as error:
     where = "loopback, which has no rate"
     print(f"no emulated links: {error}")
 with tempfile.TemporaryDirectory() as folder:

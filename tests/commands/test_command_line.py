@@ -220,6 +220,25 @@ def test_a_command_whose_extra_is_missing_names_it(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("target", ["p4", "bmv2"])
+def test_an_emulated_p4_switch_names_its_extra_before_anything_starts(
+    target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fanin.emulation.network.commands.require_privileges", lambda: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "p4" else object())
+    monkeypatch.delattr(subprocess, "Popen")
+    assert call(["emulate", "--workers", "2", "--target", target, "--", "true"]) == 2
+    assert capsys.readouterr().err == f"fanin: --target {target} needs p4. Remedy: pip install 'fanin[p4]'\n"
+
+
+def test_namespaces_without_root_are_refused_as_what_nobody_has_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert call(["emulate", "--", "true"]) == 2
+    assert "network namespaces need root" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["bench", "watching"], ["switch", "--metrics", ":0"]], ids=" ".join)
 def test_a_command_that_wants_metrics_names_their_extra_before_it_starts_anything(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
