@@ -34,7 +34,12 @@ RATE_BIT_S = 20e6
 # `pg_options` are needed here only because one program tries several widths; `FANIN_LANES=8` does the same from outside.
 
 # %%
-here = next(folder for folder in (Path.cwd(), Path("examples/notebooks")) if (folder / "slow_links_rank.py").exists())
+places = [Path.cwd(), Path("examples/notebooks"), Path(globals().get("__file__", "")).absolute().parent]
+here = next((place for place in places if (place / "slow_links_rank.py").exists()), None)
+if here is None:
+    raise FileNotFoundError(
+        f"no slow_links_rank.py in {Path.cwd()}. Remedy: start in examples/notebooks of a clone of fanin"
+    )
 sys.path.insert(0, str(here))
 import slow_links_rank
 
