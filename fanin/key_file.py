@@ -11,6 +11,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.protocol.seal import KEY_BYTES, Credentials, key_from_text
 
@@ -45,7 +46,7 @@ def load_or_create(path: Path) -> bytes:
             finally:
                 fresh.unlink()
         except OSError as error:
-            raise ConfigurationError(f"key file {path}: {error.strerror}") from None
+            raise ConfigurationError(f"key file {path}: {files.in_words(error)}") from None
     key = load(path)
     if key is None:
         raise ConfigurationError(f"key file {path} comes and goes. Remedy: name another with --key-file")
@@ -71,7 +72,7 @@ def load(path: Path, *, may_be_anothers: bool = False) -> bytes | None:
     except OSError as error:
         if may_be_anothers and isinstance(error, PermissionError):
             return None
-        raise ConfigurationError(f"key file {path}: {error.strerror}") from None
+        raise ConfigurationError(f"key file {path}: {files.in_words(error)}") from None
     key = key_from_text(text)
     if key is None:
         raise ConfigurationError(f"{path} is no key file of fanin. Remedy: name one that does not exist yet")

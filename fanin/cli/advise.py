@@ -21,7 +21,7 @@ from fanin.cli.extras import require
 from fanin.cli.fields import described
 from fanin.cli.output import JsonObject
 from fanin.errors import ConfigurationError, FaninError
-from fanin.files import mute
+from fanin.files import in_words, mute
 from fanin.modules import running
 from fanin.settings import fields_of
 
@@ -131,7 +131,7 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
                     bufsize=0,
                 )
             except OSError as error:
-                raise ConfigurationError(f"--via {via}: {error.strerror}") from None
+                raise ConfigurationError(f"--via {via}: {in_words(error)}") from None
             processes.append(started)
             assert started.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
