@@ -5,11 +5,14 @@ Functions import what needs numpy when they are called.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from typing import Annotated
 
+from fanin import plugins
 from fanin.benchmarks import codecs_train_hooks as hooks
+from fanin.errors import ConfigurationError
 from fanin.settings import Text, commas
 
 
@@ -17,7 +20,7 @@ def split(texts: str) -> tuple[str, ...]:
     """Split codecs separated by commas; a comma that no codec's name follows is part of a codec's text."""
     from fanin.host.codecs import table
 
-    names = "|".join((*table(), hooks.NAME))
+    names = "|".join(map(re.escape, (*table(), *plugins.names("fanin.codecs"), hooks.NAME)))
     return tuple(text for text in re.split(rf",(?=(?:{names})(?:[:,]|$))", texts) if text)
 
 
@@ -38,5 +41,26 @@ def check_codecs(texts: Iterable[str], *workers: int) -> None:
     from fanin.host.codecs.codec import Place
 
     for text in texts:
+        try:
+            codec = make(text)
+        except ConfigurationError:
+            _check_end(text)
+            raise
         for each in workers:
-            make(text).encoder(Place(0, each, ()))
+            codec.encoder(Place(0, each, ()))
+
+
+def _check_end(text: str) -> None:
+    """Raise ConfigurationError where the text is a codec, a comma, and what is no codec, which `split` left joined."""
+    from fanin.host.codecs import make
+
+    if "=>" in text:  # commas of rules are of one codec
+        return
+    parts = text.split(",")
+    for end in range(1, len(parts)):
+        with contextlib.suppress(ConfigurationError):
+            make(",".join(parts[:end]))
+            break
+    else:
+        return
+    make(parts[end])

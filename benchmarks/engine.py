@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import multiprocessing
 import os
+import signal
 import socket
 import statistics
 import time
@@ -92,6 +93,7 @@ class Row:
 
 def serve(pipe: Connection, settings: Settings) -> None:
     """Run the switch process; it answers each message with (processor seconds, socket overflows) so far."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in `work`
     spec = settings.spec()
     server = SwitchServer(
         "127.0.0.1",
@@ -170,6 +172,7 @@ def work(
     pipe: Connection, settings: Settings, rank: int, ports: tuple[int, ...], shared_memory: tuple[str, ...]
 ) -> None:
     """Run a worker process, which reduces as it is asked to over the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks, which then kills this one
     worker = Worker(settings, rank, ports, shared_memory)
     pipe.send("ready")
     while (request := pipe.recv()) is not None:

@@ -66,6 +66,10 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if not self.places:
+            raise ConfigurationError(
+                "clients = 0 and simulated = 0: nobody trains. Remedy: give one of them at least 1"
+            )
         for name in ("policies", "partitions", "learning_rates"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):

@@ -73,7 +73,7 @@ class Plan(scenario.Cluster):
     """All workers behind one link, without gloo and torch: who gets what."""
     jobs: Annotated[int, Bounds(1, MAX_JOBS)] = 1
     """With --shared-link: jobs of so many workers each."""
-    seconds: Annotated[float | None, Bounds(1.0, 3600.0)] = None
+    seconds: Annotated[float | None, Bounds(sharing.MIN_SECONDS, 3600.0)] = None
     """With --shared-link: how long a row takes. 10, and 40 beside TCP flows."""
 
     def __post_init__(self) -> None:

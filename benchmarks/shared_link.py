@@ -31,6 +31,7 @@ from fanin.settings import words_of
 Marks = Sequence[tuple[float, int]]
 """Progress of one job or flow: pairs of (time, amount so far)."""
 MIN_SECONDS = 2.0
+MIN_BYTES = 2 * WORD_BYTES
 SECONDS, SECONDS_BESIDE_TCP = 10.0, 40.0
 """Default duration of a row, without and with TCP flows. A CUBIC flow comes back to the window at which it lost a
 packet after as many seconds as the cube root of 0.75 windows (RFC 9438, section 4.2): 5.6 s for 240 packets. A few such
@@ -67,8 +68,12 @@ class Plan:
             raise ConfigurationError("a link without a rate is not shared; name one with --rate, or --uplink")
         if self.shared.mtu != self.link.mtu:
             raise ConfigurationError("the uplink's MTU must be that of the other links")
-        if self.size < 8 or self.size % 4 or self.seconds < MIN_SECONDS:
-            raise ConfigurationError(f"bytes must be a multiple of 4, seconds at least {MIN_SECONDS:g}")
+        if self.size < MIN_BYTES or self.size % WORD_BYTES:
+            raise ConfigurationError(
+                f"bytes = {self.size}; must be a multiple of {WORD_BYTES}, and at least {MIN_BYTES}, with --shared-link"
+            )
+        if self.seconds < MIN_SECONDS:
+            raise ConfigurationError(f"seconds = {self.seconds:g}; must be at least {MIN_SECONDS:g}")
         _ = self.topology  # raises ConfigurationError for too many hosts
 
     @property

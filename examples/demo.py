@@ -27,6 +27,7 @@ from fanin.emulation.processes import LocalJob
 from fanin.emulation.progress import progress_of
 from fanin.emulation.report import publish
 from fanin.errors import FaninError
+from fanin.faults import FaultSchedule
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.records import record as records
 from fanin.records.recording import Beginning, finished
@@ -59,6 +60,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        FaultSchedule.parse(self.faults).check_workers(self.workers)
 
     @property
     def label(self) -> str:

@@ -156,6 +156,15 @@ class ScheduledFault:
         check(self.at_step is None or self.action != "pause", "a pause begins at a time, not at a step")
 
 
+def check_worker(worker: int, workers: int, named_in: str = "") -> None:
+    """Raise ConfigurationError unless a job of so many workers has this one, which was `named_in` an option."""
+    if not 0 <= worker < workers:
+        before = f"{named_in}: " if named_in else ""
+        raise ConfigurationError(
+            f"{before}there is no worker {worker}: workers are 0..{workers - 1}. Remedy: name one of these"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultSchedule:
     """All faults to inject: those of datagrams, and scheduled ones."""
@@ -178,6 +187,12 @@ class FaultSchedule:
             else:
                 scheduled.append(ScheduledFault.parse(clause))
         return cls(packets=packets, scheduled=tuple(scheduled))
+
+    def check_workers(self, workers: int) -> None:
+        """Raise ConfigurationError for a fault at a worker that a job of so many does not have."""
+        for each in self.scheduled:
+            if each.target == "worker" and each.index is not None:
+                check_worker(each.index, workers, f"fault {each.text!r}")
 
     def for_workers(self, text: str) -> str:
         """The clauses of `text`, from which this was read, that workers carry out themselves: FANIN_FAULTS."""

@@ -39,7 +39,7 @@ def load_or_create(path: Path) -> bytes:
             with contextlib.suppress(FileExistsError):
                 files.create(path, secrets.token_bytes(KEY_BYTES).hex() + "\n")
         except OSError as error:
-            raise ConfigurationError(f"key file {path}: {error.strerror}") from None
+            raise ConfigurationError(f"key file {path}: {files.in_words(error)}") from None
     key = load(path)
     if key is None:
         raise ConfigurationError(f"key file {path} comes and goes. Remedy: name another with --key-file")
@@ -65,7 +65,7 @@ def load(path: Path, *, may_be_anothers: bool = False) -> bytes | None:
     except OSError as error:
         if may_be_anothers and isinstance(error, PermissionError):
             return None
-        raise ConfigurationError(f"key file {path}: {error.strerror}") from None
+        raise ConfigurationError(f"key file {path}: {files.in_words(error)}") from None
     key = key_from_text(text)
     if key is None:
         raise ConfigurationError(f"{path} is no key file of fanin. Remedy: name one that does not exist yet")

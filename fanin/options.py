@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import numbers
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from fanin.interface_list import InterfaceList
 from fanin.numerics.reduction import lanes_number
 from fanin.protocol.job import Asked, AskedRounds
 from fanin.protocol.tag_algorithm import TAG_ALGORITHMS, TagAlgorithm
-from fanin.settings import Bounds, check_bounds
+from fanin.settings import Bounds, check_bounds, settings_of
 
 ENVIRONMENT_PREFIX = "FANIN_"
 MAX_HOST_CHARACTERS = 200
@@ -194,12 +195,13 @@ class Options(Asked):
         check(words is None or words % 8 == 0, f"words_per_packet = {words}; must be a multiple of 8")
         _ = self.port_range
         check(
-            self.on_worker_loss in ("raise", "continue"), f"on_worker_loss = {self.on_worker_loss!r}: raise, continue"
+            self.on_worker_loss in ("raise", "continue"),
+            f"on_worker_loss = {self.on_worker_loss!r}; must be 'raise' or 'continue'",
         )
         check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
         check(
             self.on_nonfinite in ("warn", "raise", "skip"),
-            f"on_nonfinite = {self.on_nonfinite!r}: warn, raise, skip",
+            f"on_nonfinite = {self.on_nonfinite!r}; must be 'warn', 'raise' or 'skip'",
         )
         for name, plain in (("on_worker_loss", "raise"), ("fallback", "raise"), ("inside", None)):
             check(
@@ -218,7 +220,7 @@ class Options(Asked):
                 f"first rank that is lost. Remedy: leave out one of the two",
             )
         ways = ("auto", "value", "kernel", "block")
-        check(self.device_wait in ways, f"device_wait = {self.device_wait!r}: {', '.join(ways)}")
+        check(self.device_wait in ways, f"device_wait = {self.device_wait!r}; must be one of {', '.join(ways)}")
         if self.faults is not None:
             others = [each.text for each in FaultSchedule.parse(self.faults).scheduled if not each.by_worker]
             check(not others, f"faults: a worker cannot do {'; '.join(others)}: `fanin emulate --fault` can")
@@ -288,7 +290,13 @@ class Options(Asked):
             text = environment.get(ENVIRONMENT_PREFIX + each.name.upper())
             if text is not None and text != "":
                 values[each.name] = _read(each.name, hints[each.name], text)
-        return cls(**{**values, **given})  # type: ignore[arg-type]
+        try:
+            return cls(**{**values, **given})  # type: ignore[arg-type]
+        except ConfigurationError as error:
+            wrong = [name for name in values if name not in given and _is_about(str(error), name)]
+            if not wrong or "Remedy: " in str(error):
+                raise
+            raise ConfigurationError(f"{error}. {_remedy(*wrong)}") from None
 
 
 _IN_WORDS: dict[type, str] = {
@@ -315,9 +323,24 @@ def _read(name: str, hint: object, text: str) -> object:
     try:
         if bool in kinds:
             return {"1": True, "true": True, "0": False, "false": False}[text.lower()]
+        if int in kinds and str in kinds:  # whose words the option itself judges
+            return int(text) if text.isdecimal() else text
         if int in kinds:
-            return text if str in kinds and "/" in text else int(text)
+            return int(text)
         return float(text) if float in kinds else text
     except (KeyError, ValueError):
+        legal = "1, true, 0 or false" if bool in kinds else "a whole number" if int in kinds else "a number"
+        bounds = next(setting.bounds for setting in settings_of(Options) if setting.field == name)
+        within = "" if bounds is None else f", {bounds}"
         variable = ENVIRONMENT_PREFIX + name.upper()
-        raise ConfigurationError(f"{variable}={text!r} is not a legal value for {name}") from None
+        raise ConfigurationError(f"{variable}={text!r}; expected {legal}{within}. {_remedy(name)}") from None
+
+
+def _is_about(text: str, name: str) -> bool:
+    """Whether an error of `Options` names this option; that of a single fault begins with `fault`."""
+    return re.search(rf"\b{name}\b", text) is not None or text.startswith(name.removesuffix("s"))
+
+
+def _remedy(*names: str) -> str:
+    variables = " or ".join(ENVIRONMENT_PREFIX + name.upper() for name in names)
+    return f"Remedy: correct {variables}, or unset it"

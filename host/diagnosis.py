@@ -10,7 +10,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,10 @@ from typing import Literal
 import fanin
 from fanin.errors import FaninError, SwitchUnreachableError
 from fanin.extension import native_extension, tag_algorithms
+from fanin.host.codecs import make
 from fanin.host.session.control import ControlClient
+from fanin.host.session.exported import VARIABLE as METRICS_VARIABLE
+from fanin.host.session.outputs import check_outputs, flight_recorder_file
 from fanin.host.session.path import Reached, discover, exposed, reach, resolve, start_hint
 from fanin.host.transports.stack import open_bare
 from fanin.key_file import operator_credentials
@@ -34,6 +37,7 @@ from fanin.schemes import DEFAULT, SCHEMES, scheme_of
 from fanin.transports.path_mtu import LARGEST_MTU
 from fanin.transports.transport import SWITCH, Transport
 from fanin.variables import without_effect
+from fanin.watching.exporter import address_of, require_client
 
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
 """Linux, udp(7). The socket module names the last two from Python 3.13 on."""
@@ -70,6 +74,28 @@ def examine_environment(environment: Mapping[str, str]) -> Iterator[Check]:
     """Yield a warning for each variable that looks like one of fanin's and has no effect."""
     for line in without_effect(environment):
         yield Check(name="environment", state="warning", result=line, remedy="correct the name, or unset the variable")
+
+
+def examine_options(options: Options) -> Iterator[Check]:
+    """Yield a failure for each option that can be read, and would yet end a job as soon as its group begins."""
+
+    def metrics() -> None:
+        if options.metrics is not None:
+            address_of(options.metrics, METRICS_VARIABLE)
+            require_client()
+
+    looks: dict[str, Callable[[], object]] = {
+        "output files": lambda: check_outputs(options, 0),
+        "flight recorder": lambda: options.flight_recorder and flight_recorder_file(options.flight_recorder, 0),
+        "codec": lambda: options.codec and make(options.codec),
+        "metrics": metrics,
+    }
+    for name, look in looks.items():
+        try:
+            look()
+        except FaninError as error:
+            result, _, remedy = str(error).partition(". Remedy: ")
+            yield Check(name=name, state="failure", result=result, remedy=remedy or "correct the variable, or unset it")
 
 
 def gpu_driver_is_there() -> bool:

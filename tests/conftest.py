@@ -61,11 +61,11 @@ def _runs_a_twin_alone(item: pytest.Item) -> bool:
 def namespaces() -> None:
     """Skip, naming what is missing, where network namespaces cannot be made."""
     from fanin.emulation.network.commands import require_privileges  # few tests need the emulation
-    from fanin.errors import UnsupportedError
+    from fanin.errors import ConfigurationError
 
     try:
         require_privileges()
-    except UnsupportedError as error:
+    except ConfigurationError as error:
         pytest.skip(str(error))
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from fanin import files
 from fanin.emulation.containers.channel import DEFAULT_PORT, Channel
 from fanin.emulation.containers.recording import settings_of
 from fanin.emulation.containers.roster import BEAT_S
@@ -92,7 +93,7 @@ class Program:
                 command, env={**os.environ, **ours}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
             )
         except OSError as error:
-            raise ConfigurationError(f"{command[0]}: {error.strerror}") from None
+            raise ConfigurationError(f"{command[0]}: {files.in_words(error)}") from None
         self._partial = b""
         self._log = b""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from fanin.emulation.bmv2_process import BINARY, DEVICE_ID, PACKAGE, command
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import Listener, SwitchProcess
-from fanin.errors import UnsupportedError
+from fanin.errors import ConfigurationError
 from fanin.modules import running
 from fanin.p4_ports import CPU_PORT
 from fanin.protocol import control
@@ -28,12 +28,12 @@ GRPC_PORT = 9559
 
 
 def require_tools() -> None:
-    """Raise UnsupportedError if a command that BMv2 needs is missing; it names the command and its package."""
+    """Raise ConfigurationError if a command that BMv2 needs is missing; it names the command and its package."""
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
-            raise UnsupportedError(
-                f"--target bmv2 needs the command `{tool}` on PATH; install {package}, or use --target p4, which runs "
-                "the same compiled program in Python"
+            raise ConfigurationError(
+                f"--target bmv2 needs the command `{tool}` on PATH. Remedy: install {package}, or use --target p4, "
+                "which runs the same compiled program in Python"
             )
 
 
@@ -42,7 +42,7 @@ def processes(fabric: Fabric, logs: Path) -> list[SwitchProcess]:
     try:
         from fanin.switch.p4runtime.opening import BUILD
     except ImportError as error:
-        raise UnsupportedError(f"{error}. Remedy: pip install 'fanin[p4]'") from None
+        raise ConfigurationError(f"{error}. Remedy: pip install 'fanin[p4]'") from None
     topology, namespace = fabric.topology, fabric.switch_namespace()
     device = command(dict(fabric.free_ports), f"127.0.0.1:{GRPC_PORT}", CPU_PORT)
     flooded = ",".join(str(number) for number, _ in fabric.free_ports)

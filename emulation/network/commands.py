@@ -9,28 +9,28 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fanin.errors import FaninError, UnsupportedError
+from fanin.errors import ConfigurationError, FaninError
 
 COMMAND_LIMIT_S = 30.0
 TOOLS = {"ip": "iproute2", "tc": "iproute2"}
 
 
 def require_privileges() -> None:
-    """Raise UnsupportedError, with a remedy, if this process cannot make network namespaces."""
+    """Raise ConfigurationError, with a remedy, if this process cannot make network namespaces."""
     if os.geteuid() != 0:
-        raise UnsupportedError(
+        raise ConfigurationError(
             "network namespaces need root: run it with sudo (the workers run as root, too). Remedy: "
             f"`sudo {_own()} ...`, or `docker compose up`, or `torchrun` on one machine without emulated links"
         )
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
-            raise UnsupportedError(f"emulation needs the command `{tool}`; install {package}")
+            raise ConfigurationError(f"emulation needs the command `{tool}`. Remedy: install {package}")
     # Network namespaces need the right to mount, which a container without CAP_SYS_ADMIN lacks.
     probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
-        raise UnsupportedError(
-            f"this system refuses network namespaces to root ({probe.stderr.strip() or 'no reason given'}); in a "
-            "container, run it with --privileged"
+        raise ConfigurationError(
+            f"this system refuses network namespaces to root ({probe.stderr.strip() or 'no reason given'}). "
+            "Remedy: in a container, run it with --privileged"
         )
 
 

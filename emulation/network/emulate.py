@@ -44,7 +44,7 @@ def emulate(
 ) -> RunRecord:
     """Build the cluster, run the command in it, clean up; print progress and a summary, write the record.
 
-    Raises UnsupportedError without root, ConfigurationError for an impossible scenario, FaninError if the cluster
+    Raises ConfigurationError without root and for an impossible scenario, FaninError if the cluster
     cannot be built or breaks; if it breaks, the record is still written. A failing command raises nothing: the record's
     outcome says so.
     """

@@ -9,7 +9,7 @@ from fanin.emulation.network import bmv2_switch
 from fanin.emulation.network.fabric import Fabric
 from fanin.emulation.network.switch_process import SwitchProcess
 from fanin.emulation.network.topology import Topology
-from fanin.errors import UnsupportedError
+from fanin.errors import ConfigurationError
 from fanin.modules import running
 from fanin.protocol import control
 
@@ -19,18 +19,20 @@ program, run by fanin.switch.p4. bmv2: the same program in simple_switch_grpc.""
 
 
 def fabric_for(topology: Topology, target: str) -> Fabric:
-    """The network for the topology, with ports as the target needs them. UnsupportedError if it cannot run here."""
+    """The network for the topology, with ports as the target needs them. ConfigurationError if it cannot run here."""
     if target not in TARGETS:
-        raise UnsupportedError(f"--target {target}: must be one of {', '.join(TARGETS)}")
+        raise ConfigurationError(f"--target {target}: must be one of {', '.join(TARGETS)}")
     if topology.switch_at.started_by_ranks and target != "native":
-        raise UnsupportedError(
-            f"--target {target} with --switch-at {topology.switch_at}: ranks start the usual switch themselves; leave "
-            "--target out, or use --switch-at own"
+        raise ConfigurationError(
+            f"--target {target} with --switch-at {topology.switch_at}: ranks start the usual switch themselves. "
+            "Remedy: leave --target out, or use --switch-at own"
         )
     if topology.switch_at.spares and target not in ("native", "python"):
-        raise UnsupportedError(f"--target {target} runs on no spare host; use native or python, or --switch-at own")
+        raise ConfigurationError(
+            f"--target {target} runs on no spare host. Remedy: use native or python, or --switch-at own"
+        )
     if topology.racks > 1 and target not in ("native", "python"):
-        raise UnsupportedError(f"--target {target} has no two-level tree here; use --target native or python")
+        raise ConfigurationError(f"--target {target} has no two-level tree here. Remedy: use --target native or python")
     if target == "bmv2":
         bmv2_switch.require_tools()
     return Fabric(topology, bridged=target != "bmv2")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fanin.addresses import HOSTS
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
 from fanin.errors import ConfigurationError
+from fanin.faults import check_worker
 from fanin.protocol import control
 from fanin.protocol.racks import RackPlan
 from fanin.protocol.spread import optimal_parts
@@ -140,8 +141,7 @@ class Topology:
 
     def check_worker(self, worker: int) -> None:
         """Raise ConfigurationError unless `worker` is a rank of this cluster."""
-        if not 0 <= worker < self.workers:
-            raise ConfigurationError(f"there is no worker {worker}: workers are 0..{self.workers - 1}")
+        check_worker(worker, self.workers)
 
     def check_host(self, host: int) -> None:
         """Raise ConfigurationError unless `host` has workers; with one rank per host, the error says worker."""

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fanin import files
 from fanin.emulation.network import timelines
 from fanin.emulation.tracing.clocks import Alignment, RankTimes, Sum, align
 from fanin.emulation.tracing.trace_events import Lanes, Trace
@@ -106,7 +105,7 @@ def _read(path: Path) -> RankFile:
     try:
         written = path.read_bytes().count(b"\n")
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {files.in_words(error)}. {REMEDY}") from None
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}. {REMEDY}") from None
     lines = timelines.legal(timelines.read_lines(path))
     begun = [at for at, line in enumerate(lines) if line["kind"] == "start" and "rank" in line]
     if not begun:

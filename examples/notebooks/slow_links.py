@@ -22,7 +22,7 @@ import numpy as np
 import sklearn.datasets
 
 from fanin.emulation.network.commands import require_privileges
-from fanin.errors import UnsupportedError
+from fanin.errors import ConfigurationError
 
 WORKERS = 4
 RATE_BIT_S = 20e6
@@ -34,7 +34,12 @@ RATE_BIT_S = 20e6
 # `pg_options` are needed here only because one program tries several widths; `FANIN_LANES=8` does the same from outside.
 
 # %%
-here = next(folder for folder in (Path.cwd(), Path("examples/notebooks")) if (folder / "slow_links_rank.py").exists())
+places = [Path.cwd(), Path("examples/notebooks"), Path(globals().get("__file__", "")).absolute().parent]
+here = next((place for place in places if (place / "slow_links_rank.py").exists()), None)
+if here is None:
+    raise FileNotFoundError(
+        f"no slow_links_rank.py in {Path.cwd()}. Remedy: start in examples/notebooks of a clone of fanin"
+    )
 sys.path.insert(0, str(here))
 import slow_links_rank
 
@@ -54,7 +59,7 @@ rate_bit_s: float | None = None
 try:
     require_privileges()
     where, rate_bit_s = f"links of {RATE_BIT_S / 1e6:g} Mbit/s", RATE_BIT_S
-except UnsupportedError as error:
+except ConfigurationError as error:
     where = "loopback, which has no rate"
     print(f"no emulated links: {error}")
 with tempfile.TemporaryDirectory() as folder:

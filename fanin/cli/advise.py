@@ -21,7 +21,7 @@ from fanin.cli.extras import require
 from fanin.cli.fields import described
 from fanin.cli.output import JsonObject
 from fanin.errors import ConfigurationError, FaninError
-from fanin.files import mute
+from fanin.files import in_words, mute
 from fanin.modules import running
 from fanin.settings import fields_of
 
@@ -131,22 +131,26 @@ def _launch(hosts: str, via: str, master: str, port: int, own: list[str]) -> int
                     bufsize=0,
                 )
             except OSError as error:
-                raise ConfigurationError(f"--via {via}: {error.strerror}") from None
+                raise ConfigurationError(f"--via {via}: {in_words(error)}") from None
             processes.append(started)
             assert started.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # it has ended already, and says why
                 started.stdin.write(LAUNCHED)
         status = _wait(processes, names)
-        _explain([each.returncode for each in processes], names, runner[0])
+        _explain([each.returncode for each in processes], names, runner)
         return status
     finally:
         _end(processes)
 
 
-def _explain(statuses: Sequence[int | None], names: Sequence[str], runner: str) -> None:
+def _explain(statuses: Sequence[int | None], names: Sequence[str], runner: Sequence[str]) -> None:
     """Raise FaninError for hosts whose rank never began; a rank that began has printed its own error."""
     for reason, of_these, remedy in (
-        (f"{runner} could not reach", (UNREACHED,), f"`{runner} HOST true` is to work without a question for each"),
+        (
+            f"{runner[0]} could not reach",
+            (UNREACHED,),
+            f"`{shlex.join(runner)} HOST true` is to work without a question for each",
+        ),
         ("no command of fanin's could be started on", NOT_STARTED, "install fanin at the same path on all hosts"),
     ):
         told = [name for name, status in zip(names, statuses, strict=True) if status in of_these]

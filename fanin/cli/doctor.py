@@ -58,10 +58,11 @@ def doctor(
 
 def examine(switch: str | None, options: Options) -> Iterator[Check]:
     """All checks: of the machine, and of the switches that are named or, when none is, of one started for this."""
-    from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_switch
+    from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_options, examine_switch
     from fanin.host.session.embedded import start_switch
 
     yield from examine_environment(os.environ)
+    yield from examine_options(options)
     yield from examine_machine(options)
     yield from examine_gpus(options)
     there = SwitchList() if switch is None else SwitchList.parse(switch)

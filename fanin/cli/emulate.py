@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 TEXT = "Run a training command on an emulated cluster (root): a namespace and a link per worker, and the switch."
 IN_FILES = ("name", "duplicate", "reorder")
 """Fields of a scenario that its file alone gives."""
+P4_TARGETS = ("p4", "bmv2")
+"""Targets that a P4Runtime server or client of fanin's belongs to."""
 FAULTS = (
     "drop=1%,dup=0.5%@seed=7, reorder=2%, corrupt=0.01%, kill=worker:2@step:40, restart=switch@12s, "
     "pause=worker:2@12s+3s, down=link:3@5s+2s, slow=link:3:4x@5s+10s. May be repeated."
@@ -113,6 +115,8 @@ def run_emulation(
         "links": dict(map(read_link, link)) if link else None,
     }
     described = compose(scenario, {name: value for name, value in given.items() if value is not None})
+    if described.target in P4_TARGETS:
+        extras.require("p4", f"--target {described.target}")
     finished = run(described, command, record_file=record, logs=logs, console=console)
     if html is not None or _is_worth_a_page(finished):
         publish(finished, html, console)

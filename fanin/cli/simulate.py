@@ -31,6 +31,13 @@ Facts = dict[str, Any]
 MAX_RUNS = 10**9
 CANARY_SEEDS_APART = 1_000_000
 """Distance between the first seeds of two hunts for the same defect."""
+UNUSED_WITH = {
+    "--scale": ("--canary", "--search", "--shards", "--events", "--pcap", "--scenario"),
+    "--canary": ("--search", "--events", "--pcap", "--scenario"),
+    "--search": ("--events", "--pcap"),
+    "--shards": ("--pcap", "--scenario"),
+}
+"""Options that would do nothing beside each of these."""
 
 
 def simulate(
@@ -41,10 +48,13 @@ def simulate(
     events: Annotated[bool, typer.Option("--events", help="Print every packet and event.")] = False,
     pcap: Annotated[Path | None, typer.Option(help="File for a capture of every packet sent.")] = None,
     native: Annotated[bool, typer.Option("--native/--python", help="Which machines.")] = True,
-    search: Annotated[int, typer.Option(min=0, max=MAX_RUNS, help="Run that many schedules, from --seed on.")] = 0,
+    search: Annotated[
+        int | None, typer.Option(min=1, max=MAX_RUNS, help="Run that many schedules, from --seed on.")
+    ] = None,
     canary: Annotated[
-        int, typer.Option(min=0, max=MAX_RUNS, help="Hunt each planted defect so many times; all must be found.")
-    ] = 0,
+        int | None,
+        typer.Option(min=1, max=MAX_RUNS, help="Hunt each planted defect so many times; all must be found."),
+    ] = None,
     processes: Annotated[int, typer.Option(min=0, max=1024, help="For --search; 0: one per core.")] = 0,
     shards: Annotated[
         bool, typer.Option("--shards", help="Ranks over several shards, some of which are lost: one run, or --search.")
@@ -58,6 +68,17 @@ def simulate(
 
     if json and events:
         raise ConfigurationError("--events prints lines, and --json one object: leave out one of them")
+    _refuse_without_effect(
+        {
+            "--scale": scale,
+            "--canary": canary is not None,
+            "--search": search is not None,
+            "--shards": shards,
+            "--events": events,
+            "--pcap": pcap is not None,
+            "--scenario": bool(scenario),
+        }
+    )
     kind: Kind = "native" if native else "python"
     given = load(scenario) if scenario else None
     say: Say = _nothing if json else print
@@ -81,6 +102,14 @@ def simulate(
         print(json_module.dumps(facts, indent=2))
     if "violation" in facts or "missed" in facts:
         sys.exit(1)
+
+
+def _refuse_without_effect(given: dict[str, bool]) -> None:
+    """Raise ConfigurationError for an option that another one would leave without effect."""
+    for option, others in UNUSED_WITH.items():
+        unused = [each for each in others if given[each]]
+        if given[option] and unused:
+            raise ConfigurationError(f"{', '.join(unused)}: not with {option}. Remedy: leave out one of them")
 
 
 def _nothing(_: str) -> None:
@@ -156,7 +185,9 @@ def _search(seed: int, schedules: int, kind: Kind, scenario: Scenario | None, pr
     return facts | {"violation": _of(failure.violation), "shortened": shortened}
 
 
-def _shards(seed: int, plans: int, canaries: int, kind: Kind, processes: int, show: Say | None, say: Say) -> Facts:
+def _shards(
+    seed: int, plans: int | None, canaries: int | None, kind: Kind, processes: int, show: Say | None, say: Say
+) -> Facts:
     """Simulate ranks over several shards: hunts for planted defects, many plans, or one plan."""
     from fanin.emulation.simulator.shard_search import (
         MAX_PLANS,

@@ -39,6 +39,18 @@ def check_outputs(options: Options, rank: int) -> None:
         )
 
 
+def flight_recorder_file(prefix: str, rank: int) -> Path:
+    """The path of a rank's file of the flight recorder; ConfigurationError where it cannot be written."""
+    path = Path(f"{prefix}{rank}")
+    folder = path.absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
+        raise ConfigurationError(
+            f"rank {rank}: FANIN_FLIGHT_RECORDER={name(prefix)}: {name(path)} cannot be written. "
+            "Remedy: name a folder of yours and the beginning of a file's name, as in /tmp/fanin_rank_"
+        )
+    return path
+
+
 def without_effect_alone(options: Options) -> Iterator[str]:
     """Variables of the options that have values and do nothing at a rank that is alone in its world.
 

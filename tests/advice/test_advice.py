@@ -351,15 +351,18 @@ def test_whatever_ends_the_launcher_ends_ranks_and_their_programs(number: signal
 
 @pytest.mark.parametrize(
     ("statuses", "told"),
-    [((255, 255, 0), "ssh could not reach a, b. Remedy"), ((0, 127, 126), "could be started on b, c. Remedy: install")],
+    [
+        ((255, 255, 0), "ssh could not reach a, b. Remedy: `ssh -p 22 HOST true` is"),
+        ((0, 127, 126), "could be started on b, c. Remedy: install"),
+    ],
 )
 def test_hosts_whose_rank_never_began_are_named_with_what_to_do(statuses: tuple[int, ...], told: str) -> None:
     with pytest.raises(FaninError, match=told):
-        _explain(statuses, ("a", "b", "c"), "ssh")
+        _explain(statuses, ("a", "b", "c"), ["ssh", "-p", "22"])
 
 
 def test_of_a_rank_that_failed_by_itself_nothing_is_added() -> None:
-    _explain((1, 2, -9), ("a", "b", "c"), "ssh")
+    _explain((1, 2, -9), ("a", "b", "c"), ["ssh"])
 
 
 def test_gloo_gets_the_interface_on_the_way_where_it_would_take_loopback(monkeypatch: pytest.MonkeyPatch) -> None:

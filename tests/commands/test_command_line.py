@@ -220,6 +220,25 @@ def test_a_command_whose_extra_is_missing_names_it(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("target", ["p4", "bmv2"])
+def test_an_emulated_p4_switch_names_its_extra_before_anything_starts(
+    target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fanin.emulation.network.commands.require_privileges", lambda: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "p4" else object())
+    monkeypatch.delattr(subprocess, "Popen")
+    assert call(["emulate", "--workers", "2", "--target", target, "--", "true"]) == 2
+    assert capsys.readouterr().err == f"fanin: --target {target} needs p4. Remedy: pip install 'fanin[p4]'\n"
+
+
+def test_namespaces_without_root_are_refused_as_what_nobody_has_tried(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert call(["emulate", "--", "true"]) == 2
+    assert "network namespaces need root" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["bench", "watching"], ["switch", "--metrics", ":0"]], ids=" ".join)
 def test_a_command_that_wants_metrics_names_their_extra_before_it_starts_anything(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -256,6 +275,7 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
     [
         (["demo", "--fault", "drop=2"], "0..1"),
         (["demo", "--fault", "down=link:1@5s+2s"], "fanin emulate --fault"),
+        (["demo", "--workers", "2", "--fault", "kill=worker:2@step:1"], "there is no worker 2: workers are 0..1"),
         (["demo", "--json", "nowhere/demo.json"], "there is no folder"),
         (["demo", "--html", "."], "it is a folder"),
         (["demo", "--json", "o", "--record", "./o"], "two outputs would be written there"),
@@ -267,11 +287,23 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
         (["bench", "allreduce", "--lanes", "5"], "lanes"),
         (["bench", "allreduce", "--bytes", "6"], "multiple of 4"),
         (["bench", "codecs", "--codecs", "rotated:7"], "lanes = '7'"),
+        (["bench", "codecs", "--codecs", "lanes:8,halves"], "codec 'halves': there is no 'halves'"),
+        (["bench", "codecs", "--codecs", "lanes:8,rotatd:8,rotated"], "codec 'rotatd:8': there is no 'rotatd'"),
+        (["bench", "codecs", "--train", "--codecs", "lanes:8,junk,x"], "codec 'junk': there is no 'junk'"),
+        (["bench", "codecs", "--codecs", "by_layer:8:rules=dims<2=>lanes,32;*=>low_rnk,16"], "low_rnk"),
         (["bench", "codecs", "--values", "digits"], "digits@50"),
         (["bench", "codecs", "--html", "page.html"], "--train"),
         (["bench", "network", "--shared-link", "--html", "page.html", "--lanes", "8"], "--lanes, --html: not with"),
         (["bench", "network", "--shared-link", "--samples", "11"], "--samples: not with --shared-link"),
         (["bench", "network", "--shared-link", "--bytes", "4096,8192"], "expected one number with --shared-link"),
+        (["bench", "network", "--shared-link", "--seconds", "1"], "seconds = 1.0; must be in 2.0..3600.0"),
+        (["bench", "network", "--shared-link", "--bytes", "262145"], "bytes = 262145; must be a multiple of 4"),
+        (["bench", "federated", "--clients", "0", "--simulated", "0"], "nobody trains"),
+        (["simulate", "--search", "0"], "--search"),
+        (["simulate", "--canary", "0"], "--canary"),
+        (["simulate", "--search", "10", "--events"], "--events: not with --search"),
+        (["simulate", "--shards", "--canary", "1", "--scenario", "churn"], "--scenario: not with --canary"),
+        (["simulate", "--scale", "--search", "1", "--pcap", "x"], "--search, --pcap: not with --scale"),
         (["bench", "codecs", "--train", "--workers", "3"], "must divide the batch"),
         (["report", "nothing.json"], "nothing.json"),
         (["report", "nothing.json", "--names", "a,b"], "--names 'a,b' is for two runs"),

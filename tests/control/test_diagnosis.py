@@ -8,12 +8,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from fanin.cli import stats as stats_command
 from fanin.host import diagnosis
-from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_switch
+from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_options, examine_switch
 from fanin.host.session.path import PathFacts, Reached
 from fanin.host.session.session import Session
 from fanin.key_file import default_path, load_or_create
@@ -76,6 +77,18 @@ def test_a_misspelt_variable_is_a_warning() -> None:
     assert check.state == "warning"
     assert "FANIN_LANE has no effect" in check.result
     assert check.remedy
+
+
+def test_options_that_would_end_a_job_as_its_group_begins_are_failures(tmp_path: Path) -> None:
+    assert not list(examine_options(Options(codec="lanes:8", timeline="-", trace=str(tmp_path / "t"))))
+    nowhere = str(tmp_path / "nowhere" / "t")
+    found = by_name(examine_options(Options(codec="junk", timeline=nowhere, flight_recorder=nowhere, metrics="junk")))
+    assert [(check.name, check.state) for check in found.values()] == [
+        (name, "failure") for name in ("output files", "flight recorder", "codec", "metrics")
+    ]
+    assert "there is no folder" in found["output files"].result
+    assert "there is no 'junk'" in found["codec"].result
+    assert all("Remedy" not in check.result for check in found.values())
 
 
 def test_small_buffers_come_with_what_raising_them_would_gain(monkeypatch: pytest.MonkeyPatch) -> None:

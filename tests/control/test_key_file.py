@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from fanin.errors import ConfigurationError
-from fanin.key_file import operator_credentials
+from fanin.key_file import load_or_create, operator_credentials
 
 
 @pytest.mark.parametrize("why", ["no home", "another's"])
@@ -27,6 +27,16 @@ def test_who_can_have_no_key_may_ask_what_anybody_may(why: str, monkeypatch: pyt
         monkeypatch.setattr(pwd, "getpwuid", refused)
     else:
         monkeypatch.setattr(os, "open", refused)
-        with pytest.raises(ConfigurationError, match="Permission denied"):
+        with pytest.raises(ConfigurationError, match=r"Permission denied\. Remedy: "):
             operator_credentials(Path("/named"))
     assert operator_credentials(None) is None
+
+
+def test_a_key_that_cannot_be_kept_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(ConfigurationError, match=r"No space left on device\. Remedy: free space there"):
+        load_or_create(tmp_path / "key")
+    assert not list(tmp_path.iterdir())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,3 +25,18 @@ def test_links_in_its_cells_lead_somewhere(notebook: Path) -> None:
     for target in LINK.findall(prose):
         if "://" not in target:
             assert (notebook.parent / target).exists(), f"{notebook.name} links to {target}"
+
+
+@pytest.mark.parametrize("name", ["own_parts", "slow_links"])
+def test_it_finds_its_files_from_any_folder_or_says_where_to_start(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (notebook,) = [path for path in NOTEBOOKS if path.stem == name]
+    lines = re.search(r"^places = .*?raise [^\n]*\n", notebook.read_text(), re.MULTILINE | re.DOTALL)
+    assert lines is not None
+    monkeypatch.chdir(tmp_path)
+    as_script: dict[str, Any] = {"Path": Path, "__file__": str(notebook)}
+    exec(lines[0], as_script)
+    assert as_script["here"] == notebook.parent
+    with pytest.raises(FileNotFoundError, match=r"Remedy: start in examples/notebooks"):
+        exec(lines[0], {"Path": Path})

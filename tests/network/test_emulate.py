@@ -18,7 +18,7 @@ from fanin.emulation.network.emulate import emulate
 from fanin.emulation.network.fault_runner import FaultRunner
 from fanin.emulation.network.scenario import Scenario
 from fanin.emulation.network.timelines import steps_in
-from fanin.errors import UnsupportedError
+from fanin.errors import ConfigurationError
 from fanin.records.record import RunRecord
 from tests.support.forks import fork_switches, fork_workers
 from tests.support.repository import ROOT
@@ -195,7 +195,7 @@ def require(target: str) -> None:
     if target == "bmv2":
         try:
             bmv2_switch.require_tools()
-        except UnsupportedError as error:
+        except ConfigurationError as error:
             pytest.skip(str(error))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fanin.emulation.network.scenario import SHIPPED, LinkTable, Scenario, compose, link, load, straggler
 from fanin.emulation.network.switches import fabric_for
 from fanin.emulation.network.topology import Topology
-from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.toml")))
@@ -181,9 +181,9 @@ def test_any_value_at_any_key_makes_a_scenario_or_the_one_error(body: dict[str, 
 
 def test_a_target_that_cannot_be_run_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(UnsupportedError, match=r"simple_switch_grpc.*--target p4"):
+    with pytest.raises(ConfigurationError, match=r"simple_switch_grpc.*--target p4"):
         fabric_for(Topology(workers=2), "bmv2")
-    with pytest.raises(UnsupportedError, match="no two-level tree"):
+    with pytest.raises(ConfigurationError, match="no two-level tree"):
         fabric_for(Topology(workers=2, racks=2), "p4")
-    with pytest.raises(UnsupportedError, match="native, python, p4, bmv2"):
+    with pytest.raises(ConfigurationError, match="native, python, p4, bmv2"):
         fabric_for(Topology(workers=2), "tofino")

@@ -56,6 +56,15 @@ def test_clauses_are_joined_by_semicolons_and_workers_get_theirs() -> None:
     assert FaultSchedule.parse("") == FaultSchedule()
 
 
+def test_a_fault_at_a_worker_that_a_job_does_not_have_is_refused() -> None:
+    schedule = FaultSchedule.parse("drop=1%;kill=worker:1@step:4;kill=switch@step:1;restart=worker:2@step:9")
+    schedule.check_workers(3)
+    with pytest.raises(
+        ConfigurationError, match=r"^fault 'restart=worker:2@step:9': there is no worker 2: .* 0\.\.1\. R"
+    ):
+        schedule.check_workers(2)
+
+
 def test_a_worker_refuses_what_only_an_emulator_can_do() -> None:
     assert Options(faults="kill=worker:0@step:3").packet_faults is None
     with pytest.raises(ConfigurationError, match="fanin emulate"):

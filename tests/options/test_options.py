@@ -80,3 +80,33 @@ def test_a_value_of_another_kind_is_refused_in_words(given: dict[str, Any], expe
 
 def test_numbers_of_numpy_pass() -> None:
     assert Options(lanes=np.int64(16), link=np.float32(2.0)).lanes_number == 16  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("LANES", "junk", "lanes = 'junk'; must be one of"),
+        ("SLOTS", "many", "FANIN_SLOTS='many'; expected a whole number, "),
+        ("LIVENESS_TIMEOUT_S", "soon", "FANIN_LIVENESS_TIMEOUT_S='soon'; expected a number, in "),
+        ("NATIVE", "maybe", "FANIN_NATIVE='maybe'; expected 1, true, 0 or false. Remedy"),
+        ("OTEL", "2", "FANIN_OTEL='2'; expected 1, true, 0 or false. Remedy"),
+        ("EXACT_ELEMENTS", "1e3", "FANIN_EXACT_ELEMENTS='1e3'; expected a whole number, "),
+        ("ON_WORKER_LOSS", "junk", "on_worker_loss = 'junk'; must be 'raise' or 'continue'. Remedy"),
+        ("ON_NONFINITE", "junk", "on_nonfinite = 'junk'; must be 'warn', 'raise' or 'skip'. Remedy"),
+        ("DEVICE_WAIT", "junk", "device_wait = 'junk'; must be one of auto, value, kernel, block. Remedy"),
+        ("SECRET", "junk", "secret must have 16..512 characters. Remedy"),
+        ("CONNECT_TIMEOUT_S", "1e9", "connect_timeout_s = 1000000000.0; must be in "),
+        ("FAULTS", "kill=worker:1", "fault 'kill=worker:1': expected "),
+        ("FAULTS", "drop=2", "faults: drop = 2.0; must be in 0..1"),
+    ],
+)
+def test_junk_in_a_variable_is_told_with_what_is_legal_and_the_remedy(name: str, text: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Options.from_environment({"FANIN_HOST": "a", f"FANIN_{name}": text})
+    assert str(refused.value).startswith(expected)
+    assert str(refused.value).endswith(f". Remedy: correct FANIN_{name}, or unset it")
+
+
+def test_the_remedy_for_a_value_of_the_program_names_no_variable() -> None:
+    with pytest.raises(ConfigurationError, match=r"on_worker_loss = 'junk'; must be 'raise' or 'continue'$"):
+        Options.from_environment({"FANIN_ON_WORKER_LOSS": "raise"}, on_worker_loss="junk")

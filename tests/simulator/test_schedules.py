@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pytest
 
+from fanin.emulation.simulator.batches import in_batches
 from fanin.emulation.simulator.chaos import draw
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
@@ -127,6 +130,15 @@ def test_a_rank_that_asks_again_while_another_has_left_does_not_block_its_own_na
 def test_processes_find_what_one_process_finds() -> None:
     alone, together = search(0, 30, kind="python"), search(0, 30, kind="python", processes=2)
     assert (alone.events, alone.packets, alone.virtual_s) == (together.events, together.packets, together.virtual_s)
+
+
+def dies_of_interruptions(_: range) -> bool:
+    """Tell whether the process that runs this ends without a word when a terminal's Ctrl-C reaches it."""
+    return signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+def test_an_interruption_is_no_traceback_of_the_processes() -> None:
+    assert list(in_batches(dies_of_interruptions, 0, 1, processes=2)) == [True]
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -19,6 +19,7 @@ from fanin.errors import CollectiveTimeoutError, ConfigurationError, FaninError,
 from fanin.host.torch import backend
 from fanin.host.torch.backend import options_for
 from fanin.host.torch.collectives.fallback import Fallback, State
+from fanin.host.torch.collectives.timeline import Timeline
 from fanin.host.torch.device.pieces import overlap
 from fanin.host.torch.handles import work
 from fanin.host.torch.handles.call import Call, tag_of
@@ -327,6 +328,33 @@ def test_a_world_of_one_writes_its_steps_and_is_killed_at_one(tmp_path: Path, mo
     assert [line["kind"] for line in lines] == ["start", "step", "step", "step", "end"]
     assert (lines[0]["rank"], lines[0]["size"], lines[0]["job"]) == (0, 1, "")
     assert steps_before_death == [0, 0, 1]
+
+
+def test_a_world_refuses_a_fault_at_a_rank_that_it_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(faults="drop=1%;kill=worker:9@step:1")
+    with pytest.raises(ConfigurationError, match=r"there is no worker 9: workers are 0\.\.0"):
+        world_of_one(options)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")  # the faults are over, and the world may have shrunk
+    world_of_one(options).shutdown()
+
+
+def test_a_rank_alone_refuses_a_codec_that_there_is_not() -> None:
+    with pytest.raises(ConfigurationError, match="there is no 'junk'"):
+        world_of_one(Options(codec="junk"))
+    world_of_one(Options(codec="lanes:8")).shutdown()
+
+
+def test_a_timeline_that_two_processes_write_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    options = Options(timeline=str(tmp_path / "time.jsonl"))
+    for _ in range(2):  # one after the other, as a restart of the job
+        Timeline(None, options, rank=0, size=2).close()
+    assert not caplog.records
+    first, second = (Timeline(None, options, rank, size=2) for rank in range(2))
+    (said,) = [each.getMessage() for each in caplog.records]
+    assert said.startswith("rank 1: another process writes FANIN_TIMELINE=")
+    assert said.endswith("Remedy: put %r, which becomes the rank, into its name")
+    for each in (second, first):
+        each.close()
 
 
 def test_a_world_of_one_names_the_options_that_have_no_effect_there(caplog: pytest.LogCaptureFixture) -> None:

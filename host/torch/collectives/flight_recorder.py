@@ -46,6 +46,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fanin import __version__, files
 from fanin.errors import ArgumentError, ConfigurationError, FaninError, UnsupportedError
+from fanin.host.session.outputs import flight_recorder_file
 from fanin.host.torch.handles.nonfinite import STEPS
 from fanin.host.torch.handles.work import FaninWork, at_present
 from fanin.options import Options
@@ -271,7 +272,7 @@ class FlightRecorder:
 
         ConfigurationError where there is no such folder, or it cannot be written.
         """
-        self.path = None if prefix is None else _writable(prefix, rank)
+        self.path = None if prefix is None else flight_recorder_file(prefix, rank)
         self.size = size
         self.numbers = itertools.count()
         self.telemetry: Telemetry | None = None
@@ -417,17 +418,6 @@ def dump_flight_recorder(group: c10d.ProcessGroup | None = None, path: str | os.
     except OSError as error:
         raise FaninError(f"flight recorder: {files.name(target)} cannot be written: {files.in_words(error)}") from None
     return target
-
-
-def _writable(prefix: str, rank: int) -> Path:
-    path = Path(f"{prefix}{rank}")
-    folder = path.absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK) or path.is_dir():
-        raise ConfigurationError(
-            f"rank {rank}: FANIN_FLIGHT_RECORDER={files.name(prefix)}: {files.name(path)} cannot be written. "
-            "Remedy: name a folder of yours and the beginning of a file's name, as in /tmp/fanin_rank_"
-        )
-    return path
 
 
 def _size(environment: Mapping[str, str]) -> int:

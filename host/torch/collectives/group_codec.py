@@ -26,7 +26,7 @@ Kept = TypeVar("Kept")
 
 
 def codec_of_group(text: str, rank: int, size: int) -> Codec:
-    """Make the codec of one stage, without memory, by which a group of `size` ranks sums.
+    """Make the codec of one stage, without memory, by which a group of `size` ranks sums; one rank makes no sums.
 
     Raises ConfigurationError for a codec that does not exist, needs several stages, chooses by parameter, or holds too
     few workers.
@@ -42,7 +42,8 @@ def codec_of_group(text: str, rank: int, size: int) -> Codec:
             f"codec = {text!r} chooses by parameter, which a collective does not know: use "
             "model.register_comm_hook(CodecState(..., model=model), codec_hook), or another codec"
         )
-    codec.encoder(Place(rank, size, ()))
+    if size > 1:
+        codec.encoder(Place(rank, size, ()))
     return codec
 
 

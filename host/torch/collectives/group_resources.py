@@ -48,7 +48,7 @@ from fanin.host.torch.collectives.device_parts import DeviceParts
 from fanin.host.torch.collectives.fallback import Fallback, warn_once
 from fanin.host.torch.collectives.survived_losses import SurvivedLosses
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
-from fanin.host.torch.collectives.timeline import Timeline, timeline_for
+from fanin.host.torch.collectives.timeline import Timeline, check_faults, timeline_for
 from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.call import Call
@@ -220,6 +220,8 @@ class GroupResources:
 
     def _open(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Open the session, and then gloo."""
+        if self._is_world:
+            check_faults(self.options, self.size)
         if self.size > 1:
             self._join(store, group_name, timeout)
         elif self._is_world and (names := ", ".join(without_effect_alone(self.options))):

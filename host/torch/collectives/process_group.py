@@ -98,7 +98,8 @@ class FaninProcessGroup(TorchCalls):
         # A bad codec is refused before ranks meet: a rank that is refused afterwards closes its connections while
         # others still open theirs, and those end with an error of gloo's.
         text = made_with.codec
-        self._codec = None if text is None or size == 1 else codec_of_group(text, rank, size)
+        codec = None if text is None else codec_of_group(text, rank, size)
+        self._codec = codec if size > 1 else None
         shared: Meeting | None = None if world is None or world.session is None else world._resources.meeting_now
         self._resources: GroupResources = GroupResources(
             store, group_name, rank, size, timeout, made_with, list(global_ranks), shared,

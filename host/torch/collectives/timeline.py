@@ -23,6 +23,7 @@ it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -78,6 +79,7 @@ class Timeline:
             path = Path(options.timeline.replace("%r", str(rank)))
             try:
                 self._file = path.open("a", encoding="utf-8", buffering=1)
+                self._warn_if_shared(path)
                 self._file.write(json.dumps(self._start()) + "\n")
             except OSError as error:
                 raise ConfigurationError(
@@ -90,6 +92,26 @@ class Timeline:
                 )
                 self._watcher.start()
         self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def _warn_if_shared(self, path: Path) -> None:
+        """Warn where another living process writes this file: nothing reads a file with lines of several ranks.
+
+        A lock tells, and not the lack of `%r`: ranks of several hosts write files of their own under one name.
+        """
+        assert self._file is not None
+        if self._size == 1:
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning(
+                "rank %d: another process writes FANIN_TIMELINE=%s as well, and `fanin trace` and `fanin report` "
+                "refuse a file of several ranks. Remedy: put %%r, which becomes the rank, into its name",
+                self._rank,
+                files.name(path),
+            )
+        except OSError:
+            pass  # a file system without locks
 
     def _start(self) -> dict[str, object]:
         return {
@@ -165,6 +187,15 @@ def clock_id() -> str:
     with suppress(OSError):
         return BOOT_ID.read_text(encoding="ascii").strip()
     return ""
+
+
+def check_faults(options: Options, size: int) -> None:
+    """Raise ConfigurationError, alike on every rank, for a fault at a rank that a world of `size` does not have.
+
+    Workers that were started anew have no faults (`Timeline`), and their world may have shrunk.
+    """
+    if restarts() == 0:
+        FaultSchedule.parse(options.faults or "").check_workers(size)
 
 
 def timeline_for(session: AnySession | None, options: Options, rank: int, size: int) -> Timeline | None:

@@ -10,6 +10,7 @@ import socket
 import threading
 from typing import Any
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.formats.frames import Endpoint, Frame, mac_of, read_frame
 from fanin.protocol.window import RECEIVE_BUFFER_REQUEST_BYTES
@@ -39,7 +40,7 @@ class UdpPort:
             self._socket.bind((host, port))
         except OSError as error:
             self._socket.close()
-            raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {error.strerror or error}") from None
+            raise ConfigurationError(f"udp port {port} of {host!r} cannot be had: {files.of_port(error)}") from None
         bound, self.port = self._socket.getsockname()
         self.name = f"udp:{host}:{self.port}"
         address = int.from_bytes(socket.inet_aton(STAND_IN if bound == "0.0.0.0" else bound), "big")
