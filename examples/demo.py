@@ -26,12 +26,12 @@ from fanin.emulation.network import timelines
 from fanin.emulation.processes import LocalJob
 from fanin.emulation.progress import progress_of
 from fanin.emulation.report import publish
-from fanin.errors import FaninError
+from fanin.errors import ConfigurationError, FaninError
 from fanin.faults import FaultSchedule
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.records import record as records
 from fanin.records.recording import Beginning, finished
-from fanin.settings import Bounds, check_bounds
+from fanin.settings import Bounds, OneOf, check_bounds
 
 BASELINE = "gloo"
 IMPORTS = ("fanin.examples.train", "fanin.host.torch.backend", "torch._dynamo", "sklearn.datasets")
@@ -45,7 +45,7 @@ class Plan:
 
     task: str = "digits"
     """Task to train: digits or text."""
-    backend: str = "fanin"
+    backend: Annotated[str, OneOf("fanin", BASELINE)] = "fanin"
     """Backend of torch.distributed: fanin or gloo."""
     workers: Annotated[int, Bounds(1, MAX_WORKERS)] = 4
     """Worker processes on this machine."""
@@ -61,6 +61,10 @@ class Plan:
     def __post_init__(self) -> None:
         check_bounds(self)
         FaultSchedule.parse(self.faults).check_workers(self.workers)
+        if self.faults and self.backend == BASELINE:
+            raise ConfigurationError(
+                f"--fault with --backend {BASELINE}, which knows none. Remedy: leave out one of them"
+            )
 
     @property
     def label(self) -> str:

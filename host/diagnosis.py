@@ -22,7 +22,7 @@ from fanin.host.codecs import make
 from fanin.host.session.control import ControlClient
 from fanin.host.session.exported import VARIABLE as METRICS_VARIABLE
 from fanin.host.session.outputs import check_outputs, flight_recorder_file
-from fanin.host.session.path import Reached, discover, exposed, reach, resolve, start_hint
+from fanin.host.session.path import Reached, discover, exposed, reach, resolve
 from fanin.host.transports.stack import open_bare
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
@@ -119,7 +119,8 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         hosts = resolve(address, timeout_s)
         yield Check(name="name", result=f"{address.host} is {', '.join(hosts)}")
     except FaninError as error:
-        yield Check(name="name", state="failure", result=str(error), remedy="correct the address or the name service")
+        remedy = "correct the address or the name service"
+        yield Check(name="name", state="failure", result=_cause(error), remedy=remedy)
         return
     try:
         there = reach(address, timeout_s, patient=False)
@@ -127,9 +128,7 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
     except FaninError as error:
         other = f"start `fanin switch` there, or open TCP port {address.port} in the firewall"
         remedy = (error.remedy if isinstance(error, SwitchUnreachableError) else "") or other
-        # The error ends with this command's name and with the text of the remedy.
-        result = str(error).removesuffix(start_hint(address)).rstrip(". ").removesuffix("Remedy:").rstrip(". ")
-        yield Check(name="tcp", state="failure", result=result, remedy=remedy)
+        yield Check(name="tcp", state="failure", result=_cause(error), remedy=remedy)
         return
     try:
         with ControlClient(
@@ -142,7 +141,7 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
             answer = _settled(client, timeout_s)
     except FaninError as error:
         remedy = "see that a fanin switch of this version runs there, and that FANIN_CURVE_SERVER_KEY is its key"
-        yield Check(name="control", state="failure", result=str(error), remedy=remedy)
+        yield Check(name="control", state="failure", result=_cause(error), remedy=remedy)
         return
     if not isinstance(answer, control.Stats):
         yield _not_understood(answer)
@@ -156,6 +155,11 @@ def examine_switch(address: SwitchAddress, options: Options) -> Iterator[Check]:
         if data.scheme == address.scheme:
             yield _tags(data, there, options)
     yield from _jobs(answer)
+
+
+def _cause(error: FaninError) -> str:
+    """The error without its remedy, which often names this very command."""
+    return str(error).partition(". Remedy: ")[0]
 
 
 def _engine(options: Options) -> Check:

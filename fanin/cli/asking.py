@@ -11,7 +11,7 @@ import typer
 
 from fanin import running_switches
 from fanin.addresses import SwitchAddress, SwitchList
-from fanin.errors import FaninError
+from fanin.errors import FaninError, SwitchUnreachableError
 from fanin.key_file import VARIABLE, operator_credentials
 from fanin.options import Options
 from fanin.protocol import control
@@ -36,17 +36,21 @@ def addresses_of(asked: str, options: Options) -> tuple[SwitchAddress, ...]:
     """The switches that a command line means: `asked`, FANIN_SWITCH, those that this user's ranks have started here, or
     the one at the default port.
     """
+    return _named_or_running(asked, options) or (SwitchAddress.parse(f"{DEFAULT}://127.0.0.1:{control.DEFAULT_PORT}"),)
+
+
+def _named_or_running(asked: str, options: Options) -> tuple[SwitchAddress, ...]:
     given = SwitchList.parse(asked or options.switch or "hosts").addresses
-    return given or tuple(running_switches.found()) or (
-        SwitchAddress.parse(f"{DEFAULT}://127.0.0.1:{control.DEFAULT_PORT}"),
-    )  # fmt: skip
+    return given or tuple(running_switches.found())
 
 
 class Switches:
     """Connections to some switches, opened when they are first asked."""
 
-    def __init__(self, addresses: tuple[SwitchAddress, ...], options: Options, key_file: Path | None) -> None:
-        self.addresses = addresses
+    def __init__(self, asked: str, options: Options, key_file: Path | None) -> None:
+        """`asked`: as for `addresses_of`."""
+        self.addresses = addresses_of(asked, options)
+        self._guessed = not _named_or_running(asked, options)
         self._options, self._key_file = options, key_file
         self._opened = contextlib.ExitStack()
         self._clients: dict[SwitchAddress, ControlClient] = {}
@@ -67,19 +71,30 @@ class Switches:
             raise errors[0] if len(errors) == 1 else FaninError("; ".join(map(str, errors)))
         return answers
 
-    def _ask(self, address: SwitchAddress) -> control.Stats | FaninError:
+    def _connected(self, address: SwitchAddress) -> ControlClient:
         from fanin.host.session.control import ControlClient
 
         try:
+            return ControlClient(
+                address,
+                curve_server_key=self._options.curve_server_key,
+                timeout_s=ASK_TIMEOUT_S,
+                credentials=operator_credentials(self._key_file) or OPEN,
+                otherwise_open=self._key_file is None,
+            )
+        except SwitchUnreachableError:
+            if not self._guessed:
+                raise
+            raise SwitchUnreachableError(
+                str(address),
+                f"no job of yours runs a switch on this machine, and none answers at {address}, the default. Remedy: "
+                "start a job, or name its switch, as in udp://host:port",
+            ) from None
+
+    def _ask(self, address: SwitchAddress) -> control.Stats | FaninError:
+        try:
             if address not in self._clients:
-                client = ControlClient(
-                    address,
-                    curve_server_key=self._options.curve_server_key,
-                    timeout_s=ASK_TIMEOUT_S,
-                    credentials=operator_credentials(self._key_file) or OPEN,
-                    otherwise_open=self._key_file is None,
-                )
-                self._clients[address] = self._opened.enter_context(client)
+                self._clients[address] = self._opened.enter_context(self._connected(address))
             return ask_stats(self._clients[address])
         except FaninError as error:
             return error

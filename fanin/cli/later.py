@@ -5,13 +5,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
+
+
+class NamedCommand(TyperCommand):
+    """A command that is named by every error of its command line."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Read the command line, as a command of typer's does."""
+        with _named(self, info_name, parent):
+            return super().make_context(info_name, args, parent, **extra)
+
+
+@contextlib.contextmanager
+def _named(command: Any, name: str | None, parent: Any) -> Iterator[None]:
+    """Give errors the command that they are of: those of the parser, as for an option without its value, have none."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "ctx", error) is None:
+            error.ctx = command.context_class(command, info_name=name, parent=parent)  # type: ignore[attr-defined]
+        raise
 
 
 def add(
@@ -39,8 +60,9 @@ def add(
         def params(self, _: list[Any]) -> None:
             """Ignore the empty list that the group sets."""
 
-        def make_context(self, *args: Any, **kwargs: Any) -> Any:
-            return self._command.make_context(*args, **kwargs)
+        def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+            with _named(self._command, info_name, parent):
+                return self._command.make_context(info_name, args, parent, **extra)
 
     @app.command(name, help=text, epilog=epilog, cls=Later, context_settings=settings)
     def stand_in() -> None:

@@ -223,12 +223,12 @@ def bmv2(
     _print([str(path)])
 
 
-app.command(epilog=epilog("run"))(run)
-app.command(epilog=epilog("p4 trace"))(trace)
-app.command(epilog=epilog("slots"))(slots)
-app.command(epilog=epilog("vectors"))(vectors)
+app.command(cls=later.NamedCommand, epilog=epilog("run"))(run)
+app.command(cls=later.NamedCommand, epilog=epilog("p4 trace"))(trace)
+app.command(cls=later.NamedCommand, epilog=epilog("slots"))(slots)
+app.command(cls=later.NamedCommand, epilog=epilog("vectors"))(vectors)
 later.add(app, "deploy", p4_deploy.deploy.__doc__ or "", p4_deploy.made, epilog("deploy"))
-app.command(epilog=epilog("bmv2"))(bmv2)
+app.command(cls=later.NamedCommand, epilog=epilog("bmv2"))(bmv2)
 
 
 # --- trace ---

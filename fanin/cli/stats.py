@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanin.addresses import SwitchAddress
-from fanin.cli.asking import WHERE, KeyFile, Switches, addresses_of
+from fanin.cli.asking import WHERE, KeyFile, Switches
 from fanin.cli.watch_tables import finding_lines, rank_table, share_table, views
 from fanin.errors import FaninError
 from fanin.options import Options
@@ -46,9 +46,9 @@ def stats(
     from rich.console import Group as RichGroup
 
     options = Options.from_environment(os.environ)
-    addresses = addresses_of(switch, options)
     console = Console()
-    with Switches(addresses, options, key_file) as switches:
+    with Switches(switch, options, key_file) as switches:
+        addresses = switches.addresses
         if watch and json:
             with contextlib.suppress(KeyboardInterrupt):
                 for answers in every_second(switches):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanin.addresses import SwitchAddress
-from fanin.cli.asking import WHERE, KeyFile, Switches, addresses_of
+from fanin.cli.asking import WHERE, KeyFile, Switches
 from fanin.cli.watch_tables import as_json, finding_lines, job_line, rank_table, share_table, views
 from fanin.errors import FaninError
 from fanin.options import Options
@@ -40,7 +40,7 @@ def top(
 
     options = Options.from_environment(os.environ)
     console = Console()
-    with Switches(addresses_of(switch, options), options, key_file) as switches:
+    with Switches(switch, options, key_file) as switches:
         before = switches.ask_all()
         if once:
             time.sleep(interval)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import os
 import socket
 import threading
 import time
@@ -54,8 +55,14 @@ def start_hint(address: SwitchAddress) -> str:
     """The remedy where no switch answers."""
     bind = f"{_bracketed(address.host)}:{address.port}"
     return (
-        f"Start one there (`fanin switch --bind {bind}`) or correct FANIN_SWITCH; `fanin doctor {address}` tells more"
+        f"Remedy: start one there (`fanin switch --bind {bind}`) or correct {_source(address)}; "
+        f"`fanin doctor {address}` tells more"
     )
+
+
+def _source(address: SwitchAddress) -> str:
+    """The place that has an address to be corrected: FANIN_SWITCH, where it holds this one."""
+    return "FANIN_SWITCH" if str(address) in os.environ.get("FANIN_SWITCH", "") else "the address"
 
 
 def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
@@ -81,8 +88,8 @@ def resolve(address: SwitchAddress, timeout_s: float) -> list[str]:
         why = getattr(failures[0], "strerror", None) or "it is not the name of a host"
     raise SwitchUnreachableError(
         str(address),
-        f"the name {address.host!r} of switch {address} does not resolve ({why}). Correct FANIN_SWITCH, or this "
-        "machine's name service",
+        f"the name {address.host!r} of switch {address} does not resolve ({why}). Remedy: correct {_source(address)}, "
+        "or this machine's name service",
     )
 
 

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from rich.console import Console
@@ -21,8 +21,9 @@ from fanin.cli.asking import addresses_of
 from fanin.cli.stats import found_in, render
 from fanin.cli.top import view
 from fanin.cli.watch_tables import cells_of
-from fanin.errors import FaninError
+from fanin.errors import FaninError, SwitchUnreachableError
 from fanin.host.session import control, line
+from fanin.host.session.path import start_hint
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.control import Ask, JobReport, MemberReport, Spending, Stats
 from fanin.watching.findings import KINDS, findings
@@ -250,6 +251,28 @@ def test_a_users_switches_are_found_while_they_run(state: Path) -> None:
         assert state.stat().st_mode & 0o777 == 0o700
     assert running_switches.found() == []
     assert [str(each) for each in addresses_of("", Options())] == ["udp://127.0.0.1:4919"]
+
+
+@pytest.mark.parametrize("command", ["stats", "top"])
+def test_where_nothing_runs_the_commands_say_so(
+    command: str, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(address: SwitchAddress, **_: object) -> NoReturn:
+        raise SwitchUnreachableError(str(address), "in other words")
+
+    monkeypatch.setattr("fanin.host.session.control.ControlClient", refuse)
+    monkeypatch.delenv("FANIN_SWITCH", raising=False)
+    assert run([command]) == 1
+    assert "no job of yours runs a switch on this machine" in capsys.readouterr().err
+    assert run([command, str(HERE)]) == 1
+    assert "in other words" in capsys.readouterr().err
+
+
+def test_the_remedy_names_the_variable_only_where_it_has_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FANIN_SWITCH", raising=False)
+    assert "or correct the address; `fanin doctor" in start_hint(HERE)
+    monkeypatch.setenv("FANIN_SWITCH", f"{HERE},udp://10.0.0.1:4919")
+    assert "or correct FANIN_SWITCH; `fanin doctor" in start_hint(HERE)
 
 
 def test_files_of_processes_that_are_gone_and_of_others_count_for_nothing(state: Path) -> None:

@@ -146,6 +146,11 @@ def test_the_cause_of_a_failure_is_the_last_exception_without_its_traceback() ->
     assert cause_in(log) == "fanin.errors.FaninError: no\nyes"
     assert cause_in("some\nwords\n\n") == "words"
     assert cause_in("") == "it wrote no message"
+    warning = (
+        "[W1129 00:28:01.519 socket.cpp:767] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
+    )
+    assert cause_in(f"words\n{warning}") == "words"
+    assert cause_in(f"[rank1]:{warning}") == "it wrote no message"
 
 
 def test_reports_of_ranks_that_share_an_output_stay_on_lines_of_their_own() -> None:

@@ -51,13 +51,6 @@ def test_one_worker_is_enough(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_an_unknown_backend_is_one_line_and_no_traceback(forked: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.run(["demo", "--workers", "2", "--backend", "nonsense"]) == 1
-    said = capsys.readouterr().err
-    assert "nonsense" in said
-    assert "Traceback" not in said
-
-
 @pytest.mark.parametrize("arguments", [["--lanes", "5"], ["--workers", "33"], ["--epochs", "0"]], ids=" ".join)
 def test_illegal_options_are_refused_before_anything_starts(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
