@@ -58,7 +58,7 @@ from fanin.switch.machine.switch_machine import SwitchMachine
 places = [Path.cwd(), Path("examples/notebooks"), Path(globals().get("__file__", "")).absolute().parent]
 here = next((place for place in places if (place / "own_package").is_dir()), None)
 if here is None:
-    raise FileNotFoundError(f"no own_package in {Path.cwd()}. Remedy: start in examples/notebooks of a clone of fanin")
+    raise FileNotFoundError(f"no own_package in {Path.cwd()}. Remedy: start in examples/notebooks of a clone")
 folder = tempfile.TemporaryDirectory(prefix="fanin-own-")
 source, site = f"{folder.name}/source", f"{folder.name}/site"
 shutil.copytree(here / "own_package", source)  # pip leaves what it builds beside the sources

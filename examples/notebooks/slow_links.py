@@ -37,9 +37,7 @@ RATE_BIT_S = 20e6
 places = [Path.cwd(), Path("examples/notebooks"), Path(globals().get("__file__", "")).absolute().parent]
 here = next((place for place in places if (place / "slow_links_rank.py").exists()), None)
 if here is None:
-    raise FileNotFoundError(
-        f"no slow_links_rank.py in {Path.cwd()}. Remedy: start in examples/notebooks of a clone of fanin"
-    )
+    raise FileNotFoundError(f"no slow_links_rank.py in {Path.cwd()}. Remedy: start in examples/notebooks of a clone")
 sys.path.insert(0, str(here))
 import slow_links_rank
 

@@ -32,7 +32,9 @@ def test_it_finds_its_files_from_any_folder_or_says_where_to_start(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (notebook,) = [path for path in NOTEBOOKS if path.stem == name]
-    lines = re.search(r"^places = .*?raise [^\n]*\n", notebook.read_text(), re.MULTILINE | re.DOTALL)
+    lines = re.search(
+        r"^places = .*?^if here is None:\n(?:[ )][^\n]*\n)+", notebook.read_text(), re.MULTILINE | re.DOTALL
+    )
     assert lines is not None
     monkeypatch.chdir(tmp_path)
     as_script: dict[str, Any] = {"Path": Path, "__file__": str(notebook)}
