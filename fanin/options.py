@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import numbers
-import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -293,10 +292,11 @@ class Options(Asked):
         try:
             return cls(**{**values, **given})  # type: ignore[arg-type]
         except ConfigurationError as error:
-            wrong = [name for name in values if name not in given and _is_about(str(error), name)]
-            if not wrong or "Remedy: " in str(error):
+            wrong = [name for name, value in values.items() if name not in given and not _is_legal(name, value)]
+            text, _, remedy = str(error).partition(". Remedy: ")
+            if remedy or not wrong:
                 raise
-            raise ConfigurationError(f"{error}. {_remedy(*wrong)}") from None
+            raise ConfigurationError(f"{text}. {_remedy(*wrong)}") from None
 
 
 _IN_WORDS: dict[type, str] = {
@@ -336,9 +336,13 @@ def _read(name: str, hint: object, text: str) -> object:
         raise ConfigurationError(f"{variable}={text!r}; expected {legal}{within}. {_remedy(name)}") from None
 
 
-def _is_about(text: str, name: str) -> bool:
-    """Whether an error of `Options` names this option; that of a single fault begins with `fault`."""
-    return re.search(rf"\b{name}\b", text) is not None or text.startswith(name.removesuffix("s"))
+def _is_legal(name: str, value: object) -> bool:
+    """Whether an option may have this value, whatever the others have."""
+    try:
+        Options(**{name: value})  # type: ignore[arg-type]
+    except ConfigurationError:
+        return False
+    return True
 
 
 def _remedy(*names: str) -> str:

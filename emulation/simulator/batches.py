@@ -23,7 +23,7 @@ def in_batches(run: Callable[[range], T], first_seed: int, seeds: int, processes
         yield from map(run, batches)
         return
     context = multiprocessing.get_context("forkserver")
-    with concurrent.futures.ProcessPoolExecutor(processes, context, _die_of_interruptions) as pool:
+    with concurrent.futures.ProcessPoolExecutor(processes, context, die_of_interruptions) as pool:
         futures = [pool.submit(run, batch) for batch in batches]
         try:
             for future in futures:
@@ -33,7 +33,7 @@ def in_batches(run: Callable[[range], T], first_seed: int, seeds: int, processes
                 future.cancel()
 
 
-def _die_of_interruptions() -> None:
+def die_of_interruptions() -> None:
     """Have Ctrl-C, which reaches every process of a terminal, end this one at once and without a word.
 
     As an exception it would be a traceback, or the result of a batch, after which the process begins the next one.

@@ -33,10 +33,12 @@ def check(*files: Path | None, read: Sequence[Path] = (), unasked: Sequence[Path
     for file in files:
         if file is None:
             continue
+        if taken.count(file.resolve()) > 1:
+            raise ConfigurationError(
+                f"{file} cannot be written: two outputs would be written there. Remedy: name two files"
+            )
         if file.resolve() in sources:
             wrong = "the command reads it"
-        elif taken.count(file.resolve()) > 1:
-            wrong = "two outputs would be written there"
         elif file.is_dir() or not file.absolute().parent.is_dir():
             wrong = "it is a folder" if file.is_dir() else f"there is no folder {file.absolute().parent}"
         elif not os.access(file if file.exists() else file.absolute().parent, os.W_OK):

@@ -14,7 +14,7 @@ from fanin.benchmarks import staleness
 from fanin.benchmarks.harness import Output
 from fanin.benchmarks.staleness import MODES
 from fanin.benchmarks.staleness_worker import SUBJECTS, Conditions
-from fanin.errors import ConfigurationError, FaninError, UnsupportedError
+from fanin.errors import ConfigurationError, FaninError
 
 PLAN = staleness.Plan(
     workers=3, repeats=1, modes=("synchronous", "gloo", "skip-8"), conditions=("slow-worker-over-links",), task="text"
@@ -146,7 +146,7 @@ def test_conditions_over_links_are_left_out_without_root_and_refused_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = dataclasses.replace(PLAN, plot=tmp_path / "plot.png", conditions=("slow-link", "slow-worker-over-links"))
-    with pytest.raises(UnsupportedError, match=r"need root.*Remedy"):
+    with pytest.raises(ConfigurationError, match=r"need root.*Remedy"):
         measured(plan, monkeypatch)
     assert capsys.readouterr().out == ""
     assert list(tmp_path.iterdir()) == []

@@ -708,7 +708,6 @@ PARALLELISM = (
         (
             "tests/stale/test_cartpole.py::test_four_workers_learn_and_end_bit_identical",
             "tests/benchmarks/test_ppo_scaling.py::test_rewards_are_rows_and_numbers_of_workers_columns",
-            "python -m fanin.benchmarks.ppo_scaling",
         ),
     ),
     System(

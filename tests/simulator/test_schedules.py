@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import pytest
 
-from fanin.emulation.simulator.batches import in_batches
+from fanin.emulation.simulator import batches
 from fanin.emulation.simulator.chaos import draw
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
@@ -132,13 +132,14 @@ def test_processes_find_what_one_process_finds() -> None:
     assert (alone.events, alone.packets, alone.virtual_s) == (together.events, together.packets, together.virtual_s)
 
 
-def dies_of_interruptions(_: range) -> bool:
-    """Tell whether the process that runs this ends without a word when a terminal's Ctrl-C reaches it."""
-    return signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-
-
 def test_an_interruption_is_no_traceback_of_the_processes() -> None:
-    assert list(in_batches(dies_of_interruptions, 0, 1, processes=2)) == [True]
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        batches.die_of_interruptions()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert list(batches.in_batches(len, 0, 1, processes=2)) == [1], "the processes of the pool begin with it"
 
 
 @pytest.mark.parametrize("seed", range(30))
