@@ -73,6 +73,7 @@ class PeerWork(GlooWork):
     def __init__(self, call: Call, failures: Failures, completion: Completion, inner: c10d.Work) -> None:
         super().__init__(call, failures, completion, inner)
         self._waited = False
+        self._given_up = False
         self._sender = call.root if call.collective.startswith("recv from rank") else None
 
     def _transported(self) -> bool:
@@ -80,13 +81,15 @@ class PeerWork(GlooWork):
 
     @property
     def is_over(self) -> bool:
-        """Whether a wait has returned, as for `arrived`."""
-        return self._waited
+        """Whether a wait has returned, or `settle` has given it up: gloo then has closed its connections."""
+        return self._waited or self._given_up
 
     def settle(self, timeout_s: float) -> None:
-        """Wait at most so long."""
-        with contextlib.suppress(FaninError):
+        """Wait at most so long, and give it up then."""
+        try:
             self._await(timeout_s)
+        except FaninError:
+            self._given_up = True
 
     def source_rank(self) -> int:
         """Group rank of the sender, for a receive."""

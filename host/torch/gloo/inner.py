@@ -52,13 +52,11 @@ class Inner:
             work.settle(max(0.0, ends_at - time.monotonic()))
         pending = [work for work in list(self._works) if not work.is_over]
         ends_at = time.monotonic() + BREAKING_S
-        while pending:
+        while pending and time.monotonic() < ends_at:
             self.break_connections()
             for work in pending:
                 work.settle(BREAKING_INTERVAL_S / len(pending))
             pending = [work for work in pending if not work.is_over]
-            if time.monotonic() > ends_at:
-                return
 
     def break_connections(self) -> None:
         """Make everything that waits on this group raise."""
