@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -103,16 +102,22 @@ class SwitchList:
         return cls(word, hosts_weight, tuple(addresses), tuple(weights))
 
 
+def weight_of(said: str) -> float | None:
+    """The weight that a text says, the rate of a link in any unit; None for what is none, or out of bounds."""
+    try:
+        weight = float(said)
+    except ValueError:
+        return None
+    return weight if MIN_WEIGHT <= weight <= MAX_WEIGHT else None
+
+
 def _weighted(item: str, text: str) -> tuple[str, float]:
     """Split an item `ADDRESS=2` of the list `text` into name and weight; the weight is 1 where none is given."""
     what, equals, said = item.partition("=")
     if not equals:
         return item, 1.0
-    try:
-        weight = float(said)
-    except ValueError:
-        weight = math.nan
-    if not MIN_WEIGHT <= weight <= MAX_WEIGHT:
+    weight = weight_of(said)
+    if weight is None:
         raise ConfigurationError(
             f"switch = {text!r}: {said!r} is no weight; expected the rate of the link there compared with the "
             f"others', {MIN_WEIGHT:g} to {MAX_WEIGHT:,.0f}"

@@ -15,11 +15,10 @@ that a whole name there also stands for longer names that begin with it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fanin.addresses import MAX_WEIGHT, MIN_WEIGHT
+from fanin.addresses import MAX_WEIGHT, MIN_WEIGHT, weight_of
 from fanin.errors import ConfigurationError
 
 MAX_INTERFACES = 8
@@ -78,11 +77,8 @@ class InterfaceList:
 
 
 def _rate(said: str, text: str) -> float:
-    try:
-        rate = float(said)
-    except ValueError:
-        rate = math.nan
-    if not MIN_WEIGHT <= rate <= MAX_WEIGHT:
+    rate = weight_of(said)
+    if rate is None:
         raise ConfigurationError(
             f"interfaces = {text!r}: {said!r} is no rate; expected a number from {MIN_WEIGHT:g} to {MAX_WEIGHT:,.0f}"
         )

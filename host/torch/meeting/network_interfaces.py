@@ -27,7 +27,7 @@ GLOBAL_SCOPE = "00"
 SPEED = "/sys/class/net/{}/speed"
 """Rate of an interface in Mbit/s (Linux, Documentation/ABI/testing/sysfs-class-net); -1, or no answer, where it has
 none, as a virtual one has."""
-OUTSIDE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))
+OUTSIDE = ("192.0.2.1", "2001:db8::1")
 """Addresses that no host has (RFC 5737, RFC 3849): the route to them is the default route."""
 
 log = logging.getLogger("fanin")
@@ -84,10 +84,10 @@ def warn_of_idle_cards(cards: Sequence[NetworkCard], hosts: Iterable[str]) -> No
 
     It sends by destination: of two cards on one network, all packets for that network leave through one.
     """
-    others = tuple(hosts)
+    if len(cards) < 2 or not (others := tuple(hosts)):  # looking names up may take time
+        return
     used = {own_address_towards(host) for host in others}
-    idle = [card.name for card in cards if card.address not in used]
-    if others and len(cards) > 1 and idle:
+    if idle := [card.name for card in cards if card.address not in used]:
         log.warning(
             "FANIN_INTERFACES: this host sends nothing through %s, since other interfaces are on the way to %s. "
             "Remedy: give every card a network of its own, on all hosts",
@@ -119,13 +119,8 @@ def interface_of(address: str) -> str | None:
 
 def address_outside() -> str | None:
     """This machine's address on the way out; without such a way, that of the first interface which is connected."""
-    for target, family in OUTSIDE:
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((target, 9))  # sends nothing
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
+    if own := next(filter(None, map(own_address_towards, OUTSIDE)), None):
+        return own
     return next(
         (address for _, name in socket.if_nameindex() if _is_connected(name) if (address := address_of(name))), None
     )
