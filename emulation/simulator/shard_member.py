@@ -52,7 +52,7 @@ class ShardMember:
         worker_type: WorkerType,
         changed: Callable[[], None],
         cut: Callable[[ShardMember], None],
-        succeeds: control.Succession | None = None,
+        succeeds: control.Predecessor | None = None,
     ) -> None:
         """Rank `rank` at shard `number`, with an address of its own. `changed` is called when something has happened,
         and `cut` with this object before it sends anything."""

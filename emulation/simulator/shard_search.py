@@ -20,7 +20,7 @@ from fanin.emulation.simulator.shards import (
 )
 from fanin.emulation.simulator.violations import ViolationError
 from fanin.host.machine.shard_agreement import Agreement, Stage
-from fanin.host.session.survivor import Life, Survivor
+from fanin.host.session.survivor import Survivor, SurvivorState
 from fanin.numerics.reduction import Reduction
 from fanin.protocol.control import Regroup, Regrouped, Reply
 
@@ -124,7 +124,7 @@ class FinishesMeanwhile(Survivor):
 
     def done(self, ticket: int) -> bool:
         kept = self.kept.get(ticket)
-        if self.state is Life.DEALING and kept is not None and not kept.is_done and kept.has_come:
+        if self.state is SurvivorState.DEALING and kept is not None and not kept.is_done and kept.has_come:
             kept.finish()
         return super().done(ticket)
 

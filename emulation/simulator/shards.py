@@ -59,7 +59,7 @@ from fanin.emulation.simulator.violations import (
     ViolationError,
 )
 from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
-from fanin.host.session.survivor import Life, Successor, Survivor
+from fanin.host.session.survivor import Successor, Survivor, SurvivorState
 from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol import control
 from fanin.protocol.spread import Spread
@@ -375,8 +375,8 @@ class _Rank:
     @property
     def finished(self) -> bool:
         """Whether it is dead, has stopped, or has done all steps."""
-        done = len(self.results) == self.run.plan.steps and self.survivor.state is Life.WHOLE
-        return not self.alive or (self._survivor is not None and (done or self._survivor.state is Life.OVER))
+        done = len(self.results) == self.run.plan.steps and self.survivor.state is SurvivorState.WHOLE
+        return not self.alive or (self._survivor is not None and (done or self._survivor.state is SurvivorState.OVER))
 
     def die(self, *, loudly: bool) -> None:
         """End its process; `loudly`: the shards notice, because its connections close."""
@@ -389,7 +389,7 @@ class _Rank:
     # --- members ---
 
     def _joins(
-        self, job: str, shards: Sequence[int], worker: int, workers: int, succeeds: control.Succession | None = None
+        self, job: str, shards: Sequence[int], worker: int, workers: int, succeeds: control.Predecessor | None = None
     ) -> dict[int, ShardMember]:
         members = {
             shard: ShardMember(
@@ -437,9 +437,9 @@ class _Rank:
         if survivor.successor is not None:
             self._join(survivor.successor, now)
         self._collect()
-        if survivor.state is Life.WHOLE:
+        if survivor.state is SurvivorState.WHOLE:
             self._work(now)
-        if survivor.state is Life.OVER and not self._closed:
+        if survivor.state is SurvivorState.OVER and not self._closed:
             self._closed = True
             self.run.recorder.note(f"{self}: {survivor.failure}")
             for member in (*self._at.values(), *(self._found or {}).values()):
@@ -499,7 +499,7 @@ class _Rank:
         for member in ready.values():
             member.stands_for(self.survivor.successors_ranks)
         self.survivor.joined(ready, now)
-        if self.survivor.state is Life.WHOLE:
+        if self.survivor.state is SurvivorState.WHOLE:
             self.run.is_in(self)
             self.run.comes_to("goes on")
         for member in before:
@@ -510,7 +510,7 @@ class _Rank:
     def _work(self, now: float) -> None:
         survivor, plan = self.survivor, self.run.plan
         while (
-            survivor.state is Life.WHOLE
+            survivor.state is SurvivorState.WHOLE
             and now >= self._next_s
             and survivor.submitted < plan.steps
             and survivor.submitted - len(self.results) < AHEAD

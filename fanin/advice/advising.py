@@ -39,9 +39,11 @@ from fanin.advice.forecasts import (
     spare_weight,
 )
 from fanin.advice.gpu_notes import gpu_notes
-from fanin.advice.link_probes import Listener, round_trip_s, send_datagrams, stream
+from fanin.advice.jumbo_notes import jumbo_notes
+from fanin.advice.link_probes import Listener, interface_mtu, round_trip_s, send_datagrams, stream
 from fanin.advice.local_step_notes import meeting_notes
 from fanin.advice.meeting_point import meet
+from fanin.advice.own_processors import core_speed, idle_share, own_core_limit
 from fanin.benchmarks.allreduce import checked_error
 from fanin.benchmarks.harness import slowest
 from fanin.benchmarks.rivals import Rival
@@ -59,6 +61,8 @@ from fanin.protocol.wire import MAX_WORKERS
 
 GROUP_TIMEOUT = timedelta(minutes=10)
 TOGETHER_S, ALONE_S, UPLINK_S = 2.0, 0.7, 1.0
+IDLE_S = 1.0
+"""Time over which the share of idle processors is measured."""
 SETTLING_S = 0.3
 """Wait after a phase until queues are empty."""
 PROFILE_STEPS = 5
@@ -150,7 +154,7 @@ class _Rank:
         own: dict[str, Any] = {
             "host": host_identity(Options.from_environment(os.environ)),
             "machine": BOOT_ID.read_text().strip() if BOOT_ID.exists() else socket.gethostname(),
-            "cores": len(os.sched_getaffinity(0)),
+            "cores": own_core_limit(len(os.sched_getaffinity(0))),
         }
         gpu = own_gpu(say)
         own["gpu"] = None if gpu is None else dataclasses.asdict(gpu)
@@ -159,6 +163,10 @@ class _Rank:
         self.host = self.hosts.of(self.rank)
         self.leads = self.hosts.leaders[self.host] == self.rank
         self.n = len(self.hosts.ranks)
+        self.all(None)  # no rank starts any more, which takes processors
+        idle = idle_share(IDLE_S) if self.leads else 1.0
+        self.processors: list[tuple[float, float]] = self.by_host((idle, core_speed() if self.leads else 1.0))
+        """By host: the share of processor time that nobody uses, and the speed of a core (Network)."""
 
     @property
     def _addresses(self) -> list[str]:
@@ -196,9 +204,10 @@ class _Rank:
         if self.rank != 0:
             return None
         gpus = [None if each["gpu"] is None else Gpu(**each["gpu"]) for each in self.facts]
+        names = tuple(self.facts[leader]["host"] for leader in self.hosts.leaders)
+        notes += jumbo_notes(network, names, (best or found[0]).choice, profile)
         notes += gpu_notes(network, gpus, profile, best)
         notes += meeting_notes(network, self.plan.lanes, profile, best)
-        names = tuple(self.facts[leader]["host"] for leader in self.hosts.leaders)
         racks: tuple[str, ...] = ()
         if best is not None and best.choice.place == "racks":
             racks = tuple(_rack_name(network, host) for host in range(self.n))
@@ -216,6 +225,8 @@ class _Rank:
                  for host, leader in enumerate(self.hosts.leaders)]  # fmt: skip
         shape: dict[str, Any] = {
             "ranks": tuple(map(len, self.hosts.ranks)), "cores": tuple(cores), "spares": len(self.plan.switches),
+            "idle": tuple(idle for idle, _ in self.processors),
+            "core_speeds": tuple(speed for _, speed in self.processors),
         }  # fmt: skip
         if self.n == 1:
             return Network(rates=(0.0,), round_trip_s=20e-6, mtu=9000, **shape), False
@@ -224,6 +235,7 @@ class _Rank:
             others = [at[(self.host + step) % self.n] for step in range(1, self.n)]
             self.tell(f"round trips, ECN and packet lengths between {self.n} hosts")
             trips = self._phase(lambda: [round_trip_s(each, self.host) for each in others])
+            mtus = self._phase(lambda: min(interface_mtu(each) for each in others))
             self._phase(lambda: send_datagrams(others, self.host))
             time.sleep(SETTLING_S)
             arrived = self.by_host({} if listener is None else listener.datagrams())
@@ -251,7 +263,7 @@ class _Rank:
         mtu = min((each.mtu if each else 0 for each in seen), default=0)
         network = Network(
             rates=rates, round_trip_s=statistics.median(t for each in trips for t in each), mtu=mtu or 1500,
-            racks=racks, uplinks=uplinks, **shape,
+            interface_mtus=tuple(mtus), racks=racks, uplinks=uplinks, **shape,
         )  # fmt: skip
         if not all(rates):
             silent = ", ".join(str(host) for host, rate in enumerate(rates) if not rate)

@@ -1,34 +1,37 @@
 """Conclusions of `fanin advise` from its measurements: the hosts that share an uplink, and the time of a step in each
 placement.
 
-Closed forms throughout: a sum takes as long as the busiest link is busy with it, or the processors are, and a round
-trip on top; a ring takes 2 (n - 1) hops. docs/emulation.md has the loads of links, docs/performance.md the
+Closed forms throughout: a sum takes as long as the busiest link is busy with it, or the processors of a host are, and
+a round trip on top; a ring takes 2 (n - 1) hops. docs/emulation.md has the loads of links, processor_prices.py the
 processor time.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Literal
 
 from fanin.benchmarks.ideal import tensor_bytes
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.network.topology import MAX_MTU, MIN_MTU, Link
+from fanin.processor_prices import GLOO as GLOO_PRICE
+from fanin.processor_prices import GLOO_ON_LOOPBACK, price
 from fanin.protocol.racks import RackPlan
 from fanin.protocol.spread import link_loads, optimal_parts
 from fanin.protocol.wire import MAX_WORKERS
 
+Bound = Literal["links", "processors", "round trips"]
 RACK_CONTRAST = 1.8
 """Factor by which pairs within a rack must be faster than pairs across racks, when all hosts send to all."""
 AGREEING = 0.9
 """Share of the pairs of hosts whose rates must agree with the racks that are found."""
-FANIN_S_PER_BYTE, GLOO_S_PER_BYTE = 0.94e-9, 0.75e-9
-"""Processor time per rank and byte of float32 with shards or a ring over sockets: 25 MiB, 4 workers, two cores."""
-FIXED_PART = 0.5
-"""Share of our processor time that does not depend on the width of lanes: reading and writing the tensor."""
+LEAST_FREE_CORES = 0.1
+"""Cores that a host has for sums at least: the scheduler gives a busy machine's processes their turns."""
 NEARLY = 0.15
 """Links whose rates differ by no more count as alike."""
 MIN_GAIN = 1.05
@@ -47,7 +50,14 @@ class Network:
     """Processors that each host has to itself."""
     round_trip_s: float
     """Median round trip between hosts."""
+    idle: tuple[float, ...] = ()
+    """Share of each host's processor time that nobody used before the measurements, 0..1; empty: all of it."""
+    core_speeds: tuple[float, ...] = ()
+    """Speed of each host's cores, as a multiple of those in processor_prices.py; empty: as fast."""
     mtu: int = 1500
+    """Longest IP packet that passes between all hosts, of those that were tried."""
+    interface_mtus: tuple[int, ...] = ()
+    """MTU of each host's interface on the way to the others, or less where a router has said so; empty: not known."""
     racks: tuple[tuple[int, ...], ...] = ()
     """Hosts of each rack, where hosts share uplinks."""
     uplinks: tuple[float, ...] = ()
@@ -66,6 +76,16 @@ class Network:
     def size(self) -> int:
         """Number of ranks in all."""
         return sum(self.ranks)
+
+    @property
+    def capacities(self) -> tuple[float, ...]:
+        """Seconds of a core in processor_prices.py that each host can spend on sums in a second."""
+        idle = self.idle or (1.0,) * self.hosts
+        speeds = self.core_speeds or (1.0,) * self.hosts
+        return tuple(
+            max(cores * share, LEAST_FREE_CORES) * speed
+            for cores, share, speed in zip(self.cores, idle, speeds, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,20 +199,75 @@ def link_copies(network: Network, choice: Choice) -> list[tuple[float, float]]:
     return [(ring, rate) for rate in (*rates, *network.uplinks)]
 
 
-def sum_s(network: Network, choice: Choice, size: int) -> float:
-    """Seconds of one all-reduce of so many bytes of float32."""
+@dataclass(frozen=True, slots=True)
+class SumTimes:
+    """Predicted seconds of one all-reduce, by what they are spent on."""
+
+    links: float
+    """The busiest link, in its busier direction."""
+    processors: float
+    """The host whose processors take longest."""
+    round_trips: float
+
+    @property
+    def whole(self) -> float:
+        """Seconds of the all-reduce: links and processors work at the same time."""
+        return max(self.links, self.processors) + self.round_trips
+
+    @property
+    def bound(self) -> Bound:
+        """Name of the largest part: the one that a faster network or host would shorten."""
+        if self.round_trips > max(self.links, self.processors):
+            return "round trips"
+        return "links" if self.links >= self.processors else "processors"
+
+
+def sum_times(network: Network, choice: Choice, size: int) -> SumTimes:
+    """Predicted times of one all-reduce of so many bytes of float32."""
     rival = Rival("fanin", choice.lanes) if choice.place else Rival("gloo")
-    link = Link(mtu=min(MAX_MTU, max(MIN_MTU, network.mtu)))
+    link = _link(network)
     wire = tensor_bytes(link, rival, network.size, size) * 8 * _tcp_payload(link)
-    links_s = max((copies * wire / rate for copies, rate in link_copies(network, choice) if rate), default=0.0)
-    busiest = max(range(network.hosts), key=lambda host: network.ranks[host] / network.cores[host])
-    per_byte = GLOO_S_PER_BYTE
-    if choice.place:
-        per_byte = FANIN_S_PER_BYTE * (FIXED_PART + (1 - FIXED_PART) * choice.lanes / 32)
-    processors_s = size * per_byte * network.ranks[busiest] / network.cores[busiest]
+    copies = link_copies(network, choice)
+    links_s = max((each * wire / rate for each, rate in copies if rate), default=0.0)
     hops = 2 if choice.place == "racks" else 1
     trips = hops if choice.place else network.size - 1
-    return max(links_s, processors_s) + trips * network.round_trip_s
+    return SumTimes(links_s, _processors_s(network, choice, size), trips * network.round_trip_s)
+
+
+def _processors_s(network: Network, choice: Choice, size: int) -> float:
+    """Seconds that the host needs whose processors take longest."""
+    if choice.place:
+        cost = price(choice.lanes, network.mtu)
+        # The first links are those of the hosts. A host's link carries the traffic of its switch as well.
+        crossing = [copies for copies, _ in link_copies(network, choice)][: network.hosts]
+        if network.hosts == 1:
+            crossing = [0.0]
+    else:  # a ring goes through sockets inside a host as well
+        cost = GLOO_PRICE if network.hosts > 1 else GLOO_ON_LOOPBACK
+        crossing = [ranks * 2 * (network.size - 1) / network.size for ranks in network.ranks]
+    return max(
+        size * (cost.inside * ranks + cost.crossing * copies) / capacity
+        for ranks, copies, capacity in zip(network.ranks, crossing, network.capacities, strict=True)
+    )
+
+
+def sum_s(network: Network, choice: Choice, size: int) -> float:
+    """Predicted seconds of one all-reduce of so many bytes of float32."""
+    return sum_times(network, choice, size).whole
+
+
+def with_mtu(network: Network, mtu: int) -> Network:
+    """The same links and processors with another MTU; rates, of TCP payload, change with the share of headers."""
+    gain = _tcp_payload(Link(mtu=mtu)) / _tcp_payload(_link(network))
+    return dataclasses.replace(
+        network, mtu=mtu, rates=tuple(rate * gain for rate in network.rates),
+        uplinks=tuple(rate * gain for rate in network.uplinks),
+    )  # fmt: skip
+
+
+def _link(network: Network) -> Link:
+    """A link with the network's MTU, or the nearest that links may have."""
+    return Link(mtu=min(MAX_MTU, max(MIN_MTU, network.mtu)))
 
 
 def _tcp_payload(link: Link) -> float:
@@ -210,7 +285,7 @@ def step_s(network: Network, choice: Choice, profile: Profile) -> float:
 
 def spare_weight(network: Network, size: int, took_s: float) -> float:
     """Least rate of the switches' links, as a multiple of the hosts', from the time of a sum at the switches alone."""
-    link = Link(mtu=min(MAX_MTU, max(MIN_MTU, network.mtu)))
+    link = _link(network)
     wire = tensor_bytes(link, Rival("fanin"), network.size, size) * 8 * _tcp_payload(link)
     return network.size / network.spares * wire / took_s / statistics.median(network.rates)
 
@@ -222,8 +297,10 @@ class Forecast:
     choice: Choice
     predicted_s: float
     measured_s: float | None = None
-    gloo_s: float | None = field(default=None)
+    gloo_s: float | None = None
     """gloo's time in the same run."""
+    bound: Bound | None = None
+    """Largest part of the predicted time of the step's largest sum."""
 
     @property
     def gain(self) -> float | None:
@@ -233,7 +310,11 @@ class Forecast:
 
 def forecasts(network: Network, lanes: Sequence[int], profile: Profile) -> list[Forecast]:
     """All choices, the quickest first."""
-    found = [Forecast(choice, step_s(network, choice, profile)) for choice in choices(network, lanes)]
+    largest = max(size for _, size in profile.buckets)
+    found = [
+        Forecast(choice, step_s(network, choice, profile), bound=sum_times(network, choice, largest).bound)
+        for choice in choices(network, lanes)
+    ]
     return sorted(found, key=lambda each: each.predicted_s)
 
 

@@ -15,6 +15,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fanin.transports.path_mtu import datagram_mtu
+
 TIMEOUT_S = 10.0
 PAUSE_S = 0.1
 """Pause between two attempts to accept a connection, after an error."""
@@ -187,6 +189,13 @@ def round_trip_s(to: tuple[str, int], own: int) -> float:
             peer.recv(1)
             found.append(time.monotonic() - begun)
     return statistics.median(found)
+
+
+def interface_mtu(to: tuple[str, int]) -> int:
+    """MTU of this host's interface on the way to another one, or less where a router has said so. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(to)
+        return datagram_mtu(probe)
 
 
 def stream(to: Sequence[tuple[str, int]], own: int, seconds: float) -> None:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
 from fanin.advice.advising import Advice
 from fanin.emulation.figures import FigureTable, milliseconds
 
 
+def _span(values: Sequence[float], form: str) -> str:
+    """The least and the largest value, or one of them where they look alike."""
+    return " to ".join(dict.fromkeys(format(each, form) for each in (min(values), max(values))))
+
+
 def report(advice: Advice, console: Console) -> None:
     """Print the advice for people."""
     network = advice.network
-    cores = ", ".join(dict.fromkeys(f"{each:.3g}" for each in network.cores))
     mbit = [f"{rate / 1e6:,.0f}" for rate in network.rates]
     console.print(
         f"{network.size} ranks on {network.hosts} hosts; links of {', '.join(dict.fromkeys(mbit))} Mbit/s; round trip "
-        f"{network.round_trip_s * 1e6:,.0f} us; cores per host {cores}; "
+        f"{network.round_trip_s * 1e6:,.0f} us; "
         f"ECN marks {'pass' if advice.ecn else 'do not pass'}; packets of {network.mtu:,} bytes pass"
         if network.hosts > 1
         else f"{network.size} ranks on one host"
     )  # fmt: skip
+    idle, speeds = network.idle or (1.0,), network.core_speeds or (1.0,)
+    console.print(
+        f"cores per host: {_span(network.cores, '.3g')}, idle for {_span(idle, '.0%')} of the time, "
+        f"{_span(speeds, '.2g')} times as fast as those of docs/advise.md"
+    )
     for rack, rate in zip(network.racks, network.uplinks, strict=True):
         console.print(
             f"  behind one uplink of {rate / 1e6:,.0f} Mbit/s: {', '.join(advice.hosts[host] for host in rack)}"
@@ -30,10 +41,12 @@ def report(advice: Advice, console: Console) -> None:
         if sums > 1
         else f"a sum of {advice.profile.bytes:,} bytes"
     )
-    table = FigureTable(f"{what}", ("", "predicted ms", "measured ms", "gloo's, beside it", "gloo / ours"), left=())
+    headings = ("", "predicted ms", "bound by", "measured ms", "gloo's, beside it", "gloo / ours")
+    table = FigureTable(what, headings, left=("bound by",))
     for each in advice.found:
         gain = "" if each.gain is None else f"{each.gain:.2f}"
-        table.add(each.choice.in_words, *map(milliseconds, (each.predicted_s, each.measured_s, each.gloo_s)), gain)
+        predicted, measured, gloos = map(milliseconds, (each.predicted_s, each.measured_s, each.gloo_s))
+        table.add(each.choice.in_words, predicted, each.bound or "", measured, gloos, gain)
     console.print(table)
     for note in advice.notes:
         console.print(note)

@@ -116,7 +116,7 @@ UNSEALED = frozenset((Refusal.VERSION.value, Refusal.MALFORMED.value, Refusal.KE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Succession:
+class Predecessor:
     """The job that a new job succeeds, and the ranks that go on (see Regrouped)."""
 
     job: str
@@ -158,7 +158,7 @@ class Join(Asked, AskedRounds):
     accumulators: bool | None = False
     """Whether this rank needs an accumulator for each lane at the switch (JobSpec.accumulators). None: it can use
     them."""
-    succeeds: Succession | None = None
+    succeeds: Predecessor | None = None
     """The job before, if its ranks have agreed to go on as this one: ranks that the switch misses there are not waited
     for."""
 

@@ -103,7 +103,7 @@ class JoinTerms:
     """Number of switches over which the job is spread."""
     share: float = 1.0
     """This switch's part of a large sum, above 0 and at most 1."""
-    succeeds: control.Succession | None = None
+    succeeds: control.Predecessor | None = None
     """The job, and those of its ranks, that continue as this job; None: it succeeds no other."""
 
 

@@ -61,8 +61,8 @@ MIN_LOOK_INTERVAL_S = 1.0
 """Least time between two looks of an idle rank at whether the lease has ended."""
 
 
-class Life(enum.Enum):
-    """Life of a leased membership: see the table above."""
+class LeaseState(enum.Enum):
+    """State of a leased membership: see the table above."""
 
     ABSENT = enum.auto()
     JOINING = enum.auto()
@@ -141,7 +141,7 @@ class LeasedSession:
         self._process = os.getpid()
         self._changed = threading.Condition()
         """Lock of the attributes below, notified when they change."""
-        self._state = Life.ABSENT
+        self._state = LeaseState.ABSENT
         self._leases = 0
         self._session: JoinedSession | None = None
         self._spec: JobSpec | None = None
@@ -174,11 +174,11 @@ class LeasedSession:
         """Start a reduction, or queue it until there is a lease; never waits for other ranks."""
         self._refuse_children()
         with self._changed:
-            if self._state is Life.LEASED and self._session is not None:
+            if self._state is LeaseState.LEASED and self._session is not None:
                 ticket = self._session.submit(reduction) + self._offset
                 self._submitted += 1
             else:
-                if self._state is not Life.IDLE or self._failure is not None:  # idle: the thread that asks looks
+                if self._state is not LeaseState.IDLE or self._failure is not None:  # idle: the thread that asks looks
                     self._raise_if_over()
                 ticket = self._enqueue(reduction)
         return ticket
@@ -187,7 +187,7 @@ class LeasedSession:
         """Submit and wait as `Session.submit_and_wait` does; without a lease, queue and return the ticket at once."""
         self._refuse_children()
         with self._changed:
-            session = self._session if self._state is Life.LEASED and self.observer is None else None
+            session = self._session if self._state is LeaseState.LEASED and self.observer is None else None
             if session is not None:
                 self._direct += 1
                 self._submitted += 1
@@ -250,10 +250,10 @@ class LeasedSession:
         """The membership of the present lease; without one, join, which waits for the other ranks to join, too."""
         self._refuse_children()
         with self._changed:
-            while self._session is None or self._state not in (Life.LEASED, Life.IDLE):
+            while self._session is None or self._state not in (LeaseState.LEASED, LeaseState.IDLE):
                 self._raise_if_over()
-                if self._state is Life.ABSENT:
-                    self._begin(Life.JOINING, self._take_lease, "fanin-join")
+                if self._state is LeaseState.ABSENT:
+                    self._begin(LeaseState.JOINING, self._take_lease, "fanin-join")
                 self._changed.wait(WAIT_SLICE_S)
             return self._session
 
@@ -287,11 +287,11 @@ class LeasedSession:
         if session is not None:
             return session.description
         told = {
-            Life.ABSENT: "not yet joined: the first sum joins it",
-            Life.JOINING: "joining, at its first sum",
-            Life.OVER: "over",
+            LeaseState.ABSENT: "not yet joined: the first sum joins it",
+            LeaseState.JOINING: "joining, at its first sum",
+            LeaseState.OVER: "over",
         }[state]
-        if self._leases and state is Life.ABSENT:
+        if self._leases and state is LeaseState.ABSENT:
             told = f"given back after {self._idle_s:g} s without a sum: the next one joins it anew"
         return f"job {self.job_name!r} rank {self.rank} of {self.size} at {self.address}: {told}"
 
@@ -313,13 +313,13 @@ class LeasedSession:
         """The error that has ended this session, or None; without a lease, also a failure noticed elsewhere."""
         if self.inherited:
             return used_in_child(self._who)
-        if self._failure is not None or self._state is Life.OVER:
+        if self._failure is not None or self._state is LeaseState.OVER:
             return self._failure
         session = self._session
         failure = None if session is None else session.failure
         if failure is not None and self._left_in_order(failure):
             failure = None
-        if failure is None and self._state is not Life.LEASED:
+        if failure is None and self._state is not LeaseState.LEASED:
             failure = self._elsewhere()
         if failure is not None:
             self._fail(failure)
@@ -342,7 +342,7 @@ class LeasedSession:
         if self.inherited:
             return
         with self._changed:
-            self._closing, self._state = True, Life.OVER
+            self._closing, self._state = True, LeaseState.OVER
             session, worker = self._session, self._worker
             self._queue.clear()
             self._changed.notify_all()
@@ -366,10 +366,10 @@ class LeasedSession:
             now = self._clock()
             if self._worker is not None or self._failure is not None:
                 return
-            if self._state is Life.IDLE and now >= self._next_look_s:
+            if self._state is LeaseState.IDLE and now >= self._next_look_s:
                 self._next_look_s = now + max(MIN_LOOK_INTERVAL_S, self._idle_s / 4)
                 self._worker = self._started(self._see_whether_it_has_ended, "fanin-idle")
-            elif self._state is Life.LEASED:
+            elif self._state is LeaseState.LEASED:
                 if self._submitted != self._seen_at[0] or self._direct:
                     self._seen_at = (self._submitted, now)
                 elif now - self._seen_at[1] >= self._idle_s and self._goes_on_at != self._submitted:
@@ -382,15 +382,15 @@ class LeasedSession:
     # --- below: with the lock held ---
 
     def _enqueue(self, reduction: Reduction) -> int:
-        if self._state is Life.ABSENT:
-            self._begin(Life.JOINING, self._take_lease, "fanin-join")
-        elif self._state is Life.IDLE:
-            self._begin(Life.ASKING, self._ask, "fanin-join")
+        if self._state is LeaseState.ABSENT:
+            self._begin(LeaseState.JOINING, self._take_lease, "fanin-join")
+        elif self._state is LeaseState.IDLE:
+            self._begin(LeaseState.ASKING, self._ask, "fanin-join")
         self._submitted += 1  # what raises above, where no thread can be started, has no ticket
         self._queue.append((self._submitted, reduction))
         return self._submitted
 
-    def _begin(self, state: Life, work: Callable[[], None], name: str) -> None:
+    def _begin(self, state: LeaseState, work: Callable[[], None], name: str) -> None:
         """Enter `state`, and start `work` in a thread, after the thread before it has ended."""
         before = self._worker
 
@@ -431,7 +431,7 @@ class LeasedSession:
     def _raise_if_over(self) -> None:
         if (failure := self.failure) is not None:
             raise failure.with_traceback(None)
-        if self._state is Life.OVER:
+        if self._state is LeaseState.OVER:
             raise session_closed(self.job_name, self.rank)
 
     def _late(self, timeout_s: float | None) -> CollectiveTimeoutError:
@@ -470,7 +470,7 @@ class LeasedSession:
             self._queue.popleft()
         self._offset = self._submitted - last
         self._seen_at = (self._submitted, self._clock())
-        self._state, self._worker = Life.LEASED, None
+        self._state, self._worker = LeaseState.LEASED, None
         self._changed.notify_all()
 
     def _become_idle(self) -> None:
@@ -483,13 +483,15 @@ class LeasedSession:
                 return
         done = all(self.done(ticket) for ticket in range(self._settled + 1, count + 1))
         with self._changed:
-            if not done or self._submitted != count or self._state is not Life.LEASED:
+            if not done or self._submitted != count or self._state is not LeaseState.LEASED:
                 self._seen_at = (self._submitted, self._clock())
                 self._worker = None
                 return
             self._settled = count
             self._early = {ticket: own for ticket, own in self._early.items() if isinstance(own, Exception)}
-            self._state = Life.IDLE  # before the ballot is told: from here on nothing is submitted without asking it
+            self._state = (
+                LeaseState.IDLE
+            )  # before the ballot is told: from here on nothing is submitted without asking it
             lease = self._leases
         ended: bool | None = None
         try:
@@ -511,19 +513,19 @@ class LeasedSession:
 
     def _finish_looking(self, ended: bool | None) -> None:
         with self._changed:
-            if self._state is not Life.IDLE:  # ASKING, whose thread goes on from here; or it is over
+            if self._state is not LeaseState.IDLE:  # ASKING, whose thread goes on from here; or it is over
                 return
             if not ended:
                 if ended is not None:
-                    self._state, self._goes_on_at = Life.LEASED, self._settled
+                    self._state, self._goes_on_at = LeaseState.LEASED, self._settled
                 self._worker = None
                 return
             session = self._forget_lease()
-            self._state = Life.ABSENT
+            self._state = LeaseState.ABSENT
         session.close()
         log.info("%s", self.description)
         with self._changed:
-            if self._state is Life.ABSENT:  # else another thread of ours waits for this one
+            if self._state is LeaseState.ABSENT:  # else another thread of ours waits for this one
                 self._worker = None
 
     def _forget_lease(self) -> JoinedSession:
@@ -538,13 +540,13 @@ class LeasedSession:
         assert self._ballot is not None
         goes_on = self._ballot.goes_on(self._leases, self._settled)
         with self._changed:
-            if self._state is not Life.ASKING or self._failure is not None:
+            if self._state is not LeaseState.ASKING or self._failure is not None:
                 return
             if goes_on:
                 self._hand_over(self._settled - self._offset)
                 return
             session = self._forget_lease()
-            self._state = Life.JOINING
+            self._state = LeaseState.JOINING
         session.close()
         self._take_lease()
 
@@ -552,9 +554,9 @@ class LeasedSession:
         """Whether a failure of the session only means that other ranks have given the lease back."""
         if not isinstance(failure, WorkerLostError) or self._ballot is None:
             return False
-        if self._state is Life.ASKING:
+        if self._state is LeaseState.ASKING:
             return True  # the thread that asks finds out whether the lease has ended
-        if self._state is not Life.IDLE:
+        if self._state is not LeaseState.IDLE:
             return False  # this rank has not said that it is idle, so nobody has left in order
         with contextlib.suppress(FaninError):
             if self._ballot.has_ended(self._leases, self._settled):
@@ -571,7 +573,7 @@ class LeasedSession:
             if self._failure is None and not self._closing:
                 self._failure = failure
             if self._session is None:
-                self._state = Life.OVER
+                self._state = LeaseState.OVER
             self._worker = None
             self._changed.notify_all()
 

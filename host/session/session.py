@@ -54,7 +54,7 @@ from fanin.host.session.spoilers import SpoiledSums, Spoiler
 from fanin.interruptions import interrupts
 from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
-from fanin.protocol.control import Succession
+from fanin.protocol.control import Predecessor
 from fanin.protocol.events import (
     EngineStopped,
     MembersChanged,
@@ -179,7 +179,7 @@ class Session:
         interrupted: Callable[[], None] | None = None,
         shards: int = 1,
         share: float = 1.0,
-        succeeds: Succession | None = None,
+        succeeds: Predecessor | None = None,
     ) -> Session:
         """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
 

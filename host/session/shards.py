@@ -60,8 +60,8 @@ NAMING_GRACE_S = SUSPICION_TIMEOUT_S + 2 * HEARTBEAT_INTERVAL_S
 """Wait, after a shard is lost, for the loss of its host's ranks to be noticed, which would explain more."""
 
 
-class Life(enum.Enum):
-    """Life of a session over shards: see the table above."""
+class ShardsState(enum.Enum):
+    """State of a session over shards: see the table above."""
 
     WHOLE = enum.auto()
     NAMING = enum.auto()
@@ -139,7 +139,7 @@ class ShardedSession:
         self._lock = threading.Lock()
         """Lock of the attributes below."""
         self._submitted = 0
-        self._life = Life.WHOLE
+        self._life = ShardsState.WHOLE
         self._naming_until_s = 0.0
         self._failure: FaninError | None = None
         self._progress: Progress | None = None
@@ -277,7 +277,7 @@ class ShardedSession:
             return self._done(ticket)
 
     def _done(self, ticket: int) -> bool:
-        if self._life is Life.OVER:
+        if self._life is ShardsState.OVER:
             return ticket not in self._undone
         return all(session.done(part) for session, part in self._parts.get(ticket, ()))
 
@@ -306,7 +306,7 @@ class ShardedSession:
 
     @property
     def failure(self) -> FaninError | None:
-        if self._life is Life.OVER or self.inherited:
+        if self._life is ShardsState.OVER or self.inherited:
             return self._failure or self._sessions[0].failure
         failures = [failure for each in self._sessions if (failure := each.failure) is not None]
         if not failures:
@@ -316,7 +316,7 @@ class ShardedSession:
 
     def _judge(self, failures: list[FaninError]) -> FaninError | None:
         """The failure of the whole that follows from these failures of sessions (called with the lock held)."""
-        if self._life is Life.OVER:  # by another thread's judgement
+        if self._life is ShardsState.OVER:  # by another thread's judgement
             return self._failure
         told = next((each for each in failures if not isinstance(each, SwitchLostError)), None)
         if told is None:
@@ -327,18 +327,18 @@ class ShardedSession:
         return told
 
     def _raise_unless_whole(self) -> None:
-        if self._life is not Life.WHOLE:
+        if self._life is not ShardsState.WHOLE:
             raise self._failure or SwitchLostError(str(self.address), "a shard is lost")
 
     def _begin_naming(self) -> None:
-        if self._life is Life.WHOLE:
-            self._life, self._naming_until_s = Life.NAMING, time.monotonic() + NAMING_GRACE_S
+        if self._life is ShardsState.WHOLE:
+            self._life, self._naming_until_s = ShardsState.NAMING, time.monotonic() + NAMING_GRACE_S
 
     def _end(self, failure: FaninError) -> None:
         """Stop all sessions, and see which tickets were done by then (called with the lock held)."""
         self.abandon(failure)
         self._undone = frozenset(ticket for ticket in self._parts if not self._done(ticket))
-        self._failure, self._life = failure, Life.OVER
+        self._failure, self._life = failure, ShardsState.OVER
 
     def _settled(self, error: FaninError) -> FaninError:
         """The error to raise in a call that has met `error`: the session's failure, waiting for it while NAMING."""

@@ -19,7 +19,7 @@ from fanin.host.session.failures import session_closed
 from fanin.host.session.observing import observed
 from fanin.host.session.session import MAX_CHANGES, WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import Part, ShardedSession, added_up, leave_all
-from fanin.host.session.survivor import Life, Successor, Survivor
+from fanin.host.session.survivor import Successor, Survivor, SurvivorState
 from fanin.numerics.reduction import PackedReduction, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
@@ -74,7 +74,7 @@ class SurvivingSession(ShardedSession):
     def submit(self, reduction: Reduction) -> int:
         """Deal a reduction out and return its ticket; waits while the ranks agree on who is left."""
         with self._changed:
-            while self._survivor.state is Life.DEALING:
+            while self._survivor.state is SurvivorState.DEALING:
                 self._changed.wait(WAIT_SLICE_S)
             self._raise_if_over()
             ticket = self._survivor.submit(reduction, time.monotonic())
@@ -95,7 +95,7 @@ class SurvivingSession(ShardedSession):
                     return
                 self._raise_if_over()
                 kept = self._survivor.kept.get(ticket)
-                dealing = kept is None or self._survivor.state is Life.DEALING
+                dealing = kept is None or self._survivor.state is SurvivorState.DEALING
                 parts = () if kept is None or dealing else cast("tuple[Part, ...]", kept.parts)
                 if not parts:
                     self._changed.wait(left_s)
@@ -132,7 +132,7 @@ class SurvivingSession(ShardedSession):
         """The error that has ended this session, or None; a lost shard is no failure as long as others are left."""
         if self.inherited:
             return self._sessions[0].failure
-        if self._survivor.state is Life.WHOLE:
+        if self._survivor.state is SurvivorState.WHOLE:
             self._take_failures()
         return self._survivor.failure
 
@@ -149,10 +149,10 @@ class SurvivingSession(ShardedSession):
 
     def _follow(self) -> None:
         """Do what the survivor's state asks for: start the thread that deals anew, or wake all waits (lock held)."""
-        if self._survivor.state is Life.DEALING and self._dealer is None:
+        if self._survivor.state is SurvivorState.DEALING and self._dealer is None:
             self._dealer = threading.Thread(target=self._deal_anew, name="fanin-dealing", daemon=True)
             self._dealer.start()
-        elif self._survivor.state is Life.OVER:
+        elif self._survivor.state is SurvivorState.OVER:
             self._changed.notify_all()
 
     def _interrupted(self) -> None:
@@ -161,7 +161,7 @@ class SurvivingSession(ShardedSession):
             self._raise_if_over()
 
     def _raise_if_over(self) -> None:
-        if self._survivor.state is Life.OVER:
+        if self._survivor.state is SurvivorState.OVER:
             assert self._survivor.failure is not None
             raise self._survivor.failure.with_traceback(None)
 
@@ -208,7 +208,7 @@ class SurvivingSession(ShardedSession):
 
     def _dealing(self) -> bool:
         with self._lock:
-            if self._survivor.state is Life.DEALING:
+            if self._survivor.state is SurvivorState.DEALING:
                 return True
             self._dealer = None
             self._changed.notify_all()
@@ -221,7 +221,7 @@ class SurvivingSession(ShardedSession):
             found = self._rejoin(addresses, successor, self._interrupted)
         except Exception as error:
             with self._lock:
-                if self._survivor.state is not Life.OVER:
+                if self._survivor.state is not SurvivorState.OVER:
                     self._survivor.cannot_join(error if isinstance(error, FaninError) else FaninError(repr(error)))
                 self._follow()
             return
@@ -229,7 +229,7 @@ class SurvivingSession(ShardedSession):
             number: each for number, each in zip(successor.shards, found, strict=True) if isinstance(each, Session)
         }
         with self._lock:
-            if self._survivor.state is Life.OVER:
+            if self._survivor.state is SurvivorState.OVER:
                 leaving = tuple(sessions.values())
             else:
                 leaving = self._sessions
@@ -303,9 +303,9 @@ class SurvivingSession(ShardedSession):
             return
         with self._changed:
             closed = session_closed(self.job_name, self.rank)
-            if self._survivor.state is Life.DEALING:
+            if self._survivor.state is SurvivorState.DEALING:
                 self._survivor.end(closed)
-            elif self._survivor.state is Life.WHOLE:
+            elif self._survivor.state is SurvivorState.WHOLE:
                 self._survivor.leave(closed)
             self._changed.notify_all()
             dealer = self._dealer

@@ -76,8 +76,8 @@ class Member(Summing, Protocol):
         """Fail the membership as `Session.abandon` does."""
 
 
-class Life(enum.Enum):
-    """Life of a rank of a job over shards: see the table above."""
+class SurvivorState(enum.Enum):
+    """State of a rank of a job over shards: see the table above."""
 
     WHOLE = enum.auto()
     DEALING = enum.auto()
@@ -92,7 +92,7 @@ class Successor:
     shards: tuple[int, ...]
     spread: Spread
     worker: int
-    succeeds: control.Succession
+    succeeds: control.Predecessor
     """The present job, and the workers of it that go on."""
 
     @property
@@ -111,7 +111,7 @@ class Survivor:
     ) -> None:
         """`members` by shard, `spread` how reductions are dealt to them, `names` of shards, for people."""
         self.job, self.rank = job, rank
-        self.state = Life.WHOLE
+        self.state = SurvivorState.WHOLE
         self.failure: FaninError | None = None
         """The error that later calls raise; None before OVER."""
         self.shards = tuple(range(len(members)))
@@ -159,7 +159,7 @@ class Survivor:
         kept = KeptReduction.of(ticket, reduction)
         self.kept.append(kept)
         self._deal(kept, kept.summed(), now)
-        if self.state is Life.WHOLE:  # what is done does not change while the ranks agree
+        if self.state is SurvivorState.WHOLE:  # what is done does not change while the ranks agree
             self.kept.forget()
         return ticket
 
@@ -184,13 +184,13 @@ class Survivor:
         kept = self.kept.get(ticket)
         if kept is None:
             return ticket <= self.submitted
-        if not kept.is_done and not kept.torn and self.state is Life.WHOLE and kept.has_come:
+        if not kept.is_done and not kept.torn and self.state is SurvivorState.WHOLE and kept.has_come:
             kept.finish()
         return kept.is_done
 
     def take_results(self, now: float) -> None:
         """Finish what has come, also where no caller waits for it; agree anew if a result handed on is torn."""
-        if self.state is Life.WHOLE and self.handing:
+        if self.state is SurvivorState.WHOLE and self.handing:
             self.kept.forget()
             self.handing = self.kept.handing
             if self.kept.torn:
@@ -211,10 +211,10 @@ class Survivor:
 
     def lose(self, failures: Mapping[int, FaninError], now: float) -> None:
         """Take in failures of sessions, by shard: agree on how to go on if shards are lost, and end for others."""
-        if self.state is Life.OVER or not failures:
+        if self.state is SurvivorState.OVER or not failures:
             return
         told = next((each for each in failures.values() if not isinstance(each, SwitchLostError)), None)
-        if told is not None and self.state is Life.WHOLE:
+        if told is not None and self.state is SurvivorState.WHOLE:
             self.end(told)
             return
         for number, failure in failures.items():
@@ -225,15 +225,15 @@ class Survivor:
                 self._dead.update({number} if dead else ())
                 if self.agreement is not None:
                     self.agreement.lose(number, now, dead=dead)
-        if self.state is Life.WHOLE:
+        if self.state is SurvivorState.WHOLE:
             self._agree(now)
 
     def end(self, failure: FaninError) -> None:
         """Stop at all shards; later calls raise `failure`."""
-        if self.state is Life.OVER:
+        if self.state is SurvivorState.OVER:
             return
         self._settle()
-        self.state, self.failure = Life.OVER, failure
+        self.state, self.failure = SurvivorState.OVER, failure
         self.agreement = self.successor = None
         for each in self.members.values():
             each.abandon(failure)
@@ -241,7 +241,7 @@ class Survivor:
     def leave(self, failure: FaninError) -> None:
         """Be over, since the sessions are about to leave in order; later calls raise `failure`."""
         self._settle()
-        self.state, self.failure = Life.OVER, failure
+        self.state, self.failure = SurvivorState.OVER, failure
 
     def _settle(self) -> None:
         """Finish all reductions whose parts have come: from here on the set of those that are done does not change."""
@@ -255,7 +255,7 @@ class Survivor:
             self.end(self._reason)
             return
         self._settle()
-        self.state, self.successor = Life.DEALING, None
+        self.state, self.successor = SurvivorState.DEALING, None
         places = {number: Place(worker=self._me, nonce=each.nonce) for number, each in self.members.items()}
         self.agreement = self.agreement_type(
             self.name, self.shards, places, self.progress(), lost=self._lost, dead=self._dead, gone=self._gone(),
@@ -273,7 +273,12 @@ class Survivor:
         The agreement is kept until the successor is joined.
         """
         agreement = self.agreement
-        if self.state is not Life.DEALING or agreement is None or self.successor is not None or not agreement.over:
+        if (
+            self.state is not SurvivorState.DEALING
+            or agreement is None
+            or self.successor is not None
+            or not agreement.over
+        ):
             return
         if agreement.stage is Stage.STRANDED:
             self.end(self._stranded(agreement))
@@ -283,7 +288,7 @@ class Survivor:
         left = tuple(number for number in self.shards if number not in agreed.lost)
         self.successor = Successor(
             agreed.successor, left, self._first_spread.only(left), agreed.ranks.index(self._me),
-            control.Succession(job=self.name, ranks=agreed.ranks),
+            control.Predecessor(job=self.name, ranks=agreed.ranks),
         )  # fmt: skip
 
     @property
@@ -309,7 +314,7 @@ class Survivor:
         assert agreed is not None
         holding = [holder != control.NOBODY and self.holds(holder) for holder in agreed.holders]
         self.ranks = self.successors_ranks
-        self.name, self.shards, self.state = successor.name, successor.shards, Life.WHOLE
+        self.name, self.shards, self.state = successor.name, successor.shards, SurvivorState.WHOLE
         self._lost = set(self.shards).difference(members)
         self._dead &= self._lost  # as far as the sessions of the job before have seen
         self.dealt_anew += 1
@@ -325,7 +330,7 @@ class Survivor:
         self._reason, self.handing = None, True
         for ticket, holder, holds in zip(agreed.again, agreed.holders, holding, strict=True):
             kept = self.kept.get(ticket)
-            if self.state is not Life.WHOLE:  # another shard was lost meanwhile, so the ranks agree anew
+            if self.state is not SurvivorState.WHOLE:  # another shard was lost meanwhile, so the ranks agree anew
                 return
             if kept is None and ticket <= self.submitted:
                 self.end(FaninError(f"reduction {ticket} is needed by another rank, and rank {self.rank} forgot it"))

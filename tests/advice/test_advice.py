@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -25,6 +26,7 @@ from fanin.advice.advice_plan import Plan
 from fanin.advice.advising import give_gloo_an_interface, profile_of
 from fanin.advice.forecasts import (
     GLOO,
+    LEAST_FREE_CORES,
     Choice,
     Forecast,
     Network,
@@ -38,15 +40,21 @@ from fanin.advice.forecasts import (
     spare_weight,
     step_s,
     sum_s,
+    sum_times,
+    with_mtu,
 )
+from fanin.advice.jumbo_notes import jumbo_notes
 from fanin.advice.link_probes import Listener, round_trip_s, send_datagrams, stream
 from fanin.advice.meeting_point import GIVE_UP_AFTER_S, PATIENCE_S, missing
+from fanin.advice.own_processors import core_limit, core_speed, idle_share, own_core_limit
 from fanin.cli.advise import _explain, without_hosts
 from fanin.emulation.network.fabric import WORKER_DEVICE, Fabric
 from fanin.emulation.network.scenario import Scenario, uplink
 from fanin.emulation.processes import free_port
 from fanin.errors import ConfigurationError, FaninError
 from fanin.layouts.cluster import read_measured
+from fanin.processor_prices import FANIN as PRICES
+from fanin.processor_prices import GLOO_ON_LOOPBACK, hosts_price, price
 from fanin.settings import fields_of
 from tests.support.processes import DEADLINE_S, files_left, has_ended, noticed, until
 
@@ -151,8 +159,78 @@ def test_a_switch_with_faster_links_takes_more_or_all() -> None:
 
 def test_processors_bound_what_links_do_not() -> None:
     quick = network(4, 1e11, cores=(0.5,) * 4)
-    assert sum_s(quick, Choice("hosts"), SIZE) == pytest.approx(SIZE * 0.94e-9 / 0.5, rel=0.05)
-    assert sum_s(quick, GLOO, SIZE) < sum_s(quick, Choice("hosts"), SIZE)
+    cost = price(32, 1500)
+    ours = sum_times(quick, Choice("hosts"), SIZE)
+    assert ours.processors == pytest.approx(SIZE * (cost.inside + 1.5 * cost.crossing) / 0.5), (
+        "2 (n - 1) / n of a tensor"
+    )
+    assert ours.bound == "processors"
+    assert sum_s(quick, GLOO, SIZE) < ours.whole
+    assert [each.bound for each in forecasts(quick, LANES, Profile(((0.0, SIZE),)))] == ["processors"] * 7
+    assert {each.bound for each in forecasts(network(4), LANES, Profile(((0.0, SIZE),)))} == {"links"}
+    assert sum_times(network(4, round_trip_s=0.01), Choice("hosts"), 4096).bound == "round trips"
+
+
+@given(idle=st.floats(0, 1), speed=st.floats(0.1, 10), place=st.sampled_from(["", "hosts", "rank0"]))
+def test_busy_and_slow_processors_take_longer_by_as_much(idle: float, speed: float, place: str) -> None:
+    quick, choice = network(4, 1e12), Choice(place)
+    other = dataclasses.replace(quick, idle=(1.0, idle, 1.0, 1.0), core_speeds=(1.0, speed, 1.0, 1.0))
+    assert other.capacities[1] == pytest.approx(max(8 * idle, LEAST_FREE_CORES) * speed)
+    one, two = (sum_times(each, choice, SIZE).processors for each in (quick, other))
+    assert min(one, one * 8 / other.capacities[1]) <= two * 1.0001 <= max(one, one * 8 / other.capacities[1]) * 1.001
+
+
+def test_on_one_host_nothing_crosses_a_link_but_a_ring_uses_sockets() -> None:
+    alone = network(1, ranks=(4,), rates=(0.0,), cores=(4.0,))
+    assert sum_times(alone, Choice("rank0"), SIZE).processors == pytest.approx(SIZE * price(32, 1500).inside)
+    ring = GLOO_ON_LOOPBACK
+    assert sum_times(alone, GLOO, SIZE).processors == pytest.approx(SIZE * (ring.inside + 1.5 * ring.crossing))
+
+
+@pytest.mark.parametrize("lanes", [*LANES, 4])
+def test_prices_fall_with_the_number_of_packets(lanes: int) -> None:
+    found = [price(lanes, mtu) for mtu in (576, 1500, 4000, 9000, 65_536)]
+    for many, few in itertools.pairwise(found):
+        assert many.crossing >= few.crossing > 0
+        assert many.inside > 0
+    assert (found[1], found[3]) == PRICES[lanes]
+
+
+def test_jumbo_frames_are_advised_by_what_they_gain() -> None:
+    bound_by_processors = network(2, 1e11, cores=(1.0,) * 2, interface_mtus=(9000, 1500))
+    (told,) = jumbo_notes(bound_by_processors, ("a", "b"), Choice("hosts"), Profile(((0.0, SIZE),)))
+    gain = hosts_price(32, 1500) / hosts_price(32, 9000)
+    assert f"{gain:.2f} times as fast" in told
+    assert "MTU 9000 at the interfaces of b, and at every switch between the hosts" in told
+    same = dataclasses.replace(bound_by_processors, interface_mtus=(9000, 9000))
+    (told,) = jumbo_notes(same, ("a", "b"), Choice("hosts"), Profile(((0.0, SIZE),)))
+    assert "a switch between the hosts does not" in told
+    hidden = Profile(((0.0, 4096),), compute_s=5.0)
+    (told,) = jumbo_notes(same, ("a", "b"), Choice("hosts"), hidden)
+    assert "less than 2%" in told
+    assert jumbo_notes(dataclasses.replace(same, mtu=9000), ("a", "b"), Choice("hosts"), hidden) == []
+    assert jumbo_notes(network(1), ("a",), Choice("rank0"), hidden) == []
+
+
+def test_a_longer_mtu_carries_more_payload_over_the_same_wire() -> None:
+    longer = with_mtu(network(4), 9000)
+    assert longer.rates[0] / 1e8 == pytest.approx((8948 / 9014) / (1448 / 1514), rel=0.001), "headers of TCP"
+    ours = sum_s(network(4), Choice("hosts"), SIZE) / sum_s(longer, Choice("hosts"), SIZE)
+    assert 1.02 < ours < 1.06
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [("max 100000", 8), ("150000 100000", 1.5), ("1600000 100000", 8), ("", 8), ("x y", 8), ("5 0", 8)],
+)
+def test_a_container_has_as_many_cores_as_its_quota(limit: str, cores: float) -> None:
+    assert core_limit(8, limit) == cores
+
+
+def test_own_processors_are_measured() -> None:
+    assert 0 <= idle_share(0.05) <= 1
+    assert 0.01 < core_speed() < 100
+    assert 0 < own_core_limit(4) <= 4
 
 
 def test_sums_that_are_hidden_behind_computing_cost_a_step_nothing() -> None:

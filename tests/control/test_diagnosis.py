@@ -19,6 +19,7 @@ from fanin.host.session.path import PathFacts, Reached
 from fanin.host.session.session import Session
 from fanin.key_file import default_path, load_or_create
 from fanin.options import Options, SwitchAddress
+from fanin.processor_prices import hosts_price
 from fanin.protocol import control
 from fanin.protocol.control import DataReport
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
@@ -195,6 +196,25 @@ def test_a_path_too_narrow_for_full_packets_comes_with_the_length_that_passes(mo
     words = int(check.remedy.partition("FANIN_WORDS_PER_PACKET=")[2].partition(",")[0])
     assert HEADER_BYTES + 4 + 4 * words <= 1452
     assert words % 8 == 0
+
+
+@pytest.mark.parametrize(
+    ("scheme", "local", "mtu", "told"),
+    [("udp", False, 1500, True), ("udp", False, 9000, False), ("udp", True, 1500, False), ("zmq", False, 1500, False)],
+)
+def test_longer_packets_come_with_what_they_would_save_on_a_network_that_has_none(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, local: bool, mtu: int, told: bool
+) -> None:
+    facts = PathFacts(path_mtu=mtu, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, local=local)
+    monkeypatch.setattr(diagnosis, "discover", lambda *_: facts)
+    data = DataReport(scheme=scheme, description="", ports=(1,), counters={})
+    checks = list(diagnosis._jumbo_frames(data, Reached("192.0.2.1", mtu)))
+    assert [check.name for check in checks] == ["jumbo frames"] * told
+    for check in checks:
+        saved = 1 - hosts_price(32, 9000) / hosts_price(32, 1500)
+        assert f"packets of 1,500 bytes; with 9,000, sums would take {saved:.0%} less" in check.result
+        assert check.state == "ok", "nothing is wrong with the network"
+        assert check.remedy.startswith("not needed")
 
 
 def test_a_path_that_no_longer_takes_the_packets_of_a_job_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

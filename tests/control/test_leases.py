@@ -18,7 +18,7 @@ from fanin.errors import (
     WorkerLostError,
 )
 from fanin.host.session.failures import Membership
-from fanin.host.session.leased import LeasedSession, Life
+from fanin.host.session.leased import LeasedSession, LeaseState
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Element, PackedReduction, Reduction
 from fanin.options import SwitchAddress
@@ -190,7 +190,7 @@ class ACluster:
     def submit(self, count: int) -> list[int]:
         return [rank.submit(reduction(count)) for rank in self.ranks]
 
-    def states(self) -> set[Life]:
+    def states(self) -> set[LeaseState]:
         return {rank._state for rank in self.ranks}
 
 
@@ -227,7 +227,7 @@ def test_an_idle_job_is_given_back_and_joined_anew_under_another_name() -> None:
     cluster.submit(5)
     cluster.settle()
     cluster.pass_time()
-    assert cluster.states() == {Life.ABSENT}
+    assert cluster.states() == {LeaseState.ABSENT}
     assert all(session.closed for sessions in cluster.sessions for session in sessions)
     assert "given back after 10 s" in cluster.ranks[0].description
     assert cluster.submit(6) == [2, 2, 2]
@@ -247,14 +247,14 @@ def test_a_rank_that_goes_on_keeps_the_lease_for_all() -> None:
     cluster.now += IDLE_S
     first.return_if_idle()
     cluster.settle()
-    assert first._state is Life.IDLE
+    assert first._state is LeaseState.IDLE
     assert second.submit(reduction(6)) == 2  # has not said that it was idle, so it asks nobody
     assert first.submit(reduction(6)) == 2
     cluster.settle()
     assert first.done(2)
     assert list(cluster.jobs) == ["job"]
     cluster.pass_time()
-    assert cluster.states() == {Life.ABSENT}
+    assert cluster.states() == {LeaseState.ABSENT}
 
 
 def test_a_job_with_a_reduction_under_way_is_not_idle() -> None:
@@ -262,7 +262,7 @@ def test_a_job_with_a_reduction_under_way_is_not_idle() -> None:
     cluster.ranks[0].submit(reduction(5))
     cluster.settle()
     cluster.pass_time()
-    assert cluster.ranks[0]._state is Life.LEASED
+    assert cluster.ranks[0]._state is LeaseState.LEASED
     assert not cluster.ballot.numbers
 
 
@@ -284,7 +284,7 @@ def test_a_sum_that_comes_while_a_rank_finds_that_all_is_done_keeps_it_from_bein
     session.done = submitting  # type: ignore[method-assign]
     rank.return_if_idle()
     cluster.settle()
-    assert rank._state is Life.LEASED
+    assert rank._state is LeaseState.LEASED
     assert not cluster.ballot.numbers
 
 
@@ -309,7 +309,7 @@ def test_a_reduction_that_the_session_refuses_after_it_waited_raises_in_its_wait
     assert rank.submit(reduction(8)) == 4
     rank.wait(4)
     cluster.pass_time()
-    assert rank._state is Life.ABSENT
+    assert rank._state is LeaseState.ABSENT
     with pytest.raises(type(error), match="6 is refused"):
         rank.wait(2)
 
@@ -347,12 +347,12 @@ def test_a_rank_that_is_lost_while_all_are_idle_is_told_from_one_that_left_in_or
     cluster.now += IDLE_S
     third.return_if_idle()
     cluster.settle()  # the last one: it is decided, and this one leaves
-    assert third._state is Life.ABSENT
+    assert third._state is LeaseState.ABSENT
     assert isinstance(cluster.sessions[1][0].failure, WorkerLostError)
     assert second.failure is None
     second.return_if_idle()
     cluster.settle()
-    assert second._state is Life.ABSENT
+    assert second._state is LeaseState.ABSENT
 
 
 def test_without_a_lease_the_loss_that_others_have_noticed_counts() -> None:
@@ -391,7 +391,7 @@ def test_an_idle_rank_whose_thread_raises_has_failed(idle: bool) -> None:
         rank.return_if_idle()
         cluster.settle()
         cluster.now += IDLE_S
-    assert rank._state is (Life.IDLE if idle else Life.LEASED)
+    assert rank._state is (LeaseState.IDLE if idle else LeaseState.LEASED)
     cluster.ballot.broken = ValueError("a bug")
     rank.return_if_idle()
     cluster.settle()

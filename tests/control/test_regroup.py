@@ -83,7 +83,7 @@ def test_what_a_rank_has_heard_at_another_shard_is_what_was_decided() -> None:
 
 def goes_on(rank: int, places: tuple[int, ...] = (0, 1, 2), **changes: object) -> control.Join:
     """A rank of the successor, whose ranks had these places before."""
-    succeeds = control.Succession(job="j", ranks=places)
+    succeeds = control.Predecessor(job="j", ranks=places)
     return join(
         rank, len(places), job="j~1@2", nonce=f"next-{rank}", on_worker_loss="continue", succeeds=succeeds, **changes
     )  # fmt: skip
@@ -178,8 +178,8 @@ def test_a_successor_of_which_nobody_is_left_ends() -> None:
 def test_ranks_that_succeed_unlike_jobs_are_refused() -> None:
     world, _ = a_running_job()
     world.join(goes_on(0))
-    assert world.refused(replace(goes_on(2), succeeds=control.Succession(job="k", ranks=(0, 1, 2))))
-    odd = world.refused(replace(goes_on(1), job="other", succeeds=control.Succession(job="j", ranks=(0,))))
+    assert world.refused(replace(goes_on(2), succeeds=control.Predecessor(job="k", ranks=(0, 1, 2))))
+    odd = world.refused(replace(goes_on(1), job="other", succeeds=control.Predecessor(job="j", ranks=(0,))))
     assert odd.code == Refusal.MALFORMED
 
 

@@ -273,7 +273,7 @@ class Member:
         number, self.waits_for = self.waits_for, None
         assert self.history is not None
         del self.handed[number]
-        self.ledger.landed(number)
+        self.ledger.note_landed(number)
         self.history.append(self.results.pop(number))
         if number == group.last:
             self.ask(())

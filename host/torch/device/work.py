@@ -84,7 +84,7 @@ class DeviceWork(FaninWork):
             raise self._failures.explain(late, job.name, timeout_s)
         job.held = None
         if job.sight is not None and (spoilers := job.sight.spoilers):
-            self._failures.nonfinite.told(job.sight.key, job.name, spoilers)
+            self._failures.nonfinite.report_spoiled(job.sight.key, job.name, spoilers)
 
     def _raise_if_failed(self, timeout_s: float) -> None:
         error = self._job.host.error

@@ -154,9 +154,9 @@ class NonFinite:
         """Report a finished sum if it was spoiled. Raises NonFiniteError then, where the policy is `raise`."""
         spoilers = session.spoilers_of(ticket)
         if spoilers:
-            self.told(ticket, name, spoilers)
+            self.report_spoiled(ticket, name, spoilers)
 
-    def told(self, key: int, name: str, spoilers: Sequence[Spoiler]) -> None:
+    def report_spoiled(self, key: int, name: str, spoilers: Sequence[Spoiler]) -> None:
         """Report a finished sum, given by its ticket or key, that these have spoiled, unless it was reported before.
 
         Every call raises NonFiniteError where the policy is `raise`.

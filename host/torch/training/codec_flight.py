@@ -21,7 +21,7 @@ from fanin.host.torch.training.codec_weights import StepWeights
 Result = TypeVar("Result")
 
 
-class Flight:
+class CodecFlight:
     """One piece of a bucket under way in one step.
 
     A codec works on the bucket itself where that is float32 in the host's memory; float16 and bfloat16 are converted,
@@ -93,7 +93,7 @@ class Flight:
         return took_s
 
 
-def finish(flights: Iterable[Flight]) -> None:
+def finish(flights: Iterable[CodecFlight]) -> None:
     """Wait for all stages of all flights."""
     for each in flights:
         while not each.over:

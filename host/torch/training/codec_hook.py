@@ -36,7 +36,7 @@ from fanin.host.torch.collectives.routing import QUANTIZED
 from fanin.host.torch.handles.dynamo import keep_out
 from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.codec_buckets import Bucket, Row
-from fanin.host.torch.training.codec_flight import Flight, all_of
+from fanin.host.torch.training.codec_flight import CodecFlight, all_of
 from fanin.host.torch.training.codec_restart import Restart
 from fanin.host.torch.training.codec_weights import StepWeights, check_weight
 from fanin.host.torch.training.device_codecs import average, encoder_on_device
@@ -89,7 +89,7 @@ class CodecState:
         self.step_weights: StepWeights | None = None
         """Weights of the step under way."""
         self._buckets: dict[int, Bucket] = {}
-        self._flights: list[Flight] = []
+        self._flights: list[CodecFlight] = []
         """Flights of several stages in this step."""
         self._futures: list[tuple[Future[torch.Tensor], torch.Tensor]] = []
         """Futures of buckets of several stages, with the tensors that they will hold."""
@@ -180,7 +180,7 @@ class CodecState:
         earlier, decoded = list(self._flights), []
         future: Future[torch.Tensor] = Future()
         for piece in own.pieces:  # the next piece is encoded while this one is on its way
-            flight = Flight(self.group, self.step, piece, gradients)
+            flight = CodecFlight(self.group, self.step, piece, gradients)
             flight.start(self.step_weights)
             if own.single_stage:
                 decoded.append(flight.decoded())
@@ -232,7 +232,7 @@ class CodecState:
                 works.append(average(self.group, own, each.flat, self.step))
                 continue
             for piece in own.pieces:
-                flight = Flight(self.group, self.step, piece, each.flat)
+                flight = CodecFlight(self.group, self.step, piece, each.flat)
                 flight.start(self.step_weights)
                 self._flights.append(flight)
         self._finish()

@@ -41,8 +41,7 @@ from fanin.host.torch.collectives.routing import QUANTIZED, SUM_ROUTES, factor_o
 from fanin.host.torch.handles.call import set_lanes
 from fanin.host.torch.handles.work import FaninWork
 from fanin.host.torch.training.codec_buckets import Bucket
-from fanin.host.torch.training.codec_flight import Flight as CodecFlight
-from fanin.host.torch.training.codec_flight import finish
+from fanin.host.torch.training.codec_flight import CodecFlight, finish
 from fanin.host.torch.training.codec_sums import contributed_bytes
 from fanin.host.torch.training.shard_gather import ShardGather
 from fanin.host.torch.training.shard_groups import ShardGroup
@@ -61,9 +60,9 @@ class Late:
     """The reductions of a model that are under way, oldest first."""
 
     def __init__(self) -> None:
-        self._flights: deque[Flight] = deque()
+        self._flights: deque[ShardFlight] = deque()
 
-    def add(self, flight: Flight) -> None:
+    def add(self, flight: ShardFlight) -> None:
         """Add a reduction; called in backward only."""
         while len(self._flights) >= MAX_LATE:
             self._flights.popleft().finish()
@@ -78,7 +77,7 @@ class Late:
             each.finish()
 
 
-class Flight:
+class ShardFlight:
     """One reduction under way."""
 
     def __init__(
@@ -165,7 +164,7 @@ class ShardReduce(ReduceScatter):
         self.payload_bytes = _payload(group, input_tensor, lanes)
         self.waited_s = 0.0
         work = group.reduce_scatter_lanes(output_tensor, input_tensor, op=op, lanes=lanes, residual=residual)
-        flight = Flight(work, self, residual, energy, step)
+        flight = ShardFlight(work, self, residual, energy, step)
         if self._group.may_be_late(output_tensor, op):
             self._late.add(flight)
             return None

@@ -33,7 +33,7 @@ from fanin.host.torch.collectives.routing import QUANTIZED
 from fanin.host.torch.collectives.two_levels import DTYPES, Starting, TwoLevels, Waiting, waiting_for
 from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.codec_buckets import Bucket
-from fanin.host.torch.training.codec_flight import Flight
+from fanin.host.torch.training.codec_flight import CodecFlight
 from fanin.host.torch.training.codec_hook import CodecState, codec_hook
 from fanin.host.torch.training.device_codecs import average, encoder_on_device
 from fanin.host.torch.training.hooks import LanesState, lanes_hook
@@ -167,7 +167,7 @@ class TwoLevelState:
         encoders: Bucket = self._kept(index, parameters, shard, make_encoders)
         if encoders.device is not None:
             return waiting_for(average(between, encoders, shard, step), self.group.timeout_s)
-        flights = [Flight(between, step, piece, shard) for piece in encoders.pieces]
+        flights = [CodecFlight(between, step, piece, shard) for piece in encoders.pieces]
         for each in flights:
             each.start(None)
 

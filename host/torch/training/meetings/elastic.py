@@ -207,7 +207,7 @@ class ElasticLocalSteps(LocalSteps):
         said = exchange.roll
         with self._lock:
             super()._take(action, exchange, mean, missing)
-            self._ledger.landed(action.number)
+            self._ledger.note_landed(action.number)
         self._owed.pop(action.number, None)
         self._hear(action.number, said)
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from fanin.host.codecs.codec import Floats
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.codec_buckets import Bucket
-from fanin.host.torch.training.codec_flight import Flight, finish
+from fanin.host.torch.training.codec_flight import CodecFlight, finish
 from fanin.host.torch.training.meetings import roll
 from fanin.host.torch.training.meetings.buffers import Buffers, BufferSums
 
@@ -43,14 +43,14 @@ class Exchange:
         self._table, self._roll_work = roll.start(group, own)
         self._delta = delta
         self._bucket = bucket
-        self._flights: list[Flight] = []
+        self._flights: list[CodecFlight] = []
         self._buffers: BufferSums | None = None
         self._collected = False
         if waits_for_roll:
             self._wait_for(self._roll_work)
             if not roll.has_deltas(self.roll):
                 return
-        self._flights = [Flight(group, own.number, piece, delta) for piece in bucket.pieces]
+        self._flights = [CodecFlight(group, own.number, piece, delta) for piece in bucket.pieces]
         for each in self._flights:
             each.start(None)
         if buffers is not None:

@@ -72,7 +72,7 @@ class Ledger:
         """Note that this member has handed something in to a meeting."""
         self._under_way.append(number)
 
-    def landed(self, number: int) -> None:
+    def note_landed(self, number: int) -> None:
         """Note that a meeting's result is in this member's state."""
         assert number == self.next
         assert not self.listens
