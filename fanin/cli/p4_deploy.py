@@ -72,7 +72,7 @@ def deploy(
     from fanin.switch.p4runtime.bfrt.cpu_port import InterfacePort
     from fanin.switch.p4runtime.bfrt.deployment import Deployment, read_conf
     from fanin.switch.p4runtime.bfrt.ports import read_plan
-    from fanin.switch.p4runtime.server.p4info import read_p4info
+    from fanin.switch.p4runtime.server.p4info import read_p4info, read_p4info_file
     from fanin.switch.service.service import ServiceOptions, SwitchService
     from fanin.switch.service.signals import signals
 
@@ -83,7 +83,7 @@ def deploy(
         address=BfrtAddress(bfrt, device_id, client_id),
         program=program if load else None,
         program_name=program.name,
-        p4info=read_p4info(_text(p4info)),
+        p4info=read_p4info(read_p4info_file(p4info)),
         ports=() if ports is None else tuple(read_plan(ports)),
         end=opening.endpoint(switch_address, switch_mac),
         flooded=None if flood is None else _numbers(flood),
@@ -116,15 +116,6 @@ def deploy(
         print(f"fanin p4 deploy: controller at udp://{options.host}:{service.port}: {service.controller.engine}")
         print(f"  {service.controller.live_jobs} jobs taken over; on each worker: {worker}", flush=True)
         service.run()
-
-
-def _text(path: Path) -> str:
-    from fanin import files
-
-    try:
-        return files.read(path, "--p4info").decode()
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"--p4info {files.name(path)} is no P4Info in text form") from None
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from fanin.switch.p4.bounds import MAX_FIELD_BITS, MAX_INTEGER
 
 MAX_DOCUMENT_BYTES = 1 << 26
 """Longest accepted program, in bytes: p4c's output for a switch of 256 words has about 2 MiB."""
+REMEDY = "Remedy: name the JSON that p4c-bm2-ss writes"
 MAX_DIGITS = MAX_FIELD_BITS // 4 + 3
 """Most characters of a hexadecimal number, with its sign and 0x."""
 
@@ -43,9 +44,9 @@ class Node:
                 text, strict=False
             )  # p4c writes the strings of a program as they are, line ends included
         except (ValueError, RecursionError) as error:
-            raise ProgramError(f"the program is no JSON: {error}") from None
+            raise ProgramError(f"the program is no JSON: {error}. {REMEDY}") from None
         if not isinstance(value, dict):
-            raise ProgramError("the program is no JSON object")
+            raise ProgramError(f"the program is no JSON object. {REMEDY}")
         return cls(value, "")
 
     def fail(self, text: str) -> ProgramError:

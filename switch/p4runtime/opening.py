@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
 from fanin import files
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import ConfigurationError, FaninError, ProgramError, UnsupportedError
 from fanin.formats.frames import Endpoint, mac_of
 from fanin.p4_ports import CPU_PORT, DROP_PORT
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.controller.job_shape import SwitchBuffers
-from fanin.switch.p4.document import MAX_DOCUMENT_BYTES
 from fanin.switch.p4.program_file import read_program
 from fanin.switch.p4runtime.controller.adoption import adopt
 from fanin.switch.p4runtime.controller.data_server import DeviceServer
@@ -27,7 +28,7 @@ from fanin.switch.p4runtime.controller.leaf_uplink import ParentPort
 from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink, Link, LocalLink, write_once
 from fanin.switch.p4runtime.controller.vocabulary import INSERT, MODIFY, Vocabulary
 from fanin.switch.p4runtime.server.device import Actions, Device
-from fanin.switch.p4runtime.server.p4info import read_p4info
+from fanin.switch.p4runtime.server.p4info import read_p4info, read_p4info_file
 from fanin.switch.p4runtime.server.server import GrpcServer, Service, TlsFiles
 from fanin.switch.p4runtime.server.status import StatusError
 from fanin.switch.p4runtime.server.udp_port import UdpPort
@@ -55,6 +56,8 @@ class Artefacts:
     p4info: str
     derived: bool = False
     """Whether the P4Info was derived from the program (derived_info.py)."""
+    named: str = "the program"
+    """The files, for errors."""
 
     @classmethod
     def standalone(cls, program: Path, p4info: Path | None) -> Artefacts:
@@ -66,12 +69,13 @@ class Artefacts:
 
         text = read_program(program)
         if p4info is not None:
-            return cls(text, _read_p4info(p4info))
+            return cls(text, read_p4info_file(p4info), named=_named(program, p4info))
+        named = files.name(program)
         try:
             derived = derive(load(text, drop_port=DROP_PORT))
         except FaninError as error:
-            raise ConfigurationError(f"the program cannot be run here: {error}") from None
-        return cls(text, text_format.MessageToString(derived), derived=True)
+            raise ConfigurationError(f"{named} cannot be run here: {error}") from None
+        return cls(text, text_format.MessageToString(derived), derived=True, named=named)
 
     @classmethod
     def read(cls, program: Path | None, p4info: Path | None) -> Artefacts:
@@ -80,18 +84,32 @@ class Artefacts:
             raise ConfigurationError("--program and --p4info belong together: give both or neither")
         paths = program or BUILD / f"{PROGRAM}.json.gz", p4info or BUILD / f"{PROGRAM}.p4info.txtpb"
         try:
-            return cls(read_program(paths[0]), _read_p4info(paths[1]))
+            return cls(read_program(paths[0]), read_p4info_file(paths[1]), named=_named(*paths))
         except ConfigurationError as error:
             if program is not None:
                 raise
             raise ConfigurationError(f"{error}; or run `make p4` in a checkout") from None
 
+    def message(self) -> Any:
+        """The P4Info, for a device that is to get both; ConfigurationError where it is not that of the program.
 
-def _read_p4info(path: Path) -> str:
-    try:
-        return files.read(path, "--p4info", MAX_DOCUMENT_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"--p4info {path} is no text: {error}. Remedy: its text form") from None
+        That is not known of programs for other targets than BMv2, nor of what this interpreter does not run.
+        """
+        from fanin.switch.p4.program import load
+        from fanin.switch.p4runtime.server.p4info import Described
+
+        info = read_p4info(self.p4info)
+        if self.program.lstrip()[:1] == b"{":
+            with contextlib.suppress(UnsupportedError):
+                try:
+                    Described.match(load(self.program, drop_port=DROP_PORT), info)
+                except ProgramError as error:
+                    raise ConfigurationError(f"{self.named} cannot be loaded: {error}") from None
+        return info
+
+
+def _named(program: Path, p4info: Path) -> str:
+    return f"{files.name(program)} with --p4info {files.name(p4info)}"
 
 
 def emulated_device(artefacts: Artefacts, native: bool | None = None) -> Device:
@@ -106,7 +124,7 @@ def emulated_device(artefacts: Artefacts, native: bool | None = None) -> Device:
     try:
         device.set_pipeline(Actions.VERIFY_AND_COMMIT, config)
     except StatusError as error:
-        raise ConfigurationError(f"the program cannot be run here: {error}") from None
+        raise ConfigurationError(f"{artefacts.named} cannot be run here: {error}") from None
     return device
 
 
@@ -184,10 +202,11 @@ def open_remote(
 
     With `artefacts`, that program is loaded unless the device runs it already.
     """
+    info = None if artefacts is None else artefacts.message()
     link = GrpcLink(address)
     try:
         if artefacts is not None:
-            link.ensure_pipeline(read_p4info(artefacts.p4info), artefacts.program)
+            link.ensure_pipeline(info, artefacts.program)
     except BaseException:
         link.close()
         raise

@@ -141,20 +141,17 @@ def traced_device(cpu_port: int, report: Report) -> Device:
 
 def load(device: Device, artefacts: Artefacts) -> None:
     """Load a program; ConfigurationError when it is refused."""
-    load_config(
-        device,
-        p4runtime_pb2.ForwardingPipelineConfig(
-            p4info=read_p4info(artefacts.p4info), p4_device_config=artefacts.program
-        ),
-    )
+    info = read_p4info(artefacts.p4info)
+    config = p4runtime_pb2.ForwardingPipelineConfig(p4info=info, p4_device_config=artefacts.program)
+    load_config(device, config, artefacts.named)
 
 
-def load_config(device: Device, config: Any) -> None:
-    """Load a ForwardingPipelineConfig; ConfigurationError when it is refused."""
+def load_config(device: Device, config: Any, named: str = "the program") -> None:
+    """Load a ForwardingPipelineConfig; ConfigurationError, which has what it is `named`, when it is refused."""
     try:
         device.set_pipeline(Actions.VERIFY_AND_COMMIT, config)
     except StatusError as error:
-        raise ConfigurationError(f"the program cannot be run here: {error}") from None
+        raise ConfigurationError(f"{named} cannot be run here: {error}") from None
 
 
 def carry_out(device: Device, path: Path) -> tuple[str, ...]:
@@ -163,7 +160,9 @@ def carry_out(device: Device, path: Path) -> tuple[str, ...]:
     try:
         text = files.read(path, "--commands", MAX_ENTRIES_BYTES).decode()
     except UnicodeDecodeError:
-        raise ConfigurationError(f"--commands {path} is no text") from None
+        raise ConfigurationError(
+            f"--commands {path} is no text. Remedy: name a file of simple_switch_CLI's commands"
+        ) from None
     commands = Commands(device.switch)
     commands.run(text, f"--commands {path}")
     return tuple(commands.passed_over)
@@ -176,7 +175,9 @@ def write_entries(device: Device, path: Path) -> None:
         request: Any = text_format.Parse(text, p4runtime_pb2.WriteRequest())
     except (UnicodeDecodeError, text_format.ParseError, RecursionError) as error:
         said = " ".join(str(error).split())
-        raise ConfigurationError(f"--entries {path} is no p4.v1.WriteRequest in text form: {said}") from None
+        raise ConfigurationError(
+            f"--entries {path} is no p4.v1.WriteRequest in text form: {said}. Remedy: correct the file"
+        ) from None
     for number, update in enumerate(request.updates, 1):
         try:
             device.write(update)

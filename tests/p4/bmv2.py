@@ -69,8 +69,10 @@ def go(value: int | None, to: str | None, mask: int | None = None) -> Json:
     return {"type": kind, "value": shown[0], "mask": shown[1], "next_state": to}
 
 
-def action(name: str, *primitives: Json, widths: Sequence[int] = ()) -> Json:
-    runtime = [{"name": f"x{at}", "bitwidth": bits} for at, bits in enumerate(widths)]
+def action(name: str, *primitives: Json, widths: Sequence[int] = (), names: str = "x0 x1 x2 x3") -> Json:
+    """An action whose parameters have these widths, and names with blanks between them."""
+    known = names.split()
+    runtime = [{"name": known[at % len(known)], "bitwidth": bits} for at, bits in enumerate(widths)]
     return {"name": name, "runtime_data": runtime, "primitives": list(primitives)}
 
 

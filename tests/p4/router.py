@@ -28,8 +28,8 @@ def document(**more: Any) -> str:
         state("packet", [extract("x")]),
     ]
     actions = [
-        action("send", call("assign", EGRESS_SPEC, data(0)), widths=(9,)),
-        action("flood", call("assign", field("standard_metadata", "mcast_grp"), data(0)), widths=(16,)),
+        action("send", call("assign", EGRESS_SPEC, data(0)), widths=(9,), names="port"),
+        action("flood", call("assign", field("standard_metadata", "mcast_grp"), data(0)), widths=(16,), names="group"),
         action("lose", call("mark_to_drop", named("header", "standard_metadata"))),
         action(
             "mark",
@@ -37,6 +37,7 @@ def document(**more: Any) -> str:
             call("register_write", named("register_array", "r"), number(1), data(0)),
             call("count", named("counter_array", "c"), number(2)),
             widths=(8,),
+            names="value",
         ),
         action(
             "relay",

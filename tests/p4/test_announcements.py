@@ -49,7 +49,7 @@ def document() -> bytes:
         headers={"x": "byte_t", "y": "byte_t"},
         states=[state("start", [extract("x"), extract("y")])],
         actions=[
-            action("to", call("assign", field("standard_metadata", "egress_spec"), data(0)), widths=(9,)),
+            action("to", call("assign", field("standard_metadata", "egress_spec"), data(0)), widths=(9,), names="port"),
             action("learn", call("generate_digest", number(1), number(5))),
         ],
         ingress=[
@@ -85,6 +85,29 @@ def device() -> Device:
     made = Device(510, lambda limit: 0)
     made.set_pipeline(p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT, config())
     return made
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("unit: PACKETS", "unit: BYTES", "meter d: unit is bytes"),
+        ("unit: BYTES } size: 3", "unit: BYTES } size: 4", "meter m: size is 4"),
+        ('name: "m"', 'name: "n"', "meter 'n', and the program has none"),
+        ("with_selector: true size: 4", "size: 4", "action profile p: whether it has a selector"),
+        ("with_selector: true size: 4", "with_selector: true size: 5", "action profile p: size is 5"),
+        ('name: "p"', 'name: "other"', "table spread: action profile is other"),
+        ("idle_timeout_behavior: NOTIFY_CONTROL", "is_const_table: true", "table coloured is constant"),
+    ],
+)
+def test_meters_and_profiles_of_another_build_are_refused(old: str, new: str, said: str) -> None:
+    assert old in P4INFO
+    request = p4runtime_pb2.ForwardingPipelineConfig(
+        p4info=read_p4info(P4INFO.replace(old, new, 1)), p4_device_config=document()
+    )
+    with pytest.raises(StatusError, match=said):
+        Device(510, lambda limit: 0).set_pipeline(
+            p4runtime_pb2.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT, request
+        )
 
 
 def write(device: Device, kind: str, text: str, now: float = 0.0) -> Code:

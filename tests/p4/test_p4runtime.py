@@ -307,7 +307,6 @@ tables {
   action_refs { id: 16777223 } size: 9
 }
 action_profiles { preamble { id: 285212673 name: "gone profile" } with_selector: true size: 1024 }
-counters { preamble { id: 302055429 name: "gone counter" } size: 4 }
 """
 """Entries that p4c leaves out of the program, since no packet gets there."""
 
@@ -316,11 +315,10 @@ def test_what_the_compiler_left_out_is_in_the_p4info_alone_and_a_request_that_na
     programmed: Bench,
 ) -> None:
     programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, info=P4INFO + GONE))
-    member, counter = p4runtime_pb2.Update(type=p4runtime_pb2.Update.INSERT), p4runtime_pb2.Update()
-    member.entity.action_profile_member.action_profile_id, counter.type = 285212673, p4runtime_pb2.Update.MODIFY
-    counter.entity.counter_entry.counter_id = 302055429
-    updates = [entry("INSERT", 33554440, 16777223, exact1=b"\1"), member, counter]
-    assert [programmed.write(1, each) for each in updates] == [[Code.UNKNOWN]] * 3
+    member = p4runtime_pb2.Update(type=p4runtime_pb2.Update.INSERT)
+    member.entity.action_profile_member.action_profile_id = 285212673
+    updates = [entry("INSERT", 33554440, 16777223, exact1=b"\1"), member]
+    assert [programmed.write(1, each) for each in updates] == [[Code.UNKNOWN]] * 2
     request = p4runtime_pb2.ReadRequest(device_id=7)
     for kind in ("table_entry", "action_profile_member", "counter_entry"):
         getattr(request.entities.add(), kind).SetInParent()
@@ -338,8 +336,7 @@ def test_a_p4info_of_which_the_program_has_nothing_is_another_programs(programme
         each["init_table"] = each["tables"][0]["name"]
         each["tables"][0] |= {"next_tables": dict.fromkeys(each["tables"][0]["actions"]), "base_default_next": None}
     text = json.dumps(body)
-    info = P4INFO[: P4INFO.index("counters {")] + P4INFO[P4INFO.index("controller_packet_metadata") :]
-    info = info.replace("  direct_resource_ids: 318767105\n", "")
+    info = P4INFO
     programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, text, info))  # its actions are there
     for name in ("send", "flood", "lose", "mark", "nothing"):
         info = info.replace(f'name: "{name}"', f'name: "other.{name}"')
@@ -350,7 +347,7 @@ def test_a_p4info_of_which_the_program_has_nothing_is_another_programs(programme
 
 def test_a_table_that_nobody_can_write_need_not_be_in_the_p4info(programmed: Bench) -> None:
     without = P4INFO[: P4INFO.index("tables {")] + P4INFO[P4INFO.index("tables {", P4INFO.index("tables {") + 1) :]
-    without = without.replace("direct_table_id: 33554433", "direct_table_id: 33554434")
+    without = without[: without.index("direct_counters {")] + without[without.index("registers {") :]
     programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, constant("switch_0_table"), without))
     assert programmed.packet(1, b"\5\1") == [], "no entry of `t` sends it"
     unlike = pipeline(programmed, document(), without)
@@ -412,7 +409,7 @@ def test_a_key_that_is_a_parsers_error_is_matched_by_its_name(programmed: Bench)
     body = json.loads(document())
     table = next(each for each in body["pipelines"][0]["tables"] if each["name"] == "exact")
     table["key"][0]["target"] = ["standard_metadata", "parser_error"]
-    info = P4INFO.replace('name: "x.a" bitwidth: 8 match_type: EXACT', 'name: "x.a" match_type: EXACT')
+    info = P4INFO.replace('"x.a" bitwidth: 8 match_type: EXACT', '"standard_metadata.parser_error" match_type: EXACT')
     programmed.stub.SetForwardingPipelineConfig(pipeline(programmed, json.dumps(body), info))
     assert programmed.write(1, entry("INSERT", EXACT, MARK, 9, exact1=b"no error")) == [Code.INVALID_ARGUMENT]
     assert programmed.write(1, entry("INSERT", EXACT, MARK, 9, exact1=b"NoError")) == [Code.OK]
@@ -447,6 +444,7 @@ def test_state_is_kept_only_with_the_p4info_of_the_program(programmed: Bench) ->
     empty, other, packaged = (pipeline(programmed, action="RECONCILE_AND_COMMIT") for _ in range(3))
     empty.config.p4info.Clear()
     other.config.p4info.tables[0].preamble.id += 100
+    other.config.p4info.direct_counters[0].direct_table_id += 100
     packaged.config.p4info.pkg_info.name = "router"
     for request, code in ((empty, grpc.StatusCode.INVALID_ARGUMENT), (other, grpc.StatusCode.UNIMPLEMENTED)):
         with pytest.raises(grpc.RpcError) as caught:

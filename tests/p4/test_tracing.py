@@ -34,11 +34,11 @@ parser
 ingress, port 1
   table first: nothing()
   condition from_cpu: false
-  table exact (x.a=0x1f): hit [x.a=0x1f]: mark(x0=9)
+  table exact (x.a=0x1f): hit [x.a=0x1f]: mark(value=9)
     write register r[1] = 9
     x.b: 7 -> 9
   table lpm (x.b=9): miss: nothing()
-  table t (x.a=0x1f, x.b=9): hit [x.a=0x10&0xf0, x.b=0..0xff] priority 3: send(x0=3)
+  table t (x.a=0x1f, x.b=9): hit [x.a=0x10&0xf0, x.b=0..0xff] priority 3: send(port=3)
     standard_metadata.egress_spec: 0 -> 3
 egress, port 3
   condition to_cpu: false

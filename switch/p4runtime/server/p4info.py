@@ -13,30 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
-from fanin.errors import ProgramError
+from fanin import files
+from fanin.errors import ConfigurationError, ProgramError
 from fanin.switch.p4.action_profiles import ActionProfile
+from fanin.switch.p4.document import MAX_DOCUMENT_BYTES
 from fanin.switch.p4.keeping import kept
 from fanin.switch.p4.meters import MeterArray
 from fanin.switch.p4.program import Program
-from fanin.switch.p4.tables import MatchKind, Table
+from fanin.switch.p4.tables import Table
+from fanin.switch.p4runtime.server import comparison
 from fanin.switch.p4runtime.server.status import Code, StatusError
 from fanin.switch.p4runtime.server.translated import Configured, Names, Values
 
 Thing = TypeVar("Thing")
-MATCH_KINDS = {
-    p4info_pb2.MatchField.EXACT: (MatchKind.EXACT, MatchKind.VALID),
-    p4info_pb2.MatchField.LPM: (MatchKind.LPM,),
-    p4info_pb2.MatchField.TERNARY: (MatchKind.TERNARY,),
-    p4info_pb2.MatchField.RANGE: (MatchKind.RANGE,),
-    p4info_pb2.MatchField.OPTIONAL: (MatchKind.TERNARY,),
-}
-"""By match type of a P4Info, the kinds that a compiled program may have for it."""
+TEXT_FORM = "Remedy: name the file that p4c writes for --p4runtime-files, ending in .p4info.txtpb"
 NO_ACTION = "NoAction"
 """The action of core.p4, which also unrelated programs share."""
 
@@ -52,8 +49,22 @@ def read_p4info(text: str) -> Any:
 def _parsed(text: str) -> Any:
     try:
         return text_format.Parse(text, p4info_pb2.P4Info())
-    except text_format.ParseError as error:
-        raise ProgramError(f"the P4Info is malformed: {error}") from None
+    except (text_format.ParseError, RecursionError) as error:
+        raise ProgramError(f"the P4Info is malformed: {' '.join(str(error).split())}. {TEXT_FORM}") from None
+
+
+def read_p4info_file(path: Path) -> str:
+    """The text of a P4Info's file, which `read_p4info` takes; ConfigurationError for any other file."""
+    named = f"--p4info {files.name(path)}"
+    try:
+        text = files.read(path, "--p4info", MAX_DOCUMENT_BYTES).decode()
+        if not read_p4info(text).ByteSize():
+            raise ConfigurationError(f"{named} is empty. {TEXT_FORM}")
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{named} is no text. {TEXT_FORM}") from None
+    except ProgramError as error:
+        raise ConfigurationError(f"{named}: {error}") from None
+    return text
 
 
 @dataclass(slots=True)
@@ -99,38 +110,64 @@ class Described:
             Values(program.errors, {kind: Names(kind, bits, given[kind]) for kind, bits in kinds.items()}),
         )
         described.actions = {each.preamble.id: each for each in info.actions}
-        for each, table in described._there(info.tables, program.tables):
-            _check_table(each, table, described.actions)
-            described.tables[each.preamble.id] = each, table
-        for each, counter in described._there(info.counters, program.counters):
-            _equal(f"counter {each.preamble.name}: size", each.size, counter.size)
-            described.counters[each.preamble.id] = each
-        for each in info.direct_counters:
-            described.direct_counters[each.direct_table_id] = each
-        for each, register in described._there(info.registers, program.registers):
-            _equal(f"register {each.preamble.name}: size", each.size, register.size)
-            described.registers[each.preamble.id] = each
-        for each, _ in described._there(info.value_sets, program.value_sets):
-            described.value_sets[each.preamble.id] = each
+        if len(info.externs):
+            raise ProgramError(
+                f"the P4Info has externs of type {info.externs[0].extern_type_name}, which no program here can have. "
+                f"{comparison.REMEDY}"
+            )
+        described._match_tables()
+        comparison.check_declared(info, program)
+        described._match_arrays()
         for each in info.controller_packet_metadata:
+            comparison.check_header(each, program.layout)
             if each.preamble.name == "packet_in":
                 described.packet_in = each
             elif each.preamble.name == "packet_out":
                 described.packet_out = each
-        for each, meters in described._there(info.meters, program.meters):
-            _equal(f"meter {each.preamble.name}: size", each.size, meters.size)
-            described.meters[each.preamble.id] = meters
-        for each, meters in described._there(info.direct_meters, program.meters):
-            described.direct_meters[each.direct_table_id] = meters
-        for each, profile in described._there(info.action_profiles, program.profiles):
-            _equal(f"action profile {each.preamble.name}: size", each.size, profile.max_size)
-            described.profiles[each.preamble.id] = profile
-            described.group_sizes[each.preamble.id] = each.max_group_size
         described._match_digests()
-        if len(info.externs):
-            raise ProgramError("the P4Info has externs, which the program loaded here cannot have")
-        described._check_complete()
         return described
+
+    def _match_tables(self) -> None:
+        """Pair tables and action profiles, and what belongs to a table."""
+        info, program = self.info, self.program
+        for each, table in self._there(info.tables, program.tables):
+            comparison.check_table(each, table, info, program)
+            self.tables[each.preamble.id] = each, table
+        self._check_complete()
+        for each in info.direct_counters:
+            comparison.check_direct("counter", each, program.counters.get(each.preamble.name), info, program)
+            self.direct_counters[each.direct_table_id] = each
+        for each, meters in self._there(info.direct_meters, program.meters):
+            comparison.check_meters(each, meters)
+            self.direct_meters[each.direct_table_id] = meters
+        for each in info.direct_meters:
+            comparison.check_direct("meter", each, program.meters.get(each.preamble.name), info, program)
+        for each, profile in self._there(info.action_profiles, program.profiles):
+            comparison.check_profile(each, profile)
+            self.profiles[each.preamble.id] = profile
+            self.group_sizes[each.preamble.id] = each.max_group_size
+        for each in info.action_profiles:
+            if each.preamble.id in self.gone:
+                comparison.check_profile_left_out(each, info, program)
+
+    def _match_arrays(self) -> None:
+        """Pair registers, value sets, counters and meters that belong to no table."""
+        info, program = self.info, self.program
+        for each, register in self._there(info.registers, program.registers):
+            name = f"register {each.preamble.name}"
+            comparison.equal(f"{name}: size", each.size, register.size)
+            comparison.check_width(name, each.type_spec, register.bits, info)
+            self.registers[each.preamble.id] = each
+        for each, values in self._there(info.value_sets, program.value_sets):
+            comparison.check_value_set(each, values.bits)
+            self.value_sets[each.preamble.id] = each
+        for each, counter in self._there(info.counters, program.counters):
+            comparison.equal(f"counter {each.preamble.name}: size", each.size, counter.size)
+            self.counters[each.preamble.id] = each
+        for each, meters in self._there(info.meters, program.meters):
+            comparison.equal(f"meter {each.preamble.name}: size", each.size, meters.size)
+            comparison.check_meters(each, meters)
+            self.meters[each.preamble.id] = meters
 
     def known(self, things: Mapping[int, Thing], number: int, what: str) -> Thing:
         """The table, counter, ... with an id that a request names; StatusError without one."""
@@ -159,10 +196,11 @@ class Described:
             # p4c calls digests that are no named struct "digest_0" in one file, and "tuple_0" in the other.
             lists = dict(zip((each.preamble.name for each in infos), sorted(lists.values()), strict=True))
         for each, number in self._there(infos, lists):
+            comparison.check_digest(each, self.program.learn_lists[number], self.info)
             self.digests[each.preamble.id], self.digest_ids[number] = each, each.preamble.id
         for number, made in self.program.learn_lists.items():
             if number not in self.digest_ids:
-                raise ProgramError(f"the program has a digest {made.name!r}, and the P4Info has none")
+                raise comparison.absent("digest", made.name, "the P4Info")
 
     def _check_complete(self) -> None:
         """Raise ProgramError for a P4Info that lacks objects of the program: it is empty, or of another program.
@@ -172,13 +210,11 @@ class Described:
         """
         actions = {each.preamble.name for each in self.info.actions} - {NO_ACTION}
         if self.gone and actions and not actions & self.program.actions.keys():
-            raise ProgramError("the P4Info has none of the program's actions: compile both in one run")
+            raise ProgramError(f"the P4Info has none of the program's actions. {comparison.REMEDY}")
         names = {table.name for _, table in self.tables.values()}
         for name, table in self.program.tables.items():
             if name not in names and not table.immutable and (table.key or len(table.actions) > 1):
-                raise ProgramError(
-                    f"the program has a table {name!r}, and the P4Info has none: compile both in one run"
-                )
+                raise comparison.absent("table", name, "the P4Info")
 
 
 def _uri(info: Any, kind: str) -> str:
@@ -215,7 +251,7 @@ def _untranslated(program: Program, info: Any) -> tuple[Any, dict[str, int]]:
         if (kind := part.type_name.name) in translated:
             part.bitwidth = bits
             if info.type_info.new_types[kind].translated_type.HasField("sdn_string"):
-                _equal(f"{part.name}: width of a {kind}", bits, kinds.setdefault(kind, bits))
+                comparison.equal(f"{part.name}: width of a {kind}", bits, kinds.setdefault(kind, bits))
     return changed, kinds
 
 
@@ -223,37 +259,6 @@ def _field_widths(program: Program, names: list[str]) -> list[int]:
     """Widths of a header with these fields, since the compiled program does not mark the control plane's headers."""
     types = (each.fields for each in program.layout.types.values())
     return next(([field.bits for field in each] for each in types if [field.name for field in each] == names), [])
-
-
-def _equal(what: str, described: object, compiled: object) -> None:
-    if described != compiled:
-        raise ProgramError(
-            f"{what} is {described} in the P4Info and {compiled} in the program: compile both in one run"
-        )
-
-
-def _check_table(described: Any, table: Table, actions: dict[int, Any]) -> None:
-    """Raise ProgramError if a table differs from its description in the P4Info."""
-    name = described.preamble.name
-    _equal(f"table {name}: number of key fields", len(described.match_fields), len(table.key))
-    if table.key and not table.immutable:  # for tables that accept no entries p4c writes other sizes
-        _equal(f"table {name}: size", described.size, table.max_size)
-    for part, compiled in zip(described.match_fields, table.key, strict=True):
-        if part.bitwidth or part.HasField("type_name"):  # else a value of type error, which p4c describes as a name
-            _equal(f"table {name}, field {part.name}: width", part.bitwidth, compiled.bits)
-        if compiled.kind not in MATCH_KINDS.get(part.match_type, ()):
-            raise ProgramError(f"table {name}, field {part.name}: the program matches it as {compiled.kind.value}")
-    _equal(f"table {name}: whether it has an action profile", bool(described.implementation_id), bool(table.profile))
-    for reference in described.action_refs:
-        if reference.id not in actions:
-            raise ProgramError(f"table {name}: the P4Info has no action with id {reference.id}")
-        action = actions[reference.id]
-        if action.preamble.name not in table.actions:
-            raise ProgramError(
-                f"table {name}: the program has no action {action.preamble.name!r}: compile both in one run"
-            )
-        widths = tuple(parameter.bitwidth for parameter in action.params)
-        _equal(f"action {action.preamble.name}: widths", widths, table.actions[action.preamble.name].widths)
 
 
 def by_id(things: Iterable[Any]) -> dict[int, Any]:

@@ -136,7 +136,7 @@ def read_names(path: Path) -> Configured:
     try:
         document = json.loads(files.read(path, "--names", MAX_FILE_BYTES))
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"--names {path} is no JSON: {error}") from None
+        raise ConfigurationError(f"--names {path} is no JSON: {error}. Remedy: name a file of names by type") from None
     tables = document.values() if isinstance(document, dict) else [None]
     if not all(isinstance(each, dict) and all(type(number) is int for number in each.values()) for each in tables):
         raise ConfigurationError(
