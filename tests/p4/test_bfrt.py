@@ -429,6 +429,9 @@ def test_the_port_of_second_passes_is_no_workers(tmp_path: Path, capsys: pytest.
     [
         ("{", "is no .conf"),
         ("[]", "is no .conf"),
+        ('{"p4_devices": 3}', "its parts have other types"),
+        ('{"p4_devices": [[]]}', "its parts have other types"),
+        ('{"p4_devices": {"p4_programs": "x"}}', "its parts have other types"),
         ("{}", "it lacks 'p4_devices'"),
         ('{"p4_devices": []}', "has 0 programs"),
         (
@@ -440,5 +443,7 @@ def test_the_port_of_second_passes_is_no_workers(tmp_path: Path, capsys: pytest.
 def test_a_conf_that_is_none_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "x.conf"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=said) as caught:
         read_conf(path)
+    assert "Remedy: " in str(caught.value)
+    assert "Error" not in str(caught.value)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fanin import files
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import ConfigurationError, FaninError, ProgramError
 from fanin.formats.frames import Endpoint
 from fanin.switch.controller.data_plane import DataPlane
 from fanin.switch.p4runtime.bfrt.client import BfrtAddress, BfrtClient, CompiledProgram, Pipeline
@@ -35,24 +35,34 @@ def read_conf(path: Path) -> CompiledProgram:
     Its paths are relative to the folder in which the compiler ran; files not found there are searched beside the .conf.
     """
     try:
-        document = json.loads(files.read(path, "program", MAX_CONF_BYTES))
+        document = json.loads(files.read(path, "the program's .conf", MAX_CONF_BYTES))
         programs = [each for device in document["p4_devices"] for each in device["p4_programs"]]
         if len(programs) != 1:
-            raise ConfigurationError(f"{files.name(path)} has {len(programs)} programs; expected one")
+            raise ConfigurationError(
+                f"{files.name(path)} has {len(programs)} programs; expected one. Remedy: name a .conf of one program"
+            )
         (program,) = programs
         pipelines = tuple(_pipeline(each, path) for each in program["p4_pipelines"])
         return CompiledProgram(str(program["program-name"]), _there(program["bfrt-config"], path), pipelines)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, ConfigurationError):
             raise
-        said = f"it lacks {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
-        raise ConfigurationError(f"{files.name(path)} is no .conf of the SDE's compiler: {said}") from None
+        if isinstance(error, KeyError):
+            said = f"it lacks {error}"
+        else:
+            said = "it is no JSON" if isinstance(error, ValueError | RecursionError) else "its parts have other types"
+        raise ConfigurationError(
+            f"{files.name(path)} is no .conf of the SDE's compiler: {said}. Remedy: name the .conf in the compiler's "
+            "output folder"
+        ) from None
 
 
 def _pipeline(described: Mapping[str, Any], conf: Path) -> Pipeline:
     pipes = tuple(described.get("pipe_scope", ()))
     if not all(type(each) is int and 0 <= each < 8 for each in pipes):
-        raise ConfigurationError(f"{files.name(conf)}: pipe_scope {list(pipes)} has what is no pipe")
+        raise ConfigurationError(
+            f"{files.name(conf)}: pipe_scope {list(pipes)} has what is no pipe. Remedy: compile again"
+        )
     name = str(described["p4_pipeline_name"])
     binary = _there(described["config"], conf, name)
     return Pipeline(name, _there(described["context"], conf, name), binary, pipes)
@@ -64,7 +74,10 @@ def _there(given: Any, conf: Path, pipeline: str = "") -> Path:
     found = next((each for each in candidates if os.path.isfile(each)), None)  # as Path.is_file, and never raises
     if found is None:
         tried = ", ".join(files.name(each) for each in candidates)
-        raise ConfigurationError(f"{files.name(conf)} names {path.name}, which is not there: tried {tried}")
+        raise ConfigurationError(
+            f"{files.name(conf)} names {path.name}, which is not there: tried {tried}. "
+            "Remedy: name the .conf in the compiler's output folder"
+        )
     return found
 
 
@@ -88,6 +101,10 @@ class Deployment:
 
     def check(self) -> None:
         """Check everything that can be checked without the device. ConfigurationError for a plan that cannot work."""
+        try:
+            Capacity.of(Vocabulary(self.p4info))
+        except ProgramError as error:
+            raise ConfigurationError(f"--p4info: {error}. Remedy: name that of a program of p4/tna") from None
         if self.ports and all(plan.number is not None for plan in self.ports):
             one_pipe([plan.number for plan in self.ports if plan.number is not None], self._pipes)
         if self._two_passes:

@@ -31,6 +31,7 @@ FECS = {"none": "BF_FEC_TYP_NONE", "fc": "BF_FEC_TYP_FIRECODE", "rs": "BF_FEC_TY
 NEGOTIATIONS = {"default": "PM_AN_DEFAULT", "on": "PM_AN_FORCE_ENABLE", "off": "PM_AN_FORCE_DISABLE"}
 PIPE_SHIFT = 7
 MAX_PORTS = 512
+REMEDY = "Remedy: correct the file, as docs/deploy-p4.md describes it"
 MAX_FILE_BYTES = 1 << 20
 UP_TIMEOUT_S = 30.0
 """How long to wait for ports: autonegotiation and training of a link take some seconds."""
@@ -62,28 +63,30 @@ def read_plan(path: Path) -> list[PortPlan]:
     try:
         document = json.loads(files.read(path, "--ports", MAX_FILE_BYTES))
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"--ports {files.name(path)} is no JSON: {error}") from None
+        raise ConfigurationError(f"--ports {files.name(path)} is no JSON: {error}. {REMEDY}") from None
     listed = document.get("ports") if isinstance(document, dict) else None
     if not isinstance(listed, list) or not 0 < len(listed) <= MAX_PORTS:
-        raise ConfigurationError(f'--ports {files.name(path)}: expected {{"ports": [...]}} with 1..{MAX_PORTS} of them')
+        raise ConfigurationError(
+            f'--ports {files.name(path)}: expected {{"ports": [...]}} with 1..{MAX_PORTS} of them. {REMEDY}'
+        )
     plans = [_port(each, f"--ports {files.name(path)}: port {number}") for number, each in enumerate(listed, 1)]
     labels = [plan.label for plan in plans]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise ConfigurationError(f"--ports {files.name(path)}: {twice} is there twice")
+        raise ConfigurationError(f"--ports {files.name(path)}: {twice} is there twice. {REMEDY}")
     return plans
 
 
 def _port(described: Any, where: str) -> PortPlan:
     if not isinstance(described, dict) or ("port" in described) == ("device_port" in described):
-        raise ConfigurationError(f'{where}: expected an object with either "port" or "device_port"')
+        raise ConfigurationError(f'{where}: expected an object with either "port" or "device_port". {REMEDY}')
     known = {"port", "device_port", "speed", "fec", "autonegotiation"}
     if unknown := sorted(described.keys() - known):
-        raise ConfigurationError(f"{where}: {unknown[0]!r} is unknown; there are {', '.join(sorted(known))}")
+        raise ConfigurationError(f"{where}: {unknown[0]!r} is unknown; there are {', '.join(sorted(known))}. {REMEDY}")
     name, number = described.get("port"), described.get("device_port")
     if name is not None and not (isinstance(name, str) and _is_name(name)):
-        raise ConfigurationError(f"{where}: port {name!r} is no name like 1/0")
+        raise ConfigurationError(f"{where}: port {name!r} is no name like 1/0. {REMEDY}")
     if number is not None and not (type(number) is int and 0 <= number < MAX_PORTS):
-        raise ConfigurationError(f"{where}: device_port {number!r} is no number in 0..{MAX_PORTS - 1}")
+        raise ConfigurationError(f"{where}: device_port {number!r} is no number in 0..{MAX_PORTS - 1}. {REMEDY}")
     chosen = []
     for key, choices, default in (
         ("speed", SPEEDS, None),
@@ -92,7 +95,7 @@ def _port(described: Any, where: str) -> PortPlan:
     ):
         value = described.get(key, default)
         if not isinstance(value, str) or value not in choices:
-            raise ConfigurationError(f"{where}: {key} {value!r}: expected one of {', '.join(choices)}")
+            raise ConfigurationError(f"{where}: {key} {value!r}: expected one of {', '.join(choices)}. {REMEDY}")
         chosen.append(value)
     return PortPlan(name=name, number=number, speed=chosen[0], fec=chosen[1], negotiation=chosen[2])
 
