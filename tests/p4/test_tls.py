@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 'fanin[p4]'")
 
-from fanin.errors import SwitchUnreachableError
+from fanin.errors import FaninError, SwitchUnreachableError
 from fanin.switch.p4runtime.controller import links
 from fanin.switch.p4runtime.controller.links import DeviceAddress, GrpcLink
 from fanin.switch.p4runtime.opening import Artefacts, open_device
@@ -43,6 +43,16 @@ def test_a_device_may_show_a_certificate_and_ask_for_none(tmp_path: Path) -> Non
         address = DeviceAddress(target=f"127.0.0.1:{device.p4runtime_port}", ca=ours.certificate.read_bytes())
         with contextlib.closing(GrpcLink(address)) as link:
             assert len(link.p4info().tables) > 0
+
+
+def test_a_device_with_another_number_is_told_from_a_host_where_nothing_answers() -> None:
+    with contextlib.closing(
+        open_device(Artefacts.read(None, None), ("127.0.0.1", 0), ("127.0.0.1", 0), None, 3)
+    ) as device:
+        address = DeviceAddress(target=f"127.0.0.1:{device.p4runtime_port}", device_id=7)
+        with pytest.raises(FaninError, match=r"refuses device 7: NOT_FOUND: .* Remedy: correct --device-id") as caught:
+            GrpcLink(address)
+    assert not isinstance(caught.value, SwitchUnreachableError)
 
 
 def test_only_whom_the_authority_has_signed_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,6 +185,8 @@ class GrpcLink:
         self._packets: queue.Queue[Any] = queue.Queue(QUEUED_PACKETS)
         self._standing: queue.Queue[Any] = queue.Queue(16)
         self._lost = ""
+        self._refused: grpc.StatusCode | None = None
+        """Status with which the device has ended the stream."""
         self._closed = False
         self._stream = self._stub.StreamChannel(iter(self._requests.get, None))
         self._thread = threading.Thread(target=self._listen, name="fanin p4runtime stream", daemon=True)
@@ -209,6 +211,11 @@ class GrpcLink:
         if standing is None:
             self.close()
             why = f": {self._lost}" if self._lost else ""
+            if self._refused not in (None, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise FaninError(
+                    f"what answers at {target} refuses device {self._address.device_id}{why}. Remedy: correct "
+                    "--device-id, or --p4runtime"
+                )
             raise SwitchUnreachableError(
                 target, f"no P4Runtime device answers at {target}{why}. Remedy: see that it runs, and check --p4runtime"
             )
@@ -234,7 +241,7 @@ class GrpcLink:
                         self._lost = "another controller has become primary"
             self._lost = self._lost or "the device ended the stream"
         except grpc.RpcError as error:
-            self._lost = f"{error.code().name}: {error.details()}"
+            self._refused, self._lost = error.code(), f"{error.code().name}: {error.details()}"
         with contextlib.suppress(queue.Full):
             self._standing.put_nowait(None)
         with contextlib.suppress(queue.Full):
