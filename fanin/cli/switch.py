@@ -15,9 +15,10 @@ import typer
 
 from fanin import plugins
 from fanin.addresses import SwitchAddress, check_brackets
-from fanin.cli.fields import described
+from fanin.cli.fields import described, is_typed
 from fanin.cli.metrics import exporter
 from fanin.cli.numbers import number_of_64_bits
+from fanin.cli.switch_modes import check_options
 from fanin.errors import ConfigurationError
 from fanin.key_file import VARIABLE, default_path, load_or_create
 from fanin.options import Options
@@ -71,6 +72,7 @@ def made() -> Callable[..., None]:
 
 
 def switch(
+    context: typer.Context,
     *,
     bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any free one.")] = BIND,
     memory: Annotated[
@@ -136,21 +138,19 @@ def switch(
     from fanin.switch.service.signals import signals
 
     host, port = where(bind)
+    schemes = _schemes(data)
+    _check_target(target)
+    given = context.params | {"schemes": schemes}
+    check_options(given, {name for name in context.params if is_typed(context, name)}, target)
     artefacts = _artefacts(target, program, p4info, p4runtime)
-    if artefacts is not None and (flows or 1) != 1:
-        raise ConfigurationError(f"--flows {flows}: a P4 switch has one flow, its own port. Remedy: leave it out")
-    if artefacts is not None and native is not None:
-        raise ConfigurationError("--native and --twin are for --target software. Remedy: leave them out")
     if artefacts is not None and p4runtime is not None:
-        if parent is not None:
-            raise ConfigurationError("--parent with --p4runtime is for `fanin controller`, which admits the jobs")
         at, tls = where(p4runtime, "--p4runtime"), tls_files(tls_certificate, tls_key, tls_ca)
         serve_device(artefacts, (host, port), at, tls, quiet, device_id or 0)
         return
     if device_id is not None:
-        raise ConfigurationError("--device-id is for --p4runtime")
+        raise ConfigurationError("--device-id is for --p4runtime. Remedy: leave it out")
     if tls_certificate or tls_key or tls_ca:
-        raise ConfigurationError("--tls-... is for --p4runtime")
+        raise ConfigurationError("--tls-... is for --p4runtime. Remedy: leave it out")
     root = None if parent is None else SwitchAddress.parse(parent)
     many = flows_of(flows)
     if flows is None and artefacts is None:
@@ -159,9 +159,7 @@ def switch(
         host=host,
         port=port,
         native=native if native is not None else Options.from_environment(os.environ, switch=None).native,
-        schemes=_schemes(data)
-        if artefacts is None and parent is None
-        else (DEFAULT if parent is None else tree_scheme(),),
+        schemes=schemes if artefacts is None and parent is None else (DEFAULT if parent is None else tree_scheme(),),
         data=_opening(target) if artefacts is None else _emulated(artefacts),
         curve=_keys(curve_keys),
         curve_clients=_clients(curve_clients, curve_keys),
@@ -190,12 +188,22 @@ def _artefacts(target: str, program: Path | None, p4info: Path | None, p4runtime
     """The program to run; None for the software switch."""
     if target == "p4":
         return cast("Artefacts", load_p4().Artefacts.read(program, p4info))
-    if target != "software" and _opening(target) is None:
-        known = ", ".join(["software", "p4", *plugins.names(TARGETS)])
-        raise ConfigurationError(f"--target {target!r}: must be one of {known}")
     if program is not None or p4info is not None or p4runtime is not None:
-        raise ConfigurationError("--program, --p4info and --p4runtime are for --target p4")
+        raise ConfigurationError(
+            "--program, --p4info and --p4runtime are for --target p4. Remedy: add it, or leave them out"
+        )
     return None
+
+
+def _check_target(target: str) -> None:
+    """Raise ConfigurationError for a target that is neither fanin's own nor a package's."""
+    if target in ("software", "p4") or _opening(target) is not None:
+        return
+    known = " or ".join(["software", "p4", *plugins.names(TARGETS)])
+    raise ConfigurationError(
+        f"--target {target!r} is no target. Remedy: {known}; the native engine and its Python twin are --native and "
+        "--twin of --target software"
+    )
 
 
 def _opening(target: str) -> Callable[[str, int], DataPlane] | None:
@@ -338,12 +346,15 @@ def _clients(path: Path | None, keys: Path | None) -> tuple[str, ...] | None:
     if path is None:
         return None
     if keys is None:
-        raise ConfigurationError("--curve-clients goes with --curve-keys")
+        raise ConfigurationError("--curve-clients goes with --curve-keys. Remedy: give both")
     try:
         lines = [line.split(" #")[0].strip() for line in path.read_text().splitlines() if not line.startswith("# ")]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--curve-clients {path}: {getattr(error, 'strerror', None) or error}") from None
+        wrong = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ConfigurationError(f"--curve-clients {path}: {wrong}. Remedy: name a file of public keys") from None
     clients = tuple(line for line in lines if line)
-    if wrong := [line for line in clients if len(line) != KEY_CHARACTERS]:
-        raise ConfigurationError(f"--curve-clients {path}: {wrong[0]!r} is no key of {KEY_CHARACTERS} characters (Z85)")
+    if strange := [line for line in clients if len(line) != KEY_CHARACTERS]:
+        raise ConfigurationError(
+            f"--curve-clients {path}: {strange[0]!r} is no key of {KEY_CHARACTERS} characters (Z85). Remedy: correct it"
+        )
     return clients

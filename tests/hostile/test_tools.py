@@ -215,6 +215,36 @@ def test_no_file_that_is_given_to_any_command_is_a_traceback(
         one_line(status, errors, (USAGE, FAILED, DONE, None))
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        ["--memory", "64"],
+        ["--slots", "64"],
+        ["--curve-keys", "keys"],
+        ["--curve-clients", "clients"],
+        ["--key-file", "key"],
+        ["--source-share", "0.5"],
+        ["--liveness-timeout", "10.0"],
+        ["--parent", "udp://127.0.0.1:1"],
+        ["--metrics", ":9"],
+    ],
+    ids=" ".join,
+)
+def test_a_device_takes_no_option_of_the_controller_that_it_leaves_the_jobs_to(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = end("switch", "--target", "p4", "--p4runtime", "127.0.0.1:0", "--bind", "127.0.0.1:0", *option)
+    errors = capsys.readouterr().err
+    one_line(status, errors, (USAGE,))
+    assert f"{' '.join(option)} has no effect with --p4runtime" in errors
+    assert "Remedy: give it to `fanin controller`" in errors
+
+
+def test_an_option_that_says_what_is_so_anyway_is_taken() -> None:
+    assert end("switch", "--target", "p4", "--flows", "1", "--data", "udp", "--no-shared-memory") is None
+    assert end("switch", "--parent", "udp://127.0.0.1:1", "--data", "udp") is None
+
+
 def test_a_record_of_a_version_that_is_a_text_is_not_called_one_of_this_version(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -228,6 +258,14 @@ def test_a_record_of_a_version_that_is_a_text_is_not_called_one_of_this_version(
         (["stats"], {"FANIN_SWITCH": "udp://::1:5111"}, "in brackets, as in udp://[::1]:5111"),
         (["switch", "--bind", "::1:5111"], {}, "in brackets, as in [::1]:5111"),
         (["switch", "--target", "p4", "--flows", "8"], {}, "one flow"),
+        (["switch", "--target", "p4", "--data", "zmq"], {}, "--data zmq has no effect with --target p4"),
+        (["switch", "--target", "p4", "--data", "udp,zmq"], {}, "--data udp,zmq has no effect"),
+        (["switch", "--target", "p4", "--shared-memory"], {}, "--shared-memory has no effect"),
+        (["switch", "--target", "p4", "--twin"], {}, "--twin has no effect"),
+        (["switch", "--data", "zmq", "--flows", "2"], {}, "--flows 2 has no effect with --data"),
+        (["switch", "--parent", "udp://127.0.0.1:1", "--data", "zmq"], {}, "--data zmq has no effect with --parent"),
+        (["switch", "--target", "native"], {}, "no target. Remedy: software or p4"),
+        (["switch", "--device-id", "7"], {}, "--device-id is for --p4runtime. Remedy: "),
         (["switch", "--memory", "99999999"], {}, "this machine, or the container"),
         (["switch", "--slots", str(HUGE)], {}, "this machine, or the container"),
         (["bench", "fairness", "--seconds", "0"], {}, "--seconds"),

@@ -153,4 +153,4 @@ def test_without_packages_unknown_schemes_and_targets_are_refused_as_before(
     with pytest.raises(ConfigurationError, match="expected udp://host:port or zmq://host:port"):
         SwitchAddress.parse("unix://here:1")
     assert run(["switch", "--target", "nothing"]) == 2
-    assert "--target 'nothing': must be one of software, p4" in capsys.readouterr().err
+    assert "--target 'nothing' is no target. Remedy: software or p4" in capsys.readouterr().err

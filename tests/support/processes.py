@@ -62,7 +62,8 @@ class SwitchProcess:
 
     def __init__(self, mode: Mode, *arguments: str, bind: str = "127.0.0.1:0", interpreter: bool = False) -> None:
         engine = ["--native" if mode.startswith("native") else "--twin"] if "--target" not in arguments else []
-        common = [*engine, "--bind", bind, "--data", "udp,zmq", "--liveness-timeout", str(LIVENESS_S), *arguments]
+        both = [] if {"--target", "--parent"} & {*arguments} else ["--data", "udp,zmq"]
+        common = [*engine, "--bind", bind, *both, "--liveness-timeout", str(LIVENESS_S), *arguments]
         if interpreter:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "fanin", "switch", *common], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
