@@ -51,7 +51,9 @@ class Plan(codecs_train_rows.Plan):
             codecs_train_rows.Plan.__post_init__(self)
             return
         if self.runs_file is not None:
-            raise ConfigurationError("--record, --html and --runs are of `fanin bench codecs --train`")
+            raise ConfigurationError(
+                "--record, --html and --runs are of `fanin bench codecs --train`. Remedy: add it, or leave them out"
+            )
         if len(self.workers) != 1:
             raise ConfigurationError("several numbers of workers are for `fanin bench codecs --train`")
         for each in self.values:
@@ -120,7 +122,9 @@ def bench(plan: Plan, output: Output) -> Sequence[Row | codecs_train_rows.Row]:
     if plan.train:
         return codecs_train.bench(plan, output)
     if output.record is not None or output.html is not None:
-        raise ConfigurationError("--record, --html and --runs are of `fanin bench codecs --train`")
+        raise ConfigurationError(
+            "--record, --html and --runs are of `fanin bench codecs --train`. Remedy: add it, or leave them out"
+        )
     workers, steps = plan.workers[0], plan.steps or STEPS
     asked = Asked(codecs=tuple(plan.measured), values=plan.values, count=plan.bytes // FLOAT_BYTES, steps=steps)
     words = f"{workers} workers, {plan.bytes:,} bytes"

@@ -248,7 +248,7 @@ def load(name_or_path: str) -> Scenario:
         path = SCENARIO_FOLDER / f"{name_or_path}.toml"
         if not path.exists():
             known = ", ".join(sorted(each.stem for each in SCENARIO_FOLDER.glob("*.toml")))
-            raise ConfigurationError(f"no scenario {name_or_path!r}: give the path of a file, or one of {known}")
+            raise ConfigurationError(f"no scenario {name_or_path!r}. Remedy: the path of a file, or one of {known}")
     return of_tables(load_toml(path, "scenario"), path.stem)
 
 

@@ -235,7 +235,9 @@ def load_p4() -> ModuleType:
 def tls_files(certificate: Path | None, key: Path | None, ca: Path | None) -> TlsFiles | None:
     """The TLS options as one; None without any."""
     if (certificate is None) != (key is None) or (ca is not None and certificate is None):
-        raise ConfigurationError("--tls-certificate and --tls-key belong together, and --tls-ca goes with them")
+        raise ConfigurationError(
+            "--tls-certificate and --tls-key belong together, and --tls-ca goes with them. Remedy: give both, or none"
+        )
     if certificate is None or key is None:
         return None
     load_p4()

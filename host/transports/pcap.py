@@ -42,7 +42,9 @@ class PcapWriter:
             raise ConfigurationError(f"capture file {path!r} cannot be written: {why}") from None
         if found and found != header:
             self._file.close()
-            raise ConfigurationError(f"{path!r} exists and is no capture of fanin's: remove it, or name another file")
+            raise ConfigurationError(
+                f"{path!r} exists and is no capture of fanin's. Remedy: remove it, or name another file"
+            )
 
     def write(
         self, time_s: float, source: SocketAddress, destination: SocketAddress, payloads: Iterable[bytes]

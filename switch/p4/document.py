@@ -60,7 +60,7 @@ class Node:
             return Node(value[key], (self, key))
         if isinstance(key, int) and isinstance(value, list) and key < len(value):
             return Node(value[key], (self, key))
-        raise self.fail(f"{key!r} is missing")
+        raise self.fail(f"{key!r} is missing. {REMEDY}")
 
     def get(self, key: str) -> Node | None:
         """A member of an object; None if it is absent or null."""

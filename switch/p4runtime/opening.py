@@ -81,7 +81,7 @@ class Artefacts:
     def read(cls, program: Path | None, p4info: Path | None) -> Artefacts:
         """Read files; None for both: the repository's own build. ConfigurationError if they are missing."""
         if (program is None) != (p4info is None):
-            raise ConfigurationError("--program and --p4info belong together: give both or neither")
+            raise ConfigurationError("--program and --p4info belong together. Remedy: give both or neither")
         paths = program or BUILD / f"{PROGRAM}.json.gz", p4info or BUILD / f"{PROGRAM}.p4info.txtpb"
         try:
             return cls(read_program(paths[0]), read_p4info_file(paths[1]), named=_named(*paths))

@@ -50,7 +50,8 @@ def _parsed(text: str) -> Any:
     try:
         return text_format.Parse(text, p4info_pb2.P4Info())
     except (text_format.ParseError, RecursionError) as error:
-        raise ProgramError(f"the P4Info is malformed: {' '.join(str(error).split())}. {TEXT_FORM}") from None
+        said = " ".join(str(error).split()).rstrip(".")
+        raise ProgramError(f"the P4Info is malformed: {said}. {TEXT_FORM}") from None
 
 
 def read_p4info_file(path: Path) -> str:
