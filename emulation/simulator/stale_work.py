@@ -17,10 +17,12 @@ from fanin.emulation.simulator.scenario import JobPlan
 from fanin.host.stale.account import Account
 from fanin.host.stale.policies import make_policy
 from fanin.host.stale.rounds import StaleRounds, Step
-from fanin.host.stale.scale import ScaleEpochs
+from fanin.host.stale.scale import EXCESS, ScaleEpochs
 
 EPOCH_BOUNDS = 3
 """Rounds of a scale epoch in units of S_max + 1: few, so that short runs have drains, too."""
+SPIKE_ROUNDS = 11
+"""One round in so many holds an element far above the bound, so that its epoch ends early."""
 
 
 class WorkerProcess(Protocol):
@@ -61,6 +63,8 @@ class StaleWork:
             base=first_base,
             end=plan.steps,
         )
+        for index in range(first_base):
+            self._note_size(index)  # a newcomer is given the scale by a peer
         self._process = process
         self._queue = queue
         self._computes_ahead = self.rounds.policy.passes_over
@@ -82,8 +86,14 @@ class StaleWork:
     def round_over(self) -> None:
         """Note that the result of the base under way has come."""
         self.account.round_over(self._counts)
+        self._note_size(self.rounds.base)
         self.rounds.finished()
         self._queue.at(self._queue.now, self._advance)
+
+    def _note_size(self, index: int) -> None:
+        """Tell the scale the largest element of a round, which is the same at every worker."""
+        scale = self.rounds.scale
+        scale.noted(index, scale.power + (EXCESS if index % SPIKE_ROUNDS == 0 else -1))
 
     def _compute(self) -> None:
         if not self._computing and not self.rounds.ended:

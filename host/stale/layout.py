@@ -2,8 +2,8 @@
 
 One reduction per round carries the whole gradient. Every round gives each shard the same chunks: P F for one with F
 flows of P slots, so that chunk c of them meets slot c div F of flow c mod F every time. The array is padded to whole
-flows of all shards, one after another. Its first TALLY_BINS elements are not gradient: there the workers agree on the
-next scale (scale.py).
+flows of all shards, one after another. Its first elements are not gradient. In TALLY_BINS of them the workers agree on
+the next scale (scale.py); a flag for each parameter may follow, which says that a contribution has a gradient of it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Layout:
     """Number N of workers."""
     staleness: int = 0
     """S_max, the largest that may be in force: lanes are sized for M = N (S_max + 1) contributions."""
+    flags: int = 0
+    """Elements behind the tally that are not gradient, either: one per parameter that may be without a gradient."""
     chunk_elements: int = field(init=False)
     slots: tuple[int, ...] = field(init=False)
     """P, per flow, of each shard that has a part: all, or the first alone where they would get too few packets."""
@@ -54,7 +56,7 @@ class Layout:
         )  # fmt: skip
         self._check_tally(spec.contributions)
         # Raises for lanes that hold no level of so many contributions.
-        codec = codec_for(Element.FLOAT32, self.lanes, TALLY_BINS + self.elements, spec)
+        codec = codec_for(Element.FLOAT32, self.lanes, self.head + self.elements, spec)
         object.__setattr__(self, "chunk_elements", codec.packet_elements)
         chunks = codec.packets
         shards = 1 if chunks < MIN_PACKETS_PER_SHARD * len(self.flows) else len(self.flows)
@@ -79,6 +81,11 @@ class Layout:
                 f"{MAX_WIDE_CONTRIBUTIONS} contributions at most. Remedy: lanes = '8/8' or '4/8', fewer workers, or "
                 "packed lanes"
             )
+
+    @property
+    def head(self) -> int:
+        """Elements before the gradient: the tally and the flags."""
+        return TALLY_BINS + self.flags
 
     @property
     def spread(self) -> Spread:

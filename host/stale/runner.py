@@ -32,6 +32,7 @@ KEPT_BYTES = 256 << 20
 """Bytes of results that a newcomer keeps; at least one result."""
 
 Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
 T = TypeVar("T")
 
 log = logging.getLogger("fanin.stale")
@@ -68,6 +69,8 @@ class Result:
     contributors: npt.NDArray[np.uint32]
     """By chunk, the first of which begins with the tally: how many contributions the sum holds, shape (chunks,)."""
     layout: Layout
+    present: Flags
+    """By flag of the layout: whether a contribution has set it, shape (flags,)."""
 
     @property
     def empty(self) -> bool:
@@ -77,7 +80,7 @@ class Result:
     def mean(self, out: Floats) -> None:
         """Write the mean over the contributors, chunk by chunk (0 where there is none), to `out`, shape (elements,)."""
         divisors = np.repeat(np.maximum(self.contributors, 1).astype(np.float32), self.layout.chunk_elements)
-        np.divide(self.gradient, divisors[TALLY_BINS : TALLY_BINS + len(out)], out=out)
+        np.divide(self.gradient, divisors[self.layout.head : self.layout.head + len(out)], out=out)
 
 
 class StaleRunner:
@@ -110,7 +113,9 @@ class StaleRunner:
         )
         """In this order: the next gradient, the contribution in flight, the sums, the residual, what is folded."""
         self._counts = np.zeros(layout.chunks, np.uint32)
-        self._gradient = slice(TALLY_BINS, TALLY_BINS + layout.elements)
+        self._gradient = slice(layout.head, layout.head + layout.elements)
+        self._flags = slice(TALLY_BINS, layout.head)
+        self._pending_flags, self._folded_flags = (np.zeros(layout.flags, np.bool_) for _ in range(2))
         self._changed = threading.Condition()
         """Guards the rounds, and is notified of every change."""
         self._failure: Exception | None = None
@@ -135,14 +140,16 @@ class StaleRunner:
         """State of the rounds, only to be read."""
         return self._rounds
 
-    def hand_in(self, write: Callable[[Floats], None], version: int) -> None:
+    def hand_in(self, write: Callable[[Floats], None], version: int, flags: Flags | None = None) -> None:
         """Contribute what `write` writes (all of an array of shape (elements,)), computed on this version.
 
+        `flags`: those that the contribution sets, shape (flags,); None for none of them.
         Returns as soon as the gradient is taken over; waits until the one before it has been sent, dropped or folded. A
         gradient that is not finite is counted and not contributed. Raises the session's failure.
         """
         self._wait_until(lambda: not self._rounds.ready, "the gradient before this one is not under way")
         write(self._pending[self._gradient])
+        self._pending_flags[:] = False if flags is None else flags
         finite = bool(np.isfinite(self._pending[self._gradient]).all())
         with self._changed:
             if not finite:
@@ -205,7 +212,7 @@ class StaleRunner:
         """
         with self._changed:
             if not self._rounds.ready:
-                self._pending[self._gradient] = 0.0  # what was folded goes alone
+                self._clear_pending()  # what was folded goes alone
             self._rounds.flush()
             self._advance()
         self._wait_until(lambda: self._rounds.done, "the flush is not through")
@@ -261,8 +268,9 @@ class StaleRunner:
     def _round_over(self) -> None:
         """Apply or keep the result of the base under way, which is in `_result`, and go on to the next base."""
         rounds = self._rounds
-        self._residual[:TALLY_BINS] = 0.0  # the tally is not a gradient, so it leaves no residual
-        result = Result(rounds.base, self._result[self._gradient], self._counts, self.layout)
+        self._residual[: self.layout.head] = 0.0  # tally and flags are not gradient, so they leave no residual
+        present = self._result[self._flags] > 0.5 * 2.0 ** rounds.scale.power_at(rounds.base)
+        result = Result(rounds.base, self._result[self._gradient], self._counts, self.layout, present)
         if rounds.base >= rounds.known_from:
             with self._changed:
                 self._applying = True
@@ -295,7 +303,8 @@ class StaleRunner:
             elif step is Step.FOLD:
                 self._weigh_pending()
                 self._folded[self._gradient] += self._pending[self._gradient]
-                self._pending[self._gradient] = 0.0
+                self._folded_flags |= self._pending_flags
+                self._clear_pending()
             self._changed.notify_all()
 
     def _contribute(self) -> None:
@@ -308,6 +317,8 @@ class StaleRunner:
         scale = self._rounds.scale
         self._rounds.account.clipped_elements += int(np.count_nonzero(magnitudes > 2.0**scale.power))
         write_tally(self._source[:TALLY_BINS], float(magnitudes.max()), scale.power)
+        self._source[self._flags] = np.where(self._pending_flags | self._folded_flags, 2.0**scale.power, 0.0)
+        self._folded_flags[:] = False
         self._session.submit(self._reduction(self._source, residual=self._residual))
 
     def _watch_drops(self) -> None:
@@ -321,6 +332,10 @@ class StaleRunner:
                 100 * self._drops.share,
                 self._rounds.bound,
             )
+
+    def _clear_pending(self) -> None:
+        self._pending[self._gradient] = 0.0
+        self._pending_flags[:] = False
 
     def _weigh_pending(self) -> None:
         self._pending[self._gradient] *= np.float32(self._weigh(self._rounds.age))

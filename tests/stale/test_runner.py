@@ -20,7 +20,7 @@ from fanin.host.stale.layout import Layout
 from fanin.host.stale.policies import make_policy
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
-from fanin.host.stale.scale import ScaleEpochs
+from fanin.host.stale.scale import UNKNOWN_POWER, ScaleEpochs
 from fanin.numerics.reduction import WIDE_SUMS, Reduction, lanes_number
 from fanin.options import Options
 from fanin.protocol.events import ReductionDone, RoundHeard, Stands
@@ -68,6 +68,7 @@ class Member:
     runner: StaleRunner = field(init=False)
     total: Floats = field(default_factory=lambda: np.zeros(ELEMENTS, np.float32))
     contributors: list[int] = field(default_factory=list)
+    present: list[list[bool]] = field(default_factory=list)
 
     @property
     def account(self) -> Account:
@@ -76,16 +77,17 @@ class Member:
     def take(self, result: Result) -> None:
         self.total += result.gradient
         self.contributors.append(int(result.contributors[0]))
+        self.present.append(result.present.tolist())
 
     def deliver(self, result: Result) -> None:
         """For the runner; a test may put another `take` in its place."""
         self.take(result)
 
-    def hand_in(self, value: float) -> None:
+    def hand_in(self, value: float, flags: tuple[bool, ...] = ()) -> None:
         def write(out: Floats) -> None:
             out[:] = value
 
-        self.runner.hand_in(write, self.runner.rounds.base)
+        self.runner.hand_in(write, self.runner.rounds.base, np.array(flags, np.bool_))
 
 
 class Job(list[Member]):
@@ -118,13 +120,14 @@ class Job(list[Member]):
 @contextmanager
 def members(
     policy: str, *, native: bool, quorum: int, end: int | None = None, patience_s: float = DEADLINE_S,
-    on_worker_loss: OnWorkerLoss = "raise", scheme: Scheme = "memory", lanes: int = 32,
+    on_worker_loss: OnWorkerLoss = "raise", scheme: Scheme = "memory", lanes: int = 32, power: int = POWER,
+    flags: int = 0,
 ) -> Iterator[Job]:  # fmt: skip
     """Runners of one job; packets of 64 words, so that a gradient is several."""
     shape = make_spec(WORKERS, quorum=quorum, staleness=STALENESS)
     layout = Layout(
         elements=ELEMENTS, words_per_packet=shape.words_per_packet, flows=(FLOWS,), workers=WORKERS,
-        staleness=STALENESS, lanes=lanes,
+        staleness=STALENESS, lanes=lanes, flags=flags,
     )  # fmt: skip
     spec = make_spec(
         WORKERS, quorum=quorum, staleness=STALENESS, slots=layout.slots[0], on_worker_loss=on_worker_loss,
@@ -133,7 +136,7 @@ def members(
     with ExitStack() as opened, cluster(scheme, spec, native=native, flows=FLOWS) as running:
         made = Job(running, layout, native)
         for rank, engine in enumerate(running.engines):
-            scale = ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=POWER)
+            scale = ScaleEpochs(STALENESS, EPOCH_ROUNDS, power=power)
             rounds = StaleRounds(make_policy(policy), STALENESS, scale, Account(rank, layout.chunks), end=end)
             member = Member()
             member.runner = StaleRunner(EngineSession(engine), layout, rounds, member.deliver, patience_s=patience_s)
@@ -179,6 +182,59 @@ def test_wide_sums_carry_stale_rounds_and_the_tally_that_their_scale_follows(nat
         assert [member.contributors for member in job] == [[2, 2, 2, 2, 0, 0]] * WORKERS
         tallies = {member.runner.rounds.scale.largest for member in job}
         assert tallies in ({2}, {3}), "4.0 is within 2^2, and with what few levels cut off before within 2^3"
+
+
+@native_or_twin
+@pytest.mark.parametrize("lanes", [32, 8, "8/8"])
+@pytest.mark.parametrize("power", [-60, -30, UNKNOWN_POWER])
+def test_gradients_far_above_the_first_bound_land_whole_a_few_rounds_later(
+    native: bool, lanes: int | str, power: int
+) -> None:
+    """The first bound may be of gradients that were next to nothing: what it clips is fed back under the next one."""
+    rounds, value = 24, 50.0
+    with members("skip", native=native, quorum=WORKERS, end=rounds, lanes=lanes_number(lanes), power=power) as job:
+        while any(not member.runner.rounds.ended for member in job):
+            for member in job:
+                member.hand_in(value)
+            for member in job:
+                member.runner.wait_for_results()
+        flush(job)
+        contributed = job[0].account.contributed
+        assert contributed >= rounds - 16, "few bases are drained"
+        assert all(member.total.tolist() == job[0].total.tolist() for member in job)
+        np.testing.assert_allclose(job[0].total, WORKERS * value * contributed, rtol=1e-6 if lanes == 32 else 0.05)
+        assert job[0].account.clipped_elements > 0
+
+
+@native_or_twin
+@pytest.mark.parametrize("lanes", [32, 8, "4/8"])
+def test_a_round_says_of_which_flags_a_contribution_has_any(native: bool, lanes: int | str) -> None:
+    nobody, one, everybody = (False, False, True), (True, False, True), (False, False, True)
+    with members("skip", native=native, quorum=WORKERS, end=3, lanes=lanes_number(lanes), flags=3) as job:
+        for given in ((nobody, one, everybody), ((False,) * 3,) * 3, (one, one, one)):
+            for member, flags in zip(job, given, strict=True):
+                member.hand_in(1.0, flags)
+            for member in job:
+                member.runner.wait_for_results()
+        flush(job)
+        assert [member.present for member in job] == [[list(one), [False] * 3, list(one), *[[False] * 3] * 2]] * WORKERS
+
+
+@native_or_twin
+def test_flags_of_folded_gradients_land_with_them(native: bool) -> None:
+    with members("wait", native=native, quorum=WORKERS - 1, flags=2) as job:
+        for member in job[:2]:
+            member.hand_in(1.0, (False, False))
+        for member in job[:2]:
+            member.runner.wait_for_results()
+        while job[2].runner.rounds._heard == 0:  # until it has heard that the round is over, so that its gradient folds
+            threading.Event().wait(0.001)
+        job[2].hand_in(1.0, (True, False))
+        flush(job)
+        assert job[2].account.folded == 1
+        landed = [any(row[index] for row in job[0].present) for index in range(2)]
+        assert landed == [True, False]
+        assert [member.present for member in job] == [job[0].present] * WORKERS
 
 
 @native_or_twin

@@ -18,6 +18,7 @@ from fanin.host.stale.scale import (
     TALLY_BINS,
     ScaleEpochs,
     code_of,
+    first_power,
     power_of,
     read_tally,
     write_tally,
@@ -75,8 +76,65 @@ def run(epochs: ScaleEpochs, rounds: int, largest: float) -> list[int]:
 
 
 def test_the_bound_follows_the_largest_contribution_after_the_drain() -> None:
-    powers = run(ScaleEpochs(staleness=2, epoch_rounds=6, power=0), 16, largest=100.0)
-    assert powers == [0] * 8 + [8] * 8
+    powers = run(ScaleEpochs(staleness=2, epoch_rounds=6, power=0), 16, largest=8.0)
+    assert powers == [0] * 8 + [4] * 8
+
+
+def test_an_element_far_above_the_bound_ends_the_epoch_with_the_next_base() -> None:
+    epochs = ScaleEpochs(staleness=2, epoch_rounds=1024, power=0)
+    assert run(epochs, 8, largest=100.0) == [0] * 3 + [8] * 5
+    assert epochs.changes == 1
+
+
+def test_any_first_gradients_lead_to_the_bound_of_the_later_ones_within_few_rounds() -> None:
+    """Zero, far too small and far too large ones: a warm-up, a loss scaled by a schedule, a first batch of outliers."""
+    for first in (0.0, 1e-30, 1e-9, 1e9, 1e12):
+        epochs = ScaleEpochs(staleness=4, epoch_rounds=1024, power=first_power(first))
+        assert run(epochs, 200, largest=0.1)[-1] == power_of(0.1) + 1, first
+
+
+def test_epochs_are_short_at_first_and_after_one_that_was_exceeded() -> None:
+    epochs = ScaleEpochs(staleness=1, epoch_rounds=200, power=power_of(1.0))
+    began = []
+    for index in range(800):
+        seen = None if epochs.drains(index) else power_of(1.0) + (20 if index == 600 else 0)
+        epochs.noted(index, seen)
+        if epochs.began == index + 1:
+            began.append(epochs.began)
+    assert began == [17, 81, 281, 481, 602, 618, 682], "16, 64, 200, 200, then exceeded; 16, 64"
+
+
+@given(
+    staleness=st.integers(0, 6), epoch=st.integers(7, 90),
+    sizes=st.lists(st.one_of(st.none(), st.integers(-30, 30)), max_size=250),
+)  # fmt: skip
+def test_contributions_that_may_meet_in_a_round_have_one_scale(
+    staleness: int, epoch: int, sizes: list[int | None]
+) -> None:
+    """A contribution of base b lands in a round from b to b + S, so two meet if their bases are S apart at most."""
+    epochs = ScaleEpochs(staleness, epoch, power=0)
+    powers: dict[int, int] = {}
+    for base, seen in enumerate(sizes):
+        if not epochs.drains(base):
+            powers[base] = epochs.power_at(base)
+        epochs.noted(base, None if epochs.drains(base) else seen)
+    for base, power in powers.items():
+        assert {powers.get(other, power) for other in range(base, base + staleness + 1)} == {power}
+
+
+@given(staleness=st.integers(0, 4), sizes=st.lists(st.integers(-9, 9), min_size=60, max_size=60), at=st.integers(0, 59))
+def test_a_newcomer_that_is_given_the_state_changes_the_scale_as_the_others_do(
+    staleness: int, sizes: list[int], at: int
+) -> None:
+    peer = ScaleEpochs(staleness, 20, power=0)
+    for index in range(at):
+        peer.noted(index, sizes[index])
+    newcomer = ScaleEpochs(staleness, 20, **peer.state())
+    for index in range(at, 60):
+        assert newcomer == peer
+        for each in (peer, newcomer):
+            each.noted(index, sizes[index])
+    assert newcomer == peer
 
 
 def test_the_bound_shrinks_as_well() -> None:
@@ -86,6 +144,14 @@ def test_the_bound_shrinks_as_well() -> None:
 
 def test_an_epoch_without_contributions_keeps_its_bound() -> None:
     assert run(ScaleEpochs(staleness=1, epoch_rounds=3, power=5), 9, largest=0.0) == [5] * 9
+
+
+@pytest.mark.parametrize("value", [2.0**126, float(np.float32(3e38)), math.inf])
+def test_a_contribution_above_every_bound_counts_as_the_largest(value: float) -> None:
+    """An element that its residual takes beyond float32 is clipped like any other."""
+    tally = np.empty(TALLY_BINS, np.float32)
+    write_tally(tally, value, MAX_POWER - 3)
+    assert read_tally(tally, MAX_POWER - 3) == MAX_POWER
 
 
 def test_no_contribution_of_one_epoch_can_land_in_a_round_of_the_next() -> None:

@@ -94,15 +94,11 @@ class Welcome:
         account, scale = rounds.account, rounds.scale
         standing = {
             "version": rounds.base,
-            "scale": {name: getattr(scale, name) for name in _SCALE_STATE},
+            "scale": scale.state(),
             "contributors": list(account.contributors),
             "accepted_chunks": torch.from_numpy(account.accepted_chunks),
         }
         return packed(standing), packed({"version": rounds.base, "state": self._training.state()})
-
-
-_SCALE_STATE = ("power", "largest", "changes", "began", "power_before")
-"""Fields of ScaleEpochs that make its state; the rest are options."""
 
 
 def come_in(
@@ -115,6 +111,7 @@ def come_in(
     end: int,
     on_result: Callable[[Result], None],
     weigh: Callable[[int], float],
+    flags: int = 0,
 ) -> StaleJob:
     """Join the running stale job in the place of a lost rank, with the weights of a peer loaded into `training`.
 
@@ -126,7 +123,7 @@ def come_in(
     compare(group, name, training.facts())
     session = _take_place(group, policy, options, name)
     try:
-        layout = layout_for(group, options, elements, session.spec.words_per_packet, (session.flows,))
+        layout = layout_for(group, options, elements, session.spec.words_per_packet, (session.flows,), flags)
         check_shape(session, layout)
         if session.first_base > end + options.largest_staleness:
             raise _over(group, name)

@@ -7,6 +7,7 @@ each chunk of the model owns a slot (docs/staleness.md).
 from __future__ import annotations
 
 import dataclasses
+import math
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from fanin.host.stale.layout import Layout
 from fanin.host.stale.policies import make_policy, policy_class
 from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
-from fanin.host.stale.scale import HEADROOM, ScaleEpochs, power_of
+from fanin.host.stale.scale import ScaleEpochs, first_power
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.training.accounts import gather_accounts
 from fanin.host.torch.training.pacing import Chooser, Pacing
@@ -51,7 +52,8 @@ class StaleOptions:
     """Largest age of a gradient, which `skip` and `fold` observe: rounds between the weights that it was computed on
     and the round that it is contributed to. None: S."""
     epoch_rounds: int = 1024
-    """Rounds from one change of scale to the next, more than S. Each change costs one meeting of all workers."""
+    """Rounds from one change of scale to the next at most, more than S. Each change costs one meeting of all workers.
+    The first ones come sooner, and so does one after a gradient far above the bound (fanin.host.stale.scale)."""
     lanes: int | str | None = None
     """Lanes as in `Options.lanes`: 8 or "4/8". None: the group's."""
     tune: Chooser | None = None
@@ -130,7 +132,12 @@ Elements = int | Callable[[int], int]
 
 
 def layout_for(
-    group: FaninProcessGroup, options: StaleOptions, elements: Elements, words_per_packet: int, flows: tuple[int, ...]
+    group: FaninProcessGroup,
+    options: StaleOptions,
+    elements: Elements,
+    words_per_packet: int,
+    flows: tuple[int, ...],
+    flags: int = 0,
 ) -> Layout:
     """The shape of the rounds of a model with so many elements, over shards with so many flows each, or at one."""
 
@@ -143,6 +150,7 @@ def layout_for(
             lanes=group.options.lanes_number if options.lanes is None else lanes_number(options.lanes),
             workers=dist.get_world_size(group),
             staleness=options.largest_staleness,
+            flags=flags,
         )
 
     return layout(elements if isinstance(elements, int) else elements(layout(1).chunk_elements))
@@ -237,11 +245,13 @@ class StaleJob:
         end: int | None,
         on_result: Callable[[Result], None],
         weigh: Callable[[int], float] = lambda _age: 1.0,
+        flags: int = 0,
     ) -> StaleJob:
         """Open a stale job; every rank of the group does so at the same point.
 
-        `largest` is this rank's largest gradient element, from which the ranks agree on the first scale; `end` the
-        first base without gradients. Raises what Session.join raises.
+        `largest` is this rank's largest gradient element, from which the ranks agree on the first scale: 0 where it has
+        no gradient; one that is not finite counts as 0, since that gradient is not contributed. `end` is the first base
+        without gradients, `flags` the number of flags of a contribution. Raises what Session.join raises.
         """
         decides = make_policy(policy)  # raises for an unknown one before anything is opened
         present = group.session
@@ -250,10 +260,10 @@ class StaleJob:
         # A job that continues without lost ranks takes newcomers in, whose first base is one switch's: it is at one.
         offered = present.sessions[:1] if present.spec.survives_loss else present.sessions
         flows = tuple(each.flows for each in offered)
-        layout = layout_for(group, options, elements, present.spec.words_per_packet, flows)
-        agreed = torch.tensor(largest, dtype=torch.float32, device="cpu")
+        layout = layout_for(group, options, elements, present.spec.words_per_packet, flows, flags)
+        agreed = torch.tensor(largest if math.isfinite(largest) else 0.0, dtype=torch.float32, device="cpu")
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
-        scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power_of(agreed.item()) + HEADROOM)
+        scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, first_power(agreed.item()))
         session = _join(
             group,
             options,
