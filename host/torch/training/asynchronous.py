@@ -19,6 +19,7 @@ the optimizer brings weights and optimizer state from a peer (host/torch/trainin
 from __future__ import annotations
 
 import copy
+import inspect
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.errors import ConfigurationError
+from fanin.errors import ConfigurationError, FaninError
 from fanin.host.stale.account import Account
 from fanin.host.stale.prediction import LossPredictor
 from fanin.host.stale.runner import Result
@@ -41,11 +42,15 @@ from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
 class AsynchronousOptimizer:
     """Drives an optimizer by the rounds of a stale job.
 
-    `model`: its parameters are made those of rank 0. `rounds`: results that training takes, the same on every rank.
+    `model`: its parameters are made those of rank 0, as are the optimizer's. `rounds`: results that training takes,
+    the same on every rank.
     `policy`: what becomes of late gradients, a name of fanin.host.stale.policies. `schedule` gives the factor of the
     learning rate for a version, so that it is the same everywhere. `staleness_rate`: divide a gradient by its age
     (staleness-aware SGD). `predict_loss`: weigh a gradient by the loss that is predicted for when it lands over the
     loss that it was computed at.
+
+    A parameter of which no contribution to a round has a gradient is left as it is by that round, as torch does where
+    `grad` is None. Complex gradients travel as pairs of numbers, sparse ones as dense ones.
     """
 
     def __init__(
@@ -63,9 +68,11 @@ class AsynchronousOptimizer:
     ) -> None:
         """Collective: every rank makes it. A newcomer makes it alone, and receives the weights of a peer here.
 
-        Raises ConfigurationError for a group without a switch; at a newcomer also what newcomer.come_in raises."""
+        Raises ConfigurationError for a group without a switch, and for an optimizer whose step needs a closure; at a
+        newcomer also what newcomer.come_in raises."""
         if rounds < 1:
             raise ConfigurationError(f"rounds = {rounds}; training takes at least one")
+        _check_steps_alone(optimizer)
         self.rounds = rounds
         self.options = options or StaleOptions(staleness=4)
         self.group = fanin_group(group, newcomers=True)
@@ -75,14 +82,17 @@ class AsynchronousOptimizer:
         self._predictor = LossPredictor() if predict_loss else None
         self._model = model
         if not self.group.outside:
-            for tensor in (*model.parameters(), *model.buffers()):
+            everything = (*model.parameters(), *model.buffers(), *_parameters_of(optimizer))
+            for tensor in {id(each): each for each in everything}.values():
                 dist.broadcast(tensor.data, group_src=0, group=self.group)
         self._optimizer = optimizer
         self._shadow = copy.deepcopy(optimizer)
         self._rates = [group["lr"] for group in optimizer.param_groups]
         self._parameters = _parameters_of(optimizer)
         self._shadow_parameters = _parameters_of(self._shadow)
-        self._sizes = [parameter.numel() for parameter in self._parameters]
+        self._settings = _settings_of(optimizer)
+        """The optimizer's options that were seen last, by which a change is noticed."""
+        self._sizes = [_as_real(parameter.detach()).numel() for parameter in self._parameters]
         self._mean = np.zeros(sum(self._sizes), np.float32)
         self._lock = threading.Lock()
         """Guards the second copy of the weights and the version."""
@@ -100,6 +110,7 @@ class AsynchronousOptimizer:
                 end=rounds,
                 on_result=self._apply,
                 weigh=self._weigh,
+                flags=len(self._sizes),
             )
             self._opened(self._job)
             self._take_weights()
@@ -133,7 +144,9 @@ class AsynchronousOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, object]]:
-        """The optimizer's groups of parameters, for code that looks at them. Their learning rate follows `schedule`."""
+        """The optimizer's groups of parameters, to look at: `step` raises when an option in them has changed.
+
+        Their learning rate follows `schedule`."""
         return self._optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -143,8 +156,10 @@ class AsynchronousOptimizer:
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         """Hand the parameters' gradients in, and take the newest weights. `loss`: needed for `predict_loss`.
 
-        Raises the session's failure, CollectiveTimeoutError when the engine is stuck.
+        Raises the session's failure, CollectiveTimeoutError when the engine is stuck, ConfigurationError when somebody
+        has changed the optimizer's options, as torch's schedulers do: each replica would do it at another version.
         """
+        self._check_settings()
         if self._job is None:
             self._job = self._open()
             self._opened(self._job)
@@ -155,7 +170,8 @@ class AsynchronousOptimizer:
                 raise ConfigurationError("predict_loss needs the loss: call step(loss)")
             self._predictor.observe(self._computed_on, loss)
         self._job.stepped(loss)
-        self._job.runner.hand_in(self._write, self._computed_on)
+        present = np.array([parameter.grad is not None for parameter in self._parameters])
+        self._job.runner.hand_in(self._write, self._computed_on, present)
         self._take_weights()
         self._job.resumed()
 
@@ -215,7 +231,8 @@ class AsynchronousOptimizer:
             self._welcome = Welcome(job, self)
 
     def _open(self) -> StaleJob:
-        largest = max(float(p.grad.abs().max()) for p in self._parameters if p.grad is not None)
+        gradients = [_dense(p.grad) for p in self._parameters if p.grad is not None and p.grad.numel()]
+        largest = float(torch.stack([each.abs().max().float() for each in gradients]).max()) if gradients else 0.0
         return StaleJob.found(
             self.group,
             self._policy,
@@ -225,19 +242,40 @@ class AsynchronousOptimizer:
             end=self.rounds,
             on_result=self._apply,
             weigh=self._weigh,
+            flags=len(self._sizes),
         )
+
+    def _check_settings(self) -> None:
+        groups, before = self._optimizer.param_groups, self._settings
+        if len(groups) != len(before):
+            raise ConfigurationError(
+                f"the optimizer had {len(before)} parameter groups and has {len(groups)} now. Remedy: add all of them "
+                "before AsynchronousOptimizer is made"
+            )
+        for number, (settings, group) in enumerate(zip(before, groups, strict=True)):
+            for name, value in settings.items():
+                if value != group[name]:
+                    raise ConfigurationError(
+                        f"{name} of the optimizer's parameter group {number} was {value} and is {group[name]}: each "
+                        "rank would change it at another version, and the replicas would differ. Remedy: schedule=, "
+                        "which gives the learning rate's factor by version, in place of a torch scheduler"
+                    )
 
     def _write(self, out: npt.NDArray[np.float32]) -> None:
         for part, parameter in zip(torch.from_numpy(out).split(self._sizes), self._parameters, strict=True):
             if parameter.grad is None:
                 part.zero_()
             else:
-                part.copy_(parameter.grad.reshape(-1))
+                part.copy_(_dense(parameter.grad).reshape(-1))
 
     def _take_weights(self) -> None:
         with self._lock, torch.no_grad():
             for parameter, newest in zip(self._parameters, self._shadow_parameters, strict=True):
                 parameter.copy_(newest)
+            if self._schedule is not None:
+                groups = zip(self._optimizer.param_groups, self._settings, self._shadow.param_groups, strict=True)
+                for own, settings, shadow in groups:
+                    own["lr"] = settings["lr"] = shadow["lr"]
             self._computed_on = self._version
 
     # --- the engine's side ---
@@ -248,20 +286,69 @@ class AsynchronousOptimizer:
 
     def _apply(self, result: Result) -> None:
         """Step the second copy by a round's mean; a round without contributions only counts. On the runner's thread."""
-        if not result.empty:
-            result.mean(self._mean)
-            parts = torch.from_numpy(self._mean).split(self._sizes)
         with self._lock:
             if not result.empty:
-                for parameter, part in zip(self._shadow_parameters, parts, strict=True):
-                    parameter.grad = part.view_as(parameter).to(parameter.dtype)
-                if self._schedule is not None:
-                    factor = self._schedule(self._version)
-                    for group, rate in zip(self._shadow.param_groups, self._rates, strict=True):
-                        group["lr"] = rate * factor
-                self._shadow.step()
+                try:
+                    self._step_shadow(result)
+                except Exception as error:
+                    raise FaninError(
+                        f"{type(self._optimizer).__name__} did not take the mean of round {result.index}: "
+                        f"{type(error).__name__}: {error}. Remedy: an optimizer and a schedule that take the model's "
+                        "dense gradients in a thread of their own"
+                    ) from error
             self._version += 1
+
+    def _step_shadow(self, result: Result) -> None:
+        """Give the second copy the round's gradients, and take the optimizer's step.
+
+        A gradient is there if a contribution to the round has it, or if anything of it has landed: the flags are in
+        the first chunk, which may have other contributors than the parameter's (docs/staleness.md, *Semantics*).
+        """
+        result.mean(self._mean)
+        parts = torch.from_numpy(self._mean).split(self._sizes)
+        for parameter, part, present in zip(self._shadow_parameters, parts, result.present, strict=True):
+            parameter.grad = _gradient_of(parameter, part) if present or part.count_nonzero() else None
+        if self._schedule is not None:
+            factor = self._schedule(self._version)
+            for group, rate in zip(self._shadow.param_groups, self._rates, strict=True):
+                group["lr"] = rate * factor
+        self._shadow.step()
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Each parameter group's options; a scheduler's own entries are none."""
+    return [
+        copy.deepcopy({name: value for name, value in group.items() if name not in ("params", "initial_lr")})
+        for group in optimizer.param_groups
+    ]
+
+
+def _check_steps_alone(optimizer: torch.optim.Optimizer) -> None:
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigurationError(
+            f"{type(optimizer).__name__} needs a closure that computes the loss again, and a step is taken here by a "
+            "mean that other ranks have a part in. Remedy: an optimizer whose step() needs no closure, as SGD or Adam"
+        )
+
+
+def _as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a complex one as pairs of real numbers."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient as real numbers of a dense tensor."""
+    return _as_real(gradient.to_dense() if gradient.layout is not torch.strided else gradient)
+
+
+def _gradient_of(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """A flat part of the mean in the shape and type of its parameter."""
+    if parameter.is_complex():
+        pairs = part.clone().view(*parameter.shape, 2)  # a copy, since complex memory begins at an even element
+        return torch.view_as_complex(pairs).to(parameter.dtype)
+    return part.view_as(parameter).to(parameter.dtype)

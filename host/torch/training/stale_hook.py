@@ -99,7 +99,9 @@ class StaleSynchronousState:
         if self._landed:
             gradients = torch.from_numpy(self._take()).split([p.numel() for p in self._parameters])
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
-                parameter.grad = gradient.view_as(parameter).to(parameter.dtype)
+                # Nothing has landed for a parameter that no rank uses, so weight decay must leave it as it is.
+                landed = bool(gradient.count_nonzero())
+                parameter.grad = gradient.view_as(parameter).to(parameter.dtype) if landed else None
             optimizer.step()
         optimizer.zero_grad()
         self._job.close()
