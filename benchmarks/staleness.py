@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from fanin.benchmarks.codecs_train_rows import half_interval
 from fanin.benchmarks.harness import Output, Report, by, reports, table
 from fanin.benchmarks.rivals import MAX_SAMPLES
 from fanin.emulation import report
@@ -32,7 +33,9 @@ NARROW = "-8"
 """Suffix of the name of a mode with lanes of 8 bits."""
 ASYNCHRONOUS = ("quorum", "skip", "skip-8", "rate-by-age", "predicted-loss")
 """Modes of AsynchronousOptimizer, all with the policy `skip`."""
-MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", *ASYNCHRONOUS)
+MEETINGS = {"local-4": 4, "local-16": 16, "local-4-quorum": 4}
+"""Modes of LocalSteps, and their local steps between two meetings. In the last, all but one worker close a meeting."""
+MODES = ("synchronous", "synchronous-8", "gloo", "ssp-1", "ssp-2", "ssp-4", "dssp", *ASYNCHRONOUS, *MEETINGS)
 SLOW_WORKER = ("slow-worker", "slow-worker-over-links")
 """Conditions in which the last rank is always slower."""
 TASKS = ("digits", "text")
@@ -115,6 +118,8 @@ class Row:
     fastest_s: float | None
     slowest_s: float | None
     """Time to the target of the fastest and of the slowest repeat."""
+    to_target_range: float | None
+    """Half of the 95 % interval of `to_target_s`; None for a single repeat."""
     speed_up: float | None
     """Time to the target of the synchronous mode over this mode's."""
     seconds: float
@@ -122,6 +127,8 @@ class Row:
     accuracy: float
     loss: float
     """Accuracy and loss at the end, on the test set."""
+    accuracy_range: float | None
+    """Half of the 95 % interval of `accuracy`; None for a single repeat."""
     choices: tuple[int, ...]
     """Values of S or K chosen at run time."""
     points: tuple[tuple[float, float, float], ...]
@@ -217,9 +224,11 @@ def rows_of(plan: Plan, condition: str, told: Told) -> list[Row]:
                 to_target_s=reached_s,
                 fastest_s=min(times, default=None),
                 slowest_s=max(times, default=None),
+                to_target_range=None if reached_s is None else half_interval(times),
                 speed_up=synchronous_s / reached_s if synchronous_s and reached_s else None,
                 seconds=statistics.mean(end[0] for end in ends),
                 accuracy=statistics.mean(end[3] for end in ends),
+                accuracy_range=half_interval([end[3] for end in ends]),
                 loss=statistics.mean(end[2] for end in ends),
                 choices=tuple(firsts[0].get("choices", ())),
                 points=tuple((at, loss, right) for at, _, loss, right in firsts[0]["points"]),
@@ -307,21 +316,34 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     def of_all_runs(row: Row) -> str:
         return "" if row.to_target_s is None else f"{row.fastest_s:.2f}..{row.slowest_s:.2f}"
 
+    def to_target(row: Row) -> str:
+        return "never" if row.to_target_s is None else f"{row.to_target_s:.2f}{within(row.to_target_range)} s"
+
+    def accuracy(row: Row) -> str:
+        points = None if row.accuracy_range is None else 100 * row.accuracy_range
+        return f"{100 * row.accuracy:.1f}{within(points)} %"
+
     return table(
         _title(plan),
         rows,
         [
             ("mode", "mode"),
-            ("to target", lambda row: "never" if row.to_target_s is None else f"{row.to_target_s:.2f} s"),
+            ("to target", to_target),
             ("of all runs", of_all_runs),
             ("speed-up", "speed_up:.2f"),
             ("whole run", "seconds:{:.1f} s"),
-            ("accuracy", "accuracy:.1%"),
+            ("accuracy", accuracy),
             ("loss", "loss:.2f"),
             ("S or K", lambda row: ", ".join(map(str, row.choices[-2:]))),
         ],
         section=lambda row: row.condition,
+        caption=f"+-: half of the 95 % interval over {plan.repeats} seeds" if plan.repeats > 1 else "",
     )
+
+
+def within(half: float | None) -> str:
+    """An interval behind its value; empty where there is none."""
+    return "" if half is None else f" +-{half:.2f}"
 
 
 def steps_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:

@@ -1,8 +1,9 @@
 """One rank of `fanin bench staleness`: trains the same network in every mode, one after another, and reports curves.
 
 The mode `rate-by-age` is `skip` with gradients divided by their age, `predicted-loss` is `skip` with gradients weighed
-by the loss that is predicted for when they land. Modes whose names end in -8 have lanes of 8 bits that keep their bits
-in sums ("8" of `Options.lanes`).
+by the loss that is predicted for when they land. `local-H` has H local steps between two meetings, at which the mean of
+the weights is taken; with `-quorum` all but one worker close a meeting, and late ones join the next. Modes whose names
+end in -8 have lanes of 8 bits that keep their bits in sums ("8" of `Options.lanes`).
 
 A step's length is dominated by an emulated compute time: the rank sleeps, as long as the condition says, where a larger
 model would compute. The gradients are real, and with them the effect of staleness on learning. The clock starts after a
@@ -29,14 +30,20 @@ from fanin.benchmarks import trainee
 from fanin.benchmarks.allreduce_worker import group_of
 from fanin.benchmarks.ranks import asked_of, group_of_ranks, progress, report
 from fanin.benchmarks.rivals import Rival
-from fanin.benchmarks.staleness import ASYNCHRONOUS, NARROW, SLOW_WORKER, Asked
+from fanin.benchmarks.staleness import ASYNCHRONOUS, MEETINGS, NARROW, SLOW_WORKER, Asked
 from fanin.examples import digits
 from fanin.examples.tasks import TASKS
 from fanin.examples.train import cross_entropy, replica_hash
 from fanin.host.stale.account import Account
 from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.quorum import SemiAsynchronousQuorum
-from fanin.host.torch import AsynchronousOptimizer, StaleOptions, StaleSynchronousState, stale_synchronous_hook
+from fanin.host.torch import (
+    AsynchronousOptimizer,
+    LocalSteps,
+    StaleOptions,
+    StaleSynchronousState,
+    stale_synchronous_hook,
+)
 
 HIDDEN = 64
 WARM_UP_STEPS = 3
@@ -46,6 +53,9 @@ EVALUATE_EVERY = 5
 EVALUATED = 4096
 """Most classes predicted for a point of the curve, so that evaluation does not make rank 0 a slow worker."""
 SLOW_PROBABILITY, SLOW_FACTOR = 0.1, 5.0
+
+
+Optimizer = torch.optim.Optimizer | AsynchronousOptimizer | LocalSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,7 @@ class Training:
         self.curve = Curve(self.network, self._test)
         self.step_s.clear()
 
-    def step(self, model: nn.Module, optimizer: torch.optim.Optimizer | AsynchronousOptimizer) -> None:
+    def step(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Compute a gradient, sleep as the condition says, and take the optimizer's step."""
         started = time.perf_counter()
         optimizer.zero_grad()
@@ -260,14 +270,36 @@ def train_apart(mode: str, training: Training, steps: int) -> Outcome:
     return Outcome(account.contributed - before, facts_of(account, optimizer.choices))
 
 
+def train_locally(mode: str, training: Training, steps: int) -> Outcome:
+    """Train alone, and meet every so many steps: the mean of the workers' weights counts."""
+    conditions = training.conditions
+    late = mode.endswith("-quorum")
+    model = LocalSteps(
+        training.network,
+        training.make_optimizer(training.network.parameters()),
+        period=MEETINGS[mode],
+        quorum=conditions.workers - 1 if late else None,
+    )
+    for step in range(-WARM_UP_STEPS - 1, steps):  # a whole period of the shorter kind before the clock starts
+        if step == 0:
+            dist.barrier()
+            training.start()
+        training.step(training.network, model)
+        training.point(step + 1)
+    accounts = model.flush()
+    training.curve.add(steps)
+    return Outcome(steps, facts_of(accounts[conditions.rank], []) if late else {})
+
+
 def run(mode: str, task: str, conditions: Conditions, steps: int, groups: dict[str, dist.ProcessGroup]) -> float:
     """Train in one mode; every rank prints its report. Returns the accuracy at the end."""
     training = Training(task, conditions)
-    outcome = (
-        train_apart(mode, training, steps)
-        if mode in ASYNCHRONOUS
-        else train_together(mode, training, steps, groups.get(mode))
-    )
+    if mode in ASYNCHRONOUS:
+        outcome = train_apart(mode, training, steps)
+    elif mode in MEETINGS:
+        outcome = train_locally(mode, training, steps)
+    else:
+        outcome = train_together(mode, training, steps, groups.get(mode))
     points = training.curve.points
     record = {
         "mode": mode,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fanin.benchmarks import staleness
 from fanin.benchmarks.harness import Output
@@ -91,6 +94,26 @@ def test_narrow_modes_and_the_condition_for_large_models_are_asked_for() -> None
 
 def test_weights_by_age_and_by_predicted_loss_are_rows_of_the_usual_table() -> None:
     assert {"rate-by-age", "predicted-loss"} <= set(staleness.Plan().modes)
+
+
+def test_rows_of_several_seeds_have_intervals() -> None:
+    plan = staleness.Plan(workers=3, repeats=3, modes=("synchronous",), target=0.5)
+    ends = (0.75, 0.78, 0.81)
+    runs = {
+        ("synchronous", seed): [
+            {**each, "points": [(1.0 + seed + at, at, 1.0, accuracy) for at in range(3)]}
+            for each in told("synchronous", 1.0)
+        ]
+        for seed, accuracy in enumerate(ends)
+    }
+    [row] = staleness.rows_of(plan, "even", runs)
+    assert row.accuracy_range == pytest.approx(4.303 * 0.03 / math.sqrt(3), rel=1e-3), "Student's t, two degrees"
+    assert row.to_target_range == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(staleness.table_of(plan, [row]))
+    said = console.export_text()
+    assert "4.00 +-2.48 s" in said
+    assert "78.0 +-7.45 %" in said
 
 
 @pytest.mark.parametrize(
