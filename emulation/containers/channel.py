@@ -25,6 +25,15 @@ DEFAULT_PORT = 4918
 """Default TCP port of the job; the number below the switch's port."""
 MAX_LINE_BYTES = 1 << 20
 SEND_TIMEOUT_S = 5.0
+FIELDS: dict[str, dict[str, type]] = {
+    "report": {"record": dict},
+    "timeline": {"lines": list},
+    "ended": {"status": int, "cause": str},
+    "start": {"rank": int, "workers": int, "master": str},
+    "refused": {"text": str},
+    "verdict": {"status": int},
+}
+"""Fields that the other end cannot do without, by the type of the message."""
 
 
 class ChannelError(FaninError):
@@ -34,7 +43,9 @@ class ChannelError(FaninError):
 class Channel:
     """One end of a connection. Blocking sends; `receive` after the socket became readable does not block."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, peer_address: str = "") -> None:
+        """`peer_address`: the other end's numeric address, which a socket that was reset no longer knows."""
+        self.peer_address = peer_address
         connection.settimeout(SEND_TIMEOUT_S)
         self._connection = connection
         self._partial = b""
@@ -42,11 +53,6 @@ class Channel:
     def fileno(self) -> int:
         """The socket's descriptor, for selectors."""
         return self._connection.fileno()
-
-    @property
-    def peer_address(self) -> str:
-        """The other end's numeric address."""
-        return str(self._connection.getpeername()[0])
 
     def send(self, kind: str, **fields: object) -> None:
         """Send one message; raises OSError when the other end is gone or takes nothing for SEND_TIMEOUT_S."""
@@ -79,4 +85,9 @@ def _message(line: bytes) -> dict[str, Any]:
         raise ChannelError(f"no JSON: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ChannelError("no object with a type")
+    for field, kind in FIELDS.get(message["type"], {}).items():
+        if not isinstance(message.get(field), kind):
+            raise ChannelError(f"{message['type']!r} without {field!r}, of type {kind.__name__}")
+    if not isinstance(message.get("settings", {}), dict):
+        raise ChannelError("'settings' is no object")
     return message

@@ -100,8 +100,11 @@ class JobServer:
             self._start()
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
-        channel = Channel(connection)
+        try:
+            connection, address = self._listener.accept()
+        except OSError:  # accept(2) also reports errors of a single connection
+            return
+        channel = Channel(connection, str(address[0]))
         self._members[channel] = None
         self._selector.register(channel, selectors.EVENT_READ, channel)
 

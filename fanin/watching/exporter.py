@@ -54,14 +54,18 @@ class Exporter:
     def __init__(self, host: str, port: int, collect: Callable[[], Iterable[Sample]]) -> None:
         """ConfigurationError where prometheus-client is not installed, or the port cannot be had."""
         require_client()
-        from prometheus_client import CollectorRegistry, start_http_server
+        from prometheus_client import CollectorRegistry
+
+        from fanin.watching.metrics_server import MetricsServer
 
         registry = CollectorRegistry()
         registry.register(_Collector(collect))
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            self._server = MetricsServer(host, port, registry)
         except OSError as error:
             raise ConfigurationError(f"metrics at {host}:{port} cannot be had: {files.of_port(error)}") from None
+        self._thread = threading.Thread(target=self._server.serve_forever, name="fanin-metrics", daemon=True)
+        self._thread.start()
         self._lock = threading.Lock()
         self._closed = False
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -132,11 +134,28 @@ def test_a_job_has_an_address() -> None:
         job_address("job:http")
 
 
-@pytest.mark.parametrize("data", [b"nonsense\n", b"[]\n", b'{"kind": 1}\n', b"x" * (MAX_LINE_BYTES + 1)])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"nonsense\n",
+        b"[]\n",
+        b'{"kind": 1}\n',
+        b"x" * (MAX_LINE_BYTES + 1),
+        b'{"type": "report"}\n',
+        b'{"type": "ended", "status": "0", "cause": ""}\n',
+        b'{"type": "join", "settings": []}\n',
+    ],
+)
 def test_anything_but_messages_is_an_error_of_the_channel(data: bytes) -> None:
     ours, theirs = socket.socketpair()
     channel = Channel(ours)
-    sender = threading.Thread(target=theirs.sendall, args=(data,))
+
+    def send() -> None:
+        with contextlib.suppress(OSError):  # it is hung up on in the middle of a long line
+            theirs.sendall(data)
+            theirs.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=send)
     sender.start()
     try:
         with pytest.raises(ChannelError):
@@ -145,6 +164,17 @@ def test_anything_but_messages_is_an_error_of_the_channel(data: bytes) -> None:
         channel.close()
         sender.join()
         theirs.close()
+
+
+def test_who_joins_and_resets_its_connection_costs_the_job_nothing() -> None:
+    server = JobServer(Roster(2), 0, "127.0.0.1")
+    with contextlib.closing(server):
+        with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # `close` resets
+            stranger.sendall(b'{"type": "join"}\n')
+        for _ in ("accept", "join", "reset"):
+            server._turn()
+        assert (server._members, server.roster.members) == ({}, [])
 
 
 def read_to_end(channel: Channel) -> None:

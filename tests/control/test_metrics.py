@@ -6,6 +6,8 @@ import contextlib
 import json
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import urllib.error
 import urllib.parse
@@ -21,7 +23,7 @@ from fanin.host.session.exported import EXPORTED
 from fanin.host.session.session import Session
 from fanin.options import Options
 from fanin.protocol import control
-from fanin.watching.exporter import address_of
+from fanin.watching.exporter import Exporter, address_of
 from fanin.watching.metrics import METRICS, of_switch
 from tests.support.controllers import World, join
 from tests.support.processes import DEADLINE_S, until
@@ -102,8 +104,9 @@ def test_an_illegal_port_is_refused_by_name(text: str) -> None:
         address_of(text, "--metrics")
 
 
-def text_at(port: int) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as page:
+def text_at(port: int, **headers: str) -> str:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=headers)
+    with urllib.request.urlopen(request, timeout=DEADLINE_S) as page:
         return str(page.read().decode())
 
 
@@ -135,6 +138,45 @@ def test_a_rank_whose_metrics_port_is_taken_leaves_the_job_with_a_remedy() -> No
             Session.join(options=options, switch=there, job_name="taken", rank=0, size=1)
         with Session.join(options=Options(), switch=there, job_name="taken", rank=0, size=1):
             pass
+
+
+HALF, STRANGE = b"GET /metrics HT", b"GET / HTTP/1.0\r\nAccept: application/openmetrics-text; version=x\r\n\r\n"
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER with which `close` sends a reset."""
+
+
+@pytest.mark.parametrize("sent", [b"", HALF, b"GET / HTTP/1.0\r\n\r\n", STRANGE, b"\xff" * 300, b"a: b\r\n" * 300])
+@pytest.mark.parametrize("reset", [True, False])
+def test_no_client_makes_the_metrics_port_print_a_traceback(
+    sent: bytes, reset: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import prometheus_client
+
+    from fanin.watching.metrics_server import MetricsServer
+
+    server = MetricsServer("127.0.0.1", 0, prometheus_client.CollectorRegistry())
+    with contextlib.closing(server.socket):
+        client = socket.create_connection(server.server_address[:2])
+        request, address = server.get_request()
+        with contextlib.closing(client):
+            client.sendall(sent)
+            if reset:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+                client.close()
+            else:
+                client.shutdown(socket.SHUT_WR)
+            server.process_request_thread(request, address)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_strange_requests_have_one_line_in_the_log_together(caplog: pytest.LogCaptureFixture) -> None:
+    with Exporter("127.0.0.1", 0, tuple) as exported:
+        for _ in range(3):
+            with pytest.raises(urllib.error.HTTPError, match="500"):
+                text_at(exported.port, Accept="application/openmetrics-text; version=x")
+        assert "python_info" not in text_at(exported.port)
+    (record,) = caplog.records
+    assert re.search(r"a request of 127\.0\.0\.1 failed: \w+: .*; no line for further ones", record.getMessage())
 
 
 @pytest.mark.processes
