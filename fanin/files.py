@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ REMEDIES = {
     errno.EDQUOT: "free space there, or name another place",
     errno.EFBIG: "raise `ulimit -f`, or name another place",
     errno.EROFS: "name a place that can be written",
+    errno.EPIPE: "let its reader read to the end, or name a file",
     errno.EIO: "see what stands behind it, or name another place",
     errno.EMFILE: "raise `ulimit -n`",
     errno.ENFILE: "the whole system has too many open files: close some",
@@ -39,6 +42,8 @@ REMEDIES = {
 }
 """Remedies by the system's error number, some of them for sockets, memory and threads."""
 OTHERWISE = "see what stands behind it"
+NOT_REPLACED = (errno.EACCES, errno.EPERM, errno.EBUSY)
+"""Errors of a file that can only be written in place; EBUSY: something is mounted there."""
 
 
 def name(path: str | Path) -> str:
@@ -92,37 +97,78 @@ def write_bytes(path: Path, data: bytes, what: str) -> None:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write a whole file, or leave what was there before; OSError where that fails.
+    """Write a whole file, or leave what was there before, as `in_place_of` does; OSError where that fails."""
+    with in_place_of(path) as place:
+        place.write_bytes(data)
 
-    A new file with its owner and permissions takes its place. Devices, pipes and links (/dev/stdout), and a file whose
-    folder takes no other, are written in place.
+
+@contextlib.contextmanager
+def in_place_of(path: Path, *, continued: bool = False) -> Iterator[Path]:
+    """Yield the path of a new file that takes this one's place at the end, unless an exception ends the block.
+
+    It has the owner and the permissions of the old file, and its bytes where it is `continued`. Devices, pipes and
+    links (/dev/stdout), and a file whose folder takes no other, are written in place: then this yields `path`. OSError
+    where the file cannot be written.
     """
-    if not _replaced(path, data):
-        path.write_bytes(data)
-
-
-def _replaced(path: Path, data: bytes) -> bool:
-    """Put a new file in this place; False where it cannot stand in for what is there."""
     try:
         old = os.lstat(path)
     except FileNotFoundError:
         old = None
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        yield path
+        return
     if old is not None:
-        if not stat.S_ISREG(old.st_mode):
-            return False
         os.close(os.open(path, os.O_WRONLY))  # OSError for a file that may not be written
-    try:
-        with _beside(path, 0o666) as (fresh, descriptor):
-            with os.fdopen(descriptor, "wb") as file:
-                if old is not None:
-                    _liken(descriptor, old)
-                file.write(data)
+    with contextlib.ExitStack() as stack:
+        fresh = _stand_in(path, old, stack)
+        if fresh is None:
+            yield path
+            return
+        if old is not None and continued:
+            shutil.copyfile(path, fresh)
+        yield fresh
+        try:
             os.replace(fresh, path)
+        except OSError as error:
+            if error.errno not in NOT_REPLACED:
+                raise
+            shutil.copyfile(fresh, path)
+
+
+def _stand_in(path: Path, old: os.stat_result | None, stack: contextlib.ExitStack) -> Path | None:
+    """Make a new file, which `stack` removes unless it was renamed; None where none can stand in for what is there."""
+    try:
+        fresh, descriptor = stack.enter_context(_beside(path, 0o666))
+        with os.fdopen(descriptor, "wb"):
+            if old is not None:
+                _liken(descriptor, old)
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EBUSY):  # EBUSY: something is mounted there
-            return False
+        if error.errno in NOT_REPLACED:
+            return None
         raise
-    return True
+    return fresh
+
+
+def append(file: io.FileIO, data: bytes) -> None:
+    """Append all of this to a file, or nothing: a part of a record would spoil what is appended later. OSError where
+    the disk is full.
+    """
+    left = memoryview(data)
+    try:
+        while left:
+            left = left[file.write(left) :]  # a disk that is nearly full takes a part
+    except OSError:
+        _drop(file, len(data) - len(left))
+        raise
+
+
+def _drop(file: io.FileIO, part_bytes: int) -> None:
+    """Cut off the end of a file, unless another writer's bytes lie behind it."""
+    with contextlib.suppress(OSError):
+        end = file.tell()
+        if part_bytes and end == os.fstat(file.fileno()).st_size:
+            file.truncate(end - part_bytes)
+            file.seek(end - part_bytes)
 
 
 def _liken(descriptor: int, old: os.stat_result) -> None:

@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -69,6 +70,28 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str, allow_nan=False)
 
 
+class _File(logging.FileHandler):
+    """A file of which it is said once that it cannot be written; logging prints a traceback for each record."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, encoding="utf-8")
+        self._told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """Take the exception that a record has met."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._told and sys.stderr is not None:
+            self._told = True
+            with contextlib.suppress(OSError):
+                print(f"{VARIABLE}: {_refusal(self.baseFilename, error)}", file=sys.stderr)
+
+
+def _refusal(name: str, error: OSError) -> str:
+    return f"{files.name(name)} cannot be written: {files.in_words(error)}"
+
+
 def _is_json(value: object) -> bool:
     """Whether JSON can hold the value as it is: NaN and infinities it cannot."""
     return math.isfinite(value) if isinstance(value, float) else isinstance(value, str | int | None)
@@ -110,6 +133,6 @@ def identify(rank: int, group: str, job: str) -> None:
 def _file(path: str, environment: Mapping[str, str], rank: int | None) -> logging.Handler:
     name = path.replace("%r", environment.get(RANK_VARIABLE, "0") if rank is None else str(rank))
     try:
-        return logging.FileHandler(name, encoding="utf-8")
+        return _File(name)
     except OSError as error:
-        raise ConfigurationError(f"{VARIABLE}: {name} cannot be written: {files.in_words(error)}") from None
+        raise ConfigurationError(f"{VARIABLE}: {_refusal(name, error)}") from None

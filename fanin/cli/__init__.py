@@ -7,9 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
 from fanin.cli import ending, later
 from fanin.cli.epilogs import STATUS, epilog
@@ -50,7 +51,17 @@ GROUPS = {
 MADE = ("advise", "controller", "demo", "emulate", "plan", "switch")
 """Commands whose module has a function `made` that makes theirs, since options come from fields of a record."""
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, epilog=STATUS)
+
+class Commands(TyperGroup):
+    """The commands, whose errors reach fanin/cli/ending.py."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Carry out a command as typer's groups do."""
+        with ending.told_pipes():
+            return super().invoke(ctx)
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, epilog=STATUS)
 
 
 def _command(name: str) -> Callable[..., None]:

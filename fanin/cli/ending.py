@@ -19,6 +19,7 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -27,7 +28,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -70,9 +71,18 @@ class _Named(io.FileIO):
         try:
             return super().write(data)
         except BrokenPipeError:
-            raise ReaderGoneError from None  # rich and typer have ways of their own with a broken pipe: status 1
+            raise ReaderGoneError from None
         except OSError as error:
             raise OSError(error.errno, error.strerror, "standard output") from None
+
+
+@contextlib.contextmanager
+def told_pipes() -> Iterator[None]:
+    """Tell a pipe without a reader that is not standard output, which typer takes for it: status 1, and no word."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise FaninError(of_system(error)) from None
 
 
 def run(call: Callable[[], object]) -> int:
@@ -107,7 +117,7 @@ def explain(error: BaseException) -> tuple[int, str]:
         return FAILED, str(error)
     if isinstance(error, ModuleNotFoundError) and (remedy := extras.remedy(error.name)) is not None:
         return USAGE, f"this needs {error.name}. Remedy: {remedy}"
-    if isinstance(error, ReaderGoneError | BrokenPipeError):
+    if isinstance(error, ReaderGoneError):
         return READER_GONE, ""
     if isinstance(error, MemoryError):
         return FAILED, "out of memory. Remedy: ask for less, or use a machine with more"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json as json_module
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fanin import files
 from fanin.bounds import SEED
 from fanin.errors import ConfigurationError
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from fanin.emulation.simulator.scenario import Scenario
     from fanin.emulation.simulator.search import Tally
     from fanin.emulation.simulator.violations import ViolationError
+    from fanin.host.transports.pcap import PcapWriter
 
 Say = Callable[[str], None]
 """Prints a line, or does nothing when JSON is wanted."""
@@ -120,18 +123,14 @@ def _run(scenario: Scenario, seed: int, kind: Kind, show: Say | None, pcap: Path
     """Simulate one run, print its outcome, and return it."""
     from fanin.emulation.simulator.simulation import simulate as run
     from fanin.emulation.simulator.violations import ViolationError
-    from fanin.host.transports.pcap import PcapWriter
 
     facts: Facts = {"scenario": scenario.name, "machines": kind}
-    capture = PcapWriter(str(pcap)) if pcap is not None else None
-    try:
-        report = run(scenario, seed, kind=kind, show=show, pcap=capture)
-    except ViolationError as violation:
-        say(str(violation))
-        return facts | {"seed": seed, "violation": _of(violation)}
-    finally:
-        if capture is not None:
-            capture.close()
+    with _capture(pcap) as capture:
+        try:
+            report = run(scenario, seed, kind=kind, show=show, pcap=capture)
+        except ViolationError as violation:
+            say(str(violation))
+            return facts | {"seed": seed, "violation": _of(violation)}
     starts = f"{report.attempts} start{'s' * (report.attempts != 1)} of jobs"
     say(
         f"scenario {scenario.name}, seed {seed}, {kind} machines: {starts} in {report.virtual_s:.3f} "
@@ -139,6 +138,23 @@ def _run(scenario: Scenario, seed: int, kind: Kind, show: Say | None, pcap: Path
         f"{report.packets:,} packets, {report.contributions:,} contributions checked; nothing was violated"
     )
     return facts | dataclasses.asdict(report) | {"recovery_s": report.recovery_s}
+
+
+@contextlib.contextmanager
+def _capture(path: Path | None) -> Iterator[PcapWriter | None]:
+    """Yield a capture that is kept whole, or not at all; None where no path is given."""
+    if path is None:
+        yield None
+        return
+    from fanin.host.transports.pcap import PcapWriter
+
+    with contextlib.ExitStack() as stack:
+        try:
+            place = stack.enter_context(files.in_place_of(path, continued=True))
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            why = files.in_words(error) if isinstance(error, OSError) else f"{error}. Remedy: correct the path"
+            raise ConfigurationError(f"capture file {files.name(path)} cannot be written: {why}") from None
+        yield stack.enter_context(contextlib.closing(PcapWriter(str(place), files.name(path))))
 
 
 def _of(violation: ViolationError) -> Facts:

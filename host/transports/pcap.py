@@ -19,9 +19,10 @@ log = logging.getLogger("fanin")
 class PcapWriter:
     """Appends to one capture file; jobs, flows and successive runs may share it, since a record is written whole."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, name: str | None = None) -> None:
+        """`name`: how errors name the file, where that is not its path. ConfigurationError if it cannot be written."""
         header = pcap_header()
-        self.path = path
+        self.path = path if name is None else name
         found = b""
         new = not os.path.lexists(path)
         opened = contextlib.ExitStack()
@@ -39,11 +40,11 @@ class PcapWriter:
                 with contextlib.suppress(OSError, ValueError):
                     os.unlink(path)
             why = files.in_words(error) if isinstance(error, OSError) else str(error)
-            raise ConfigurationError(f"capture file {path!r} cannot be written: {why}") from None
+            raise ConfigurationError(f"capture file {self.path!r} cannot be written: {why}") from None
         if found and found != header:
             self._file.close()
             raise ConfigurationError(
-                f"{path!r} exists and is no capture of fanin's. Remedy: remove it, or name another file"
+                f"{self.path!r} exists and is no capture of fanin's. Remedy: remove it, or name another file"
             )
 
     def write(
@@ -54,20 +55,10 @@ class PcapWriter:
         self._write(b"".join(pcap_record(time_s, frame) for frame in frames))
 
     def _write(self, data: bytes) -> None:
-        left = memoryview(data)
         try:
-            while left:
-                left = left[self._file.write(left) :]  # a disk that is nearly full takes a part
+            files.append(self._file, data)
         except OSError as error:
-            self._drop(len(data) - len(left))
             raise OSError(error.errno, error.strerror, self.path) from None
-
-    def _drop(self, part_bytes: int) -> None:
-        """Cut off the part of a record, which would spoil all that is appended; another writer's may lie behind it."""
-        with contextlib.suppress(OSError):
-            end = self._file.tell()
-            if part_bytes and end == os.fstat(self._file.fileno()).st_size:
-                self._file.truncate(end - part_bytes)
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""

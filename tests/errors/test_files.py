@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import select
 import stat
 import threading
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 from fanin import curve, files, key_file
 from fanin.cli import run
 from fanin.errors import ConfigurationError, FaninError
+from fanin.formats.capture import pcap_header
 from fanin.records.record import VERSION, RunRecord
 from tests.support.disk import room_for
 
@@ -102,6 +105,35 @@ def test_a_full_disk_leaves_no_key_file_that_the_next_start_refuses(
     assert make(path) == make(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_capture_of_a_run_is_kept_whole_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.pcap"
+    with room_for(5000):
+        assert run(["simulate", "--pcap", str(path)]) == 1
+    assert re.search(r"run\.pcap: File too large\. Remedy: ", capsys.readouterr().err)
+    assert list(tmp_path.iterdir()) == []
+    assert run(["simulate", "--pcap", str(path)]) == 0
+    once = path.read_bytes()
+    with room_for(len(once) + 5000):
+        assert run(["simulate", "--pcap", str(path)]) == 1
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (once, [path])
+    assert run(["simulate", "--pcap", str(path)]) == 0
+    assert path.read_bytes() == once + once[len(pcap_header()) :]
+
+
+def test_a_pipe_whose_reader_leaves_is_named_and_not_taken_for_standard_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    reader = threading.Thread(target=lambda: (select.select([reading], [], []), os.close(reading)))
+    reader.start()
+    assert run(["simulate", "--scenario", "churn", "--seed", "1", "--pcap", str(path)]) == 1
+    reader.join()
+    assert re.search(rf"^fanin: {path}: Broken pipe\. Remedy: let its reader read to the end", capsys.readouterr().err)
+    assert stat.S_ISFIFO(path.stat().st_mode)
 
 
 def test_a_capture_that_cannot_begin_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -48,6 +49,20 @@ def test_a_record_is_one_object_with_its_event_values_and_rank(monkeypatch: pyte
     assert second["logger"] == "fanin.switch"
     assert "ValueError: wrong" in second["error"]
     assert first["time"].endswith("+00:00")
+
+
+def test_a_full_disk_is_told_once_and_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    json_log.configure({"FANIN_LOG": "json:info:/dev/full"})
+    for number in range(3):
+        json_log.log.warning("line %d", number)
+    assert capsys.readouterr().err == (
+        "FANIN_LOG: /dev/full cannot be written: No space left on device. "
+        "Remedy: free space there, or name another place\n"
+    )
+    (handler,) = (each for each in json_log.log.handlers if isinstance(each, logging.FileHandler))
+    json_log.log.removeHandler(handler)
+    with contextlib.suppress(OSError):
+        handler.close()
 
 
 def test_a_file_per_rank_has_the_lines_of_its_level(tmp_path: Path) -> None:

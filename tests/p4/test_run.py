@@ -32,11 +32,12 @@ from fanin.switch.p4runtime.server.link_states import (  # noqa: E402
     read_links,
 )
 from fanin.switch.p4runtime.server.p4info import read_p4info  # noqa: E402
-from fanin.switch.p4runtime.server.port_set import PortSet, read_ports  # noqa: E402
+from fanin.switch.p4runtime.server.port_set import Capture, PortSet, read_ports  # noqa: E402
 from fanin.switch.p4runtime.server.raw_port import RawPort  # noqa: E402
 from fanin.switch.p4runtime.standalone import RunOptions, StandaloneSwitch  # noqa: E402
 from tests.p4.cables import NEEDS_ROOT, WAIT_S, frame, ip, veth  # noqa: E402
 from tests.p4.router import CPU_PORT, ENTRIES, P4INFO, document  # noqa: E402
+from tests.support.disk import room_for  # noqa: E402
 
 
 def options(folder: Path, ports: dict[int, str], **more: object) -> RunOptions:
@@ -70,6 +71,20 @@ def test_frames_pass_between_interfaces_as_the_entries_say_and_captures_have_the
         return
     captured = {name: read_pcap((tmp_path / f"{name}.pcap").read_bytes()) for name in (f"{first}_in", f"{third}_out")}
     assert captured == {f"{first}_in": [frame(0x2F, 7), frame(0x1F, 7)], f"{third}_out": [frame(0x1F, 9)]}
+
+
+def test_a_capture_whose_disk_is_full_ends_after_a_whole_packet_and_the_port_works_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with contextlib.closing(Capture(tmp_path, "veth0")) as capture:
+        capture.note(frame(1, 2), out=True)
+        whole = (tmp_path / "veth0_out.pcap").read_bytes()
+        with room_for(len(whole) + 10):
+            capture.note(frame(3, 4), out=True)
+        capture.note(frame(5, 6), out=True)
+    assert (tmp_path / "veth0_out.pcap").read_bytes() == whole
+    (said,) = caplog.messages
+    assert re.search(r"veth0_out\.pcap ends here: File too large\. Remedy: ", said)
 
 
 @NEEDS_ROOT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import selectors
 import threading
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from fanin import files
 from fanin.errors import ConfigurationError
 from fanin.formats.capture import pcap_header, pcap_record
 from fanin.p4_ports import DROP_PORT
@@ -19,6 +21,8 @@ from fanin.switch.p4runtime.server.link_states import LinkStates
 from fanin.switch.p4runtime.server.native_ports import NativePorts, Receive, ReceiveNatively, native_ports
 from fanin.switch.p4runtime.server.raw_port import RawPort
 from fanin.switch.p4runtime.server.udp_port import MAX_BATCH, UdpPort
+
+log = logging.getLogger("fanin")
 
 MAX_PORTS = 256
 UDP = "udp:"
@@ -44,6 +48,7 @@ class Capture:
 
     def __init__(self, folder: Path, name: str) -> None:
         """Open both files. ConfigurationError if they cannot be written."""
+        self._ended = False
         plain = name.replace("/", "_").replace(":", "_")
         self._files: list[io.FileIO] = []
         try:
@@ -58,8 +63,15 @@ class Capture:
             ) from None
 
     def note(self, data: bytes, *, out: bool) -> None:
-        """Write a frame with the current time. OSError when the disk is full."""
-        self._files[out].write(pcap_record(time.time(), data))
+        """Write a frame with the current time. The capture ends, with a line in the log, where the disk is full."""
+        if self._ended:
+            return
+        file = self._files[out]
+        try:
+            files.append(file, pcap_record(time.time(), data))
+        except OSError as error:
+            self._ended = True
+            log.warning("capture file %s ends here: %s", files.name(str(file.name)), files.in_words(error))
 
     def close(self) -> None:
         """Close both files of the capture."""
