@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fanin import plugins
 from fanin.benchmarks import mpi
 from fanin.benchmarks.allreduce import Asked
 from fanin.benchmarks.processor import ProcessorMeter
@@ -51,9 +52,14 @@ def group_of(rival: Rival) -> dist.ProcessGroup:
     """Make a process group of all ranks over the rival's backend."""
     options = rival.options(dist.get_rank(), os.environ) if rival.backend == "fanin" else None
     module, _, backend = rival.backend.rpartition(":")
-    if module:
-        importlib.import_module(module)
-    group: dist.ProcessGroup = dist.new_group(backend=backend, timeout=COLLECTIVE_TIMEOUT, pg_options=options)
+    try:
+        if module:
+            importlib.import_module(module)
+        group: dist.ProcessGroup = dist.new_group(backend=backend, timeout=COLLECTIVE_TIMEOUT, pg_options=options)
+    except Exception as error:  # of the module, which may do anything
+        if not module:
+            raise
+        raise plugins.rival_refused(rival.backend, f"{type(error).__name__}: {error}") from error
     return group
 
 

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from fanin import plugins
 from fanin.emulation.process_output import print_object
+from fanin.errors import FaninError
 from fanin.settings import fields_of, settings_of
 
 COLLECTIVE_TIMEOUT = timedelta(seconds=120)
@@ -32,13 +34,23 @@ def asked_of(kind: type[Asked], description: str | None) -> Asked:
 
 @contextlib.contextmanager
 def group_of_ranks(backend: str = "gloo", timeout: timedelta = COLLECTIVE_TIMEOUT) -> Iterator[tuple[int, int]]:
-    """Run torch.distributed's world with one thread per rank, from entry to exit; yields rank and number of ranks."""
+    """Run torch.distributed's world with one thread per rank, from entry to exit; yields rank and number of ranks.
+
+    An exception out of another package's codec or policy becomes a FaninError that names the package.
+    """
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group(backend, timeout=timeout)
-    yield dist.get_rank(), dist.get_world_size()
+    try:
+        yield dist.get_rank(), dist.get_world_size()
+    except FaninError:
+        raise
+    except Exception as error:
+        if (said := plugins.blamed(error)) is None:
+            raise
+        raise FaninError(said) from error
     dist.barrier()
     dist.destroy_process_group()
 

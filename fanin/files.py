@@ -57,6 +57,12 @@ def in_words(error: OSError) -> str:
     return f"{error.strerror or error}. Remedy: {REMEDIES.get(error.errno or 0, OTHERWISE)}"
 
 
+def of_system(error: OSError) -> str:
+    """An operating system's error: what, where and the remedy."""
+    where = f"{name(os.fsdecode(error.filename))}: " if isinstance(error.filename, str | bytes) else ""
+    return f"{where}{in_words(error)}"
+
+
 def of_port(error: OSError) -> str:
     """Say the same for a port that cannot be opened, where a lack of permission comes from the port's number."""
     if error.errno in (errno.EACCES, errno.EPERM):

@@ -11,12 +11,15 @@ with its package, in one line, where it is asked for; the others and fanin's own
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fanin.errors import ConfigurationError
+from fanin import files
+from fanin.errors import ConfigurationError, FaninError
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -75,6 +78,57 @@ def refused(group: str, name: str, why: str) -> ConfigurationError:
     """The error for an object of another package that was loaded, and turned out unfit when it was used."""
     return ConfigurationError(
         f"{_who(group, _only(group, name, _entries(group)[name]))} cannot be used: {why}. {REMEDY}"
+    )
+
+
+@contextlib.contextmanager
+def called(group: str, name: str) -> Iterator[None]:
+    """Name the package in whatever its object raises when it is called.
+
+    A FaninError passes unchanged, as does any error where no package has registered the name. FaninError, with the
+    remedy, for an OSError; ConfigurationError for anything else.
+    """
+    try:
+        yield
+    except FaninError:
+        raise
+    except Exception as error:
+        found = _entries(group).get(name)
+        if found is None:
+            raise
+        if isinstance(error, OSError):
+            raise FaninError(f"{_who(group, _only(group, name, found))} failed: {files.of_system(error)}") from error
+        raise refused(group, name, f"{type(error).__name__}: {_one_line(error)}") from error
+
+
+def blamed(error: BaseException) -> str | None:
+    """The package in whose code an exception was raised, with what was raised, where, and a remedy; None: in none's."""
+    registered = {
+        entry.value.partition(":")[0].partition(".")[0]: _who(group, entry)
+        for group in GROUPS
+        for entries in _entries(group).values()
+        for entry in entries
+    }
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        who = registered.get(str(frame.f_globals.get("__name__", "")).partition(".")[0])
+        if who is not None:
+            place = f"{files.name(frame.f_code.co_filename)}:{line}"
+            said = files.of_system(error) if isinstance(error, OSError) else f"{_one_line(error)}. {REMEDY}"
+            return f"{who} failed at {place}: {type(error).__name__}: {said}"
+    return None
+
+
+def rival_refused(value: str, why: str) -> ConfigurationError:
+    """The error for a rival, `module:backend`, that a rank could not use; it names the package, where one has
+    registered it.
+    """
+    for name, entries in _entries("fanin.rivals").items():
+        if value in (entry.value for entry in entries):
+            return refused("fanin.rivals", name, why)
+    module, _, backend = value.partition(":")
+    return ConfigurationError(
+        f"rival {value!r} cannot be used: {why}. Remedy: install or correct {module}, so that importing it registers "
+        f"the backend {backend} with torch.distributed"
     )
 
 

@@ -74,11 +74,13 @@ class Scheme:
 
     def open_worker(self, end: WorkerEnd) -> Any:
         """A worker's transport. Its module is imported now: neither end needs the libraries of schemes not in use."""
-        return pkgutil.resolve_name(self.worker)(end)
+        with plugins.called(GROUP, self.name):
+            return pkgutil.resolve_name(self.worker)(end)
 
     def open_switch(self, end: SwitchEnd) -> Any:
         """Open a switch's transport."""
-        return pkgutil.resolve_name(self.switch)(end)
+        with plugins.called(GROUP, self.name):
+            return pkgutil.resolve_name(self.switch)(end)
 
 
 SCHEMES: dict[str, Scheme] = {

@@ -34,7 +34,7 @@ from typing import Any
 
 import typer
 
-from fanin import files
+from fanin import files, plugins
 from fanin.cli import extras
 from fanin.errors import ConfigurationError, FaninError
 
@@ -82,7 +82,7 @@ def told_pipes() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        raise FaninError(of_system(error)) from None
+        raise FaninError(files.of_system(error)) from None
 
 
 def run(call: Callable[[], object]) -> int:
@@ -121,16 +121,18 @@ def explain(error: BaseException) -> tuple[int, str]:
         return READER_GONE, ""
     if isinstance(error, MemoryError):
         return FAILED, "out of memory. Remedy: ask for less, or use a machine with more"
+    if isinstance(error, Exception) and (said := plugins.blamed(error)) is not None:
+        return FAILED, said
     if isinstance(error, OSError):
-        return FAILED, of_system(error)
+        return FAILED, files.of_system(error)
     if isinstance(error, UnicodeEncodeError):
         text = files.name(error.object[error.start : error.end][: files.MAX_SHOWN])
         return FAILED, f"{text} cannot be written in {error.encoding}. Remedy: use a UTF-8 locale, as LC_ALL=C.UTF-8"
     if isinstance(error, RuntimeError) and _starts_no_thread(error):
-        return FAILED, of_system(OSError(errno.EAGAIN, "no further thread can be started"))
+        return FAILED, files.of_system(OSError(errno.EAGAIN, "no further thread can be started"))
     number = getattr(error, "errno", None)
     if type(error).__module__.startswith("zmq") and isinstance(number, int):  # a ZMQError is no OSError
-        return FAILED, of_system(OSError(number, str(error)))
+        return FAILED, files.of_system(OSError(number, str(error)))
     return BUG, ""
 
 
@@ -138,12 +140,6 @@ def _starts_no_thread(error: RuntimeError) -> bool:
     """Whether the system has refused a thread: Python has no type for it, so the place where it was raised tells."""
     starts = threading.Thread.start.__code__
     return any(frame.f_code is starts for frame, _ in traceback.walk_tb(error.__traceback__))
-
-
-def of_system(error: OSError) -> str:
-    """An operating system's error: what, where and the remedy."""
-    where = f"{files.name(os.fsdecode(error.filename))}: " if isinstance(error.filename, str | bytes) else ""
-    return f"{where}{files.in_words(error)}"
 
 
 def _usage(error: Any) -> str:

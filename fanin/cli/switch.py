@@ -215,7 +215,8 @@ def _opening(target: str) -> Callable[[str, int], DataPlane] | None:
     def opened(host: str, port: int) -> DataPlane:
         from fanin.switch.controller.data_plane import DataPlane
 
-        made = cast("Callable[[str, int], object]", found)(host, port)
+        with plugins.called(TARGETS, target):
+            made = cast("Callable[[str, int], object]", found)(host, port)
         if not isinstance(made, DataPlane):
             raise plugins.refused(TARGETS, target, f"it opens {type(made).__name__}, which is no DataPlane")
         return made

@@ -38,7 +38,8 @@ def make(text: str) -> Codec:
     if found is None:
         known = ", ".join(sorted({*table(), *plugins.names("fanin.codecs")}))
         raise ConfigurationError(f"codec {text!r}: there is no {name!r}, but {known}")
-    return found.read(given)
+    with plugins.called("fanin.codecs", name):
+        return found.read(given)
 
 
 def make_weights(text: str) -> WeightCodec:
@@ -48,7 +49,8 @@ def make_weights(text: str) -> WeightCodec:
     if found is None:
         known = ", ".join(sorted({*weights_table(), *plugins.names("fanin.weight_codecs")}))
         raise ConfigurationError(f"weights = {text!r}: there is no codec {name!r} for weights, but {known}")
-    return found.read(given)
+    with plugins.called("fanin.weight_codecs", name):
+        return found.read(given)
 
 
 def _registered(group: str, name: str, kind: type[Any]) -> Any:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -13,12 +16,13 @@ import pytest
 from fanin import plugins
 from fanin.addresses import SwitchAddress
 from fanin.benchmarks.rivals import check_rivals, named
-from fanin.cli import run
+from fanin.cli import ending, run
 from fanin.emulation.simulator.scenario import JobPlan, Scenario
 from fanin.emulation.simulator.simulation import simulate
-from fanin.errors import ConfigurationError
+from fanin.errors import ConfigurationError, FaninError
 from fanin.host import codecs
-from fanin.host.stale.policies import policy_class
+from fanin.host.stale.policies import make_policy, policy_class
+from fanin.schemes import SCHEMES
 
 MODULE = """
 from fanin.host.codecs.lanes_codec import {base} as Base
@@ -33,8 +37,30 @@ class Strict(Skip):
     name = "strict"
 
 
+class Broken(Skip):
+    name = "broken"
+
+    def __init__(self):
+        raise OSError(5, "Input/output error")
+
+    def default_quorum(workers):
+        return 1 // 0
+
+
 def opens_nothing(host, port):
     return None
+
+
+def taken(host, port):
+    raise OSError(98, "Address already in use")
+
+
+def divides(host, port):
+    return 1 // 0
+
+
+def of_nobody():
+    pass
 """
 PROJECT = """
 [build-system]
@@ -57,6 +83,7 @@ ends = "{module}_that_ends:Halves"
 [project.entry-points."fanin.policies"]
 strict = "{module}:Strict"
 wrong = "{module}:Halves"
+broken = "{module}:Broken"
 
 [project.entry-points."fanin.rivals"]
 tiny = "{module}:tiny"
@@ -64,6 +91,9 @@ unnamed = "{module}"
 
 [project.entry-points."fanin.targets"]
 empty = "{module}:opens_nothing"
+taken = "{module}:taken"
+divides = "{module}:divides"
+of_nobody = "{module}:of_nobody"
 """
 OTHER = """Metadata-Version: 2.1
 Name: other-package
@@ -137,6 +167,53 @@ def test_a_package_that_ends_the_program_or_opens_nothing_is_named(capsys: pytes
     assert "'empty' of package tiny-codec 1.5" in capsys.readouterr().err
     with pytest.raises(ConfigurationError, match=r"'unnamed' of package tiny-codec 1\.5 .* is not MODULE:BACKEND"):
         check_rivals([], ["unnamed"])
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("target", "status", "said"),
+    [
+        ("taken", 1, " failed: Address already in use. Remedy: stop what uses it"),
+        ("divides", 2, " cannot be used: ZeroDivisionError: .*. Remedy: install a version of it that fits"),
+        ("of_nobody", 2, " cannot be used: TypeError: .*. Remedy: install a version of it that fits"),
+    ],
+)
+def test_a_target_that_raises_is_named_with_its_package(
+    target: str, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["switch", "--target", target, "--bind", "127.0.0.1:0"]) == status
+    errors = capsys.readouterr().err
+    assert re.search(rf"^fanin: '{target}' of package tiny-codec 1\.5 \(entry point of group [\w.]+\){said}", errors)
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_a_package_raises_anywhere_is_named_and_is_no_bug_of_fanins(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(FaninError, match=r"'broken' of package tiny-codec 1\.5 .* failed: Input/output error\. Remedy"):
+        make_policy("broken")
+    assert ending.run(lambda: policy_class("broken").default_quorum(2)) == 1
+    errors = capsys.readouterr().err
+    assert re.search(r"package tiny-codec 1\.5 .* failed at \S+tiny_codec\.py:\d+: ZeroDivisionError: .*Remedy", errors)
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_rival_that_a_rank_cannot_use_is_named_with_its_package() -> None:
+    refused = str(plugins.rival_refused("tiny_codec:tiny", "no backend"))
+    assert refused.startswith("'tiny' of package tiny-codec 1.5 (entry point of group fanin.rivals) cannot be used: no")
+    assert "rival 'a.b:c' cannot be used: no backend. Remedy: install or correct a.b" in str(
+        plugins.rival_refused("a.b:c", "no backend")
+    )
+
+
+def test_a_scheme_of_a_package_that_raises_is_named_with_it(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = dataclasses.replace(SCHEMES["zmq"], name="odd", worker="tiny_codec:of_nobody", switch="tiny_codec:nothing")
+    monkeypatch.setattr(
+        plugins, "_entries", lambda group: {"odd": (metadata.EntryPoint("odd", "tiny_codec:ODD", group),)}
+    )
+    for opened in (row.open_worker, row.open_switch):
+        with pytest.raises(ConfigurationError, match=r"'odd' of .* cannot be used: (TypeError|AttributeError): "):
+            opened(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("installed")

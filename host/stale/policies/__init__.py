@@ -33,4 +33,6 @@ def policy_class(name: str) -> type[RoundPolicy]:
 
 def make_policy(name: str) -> RoundPolicy:
     """A policy object for one worker; ConfigurationError for an unknown name."""
-    return policy_class(name)()
+    kind = policy_class(name)
+    with plugins.called(GROUP, name):
+        return kind()
