@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from fanin.cli import modes
 from fanin.cli.extras import require
 from fanin.cli.fields import described
 from fanin.cli.output import JsonObject
@@ -48,6 +49,7 @@ def made() -> Callable[..., None]:
 
 
 def advise(
+    context: typer.Context,
     *,
     program: Annotated[list[str], typer.Argument(metavar="[-- COMMAND...]")],
     hosts: Annotated[
@@ -69,10 +71,13 @@ def advise(
 
     Start it on every rank, as training is: torchrun ... --no-python fanin advise; or once, with --hosts.
     """
+    if program:
+        modes.refuse_with(context, "a command, whose gradients count", "bytes")
     require("torch", "fanin advise")
     if hosts:
         own = sys.argv[1:] if sys.argv[1:2] == ["advise"] else ["advise"]
         raise typer.Exit(_launch(hosts, via, master, master_port, own))
+    modes.refuse_without(context, "--hosts", "via", "master", "master_port")
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
         raise ConfigurationError(

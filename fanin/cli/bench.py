@@ -15,6 +15,7 @@ from fanin.cli import extras, later, output
 from fanin.cli.epilogs import epilog
 from fanin.cli.fields import parameter, with_options
 from fanin.errors import ConfigurationError
+from fanin.settings import settings_of
 
 MAX_SAMPLES = 1_000_000
 
@@ -38,6 +39,17 @@ class Apart:
 
 
 @dataclass(frozen=True, slots=True)
+class Idle:
+    """Parameters whose options do nothing in plans of one kind."""
+
+    parameters: tuple[str, ...]
+    told: str
+    """Says of which kind: `without --train`."""
+    is_so: Callable[[Any], bool]
+    """Whether a plan is of that kind."""
+
+
+@dataclass(frozen=True, slots=True)
 class Benchmark:
     """One command: the module of its name in fanin.benchmarks, which has a `Plan` and `bench` (harness.py)."""
 
@@ -49,12 +61,31 @@ class Benchmark:
     """Whether it has a record and a page besides its rows."""
     apart: Apart | None = None
     """Another measurement of the same command, by a flag."""
+    idle: tuple[Idle, ...] = ()
+    some: tuple[str, ...] = ()
+    """Parameters of lists that name one thing at least, where they are typed."""
+
+    def check(self, plan: Any, typed: Mapping[str, Any]) -> None:
+        """Raise ConfigurationError for options that were `typed` and do nothing in this plan, or name nothing."""
+        written = {each.field: f"--{each.option}" for each in settings_of(type(plan))}
+        for each in self.idle:
+            unused = [written[name] for name in each.parameters if name in typed]
+            if unused and each.is_so(plan):
+                raise ConfigurationError(f"{', '.join(unused)}: no effect {each.told}. Remedy: leave it out")
+        for name in self.some:
+            if name in typed and not getattr(plan, name):
+                raise ConfigurationError(
+                    f"{written[name]} {typed[name]!r} names nothing. Remedy: leave it out, or name one"
+                )
 
 
 SHARED_LINK = Apart(
     "shared_link",
     ("ranks_per_host", "switch_at", "racks", "cards", "lanes", "against", "samples", "steps", "record", "html"),
     "which sums int32 at one switch alone",
+)
+UNLINKED = Idle(
+    ("switch_at",), "without links, on this machine alone (--rate none)", lambda plan: plan.rate_bit_s is None
 )
 BENCHMARKS = {
     "staleness": Benchmark(
@@ -69,18 +100,36 @@ BENCHMARKS = {
         "Time all-reduces and training steps over emulated links (root).",
         page=True,
         apart=SHARED_LINK,
+        idle=(Idle(("jobs", "seconds"), "without --shared-link", lambda plan: not plan.shared_link),),
+        some=("sizes",),
     ),
     "codecs": Benchmark(
         "Measure what gradient codecs lose, send and take; with --train, how fast they learn over slow links.",
         extra="demo",
         page=True,
+        idle=(
+            Idle(("bytes", "values"), "with --train", lambda plan: plan.train),
+            Idle(
+                ("tasks", "rates_bit_s", "batch", "timed_steps", "repeats"),
+                "without --train",
+                lambda plan: not plan.train,
+            ),
+        ),
+        some=("codecs", "tasks", "values"),
     ),
     "meetings": Benchmark(
-        "Train by local steps with few meetings, beside DDP, over slow links.", extra="demo", page=True
+        "Train by local steps with few meetings, beside DDP, over slow links.",
+        extra="demo",
+        page=True,
+        idle=(UNLINKED,),
     ),
-    "sharded": Benchmark("Time and train FSDP2 with exact and with quantized moves."),
+    "sharded": Benchmark(
+        "Time and train FSDP2 with exact and with quantized moves.",
+        idle=(UNLINKED, Idle(("epoch_steps", "seeds", "runs"), "without --epochs", lambda plan: not plan.epochs)),
+    ),
     "collectives": Benchmark(
-        "Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets."
+        "Time broadcasts, gathers and scattered sums over fanin and gloo, and with --device cuda over NCCL's sockets.",
+        idle=(UNLINKED,),
     ),
     "allreduce": Benchmark("Time torch.distributed.all_reduce over fanin and its rivals.", page=True),
     "federated": Benchmark(
@@ -105,6 +154,7 @@ def made(name: str, benchmark: Benchmark) -> Callable[..., None]:
         from fanin.benchmarks.harness import Output
 
         plan = make()
+        benchmark.check(plan, typed)
         own = (each for name in plan.__dataclass_fields__ if isinstance(each := getattr(plan, name), Path))
         unasked = output.unasked_page(files["html"]) if benchmark.page else []
         output.check(*files.values(), *own, unasked=unasked)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fanin.cli import modes
 from fanin.cli.fields import described
 from fanin.cli.numbers import number_of_64_bits
 from fanin.cli.switch import (
@@ -47,6 +48,7 @@ def made() -> Callable[..., None]:
 
 
 def controller(
+    context: typer.Context,
     *,
     p4runtime: P4Runtime,
     switch_address: DataAddress,
@@ -79,6 +81,8 @@ def controller(
 ) -> None:
     """Admit jobs to BMv2, the emulator or a Tofino. Workers find it with FANIN_SWITCH=udp://host:port of --bind."""
     opening = load_p4()
+    if parent is None:
+        modes.refuse_without(context, "--parent", "parent_port", "parent_mac")
     from fanin.switch.controller.resources import UNLIMITED_BYTES
     from fanin.switch.p4runtime.controller.links import DeviceAddress
     from fanin.switch.service.service import ServiceOptions, SwitchService

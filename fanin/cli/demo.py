@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fanin.cli import extras, output
+from fanin.cli import extras, modes, output
 from fanin.cli.fields import described
 
 
@@ -27,6 +27,7 @@ def made() -> Callable[..., None]:
 
 
 def demo(
+    context: typer.Context,
     *,
     workers: Annotated[int, typer.Option()],
     lanes: Annotated[int, typer.Option()],
@@ -51,6 +52,8 @@ def demo(
 
     from fanin.options import Options
 
+    if backend == "gloo":
+        modes.refuse_with(context, "--backend gloo", "lanes")
     extras.require("demo", "`fanin demo`")
     output.check(json, record, html, unasked=output.unasked_page(html))
     faults = ";".join(fault or ())

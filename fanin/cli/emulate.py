@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fanin.cli import extras, output
+from fanin.cli import extras, modes, output
 from fanin.cli.ending import FAILED, INTERRUPTED
 from fanin.cli.fields import parameter, parameters, taking
 
@@ -34,11 +34,14 @@ def made() -> Callable[..., None]:
     own = [each for each in parameters(Scenario, absent=True) if each.name not in IN_FILES]
     fields = [each.name for each in own]
 
-    def emulate(**given: Any) -> None:
+    def emulate(context: typer.Context, **given: Any) -> None:
+        if given["clean"]:
+            modes.refuse_with(context, "--clean", *(each for each in given if each != "clean"))
         run_emulation({name: given.pop(name) for name in fields}, **given)
 
-    return taking(emulate, TEXT, [*_options("command", "scenario"), *own, *_options("uplink", "link", "straggler"),
-                                  *_options("fault", "record", "html", "logs", "clean")])  # fmt: skip
+    itself = parameter("context", typer.Context, inspect.Parameter.empty)
+    before, links = _options("command", "scenario"), _options("uplink", "link", "straggler")
+    return taking(emulate, TEXT, [itself, *before, *own, *links, *_options("fault", "record", "html", "logs", "clean")])
 
 
 def _options(*names: str) -> list[inspect.Parameter]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fanin.cli import extras, output
+from fanin.cli import extras, modes, output
 from fanin.errors import ConfigurationError
 
 MAX_WORKERS = 32
@@ -14,6 +14,7 @@ MAX_WORKERS = 32
 
 
 def gallery(
+    context: typer.Context,
     only: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Run this example. May be repeated.", show_default=False)
     ] = None,
@@ -38,8 +39,7 @@ def gallery(
         raise ConfigurationError("--only and --all: not both. Remedy: leave one out")
     examples = tuple(CATALOGUE.values()) if every else tuple(named(name) for name in only or ())
     if not examples:
-        if workers is not None or hosts > 1 or json is not None:
-            raise ConfigurationError("nothing is run without --only or --all. Remedy: add one of them")
+        modes.refuse_without(context, "--only or --all", "workers", "hosts", "quick", "json")
         Console().print(listing())
         return
     for example in examples:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanin import files
-from fanin.cli import later, p4_deploy
+from fanin.cli import later, modes, p4_deploy
 from fanin.cli.epilogs import epilog
 from fanin.cli.numbers import number_of_64_bits
 from fanin.cli.output import JsonObject
@@ -117,6 +117,7 @@ def run(
 
 
 def trace(
+    context: typer.Context,
     packet: Annotated[
         str, typer.Argument(help="The frame in hexadecimal, or a pcap or pcapng file: each of its packets.")
     ],
@@ -141,10 +142,10 @@ def trace(
     frames = _frames(packet)
     if (program is None) == (p4runtime is None):
         raise ConfigurationError("trace wants a program, or a device that runs one. Remedy: --program or --p4runtime")
-    if (entries is not None or commands is not None) and program is None:
-        raise ConfigurationError(
-            "--entries and --commands belong to --program: a device has its own. Remedy: leave them out"
-        )
+    if program is None:
+        modes.refuse_without(context, "--program: a device has its own", "p4info", "entries", "commands")
+    else:
+        modes.refuse_without(context, "--p4runtime", "device_id", "tls_ca")
     from fanin.errors import PacketError
 
     with _traced(program, p4info, entries, p4runtime, device_id, cpu_port, tls_ca) as device:

@@ -16,6 +16,7 @@ import typer
 
 from fanin import files
 from fanin.bounds import SEED
+from fanin.cli import modes
 from fanin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -35,15 +36,16 @@ MAX_RUNS = 10**9
 CANARY_SEEDS_APART = 1_000_000
 """Distance between the first seeds of two hunts for the same defect."""
 UNUSED_WITH = {
-    "--scale": ("--canary", "--search", "--shards", "--events", "--pcap", "--scenario"),
-    "--canary": ("--search", "--events", "--pcap", "--scenario"),
-    "--search": ("--events", "--pcap"),
-    "--shards": ("--pcap", "--scenario"),
+    "scale": ("seed", "native", "canary", "search", "processes", "shards", "events", "pcap", "scenario"),
+    "canary": ("native", "search", "processes", "events", "pcap", "scenario"),
+    "search": ("events", "pcap"),
+    "shards": ("pcap", "scenario"),
 }
-"""Options that would do nothing beside each of these."""
+"""Parameters whose options would do nothing beside that of each of these."""
 
 
 def simulate(
+    context: typer.Context,
     seed: Annotated[
         int, typer.Option(min=SEED.least, max=SEED.most, help="Of the run, and of the scenario where none is given.")
     ] = 0,
@@ -71,17 +73,11 @@ def simulate(
 
     if json and events:
         raise ConfigurationError("--events prints lines, and --json one object: leave out one of them")
-    _refuse_without_effect(
-        {
-            "--scale": scale,
-            "--canary": canary is not None,
-            "--search": search is not None,
-            "--shards": shards,
-            "--events": events,
-            "--pcap": pcap is not None,
-            "--scenario": bool(scenario),
-        }
-    )
+    for option, others in UNUSED_WITH.items():
+        for written in modes.typed(context, option):
+            modes.refuse_with(context, written, *others)
+    if search is None:
+        modes.refuse_without(context, "--search", "processes")
     kind: Kind = "native" if native else "python"
     given = load(scenario) if scenario else None
     say: Say = _nothing if json else print
@@ -105,14 +101,6 @@ def simulate(
         print(json_module.dumps(facts, indent=2))
     if "violation" in facts or "missed" in facts:
         sys.exit(1)
-
-
-def _refuse_without_effect(given: dict[str, bool]) -> None:
-    """Raise ConfigurationError for an option that another one would leave without effect."""
-    for option, others in UNUSED_WITH.items():
-        unused = [each for each in others if given[each]]
-        if given[option] and unused:
-            raise ConfigurationError(f"{', '.join(unused)}: not with {option}. Remedy: leave out one of them")
 
 
 def _nothing(_: str) -> None:

@@ -15,7 +15,8 @@ import typer
 
 from fanin import plugins
 from fanin.addresses import SwitchAddress, check_brackets
-from fanin.cli.fields import described, is_typed
+from fanin.cli import modes
+from fanin.cli.fields import described
 from fanin.cli.metrics import exporter
 from fanin.cli.numbers import number_of_64_bits
 from fanin.cli.switch_modes import check_options
@@ -140,17 +141,13 @@ def switch(
     host, port = where(bind)
     schemes = _schemes(data)
     _check_target(target)
-    given = context.params | {"schemes": schemes}
-    check_options(given, {name for name in context.params if is_typed(context, name)}, target)
+    check_options(context, schemes)
     artefacts = _artefacts(target, program, p4info, p4runtime)
     if artefacts is not None and p4runtime is not None:
         at, tls = where(p4runtime, "--p4runtime"), tls_files(tls_certificate, tls_key, tls_ca)
         serve_device(artefacts, (host, port), at, tls, quiet, device_id or 0)
         return
-    if device_id is not None:
-        raise ConfigurationError("--device-id is for --p4runtime. Remedy: leave it out")
-    if tls_certificate or tls_key or tls_ca:
-        raise ConfigurationError("--tls-... is for --p4runtime. Remedy: leave it out")
+    modes.refuse_without(context, "--p4runtime", "device_id", "tls_certificate", "tls_key", "tls_ca")
     root = None if parent is None else SwitchAddress.parse(parent)
     many = flows_of(flows)
     if flows is None and artefacts is None:

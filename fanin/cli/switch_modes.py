@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import typer
+
+from fanin.cli import modes
 from fanin.errors import ConfigurationError
 from fanin.schemes import DEFAULT, SCHEMES, scheme_of, tree_scheme
 
@@ -23,8 +26,6 @@ CONTROLLER = (
     "metrics",
 )
 """Options of what admits jobs, which a device leaves to its controller."""
-NAMES = {"liveness_timeout_s": "--liveness-timeout"}
-"""Options that are called otherwise than their parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +40,17 @@ class Mode:
     why: str
     remedy: str
 
-    def check(self, given: Mapping[str, Any], typed: Collection[str]) -> None:
-        """Raise ConfigurationError for an option that was `typed` and has no effect here."""
+    def check(self, context: typer.Context) -> None:
+        """Raise ConfigurationError for an option on the command line that has no effect here."""
         for parameter in self.refused:
-            value = given[parameter]
-            if parameter not in typed or (parameter in self.harmless and value == self.harmless[parameter]):
+            value = context.params[parameter]
+            if parameter in self.harmless and value == self.harmless[parameter]:
                 continue
-            raise ConfigurationError(
-                f"{_option(parameter, value)} has no effect with {self.chosen_by}: {self.why}. Remedy: {self.remedy}"
-            )
-
-
-def _option(parameter: str, value: Any) -> str:
-    if parameter == "native":
-        return "--native" if value else "--twin"
-    name = NAMES.get(parameter, f"--{parameter.replace('_', '-')}")
-    if isinstance(value, bool):
-        return name if value else name.replace("--", "--no-", 1)
-    return f"{name} {value}"
+            for option in modes.typed(context, parameter):
+                written = option if isinstance(value, bool) else f"{option} {value}"
+                raise ConfigurationError(
+                    f"{written} has no effect with {self.chosen_by}: {self.why}. Remedy: {self.remedy}"
+                )
 
 
 ONE_PORT = {"data": DEFAULT, "flows": 1, "shared_memory": False}
@@ -91,15 +85,16 @@ ONE_FLOW = Mode(
 )
 
 
-def check_options(given: Mapping[str, Any], typed: Collection[str], target: str) -> None:
+def check_options(context: typer.Context, schemes: Iterable[str]) -> None:
     """Raise ConfigurationError for an option of the command line that its mode would ignore."""
-    if target == "p4":
-        P4.check(given, typed)
+    given = context.params
+    if given["target"] == "p4":
+        P4.check(context)
         if given["p4runtime"] is not None:
-            DEVICE.check(given, typed)
-    elif target != "software":
-        OTHER.check(given, typed)
+            DEVICE.check(context)
+    elif given["target"] != "software":
+        OTHER.check(context)
     elif given["parent"] is not None:
-        LEAF.check(given, typed)
-    elif not any(scheme_of(each).flows for each in given["schemes"]):
-        ONE_FLOW.check(given, typed)
+        LEAF.check(context)
+    elif not any(scheme_of(each).flows for each in schemes):
+        ONE_FLOW.check(context)

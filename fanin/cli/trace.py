@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fanin.bounds import SEED
-from fanin.cli import output
+from fanin.cli import modes, output
 from fanin.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def trace(
+    context: typer.Context,
     timelines: Annotated[
         list[Path] | None,
         typer.Argument(help="Files that FANIN_TIMELINE had the ranks of a job write.", show_default=False),
@@ -41,8 +42,8 @@ def trace(
             "fanin trace wants either files of FANIN_TIMELINE or a --scenario. Remedy: "
             "FANIN_TIMELINE=timeline-%r.jsonl at the job, then fanin trace timeline-*.jsonl"
         )
-    if step is not None and not scenario:
-        raise ConfigurationError("--step is of a simulated run. Remedy: leave it out, or name a --scenario")
+    if not scenario:
+        modes.refuse_without(context, "--scenario", "seed", "step", "replay", "native")
     if replay is not None and step is None:
         raise ConfigurationError("--replay shows one step of a simulated run. Remedy: name it with --step")
     from fanin import files

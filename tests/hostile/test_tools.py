@@ -265,7 +265,7 @@ def test_a_record_of_a_version_that_is_a_text_is_not_called_one_of_this_version(
         (["switch", "--data", "zmq", "--flows", "2"], {}, "--flows 2 has no effect with --data"),
         (["switch", "--parent", "udp://127.0.0.1:1", "--data", "zmq"], {}, "--data zmq has no effect with --parent"),
         (["switch", "--target", "native"], {}, "no target. Remedy: software or p4"),
-        (["switch", "--device-id", "7"], {}, "--device-id is for --p4runtime. Remedy: "),
+        (["switch", "--device-id", "7"], {}, "--device-id: not without --p4runtime. Remedy: "),
         (["switch", "--memory", "99999999"], {}, "this machine, or the container"),
         (["switch", "--slots", str(HUGE)], {}, "this machine, or the container"),
         (["bench", "fairness", "--seconds", "0"], {}, "--seconds"),
