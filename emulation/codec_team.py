@@ -90,8 +90,6 @@ class Team:
     bucket: int = 0
     summed: Summer | None = None
     encoders: list[Encoder] = field(init=False)
-    words: int = field(init=False, default=0)
-    """Unused: no method changes it."""
 
     def __post_init__(self) -> None:
         self.encoders = [
