@@ -12,6 +12,7 @@ from typing import Annotated
 from fanin.benchmarks import codecs_train_hooks as hooks
 from fanin.benchmarks.codecs_texts import Codecs, check_codecs, further_codecs
 from fanin.benchmarks.codecs_train_runs import GLOO, Outcome, Run, Trainings
+from fanin.emulation.network.topology import Link
 from fanin.emulation.network.units import Rates
 from fanin.errors import ConfigurationError, FaninError
 from fanin.settings import Bounds, Named, Numbers, Words, check_bounds
@@ -70,6 +71,8 @@ class Plan:
                 raise ConfigurationError(f"timed = {self.timed_steps}; must be in {MIN_STEPS}..steps")
         if self.rates_bit_s and min(self.rates_bit_s) <= 0:
             raise ConfigurationError("rates: expected some, as in 100mbit,1gbit, or none")
+        for rate in self.rates_bit_s:
+            Link(rate_bit_s=rate)  # ConfigurationError for one that no link can have, before anything is trained
         for text in filter(hooks.is_hook, self.texts):
             hooks.check_hook(text, self.tasks)
         check_codecs((text for text in self.texts if not hooks.is_hook(text)), *self.workers)

@@ -18,6 +18,7 @@ from fanin.protocol.seal import KEY_BYTES, Credentials, key_from_text
 
 VARIABLE = "FANIN_KEY_FILE"
 MAX_FILE_BYTES = 1024
+MAKE = "name a path where nothing is: `fanin switch --key-file PATH` makes a key there"
 
 
 def default_path() -> Path:
@@ -56,7 +57,7 @@ def load(path: Path, *, may_be_anothers: bool = False) -> bytes | None:
         with os.fdopen(descriptor, "rb") as file:
             facts = os.fstat(file.fileno())
             if not stat.S_ISREG(facts.st_mode):
-                raise ConfigurationError(f"key file {path} is no file. Remedy: name one that does not exist yet")
+                raise ConfigurationError(f"key file {path} is no file. Remedy: {MAKE}")
             if facts.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise ConfigurationError(f"key file {path} may be used by others. Remedy: chmod 600 {path}")
             text = file.read(MAX_FILE_BYTES).decode("ascii", "replace").strip()
@@ -68,7 +69,7 @@ def load(path: Path, *, may_be_anothers: bool = False) -> bytes | None:
         raise ConfigurationError(f"key file {path}: {files.in_words(error)}") from None
     key = key_from_text(text)
     if key is None:
-        raise ConfigurationError(f"{path} is no key file of fanin. Remedy: name one that does not exist yet")
+        raise ConfigurationError(f"{path} is no key file of fanin. Remedy: {MAKE}")
     return key
 
 

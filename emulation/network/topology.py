@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fanin.addresses import HOSTS
 from fanin.emulation.network.switch_place import OWN, SwitchPlace
+from fanin.emulation.network.units import rate_text
 from fanin.errors import ConfigurationError
 from fanin.faults import check_worker
 from fanin.protocol import control
@@ -68,7 +69,7 @@ class Link:
                 raise ConfigurationError(text)
 
         rate = self.rate_bit_s
-        check(rate is None or 1e5 <= rate <= 1e11, f"rate {rate} bit/s; must be in 100kbit..100gbit")
+        check(rate is None or 1e5 <= rate <= 1e11, f"rate {rate_text(rate)}; must be in 100kbit..100gbit")
         check(0 <= self.delay_s <= 10, f"delay {self.delay_s} s; must be in 0..10 s")
         for name in ("loss", "duplicate", "reorder"):
             check(0 <= getattr(self, name) <= 1, f"{name} {getattr(self, name)}; must be in 0..1")

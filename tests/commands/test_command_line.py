@@ -313,6 +313,7 @@ def test_every_extra_of_the_project_is_known_by_its_modules() -> None:
         (["simulate", "--scale", "--processes", "2"], "--processes: not with --scale"),
         (["simulate", "--canary", "1", "--native"], "--native: not with --canary"),
         (["simulate", "--processes", "2"], "--processes: not without --search"),
+        (["bench", "codecs", "--train", "--rates", "1gbit,10kbit"], "rate 10kbit; must be in 100kbit..100gbit"),
         (["emulate", "--clean", "--workers", "3"], "--workers: not with --clean"),
         (
             ["controller", "--p4runtime", "a:1", "--switch-address", "10.0.0.1:1", "--parent-port", "2"],

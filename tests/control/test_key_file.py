@@ -32,6 +32,18 @@ def test_who_can_have_no_key_may_ask_what_anybody_may(why: str, monkeypatch: pyt
     assert operator_credentials(None) is None
 
 
+@pytest.mark.parametrize("what", ["device", "text"])
+def test_what_is_no_key_file_is_refused_with_the_way_to_make_one(what: str, tmp_path: Path) -> None:
+    path = Path("/dev/null")
+    if what == "text":
+        path = tmp_path / "letter"
+        path.touch(0o600)
+        path.write_text("Dear all,")
+    for take in (load_or_create, operator_credentials):
+        with pytest.raises(ConfigurationError, match=rf"{path} is no .*Remedy: .*`fanin switch --key-file PATH` makes"):
+            take(path)
+
+
 def test_a_key_that_cannot_be_kept_is_told_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> NoReturn:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
