@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +41,8 @@ REMEDIES = {
 }
 """Remedies by the system's error number, some of them for sockets, memory and threads."""
 OTHERWISE = "see what stands behind it"
+COPIED_BYTES = 1 << 20
+"""Bytes of a file that are copied at once."""
 NOT_REPLACED = (errno.EACCES, errno.EPERM, errno.EBUSY)
 """Errors of a file that can only be written in place; EBUSY: something is mounted there."""
 
@@ -131,14 +132,20 @@ def in_place_of(path: Path, *, continued: bool = False) -> Iterator[Path]:
             yield path
             return
         if old is not None and continued:
-            shutil.copyfile(path, fresh)
+            _copy(path, fresh)
         yield fresh
         try:
             os.replace(fresh, path)
         except OSError as error:
             if error.errno not in NOT_REPLACED:
                 raise
-            shutil.copyfile(fresh, path)
+            _copy(fresh, path)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with open(source, "rb") as read, open(target, "wb") as written:  # the import of shutil takes long
+        while piece := read.read(COPIED_BYTES):
+            written.write(piece)
 
 
 def _stand_in(path: Path, old: os.stat_result | None, stack: contextlib.ExitStack) -> Path | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -109,6 +108,8 @@ def blamed(error: BaseException) -> str | None:
         for entries in _entries(group).values()
         for entry in entries
     }
+    import traceback
+
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         who = registered.get(str(frame.f_globals.get("__name__", "")).partition(".")[0])
         if who is not None:

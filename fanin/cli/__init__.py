@@ -55,9 +55,14 @@ MADE = ("advise", "controller", "demo", "emulate", "plan", "switch")
 class Commands(TyperGroup):
     """The commands, whose errors reach fanin/cli/ending.py."""
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Read the command line as typer's groups do, which import much when they do."""
+        with ending.past_typer():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: Any) -> Any:
         """Carry out a command as typer's groups do."""
-        with ending.told_pipes():
+        with ending.past_typer():
             return super().invoke(ctx)
 
 

@@ -77,10 +77,14 @@ class _Named(io.FileIO):
 
 
 @contextlib.contextmanager
-def told_pipes() -> Iterator[None]:
-    """Tell a pipe without a reader that is not standard output, which typer takes for it: status 1, and no word."""
+def past_typer() -> Iterator[None]:
+    """Keep typer from two exceptions that it ends without a word: Ctrl-C, by some of its versions, and a broken pipe,
+    which it takes for that of standard output.
+    """
     try:
         yield
+    except KeyboardInterrupt:
+        raise typer.Abort from None
     except BrokenPipeError as error:
         raise FaninError(files.of_system(error)) from None
 

@@ -359,3 +359,26 @@ def test_what_is_illegal_is_refused_in_one_line_before_anything_starts(
     assert errors.startswith("fanin: ")
     assert said in errors
     assert errors.count("\n") == 1
+
+
+INTERRUPTS = """
+import os, signal, sys
+from importlib.abc import MetaPathFinder
+wanted = sys.argv.pop(1)
+class Interrupt(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == wanted:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from fanin.__main__ import main
+main()
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("module", ["fanin.options", "fanin.cli", "typer", "fanin.cli.simulate", "numpy"])
+def test_ctrl_c_ends_with_a_line_whatever_is_being_imported(module: str) -> None:
+    """Nothing but the interpreter's own start comes before: `import fanin` does not import `fanin.options` either."""
+    words = [sys.executable, "-c", INTERRUPTS, module, "simulate", "--seed", "1"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "fanin: interrupted\n")
