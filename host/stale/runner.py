@@ -205,17 +205,20 @@ class StaleRunner:
             lambda: not self._rounds.ready and not self._rounds.under_way, "the round's result has not come"
         )
 
-    def flush(self) -> None:
+    def flush(self, remedy: str = "call flush on every rank, after the same step") -> None:
         """Take no more gradients; return when everything late has landed and is applied.
 
-        Every worker must call it, equally far or with the same end. Raises CollectiveTimeoutError when one does not.
+        Every worker must call it, equally far or with the same end. Raises CollectiveTimeoutError when one does not,
+        with this remedy.
         """
         with self._changed:
             if not self._rounds.ready:
                 self._clear_pending()  # what was folded goes alone
             self._rounds.flush()
             self._advance()
-        self._wait_until(lambda: self._rounds.done, "the flush is not through")
+        self._wait_until(
+            lambda: self._rounds.done, f"the flush, of the rounds before {self._rounds.end}, is not through", remedy
+        )
         self._rounds.account.check()
 
     def close(self) -> None:
@@ -230,7 +233,9 @@ class StaleRunner:
     def _stands_at(self, base: int) -> bool:
         return self._rounds.base >= base and not self._applying
 
-    def _wait_until(self, holds: Callable[[], bool], otherwise: str) -> None:
+    def _wait_until(
+        self, holds: Callable[[], bool], otherwise: str, remedy: str = "find it, or take the policy `skip`"
+    ) -> None:
         with self._changed:
             ok = self._changed.wait_for(lambda: holds() or self._failure or self._closing, self._patience_s)
             if self._failure is not None:
@@ -239,8 +244,7 @@ class StaleRunner:
                 raise FaninError("this stale job is closed. Remedy: hand in gradients before `close` or `flush`")
             if not ok:
                 why = self._session.path_trouble or (
-                    "every rank is alive, so one of them contributes nothing and passes nothing. Remedy: find it, or "
-                    "take the policy `skip`"
+                    f"every rank is alive, so one of them contributes nothing and passes nothing. Remedy: {remedy}"
                 )
                 raise CollectiveTimeoutError(
                     f"Timed out: {otherwise} after {self._patience_s:g} s on rank {self._rounds.account.rank}, at base "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.errors import CollectiveTimeoutError, ConfigurationError, UnsupportedError
 from fanin.host.federated.policies import POLICIES
 from fanin.host.federated.policies.fed_avg import FedAvg
 from fanin.host.federated.policies.fed_buff import FedBuff
@@ -132,6 +133,17 @@ def check_deep_layers_travel_every_few_rounds(rank: int, size: int) -> None:
     assert len(deep[0].contributors) == 3
     assert 0 < sum(account.contributed for account in deep) <= 3 * size
     expect_identical(model, size)
+
+
+def check_a_flush_before_the_last_round_ends_with_the_groups_timeout(rank: int, size: int) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    federated = Federated(make_model(), samples=1, rounds=3, policy="fedavg", group=group)
+    assert federated.begin()
+    federated.hand_in()
+    told = rf"after 1 s on rank {rank}, at base 1.*Remedy: on every client, train until `begin` returns False"
+    with pytest.raises(CollectiveTimeoutError, match=told):
+        federated.flush()
+    dist.destroy_process_group(group)
 
 
 def check_what_a_client_does_wrong_is_named(rank: int, size: int) -> None:

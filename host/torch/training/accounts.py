@@ -40,16 +40,17 @@ def gather_accounts(
 ) -> tuple[list[Account], int]:
     """The accounts of all ranks but lost ones, by rank, and how many newcomers there were in all.
 
-    Raises CollectiveTimeoutError when a rank does not post, the session's failure, and HandoverError at a newcomer that
-    came when the others had finished.
+    `patience_s`: of all waits together. Raises CollectiveTimeoutError when a rank does not post, the session's failure,
+    and HandoverError at a newcomer that came when the others had finished.
     """
     key, rank = f"fanin/account/{session.job_name}/", session.rank
+    ends_at = time.monotonic() + patience_s
     store.set(f"{key}{rank}", to_text(account))
     if rank == 0:
-        there = [other for other in range(session.size) if _posted(store, session, other, f"{key}{other}", patience_s)]
+        there = [other for other in range(session.size) if _posted(store, session, other, f"{key}{other}", ends_at)]
         newcomers = store.add(_newcomers(session.job_name), 0)
         store.set(f"{key}all", json.dumps({"ranks": there, "newcomers": newcomers}))
-    _posted(store, session, 0, f"{key}all", patience_s)
+    _posted(store, session, 0, f"{key}all", ends_at)
     told = _read(store.get(f"{key}all"), _Verdict, "accounts of whom")
     ranks, newcomers = told.ranks, told.newcomers
     if rank not in ranks:
@@ -61,7 +62,7 @@ def gather_accounts(
     store.set(f"{key}{rank}/read", "")
     if rank == 0:  # it holds the store, so it may go only when the others have read
         for other in ranks:
-            _posted(store, session, other, f"{key}{other}/read", patience_s)
+            _posted(store, session, other, f"{key}{other}/read", ends_at)
     return accounts, newcomers
 
 
@@ -170,18 +171,18 @@ def _newcomers(job_name: str) -> str:
     return f"fanin/newcomers/{job_name}"
 
 
-def _posted(store: c10d.Store, session: JoinedSession, rank: int, key: str, patience_s: float) -> bool:
-    """Wait for a rank's key in the store; False when the rank is lost and had not set it."""
-    deadline = time.monotonic() + patience_s
+def _posted(store: c10d.Store, session: JoinedSession, rank: int, key: str, ends_at: float) -> bool:
+    """Wait for a rank's key in the store, until a time.monotonic(); False when the rank is lost and had not set it."""
+    began_s = time.monotonic()
     while not store.check([key]):
         if rank not in session.members:
             return store.check([key])  # again: a rank that leaves in order posts before
         if session.failure is not None:
             raise session.failure
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= ends_at:
             raise CollectiveTimeoutError(
-                f"Timed out: rank {rank} of job {session.job_name!r} has not flushed after {patience_s:g} s; "
-                f"it is alive. Remedy: call flush on every rank"
+                f"Timed out: rank {rank} of job {session.job_name!r} has not flushed, for which rank "
+                f"{session.rank} waited {time.monotonic() - began_s:.3g} s; it is alive. Remedy: call flush on every rank"
             )
         time.sleep(POLL_S)
     return True

@@ -52,8 +52,8 @@ class FederatedOptions:
     """Largest age of a delta in rounds; older ones are dropped, and counted as `too old`. None: no limit."""
     epoch_rounds: int = 1024
     """Rounds from one change of scale to the next, more than S. Each change costs one meeting of all clients."""
-    patience_s: float = 600.0
-    """How long a client waits for the others before it raises CollectiveTimeoutError."""
+    patience_s: float | None = None
+    """How long a client waits for the others before it raises CollectiveTimeoutError. None: the group's timeout."""
 
     def __post_init__(self) -> None:
         if self.staleness < 1:
@@ -179,7 +179,8 @@ class Federated:
 
         Raises the session's failure, CollectiveTimeoutError after `patience_s`, and at rank 0 a policy's error.
         """
-        deadline_s = time.monotonic() + self._options.patience_s
+        patience_s = self._part.job.patience_s
+        deadline_s = time.monotonic() + patience_s
         while not self.finished:
             self._raise_failures()
             if self._may_begin():
@@ -190,7 +191,7 @@ class Federated:
                 return True
             if time.monotonic() >= deadline_s:
                 raise CollectiveTimeoutError(
-                    f"Timed out: client {self.client} waited {self._options.patience_s:g} s for round {self.version} "
+                    f"Timed out: client {self.client} waited {patience_s:g} s for round {self.version} "
                     "to close or to be selected. Remedy: see whether the other clients train; a smaller quorum"
                 )
             with self._changed:

@@ -24,6 +24,8 @@ Floats = npt.NDArray[np.float32]
 Outer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
 POLICY = "skip"
 """The round policy of the stale job: nobody waits, and rounds that close without a client are passed."""
+FLUSH_REMEDY = "on every client, train until `begin` returns False, and then call flush"
+"""Remedy of a flush that is not through."""
 UNIT = 1.0
 """The weight of `samples_most` as an element of a round. Bounds begin at 1 at least, so that one scale fits both."""
 
@@ -94,7 +96,7 @@ class FederatedPart:
 
     def flush(self) -> list[Account]:
         """Wait for the last round and leave the job; returns the accounts of all clients, which balance."""
-        accounts = self.job.flush()
+        accounts = self.job.flush(FLUSH_REMEDY)
         self.close()
         return accounts
 

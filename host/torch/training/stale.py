@@ -29,6 +29,7 @@ from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import Result, StaleRunner
 from fanin.host.stale.scale import ScaleEpochs, first_power
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.handles.work import at_present
 from fanin.host.torch.training.accounts import gather_accounts
 from fanin.host.torch.training.pacing import Chooser, Pacing
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
@@ -59,16 +60,22 @@ class StaleOptions:
     tune: Chooser | None = None
     """Chooser of S (DynamicBound, whose range then stands for `staleness`) or of K (SemiAsynchronousQuorum,
     AdaptiveQuorum) while the job runs, from what rank 0 sees. None: nobody."""
-    patience_s: float = 600.0
-    """How long a rank waits for the others before it raises CollectiveTimeoutError."""
+    patience_s: float | None = None
+    """How long a rank waits for the others before it raises CollectiveTimeoutError. None: the group's timeout."""
 
     def __post_init__(self) -> None:
         if self.lanes is not None:
             lanes_number(self.lanes)
         if self.bound is not None and self.bound < 0:
             raise ConfigurationError(f"bound = {self.bound}; must not be negative")
-        if self.patience_s <= 0:
-            raise ConfigurationError(f"patience_s = {self.patience_s}; must be positive")
+        if self.patience_s is not None and not self.patience_s > 0:
+            raise ConfigurationError(
+                f"patience_s = {self.patience_s}; must be above 0. Remedy: seconds, or None for the group's timeout"
+            )
+
+    def patience_in(self, group: FaninProcessGroup) -> float:
+        """How long a rank of this group waits for the others, in seconds."""
+        return at_present(group.timeout_s) if self.patience_s is None else self.patience_s
 
     @property
     def rounds(self) -> Rounds:
@@ -224,8 +231,9 @@ class StaleJob:
         self.group = group
         self.session = session
         self.size = dist.get_world_size(group)
-        self._patience_s = options.patience_s
-        self.runner = StaleRunner(session, layout, rounds, on_result, weigh=weigh, patience_s=options.patience_s)
+        self.patience_s = options.patience_in(group)
+        """How long this rank waits for the others."""
+        self.runner = StaleRunner(session, layout, rounds, on_result, weigh=weigh, patience_s=self.patience_s)
         self._pacing: Pacing | None = None
         if options.tune is not None:
             share = lambda: self.runner.dropped_share  # noqa: E731
@@ -300,13 +308,14 @@ class StaleJob:
         if self._pacing is not None:
             self._pacing.resumed()
 
-    def flush(self) -> list[Account]:
+    def flush(self, remedy: str = "call flush on every rank, after the same step") -> list[Account]:
         """Let everything late land on every rank; returns the accounts of all ranks that are there, which balance.
 
-        Raises UnbalancedError when they do not, and CollectiveTimeoutError when a rank does not come.
+        Raises UnbalancedError when they do not, and CollectiveTimeoutError, with this remedy, when a rank does not come
+        within the job's patience.
         """
-        self.runner.flush()
-        accounts, self.newcomers = gather_accounts(self.group.store, self.session, self.account, self._patience_s)
+        self.runner.flush(remedy)
+        accounts, self.newcomers = gather_accounts(self.group.store, self.session, self.account, self.patience_s)
         check_balance(accounts, lost=self.size - len(accounts) + self.newcomers)
         return accounts
 
