@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from fanin.host.session.threads import started
+from fanin.host.session.threads import WORK, started
 from fanin.protocol import strict
 from fanin.protocol.seal import TAG_BYTES, tag, tag_holds
 
@@ -123,7 +123,7 @@ class Giver:
                 if not tag_holds(self._key, own + head[:-TAG_BYTES], claimed, reply=False):
                     return
                 connection.settimeout(GIVER_TIMEOUT_S)
-                while (given := self._snapshot(base, ALIVE_INTERVAL_S)) is None:
+                while (given := self._taken(base)) is None:
                     if self._closing.is_set():
                         return
                     connection.sendall(LENGTH.pack(0))
@@ -133,6 +133,10 @@ class Giver:
                     connection.sendall(tag(self._key, _tagged(own, challenge, number, frame), reply=True))
         finally:
             self._places.release()
+
+    def _taken(self, base: int) -> tuple[bytes, bytes] | None:
+        with WORK:
+            return self._snapshot(base, ALIVE_INTERVAL_S)
 
 
 class Source:

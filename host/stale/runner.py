@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.errors import CollectiveTimeoutError, FaninError
+from fanin.host.session.threads import WORK
 from fanin.host.stale.drops import DropWatch
 from fanin.host.stale.layout import Layout
 from fanin.host.stale.rounds import StaleRounds, Step
@@ -221,12 +222,12 @@ class StaleRunner:
         )
         self._rounds.account.check()
 
-    def close(self) -> None:
-        """Leave the job. Idempotent."""
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Leave the job, within `timeout_s` where the switch does not answer. Idempotent."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._session.close()
+        self._session.close(timeout_s)
         if self._thread is not threading.current_thread():
             self._thread.join(STOP_TIMEOUT_S)
 
@@ -262,7 +263,8 @@ class StaleRunner:
                         self._rounds.hear(event.base)
                         self._advance()
                 elif event is not None:
-                    self._round_over()
+                    with WORK:
+                        self._round_over()
         except Exception as error:  # whatever it is, training must hear of it
             with self._changed:
                 if not self._closing:

@@ -29,12 +29,16 @@ from torch.nn.parallel import DistributedDataParallel
 import fanin
 from fanin.errors import FaninError
 from fanin.host.session.shards import ShardedSession
-from fanin.host.torch import FaninProcessGroup, counters
+from fanin.host.torch import AsynchronousOptimizer, FaninProcessGroup, Federated, LocalSteps, counters
+from fanin.host.torch.training import federated_steering
 
 VICTIM = 1
 """The rank that dies or stops."""
 WORLDS = 4
 """Worlds that are made and destroyed, where that is what is tested."""
+
+ALIVE: list[object] = []
+"""Objects that last until the interpreter ends."""
 
 _worlds = itertools.count()
 
@@ -344,6 +348,32 @@ def exit_without_destroy(rank: int, size: int) -> dict[str, Any]:
         "children": children(),
         "packets": counters()["engine.packets_out"],
     }
+
+
+def trainings_alive(rank: int, size: int) -> dict[str, Any]:
+    """An error of a federated client is caught, and what trains in the background lasts until the process ends."""
+    init()
+    federated_steering.LOOK_INTERVAL_S = 0.0  # rank 0's thread asks torch's store without a pause
+    federated = Federated(nn.Linear(4, 4), samples=1, rounds=3)
+    seen = raised(federated.hand_in)
+    asynchronous, local = nn.Linear(4, 4), nn.Linear(4, 4)
+    rounds = AsynchronousOptimizer(torch.optim.SGD(asynchronous.parameters(), lr=0.1), asynchronous, rounds=1000)
+    steps = LocalSteps(local, torch.optim.SGD(local.parameters(), lr=0.1), period=2, overlap=1)
+    for _ in range(4):
+        asynchronous(torch.ones(1, 4)).sum().backward()
+        rounds.step()
+        local(torch.ones(1, 4)).sum().backward()
+        steps.step()
+    ALIVE.extend((federated, rounds, steps))
+    return seen
+
+
+def trainings_alive_after_destroy(rank: int, size: int) -> dict[str, Any]:
+    """As above, in a program that destroys its group: nothing of fanin's is left then."""
+    seen = trainings_alive(rank, size)
+    dist.destroy_process_group()
+    ours = ("fanin-stale", "fanin-federated")
+    return {**seen, "threads": [each.name for each in threading.enumerate() if each.name in ours]}
 
 
 def fail_at_exit(what: sys.UnraisableHookArgs) -> None:

@@ -154,6 +154,13 @@ def test_a_program_that_ends_without_destroying_its_group_leaves_nothing_behind(
             assert ended(pid, within_s=PROMISED_S)
 
 
+@pytest.mark.parametrize("scenario", ["trainings_alive", "trainings_alive_after_destroy"])
+def test_a_program_that_ends_while_something_trains_is_not_aborted(scenario: str) -> None:
+    for seen in play(scenario, 2, torn_down=range(2)):  # the exit code is 0
+        assert seen["error"] == "ConfigurationError"
+        assert not seen.get("threads")
+
+
 def test_an_interrupt_ends_a_rank_that_waits() -> None:
     command = ["tests.torch.failure_ranks", "rank_stopped", "out%r.json"]
     with running(command, 4, BRIEF_SILENCE) as job:

@@ -42,6 +42,7 @@ from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError
 from fanin.host.session.any_session import AnySession
 from fanin.host.session.finished import Ends
 from fanin.host.session.reduction_log import ReductionLog
+from fanin.host.session.threads import WORK
 from fanin.host.torch.collectives.routing import GLOO_OPERATORS, MIN
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.gloo.gloo_devices import DEVICES
@@ -273,8 +274,9 @@ class Fallback:
         warn_once(f"the switch at {self._switch.session.address} is lost", f"rank {self._rank}: {failure}")
         try:
             finished = {operation.index for operation in log if operation.has_come}
-            first, have = self._agree(log, finished)
-            self._go_on(first, have)
+            with WORK:
+                first, have = self._agree(log, finished)
+                self._go_on(first, have)
         except Exception as error:
             self._give_up(FaninError(f"the switch is lost ({failure}) and the ranks cannot go on over gloo: {error}"))
 

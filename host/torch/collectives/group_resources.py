@@ -440,10 +440,7 @@ class GroupResources:
         """React to a failure of the session, on the watch thread: recover over gloo, or break all connections."""
         self.failures.on_error(failure)  # before the ranks agree on how to go on: collectives are still under way
         if self.fallback is not None and self.fallback.survives(failure):
-            recovery = threading.Thread(
-                target=self.fallback.recover, args=(failure,), name="fanin-recovery", daemon=True
-            )
-            recovery.start()
+            threading.Thread(target=self.fallback.recover, args=(failure,), name="fanin-recovery", daemon=True).start()
         else:
             inner = self._inner
             if inner is not None:  # not closed meanwhile

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from fanin.host.session.threads import WORK
 from fanin.host.torch.handles.completion import IDLE_THREAD_S
 
 
@@ -33,8 +34,9 @@ class Lane:
 
     def _run(self) -> None:
         while (action := self._next()) is not None:
-            action()
-            del action  # frees what it refers to before this thread waits
+            with WORK:
+                action()
+                del action  # frees what it refers to before this thread waits
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:

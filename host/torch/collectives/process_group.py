@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -25,7 +25,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import FaninError
 from fanin.host.session.any_session import AnySession
 from fanin.host.session.leased import LeasedSession
-from fanin.host.session.threads import started
+from fanin.host.session.threads import WORK, started
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.first_cause import FirstCause
@@ -40,7 +40,7 @@ from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.device.arithmetic import Arithmetic
 from fanin.host.torch.device.encoder import Contribution
 from fanin.host.torch.handles.call import SUM, Call, Tensors, number_of
-from fanin.host.torch.handles.failures import WATCH
+from fanin.host.torch.handles.failures import STOP_TIMEOUT_S, WATCH
 from fanin.host.torch.handles.host_tensor import beneath_layers, concrete, layers_active
 from fanin.host.torch.handles.nonfinite import NonFinite
 from fanin.host.torch.handles.work import FaninWork
@@ -55,6 +55,8 @@ _GROUPS: weakref.WeakSet[FaninProcessGroup] = weakref.WeakSet()
 """Open groups, which are left in order at exit."""
 _ABANDONED: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 """Threads that leave jobs for groups without references; exit waits for them."""
+LEAVE_S = 10.0
+"""Longest time for which a group waits for the switch to confirm that it has left."""
 FINISH_S = 5.0
 """Longest time for which a group that is destroyed waits for its collectives under way. gloo has no limit but the
 group's timeout; here a rank that destroys its group after an error is not to keep the others waiting for that long."""
@@ -94,6 +96,7 @@ class FaninProcessGroup(TorchCalls):
         self._openings = itertools.count()
         """Numbers of the calls of `open_two_levels`, alike on all ranks."""
         self._counters: Counter[str] = Counter()
+        self._attached: list[Callable[[float], None]] = []
         made_with = options or Options()
         # A bad codec is refused before ranks meet: a rank that is refused afterwards closes its connections while
         # others still open theirs, and those end with an error of gloo's.
@@ -328,11 +331,30 @@ class FaninProcessGroup(TorchCalls):
 
     # --- its end ---
 
+    def attach(self, close: Callable[[float], None]) -> None:
+        """Have `close` called before the group leaves its job, with the longest time that it may take, in seconds.
+
+        For what has jobs and threads of its own (stale training): it would last until the process ends.
+        """
+        self._attached.append(close)
+
+    def detach(self, close: Callable[[float], None]) -> None:
+        """Forget what was attached, since it is closed."""
+        if close in self._attached:
+            self._attached.remove(close)
+
+    def _close(self, timeout_s: float = LEAVE_S, *, breaking: bool = False, finish_s: float = 0.0) -> None:
+        """Close what was attached, the last first, and then the resources; an interrupted step leaves none out."""
+        with contextlib.ExitStack() as steps:
+            steps.callback(self._resources.close, timeout_s, breaking=breaking, finish_s=finish_s)
+            for close in list(self._attached):
+                steps.callback(close, timeout_s)
+
     def abort(self, reason: FaninError | None = None) -> None:
         """Drop out at once; whatever waits raises. `reason`: a failure elsewhere, in the words that others are told."""
         if reason is not None and isinstance(self._resources.session, LeasedSession):
             self._resources.session.abandon(reason)
-        self._resources.close(timeout_s=0.0, breaking=True)
+        self._close(0.0, breaking=True)
         if self._store_host is not None:
             self._store_host.close()
 
@@ -341,13 +363,13 @@ class FaninProcessGroup(TorchCalls):
 
         Collectives under way may end first, within FINISH_S: the other ranks may be about to call them.
         """
-        self._resources.close(finish_s=FINISH_S)
+        self._close(finish_s=FINISH_S)
         if self._store_host is not None:
             self._store_host.wait_until_gone()
 
     def leave_at_exit(self) -> None:
         """Shut down in a process that makes no further group, so without waiting for the store's port."""
-        self._resources.close()
+        self._close()
         if self._store_host is not None:
             self._store_host.close()
 
@@ -386,3 +408,4 @@ def _leave_all() -> None:
     for leaving in list(_ABANDONED):
         leaving.join()  # for as long as `close` may take, which is bounded
     WATCH.stop()
+    WORK.end(STOP_TIMEOUT_S)

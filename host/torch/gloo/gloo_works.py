@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError
+from fanin.host.session.threads import WORK
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.work import CarriedWork, used_up
 
@@ -123,7 +124,8 @@ class AnySourceWork(PeerWork):
 
     def _receive(self) -> None:
         try:
-            self._inner.wait(timedelta(seconds=self._timeout_s))
+            with WORK:
+                self._inner.wait(timedelta(seconds=self._timeout_s))
         except Exception as error:
             self._raised, self._late = error, used_up(self._gloo_ends_at)
         self._arrived.set()

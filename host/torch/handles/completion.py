@@ -23,6 +23,8 @@ from typing import Protocol
 import torch
 from torch.futures import Future
 
+from fanin.host.session.threads import WORK
+
 MAX_CALLBACK_THREADS = 64
 """Callbacks that may block at once; later ones wait for a thread."""
 CLOSE_TIMEOUT_S = 2.0
@@ -82,7 +84,8 @@ class CallbackPool:
 
     def _work(self) -> None:
         while (action := self._next()) is not None:
-            action()
+            with WORK:
+                action()
 
     def _next(self) -> Callable[[], object] | None:
         with self._changed:
@@ -163,5 +166,6 @@ class Completion:
     def _wait(self) -> None:
         while (turn := self._turns.get()) is not None:
             work, then = turn
-            work.exception_when_over()
-            _POOL.call(then)
+            with WORK:
+                work.exception_when_over()
+                _POOL.call(then)

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError, StoreSilentError
-from fanin.host.session.threads import started
+from fanin.host.session.threads import WORK, started
 from fanin.interruptions import interrupts
 
 ANSWER_TIMEOUT_S = 2.0
@@ -69,7 +69,8 @@ class SideStore:
 
         def ask() -> None:
             try:
-                answered.set_result(question(self._store))
+                with WORK:
+                    answered.set_result(question(self._store))
             except BaseException as error:
                 answered.set_exception(error)
             finally:

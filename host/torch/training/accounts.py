@@ -182,7 +182,7 @@ def _posted(store: c10d.Store, session: JoinedSession, rank: int, key: str, ends
         if time.monotonic() >= ends_at:
             raise CollectiveTimeoutError(
                 f"Timed out: rank {rank} of job {session.job_name!r} has not flushed, for which rank "
-                f"{session.rank} waited {time.monotonic() - began_s:.3g} s; it is alive. Remedy: call flush on every rank"
+                f"{session.rank} waited {time.monotonic() - began_s:.3g} s; it is alive. Remedy: flush on every rank"
             )
         time.sleep(POLL_S)
     return True

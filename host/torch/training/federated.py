@@ -135,6 +135,8 @@ class Federated:
         session = self._part.job.session
         self._board = Board(self._group.store, session.job_name)
         self._steerer = Steerer(self._board, session, steering, lambda: self.version) if self.client == 0 else None
+        if self._steerer is not None:
+            self._group.attach(self._steerer.close)
         self._turns = 0
         self._began_s: float | None = None
         self._start: Floats | None = None
@@ -226,6 +228,7 @@ class Federated:
             accounts.append(self._deep.flush())
         if self._steerer is not None:
             self._steerer.close()
+            self._group.detach(self._steerer.close)
         self._part.take()
         if self._deep is not None:
             self._deep.take(everything=True)

@@ -20,6 +20,7 @@ from fanin.errors import FaninError
 from fanin.host.federated.policies.view import RoundPlan
 from fanin.host.federated.steering import Steering
 from fanin.host.session.shards import JoinedSession
+from fanin.host.session.threads import WORK
 
 LOOK_INTERVAL_S = 0.02
 """Time between two looks at posts, members and deadlines."""
@@ -83,15 +84,16 @@ class Steerer:
         self._thread = threading.Thread(target=self._run, name="fanin-federated", daemon=True)
         self._thread.start()
 
-    def close(self) -> None:
+    def close(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the thread. Idempotent, bounded."""
         self._stop.set()
-        self._thread.join(STOP_TIMEOUT_S)
+        self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:
             while not self._stop.wait(LOOK_INTERVAL_S):
-                self._steer()
+                with WORK:
+                    self._steer()
         except dist.DistError as error:
             log.warning("rank 0: federated rounds keep their last plan, since the group's store has ended (%s)", error)
         except Exception as error:  # a policy's own: training must hear of it

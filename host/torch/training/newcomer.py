@@ -82,9 +82,12 @@ class Welcome:
         self._giver = Giver(reachable_host(), self._snapshot, derived(job.group.secret, PURPOSE))
         store.set(facts_key(name), json.dumps(training.facts()))
         store.set(_giver_key(name, rank), str(self._giver.address))
+        self._group = job.group
+        self._group.attach(self.close)
 
-    def close(self) -> None:
-        """Stop answering newcomers. Idempotent."""
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Stop answering newcomers, at once. Idempotent."""
+        self._group.detach(self.close)
         self._giver.close()
 
     def _snapshot(self, base: int, timeout_s: float) -> tuple[bytes, bytes] | None:

@@ -240,6 +240,7 @@ class StaleJob:
             self._pacing = Pacing(group.store, session, options.tune, dropped_share=share, newcomer=newcomer)
         self.newcomers = 0
         """Processes that came into the job while it ran; known after `flush`."""
+        group.attach(self.close)
 
     @classmethod
     def found(
@@ -319,8 +320,9 @@ class StaleJob:
         check_balance(accounts, lost=self.size - len(accounts) + self.newcomers)
         return accounts
 
-    def close(self) -> None:
-        """Leave the job and close."""
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Leave the job and close; the group does so before it leaves its own. Idempotent."""
+        self.group.detach(self.close)
         if self._pacing is not None:
             self._pacing.close()
-        self.runner.close()
+        self.runner.close(timeout_s)

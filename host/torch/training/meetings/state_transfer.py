@@ -22,7 +22,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import HandoverError
 from fanin.host.session.handover import PURPOSE, Giver, GiverAddress, Source
-from fanin.host.session.threads import started
+from fanin.host.session.threads import WORK, started
 from fanin.host.torch.meeting.reachable import reachable_host
 from fanin.host.torch.training.packed_state import packed, unpacked
 from fanin.protocol.seal import derived
@@ -91,9 +91,10 @@ class Offer:
     def _serve_store(self) -> None:
         with contextlib.suppress(RuntimeError):  # the store is gone: threads that need it report that
             while self._waiting and not self._closing.wait(ASK_AGAIN_S):
-                for rank in [each for each in self._waiting if self._store.check([f"wants/{each}"])]:
-                    self._waiting.remove(rank)
-                    self._put(rank, int(self._store.get(f"wants/{rank}")))
+                with WORK:
+                    for rank in [each for each in self._waiting if self._store.check([f"wants/{each}"])]:
+                        self._waiting.remove(rank)
+                        self._put(rank, int(self._store.get(f"wants/{rank}")))
 
     def _put(self, rank: int, base: int) -> None:
         found = self._snapshot(base)
@@ -155,27 +156,31 @@ class Fetch:
             self._thread.join(STOP_TIMEOUT_S)
 
     def _run(self) -> None:
-        deadline, asked = time.monotonic() + self._within_s, 0
         try:
-            while not self._closing.is_set() and time.monotonic() < deadline:
-                for rank in self._holders:
-                    try:
-                        if not self._store.check([_key(rank)]):
-                            continue
-                        asked += 1
-                        address = GiverAddress.parse(self._store.get(_key(rank)))
-                        self._came = self._ask(address)
-                        return
-                    except (OSError, EOFError) as error:
-                        self._told = f"rank {rank}: {error}"
-                if asked >= len(self._holders):
-                    self._came = self._through_store(deadline)
-                    return
-                self._closing.wait(ASK_AGAIN_S)
+            with WORK:
+                self._fetch(time.monotonic() + self._within_s)
         except RuntimeError as error:
             self._told = f"the store: {error}"
         finally:
             self._over.set()
+
+    def _fetch(self, deadline: float) -> None:
+        asked = 0
+        while not self._closing.is_set() and time.monotonic() < deadline:
+            for rank in self._holders:
+                try:
+                    if not self._store.check([_key(rank)]):
+                        continue
+                    asked += 1
+                    address = GiverAddress.parse(self._store.get(_key(rank)))
+                    self._came = self._ask(address)
+                    return
+                except (OSError, EOFError) as error:
+                    self._told = f"rank {rank}: {error}"
+            if asked >= len(self._holders):
+                self._came = self._through_store(deadline)
+                return
+            self._closing.wait(ASK_AGAIN_S)
 
     def _ask(self, address: GiverAddress) -> tuple[int, State]:
         with contextlib.closing(Source(address, self._base, SILENCE_S, self._key)) as source:
