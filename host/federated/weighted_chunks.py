@@ -18,6 +18,7 @@ from fanin.errors import ConfigurationError
 from fanin.host.stale.scale import TALLY_BINS
 
 Floats = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class WeightedChunks:
         """Elements and weights without the tally: `elements` of the Layout."""
         return self.head + self.rows * self.chunk_elements
 
-    def write(self, out: Floats, delta: Floats, unit: float) -> None:
+    def write(self, out: Floats, delta: Values, unit: float) -> None:
         """Lay `delta`, shape (count,), and weights of 1 out in `out`, shape (elements,)."""
         first, rows = self._parts(out)
         given = first[:-1].size
@@ -74,5 +75,5 @@ class WeightedChunks:
         return whole[: self.head], whole[self.head : self.elements].reshape(self.rows, self.chunk_elements)
 
 
-def _padded(part: Floats, length: int) -> Floats:
+def _padded(part: Values, length: int) -> Values:
     return part if len(part) == length else np.pad(part, (0, length - len(part)))

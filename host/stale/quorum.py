@@ -26,8 +26,10 @@ class SemiAsynchronousQuorum:
     """Largest age, in rounds, that a gradient may have."""
 
     def __post_init__(self) -> None:
-        if self.bound < 1:
-            raise ConfigurationError(f"bound = {self.bound}; rounds of K < N need at least 1")
+        if not 1 <= self.bound < math.inf:
+            raise ConfigurationError(
+                f"bound = {self.bound}; rounds of K < N need at least 1. Remedy: a number of rounds, 1 or more"
+            )
 
     def choose(self, steps_s: Sequence[float]) -> int:
         """K for workers whose steps last so many seconds."""

@@ -96,6 +96,18 @@ def test_layer_wise_names_deep_layers_and_discounts_by_half_of_e() -> None:
         LayerWise(deep_layers=names).deep(names)
 
 
+@pytest.mark.parametrize("quorum", [0, -1, 2.5, float("nan"), True])
+def test_a_quorum_is_a_whole_number_of_deltas(quorum: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"quorum = .*; must be a whole number"):
+        FedBuff(quorum=quorum)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bound", [0, float("nan"), float("inf")])
+def test_a_bound_is_at_least_one_round(bound: float) -> None:
+    with pytest.raises(ConfigurationError, match="bound = "):
+        FedSA(bound=bound)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "wrong", [{"quorum": 0}, {"quorum": 1, "clients": frozenset()}, {"quorum": 1, "deadline_s": 0}]
 )

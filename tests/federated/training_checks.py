@@ -17,7 +17,7 @@ from fanin.host.federated.policies.fed_buff import FedBuff
 from fanin.host.federated.policies.layer_wise import LayerWise
 from fanin.host.federated.policies.policy import FederatedPolicy
 from fanin.host.stale.account import Account
-from fanin.host.torch import Federated
+from fanin.host.torch import Federated, FederatedOptions, LocalSteps
 
 WIDTH, CLASSES = 24, 4
 SAMPLES = (64, 16, 32, 48)
@@ -146,9 +146,70 @@ def check_a_flush_before_the_last_round_ends_with_the_groups_timeout(rank: int, 
     dist.destroy_process_group(group)
 
 
+class Kinds(nn.Module):
+    """Parameters of every type that travels, empty, tied, transposed; buffers of types that stay."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        for name, kind in {"wide": torch.float64, "small": torch.float16, "brain": torch.bfloat16}.items():
+            self.register_parameter(name, nn.Parameter(torch.ones(3, dtype=kind)))
+        self.empty = nn.Parameter(torch.zeros(0, 2))
+        self.turned = nn.Parameter((torch.arange(6.0) / 8).view(2, 3).t())
+        self.tied = self.turned
+        self.register_buffer("count", torch.arange(3) + rank)
+        self.register_buffer("mask", torch.tensor([rank == 0, True]))
+        self.register_buffer("waves", torch.full((2,), rank + 1j))
+
+
+def check_every_kind_of_parameter_travels_and_float64_is_not_rounded_first(rank: int, size: int) -> None:
+    model = Kinds(rank)
+    federated = Federated(model, samples=1, rounds=1, policy="fedavg")
+    assert model.count.tolist() == [0, 1, 2]
+    assert model.mask.tolist() == [True, True]
+    assert model.waves.tolist() == [1j, 1j]
+    assert federated.begin()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 2e-8 if parameter.dtype is torch.float64 else 0.5
+    federated.hand_in()
+    federated.flush()
+    assert -4e-8 < float((model.wide.detach() - 1.0).max()) < -1e-8, "float32 has nothing between 1 and 1 - 6e-8"
+    torch.testing.assert_close(model.turned.detach(), (torch.arange(6.0) / 8).view(2, 3).t() - 0.5)
+    assert model.small.tolist() == model.brain.tolist() == [0.5] * 3
+    assert model.tied is model.turned
+
+
+def check_parameters_that_cannot_travel_are_refused(rank: int, size: int) -> None:
+    for kind in (torch.complex64, torch.complex128, torch.int64, torch.bool):
+        model = make_model()
+        model.register_parameter("odd", nn.Parameter(torch.ones(3, dtype=kind), requires_grad=kind.is_complex))
+        told = rf"parameter 'odd' is {kind}; .*Remedy: "
+        with pytest.raises(UnsupportedError, match=told):
+            Federated(model, samples=1, rounds=1)
+        if kind.is_complex:  # torch trains none of the others
+            with pytest.raises(UnsupportedError, match=told):
+                LocalSteps(model, torch.optim.SGD(model.parameters(), lr=0.1), period=1)
+    with pytest.raises(ConfigurationError, match="the model, a ReLU, has no parameter"):
+        Federated(nn.ReLU(), samples=1, rounds=1)
+
+
+def check_numbers_that_are_none_are_refused(rank: int, size: int) -> None:
+    for samples in (0, -1, 2.5, float("nan"), float("inf"), True, "3", 1 << 64):
+        with pytest.raises(ConfigurationError, match=r"samples = .*; must be a whole number, at least 1\. Remedy: "):
+            Federated(make_model(), samples=samples, rounds=1)  # type: ignore[arg-type]
+    for rounds in (0, 1.5, float("nan")):
+        with pytest.raises(ConfigurationError, match=r"rounds = .*; must be a whole number"):
+            Federated(make_model(), samples=1, rounds=rounds)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=rf"quorum = 9 over {size} clients.*Remedy: a quorum of 1 to {size}"):
+        Federated(make_model(), samples=1, rounds=1, policy=FedBuff(quorum=9))
+    for given in ({"staleness": 0}, {"staleness": 2.5}, {"max_age": -1}, {"epoch_rounds": 2}, {"patience_s": 0.0}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(given))} = .*Remedy: "):
+            FederatedOptions(**given)  # type: ignore[arg-type]
+
+
 def check_what_a_client_does_wrong_is_named(rank: int, size: int) -> None:
     model = make_model()
-    with pytest.raises(ConfigurationError, match="at least 1"):
+    with pytest.raises(ConfigurationError, match="samples = 0"):
         Federated(model, samples=0, rounds=1)
     with pytest.raises(ConfigurationError, match="must be one of fedavg"):
         Federated(model, samples=1, rounds=1, policy="fedprox")

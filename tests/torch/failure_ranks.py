@@ -369,7 +369,7 @@ def trainings_alive(rank: int, size: int) -> dict[str, Any]:
 
 
 def trainings_alive_after_destroy(rank: int, size: int) -> dict[str, Any]:
-    """As above, in a program that destroys its group: nothing of fanin's is left then."""
+    """The same training lives in a program that destroys its group, which leaves no thread of it."""
     seen = trainings_alive(rank, size)
     dist.destroy_process_group()
     ours = ("fanin-stale", "fanin-federated")

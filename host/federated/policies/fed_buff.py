@@ -5,6 +5,7 @@ from __future__ import annotations
 from fanin.errors import ConfigurationError
 from fanin.host.federated.policies.policy import FederatedPolicy
 from fanin.host.federated.policies.view import FederationView, RoundPlan
+from fanin.host.federated.whole_numbers import whole_number
 
 
 class FedBuff(FederatedPolicy):
@@ -17,9 +18,17 @@ class FedBuff(FederatedPolicy):
     waits = False
 
     def __init__(self, quorum: int | None = None) -> None:
-        if quorum is not None and quorum < 1:
-            raise ConfigurationError(f"quorum = {quorum}; a round takes at least one delta")
+        if quorum is not None:
+            whole_number("quorum", quorum, 1)
         self._quorum = quorum
+
+    def check(self, clients: int) -> None:
+        """Raise ConfigurationError for a K above the number of clients, which no round can come to."""
+        if self._quorum is not None and self._quorum > clients:
+            raise ConfigurationError(
+                f"policy 'fedbuff' with quorum = {self._quorum} over {clients} clients: no round has so many deltas. "
+                f"Remedy: a quorum of 1 to {clients}, or None for half of the clients"
+            )
 
     def plan(self, view: FederationView) -> RoundPlan:
         """K, at most the clients that are present."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from fanin.errors import ConfigurationError
 from fanin.host.federated.policies.policy import FederatedPolicy
 from fanin.host.federated.policies.view import FederationView, RoundPlan
+from fanin.host.federated.whole_numbers import whole_number
 
 
 class LayerWise(FederatedPolicy):
@@ -23,8 +24,7 @@ class LayerWise(FederatedPolicy):
     name = "layerwise"
 
     def __init__(self, *, deep_every: int = 3, deep_layers: Sequence[str] | None = None, fraction: float = 1.0) -> None:
-        if deep_every < 1:
-            raise ConfigurationError(f"deep_every = {deep_every}; must be at least 1")
+        whole_number("deep_every", deep_every, 1)
         if not 0 < fraction <= 1:
             raise ConfigurationError(f"fraction = {fraction}; must be in (0, 1]")
         self.deep_every = deep_every

@@ -25,6 +25,9 @@ class FederatedPolicy(ABC):
     deep_every: int = 1
     """Rounds from one that carries the model's deep layers to the next; 1: every round carries the whole model."""
 
+    def check(self, clients: int) -> None:  # noqa: B027 - most policies fit any number
+        """Raise ConfigurationError for settings that do not fit so many clients, all of whom ask before training."""
+
     @abstractmethod
     def plan(self, view: FederationView) -> RoundPlan:
         """Decide on the round that begins."""

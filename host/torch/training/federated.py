@@ -17,6 +17,7 @@ again takes its place with the weights of a peer.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -31,11 +32,14 @@ from fanin.host.federated.policies import make_policy
 from fanin.host.federated.policies.policy import FederatedPolicy
 from fanin.host.federated.policies.view import RoundPlan
 from fanin.host.federated.steering import Steering
+from fanin.host.federated.weighted_chunks import Values
+from fanin.host.federated.whole_numbers import whole_number
 from fanin.host.stale.account import Account
 from fanin.host.torch.training.federated_deep import DeepLayers
-from fanin.host.torch.training.federated_part import FederatedPart, Floats, Outer
+from fanin.host.torch.training.federated_part import FederatedPart, Outer, check_model
 from fanin.host.torch.training.federated_steering import Board, Steerer
 from fanin.host.torch.training.stale import StaleOptions, fanin_group
+from fanin.protocol.job import MAX_STALENESS
 
 POLL_S = 0.01
 """How often a client that is not selected asks for the next plan."""
@@ -56,8 +60,10 @@ class FederatedOptions:
     """How long a client waits for the others before it raises CollectiveTimeoutError. None: the group's timeout."""
 
     def __post_init__(self) -> None:
-        if self.staleness < 1:
-            raise ConfigurationError(f"staleness = {self.staleness}; rounds that do not wait for all need at least 1")
+        whole_number("staleness", self.staleness, 1, MAX_STALENESS)
+        whole_number("epoch_rounds", self.epoch_rounds, self.staleness + 1)
+        if self.max_age is not None:
+            whole_number("max_age", self.max_age, 0)
         self.stale(1)
 
     def stale(self, quorum: int) -> StaleOptions:
@@ -96,13 +102,14 @@ class Federated:
         Raises ConfigurationError for a group without a switch or what a policy refuses, UnsupportedError for a newcomer
         under a policy with deep layers, and what a stale job raises.
         """
-        if rounds < 1 or samples < 1:
-            raise ConfigurationError(f"{rounds} rounds of a client with {samples} samples; at least 1 of each")
+        whole_number("rounds", rounds, 1)
+        whole_number("samples", samples, 1)
         self._policy = make_policy(policy) if isinstance(policy, str) else policy
         self._options = options or FederatedOptions()
         self._samples, self._rounds, self._on_round = samples, rounds, on_round
         self._changed = threading.Condition()
         """Notified when a round is over."""
+        check_model(model)
         self._group = fanin_group(group, newcomers=True)
         names = [name for name, _ in model.named_parameters()]
         deep = self._policy.deep(names) if self._policy.deep_every > 1 else frozenset()
@@ -112,6 +119,7 @@ class Federated:
                 "policy without deep layers"
             )
         self.client = dist.get_rank(self._group)
+        self._policy.check(dist.get_world_size(self._group))
         everyone = {self.client: samples} if self._group.outside else self._founders(model)
         steering = Steering(self._policy, rounds, everyone)
         self._plan_round, self._plan = 0, steering.plan
@@ -139,7 +147,7 @@ class Federated:
             self._group.attach(self._steerer.close)
         self._turns = 0
         self._began_s: float | None = None
-        self._start: Floats | None = None
+        self._start: Values | None = None
         self._computed_on, self._handed_in_at = 0, -1
         self._board.post_client(self.client, samples=samples, turns=0, seconds=0.0, loss=None)
 
@@ -260,7 +268,13 @@ class Federated:
         return {client: int(each) for client, each in enumerate(everyones)}
 
     def _weigh(self, version: int, round: int) -> float:
-        return self._policy.weight(self._samples, version, round)
+        weight = self._policy.weight(self._samples, version, round)
+        if not 0 < weight < math.inf:
+            raise ConfigurationError(
+                f"policy {self._policy.name!r} gives weight {weight} to a delta of {self._samples} samples, computed "
+                f"on version {version}, in round {round}. Remedy: a weight that is finite and above 0"
+            )
+        return weight
 
     def _may_begin(self) -> bool:
         """Whether the result that this client waits for has come, and the plan in force selects it."""

@@ -15,9 +15,10 @@ import torch
 import torch.distributed as dist
 
 from fanin.errors import ConfigurationError
+from fanin.host.federated.weighted_chunks import Values
 from fanin.host.stale.account import Account
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
-from fanin.host.torch.training.federated_part import FederatedPart, Floats, Outer
+from fanin.host.torch.training.federated_part import FederatedPart, Outer
 from fanin.host.torch.training.stale import StaleOptions
 
 
@@ -56,7 +57,7 @@ class DeepLayers:
         )
         self._taken_version, self._stood = self._part.take()
         """Version that the model's deep layers began with; where they stood when they were last looked at."""
-        self._movement: Floats | None = None
+        self._movement: Values | None = None
         """Their movement since they were last contributed; None: they have not been trained since."""
 
     @property

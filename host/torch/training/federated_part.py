@@ -13,14 +13,19 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fanin.host.federated.weighted_chunks import WeightedChunks
+from fanin.errors import ConfigurationError
+from fanin.host.federated.weighted_chunks import Values, WeightedChunks
 from fanin.host.stale.account import Account
 from fanin.host.stale.runner import Result
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.collectives.routing import QUANTIZED
 from fanin.host.torch.training.newcomer import Welcome, come_in, parameter_facts
+from fanin.host.torch.training.parameter_kinds import check_kind
 from fanin.host.torch.training.stale import StaleJob, StaleOptions
 
 Floats = npt.NDArray[np.float32]
+KINDS = (*QUANTIZED, torch.float64)
+"""Element types of parameters whose deltas travel."""
 Outer = Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
 POLICY = "skip"
 """The round policy of the stale job: nobody waits, and rounds that close without a client are passed."""
@@ -28,6 +33,17 @@ FLUSH_REMEDY = "on every client, train until `begin` returns False, and then cal
 """Remedy of a flush that is not through."""
 UNIT = 1.0
 """The weight of `samples_most` as an element of a round. Bounds begin at 1 at least, so that one scale fits both."""
+
+
+def check_model(model: torch.nn.Module) -> None:
+    """Raise UnsupportedError for a parameter whose deltas cannot travel, ConfigurationError for a model without any."""
+    for name, parameter in model.named_parameters():
+        check_kind(name, parameter, KINDS, "federated training is")
+    if not any(each.numel() for each in model.parameters()):
+        raise ConfigurationError(
+            f"the model, a {type(model).__name__}, has no parameter with elements. Remedy: give Federated the model "
+            "that clients train"
+        )
 
 
 class FederatedPart:
@@ -78,20 +94,24 @@ class FederatedPart:
         """Account of this client."""
         return self.job.account
 
-    def hand_in(self, delta: Floats, version: int) -> None:
+    def hand_in(self, delta: Values, version: int) -> None:
         """Contribute `delta`, shape (elements,), start minus end, computed on this version. Raises as StaleRunner's."""
         self.job.runner.hand_in(lambda out: self._write(out, delta), version)
 
-    def take(self) -> tuple[int, Floats]:
+    def take(self) -> tuple[int, Values]:
         """Give the model the newest shared weights; returns their version and the weights, shape (elements,)."""
         with self.lock, torch.no_grad():
             for parameter, newest in zip(self.parameters, self.shared, strict=True):
                 parameter.copy_(newest)
             return self.version, self.flat()
 
-    def flat(self) -> Floats:
-        """The model's present values of these parameters, shape (elements,)."""
-        flat: Floats = torch.cat([each.detach().reshape(-1).float() for each in self.parameters]).numpy()
+    def flat(self) -> Values:
+        """The model's present values of these parameters, shape (elements,), in the widest of their types.
+
+        A delta is rounded to float32 where it is sent, and not the weights that it is the difference of.
+        """
+        kind = torch.float64 if any(each.dtype is torch.float64 for each in self.parameters) else torch.float32
+        flat: Values = torch.cat([each.detach().reshape(-1).to(kind) for each in self.parameters]).numpy()
         return flat
 
     def flush(self) -> list[Account]:
@@ -151,7 +171,7 @@ class FederatedPart:
                 weigh=self._weigh,
             )
         # No client has trained yet, so the first scale follows from the weights, which all clients have alike.
-        largest = max(1.0, *(float(each.detach().abs().max()) for each in self.shared))
+        largest = max([1.0, *(float(each.detach().abs().max()) for each in self.shared if each.numel())])
         return StaleJob.found(
             group,
             POLICY,
@@ -167,7 +187,7 @@ class FederatedPart:
         self._chunks = WeightedChunks(self._count, chunk_elements)
         return self._chunks.elements
 
-    def _write(self, out: Floats, delta: Floats) -> None:
+    def _write(self, out: Floats, delta: Values) -> None:
         assert self._chunks is not None
         self._chunks.write(out, delta, UNIT)
 

@@ -9,10 +9,11 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.errors import ConfigurationError
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.routing import QUANTIZED
 from fanin.host.torch.training.meetings.fragments import local
+from fanin.host.torch.training.parameter_kinds import check_kind
 
 Facts = tuple[int, tuple[int, ...], torch.dtype, bool]
 """Identity, shape, type, and whether it is trained."""
@@ -55,12 +56,7 @@ def check(model: nn.Module, parameters: list[torch.Tensor], group: FaninProcessG
     names = {id(each): name for name, each in model.named_parameters()}
     for each in parameters:
         name = names.get(id(each), "a parameter")
-        if each.dtype not in QUANTIZED:
-            raise UnsupportedError(
-                f"{name!r} is {each.dtype}; local steps are for float32, bfloat16 and float16 parameters"
-            )
-        if local(each).layout is not torch.strided:
-            raise UnsupportedError(f"{name!r} is sparse; local steps are for dense parameters")
+        check_kind(name, local(each), QUANTIZED, "local steps are")
         if isinstance(each, DTensor):
             _check_mesh(name, each, group)
 
