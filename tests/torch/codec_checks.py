@@ -157,6 +157,21 @@ def check_a_state_of_another_model_is_dropped_with_a_warning(rank: int, size: in
     identical(parameters_of(model))
     with pytest.raises(ConfigurationError, match="the state is of codec"):
         CodecState("rotated:8").load_state_dict(state.state_dict())
+    whole = state.state_dict()
+    bucket = whole["buckets"][0]
+    for wrong, words in (
+        ({}, "has no 'codec'"),
+        ([], "is a list, not a dict"),
+        ({**whole, "step": None}, "'step' of the state of a CodecState is a NoneType"),
+        ({**whole, "buckets": {0: {}}}, "bucket 0 .* has no 'parameters'"),
+        ({**whole, "buckets": {"0": bucket}}, "the index of bucket '0'"),
+        ({**whole, "buckets": {0: {**bucket, "shapes": []}}}, "'shapes' of bucket 0"),
+        ({**whole, "buckets": {0: {**bucket, "state": {"owed": 3}}}}, "'owed' of 'state' of bucket 0"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{words}.*Remedy: "):
+            state.load_state_dict(wrong)  # type: ignore[arg-type]
+    assert state.state_dict()["step"] == whole["step"]
+    assert state.state_dict()["buckets"].keys() == whole["buckets"].keys()
 
 
 def check_names_choose_a_codec_and_the_statement_has_them(rank: int, size: int) -> None:

@@ -497,6 +497,10 @@ def check_a_state_that_does_not_fit_changes_nothing(rank: int, size: int) -> Non
     short = {**taken["groups"], last: {**taken["groups"][last], "owed": torch.zeros(3)}}
     for wrong, words in (
         ({}, "no gradients and no weights and no groups"),
+        (None, "is a NoneType, not a dict"),
+        ({**taken, "groups": []}, "'groups' .* is a list"),
+        ({**taken, "groups": {**taken["groups"], last: None}}, "is a NoneType, not a dict"),
+        ({**taken, "groups": {**taken["groups"], last: {**taken["groups"][last], "owed": 3}}}, "'owed' of .* is a int"),
         ({**taken, "groups": short}, "owes 3 elements"),
         ({**taken, "groups": {**taken["groups"], last: {"shapes": taken["groups"][last]["shapes"]}}}, "has no step"),
     ):

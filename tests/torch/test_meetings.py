@@ -363,6 +363,22 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(groups: Groups
         before = weights(own.model)
         with pytest.raises(ConfigurationError, match=r"of fragments of \[12\] elements"):
             own.training.load_state_dict(state)
+        whole = own.training.state_dict()
+        (fragment,) = whole["fragments"]
+        for wrong, words in (
+            ({}, "has no 'plan'"),
+            (None, "is a NoneType, not a dict"),
+            ({**whole, "step": "3"}, "'step' of the state of local steps is a str, not a int"),
+            ({**whole, "number": -1}, "'number' .* is -1"),
+            ({**whole, "place": 0}, "'place' .* is not a list of 2"),
+            ({**whole, "fragments": [{}]}, "fragment 0 .* has no 'start'"),
+            ({**whole, "fragments": [{**fragment, "start": fragment["start"].double()}]}, "'start' .* of float32"),
+            ({**whole, "fragments": [{**fragment, "momentum": torch.zeros(1)}]}, "'momentum' of fragment 0"),
+            ({**whole, "fragments": [{**fragment, "moves": (0, None, 0.0)}]}, "'moves' .* not a number"),
+            ({**whole, "fragments": [{**fragment, "codec": {"owed": torch.zeros(3)}}]}, "of codec 'lanes"),
+        ):
+            with pytest.raises(ConfigurationError, match=f"{words}.*Remedy: "):
+                own.training.load_state_dict(wrong)  # type: ignore[arg-type]
         other = Rank(groups, rank, period=4, outer=outer)
         with pytest.raises(ConfigurationError, match="period = Every"):
             other.training.load_state_dict(own.training.state_dict())

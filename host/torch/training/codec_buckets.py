@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fanin.errors import ConfigurationError
 from fanin.host.codecs.codec import Codec, Encoder, Part, Place
 from fanin.host.torch.device.encoder import DeviceEncoder
 from fanin.host.torch.training.same_parameters import Parameters
@@ -93,6 +94,16 @@ class Bucket:
             for number, encoder in enumerate(self.encoders)
             for name, array in encoder.state().items()
         }
+
+    def fitting(self, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return a state that `load` takes; ConfigurationError for one of another layout."""
+        own, given = ({name: tuple(each.shape) for name, each in of.items()} for of in (self.state(), state))
+        if own != given:
+            raise ConfigurationError(
+                f"the state of codec {str(self.codec)!r} has {given}, and its state here {own}. Remedy: the codec and "
+                "the model that the state was taken with"
+            )
+        return state
 
     def load(self, state: dict[str, torch.Tensor]) -> None:
         """Restore what `state` has returned."""

@@ -37,13 +37,15 @@ from fanin.host.torch.handles.dynamo import keep_out
 from fanin.host.torch.training.buckets_only import require_bucket
 from fanin.host.torch.training.codec_buckets import Bucket, Row
 from fanin.host.torch.training.codec_flight import CodecFlight, all_of
-from fanin.host.torch.training.codec_restart import Restart
+from fanin.host.torch.training.codec_restart import Restart, read_buckets
 from fanin.host.torch.training.codec_weights import StepWeights, check_weight
 from fanin.host.torch.training.device_codecs import average, encoder_on_device
 from fanin.host.torch.training.same_parameters import same_parameters
+from fanin.host.torch.training.saved_state import entry
 from fanin.numerics.reduction import EXACT
 
 log = logging.getLogger("fanin")
+WHOSE = "the state of a CodecState"
 
 
 class CodecState:
@@ -137,18 +139,23 @@ class CodecState:
         return {"codec": str(self.codec), "step": self.step, "buckets": buckets}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, by the same rank of the same number; ConfigurationError: another codec.
+        """Go on where `state_dict` was taken, by the same rank of the same number.
 
+        ConfigurationError, and nothing changed, for a state of another codec, and for what is no such state.
         The next steps have the bits that they would have had, if the state was taken after DDP's second step or later.
         Parameters are known by their order in DDP's first step, which the model and DDP's arguments decide; where
         their shapes are others than the state's, it is dropped with a warning.
         """
-        if state["codec"] != str(self.codec):
-            raise ConfigurationError(f"the state is of codec {state['codec']!r}, not of {str(self.codec)!r}")
-        self.step = state["step"]
+        codec = entry(state, "codec", str, WHOSE)
+        if codec != str(self.codec):
+            raise ConfigurationError(
+                f"the state is of codec {codec!r}, not of {str(self.codec)!r}. Remedy: the codec of the state"
+            )
+        step, buckets = entry(state, "step", int, WHOSE), read_buckets(state, WHOSE)
+        self.step = step
         self._buckets.clear()
         self._flights.clear()
-        self._restart = Restart(dict(state["buckets"])) if state["buckets"] else None
+        self._restart = Restart(buckets) if buckets else None
 
     # --- what the hook does ---
 

@@ -15,6 +15,8 @@ import torch
 from torch._C import _distributed_c10d as c10d
 from torch.futures import Future
 
+from fanin.host.torch.training.saved_state import checked, entry, mapping, sequence, tensors
+
 
 @dataclass(slots=True)
 class Held:
@@ -45,6 +47,25 @@ class Regrouped:
         if self.views:
             for view, part in zip(self.views, self.flat.split([view.numel() for view in self.views]), strict=True):
                 view.copy_(part.view_as(view))
+
+
+def read_buckets(state: object, whose: str) -> dict[int, dict[str, Any]]:
+    """Buckets of a CodecState's state by index; ConfigurationError for what is none."""
+    found = mapping(entry(state, "buckets", object, whose), f"'buckets' of {whose}")
+    buckets = {}
+    for index, each in found.items():
+        name = f"bucket {index!r} of {whose}"
+        numbers = [checked(number, int, f"'parameters' of {name}") for number in sequence(each, "parameters", name)]
+        shapes = [
+            [checked(side, int, f"'shapes' of {name}") for side in checked(shape, list, f"'shapes' of {name}")]
+            for shape in sequence(each, "shapes", name, len(numbers))
+        ]
+        buckets[checked(index, int, f"the index of {name}")] = {
+            "shapes": shapes,
+            "parameters": numbers,
+            "state": tensors(each, "state", name),
+        }
+    return buckets
 
 
 class Restart:

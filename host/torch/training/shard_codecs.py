@@ -21,10 +21,13 @@ from fanin.host.codecs.codec import Place, levels
 from fanin.host.codecs.lanes_codec import Lanes
 from fanin.host.codecs.weight_codec import WeightCodec
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.training.saved_state import REMEDY, checked, mapping, tensors
 from fanin.host.torch.training.shard_gather import ShardGather
 from fanin.host.torch.training.shard_groups import ShardGroup, groups_of
 from fanin.host.torch.training.shard_reduce import Chosen, Late, ShardReduce
 from fanin.numerics.reduction import EXACT, WIDE_SUMS
+
+WHOSE = "the state of a ShardCodecs"
 
 
 @dataclass(slots=True)
@@ -142,24 +145,38 @@ class ShardCodecs:
         Raises ConfigurationError, and loads nothing, where the state is of other codecs, of another model, or not what
         `state_dict` returned.
         """
+        mapping(state, WHOSE)
         missing = [name for name in ("gradients", "weights", "groups") if name not in state]
         if missing:
-            raise ConfigurationError(f"the state has no {' and no '.join(missing)}: it is not a ShardCodecs'")
+            raise ConfigurationError(f"the state has no {' and no '.join(missing)}: it is not a ShardCodecs'. {REMEDY}")
         for name, own in (("gradients", self.gradients), ("weights", self.weights)):
             if state[name] != str(own):
-                raise ConfigurationError(f"the state is of {name} {state[name]!r}, not of {str(own)!r}")
+                raise ConfigurationError(
+                    f"the state is of {name} {state[name]!r}, not of {str(own)!r}. Remedy: the codecs of the state"
+                )
         own_shapes = {group.name: group.shapes for group in self._groups}
-        if own_shapes != {name: each.get("shapes") for name, each in state["groups"].items()}:
-            raise ConfigurationError("the state is of a model whose parameter groups have other names or shapes")
+        saved_groups = mapping(state["groups"], f"'groups' of {WHOSE}")
+        theirs = {name: mapping(each, f"{name!r} of {WHOSE}").get("shapes") for name, each in saved_groups.items()}
+        if own_shapes != theirs:
+            raise ConfigurationError(
+                "the state is of a model whose parameter groups have other names or shapes. Remedy: the model and the "
+                "sharding that it was taken with"
+            )
         for group in self._groups:
             saved = state["groups"][group.name]
             if not isinstance(saved.get("step"), int) or not {"owed", "owed_by_replicas"} <= saved.keys():
-                raise ConfigurationError(f"{group.name!r}: the state has no step, or nothing of what is owed")
+                raise ConfigurationError(f"{group.name!r}: the state has no step, or nothing of what is owed. {REMEDY}")
+            whose = f"{group.name!r} of {WHOSE}"
+            for name in ("owed", "owed_by_replicas"):
+                if saved[name] is not None:
+                    checked(saved[name], torch.Tensor, f"{name!r} of {whose}")
+            if saved.get("encoder") is not None:
+                tensors(saved, "encoder", whose)
             owed = saved["owed"]
-            if owed is not None and len(owed) != group.trained_elements:
+            if owed is not None and owed.numel() != group.trained_elements:
                 raise ConfigurationError(
-                    f"{group.name!r}: the state owes {len(owed)} elements, and {group.trained_elements} are trained on "
-                    f"{group.shards.size()} ranks. Remedy: as many ranks, and the same parameters frozen"
+                    f"{group.name!r}: the state owes {owed.numel()} elements, and {group.trained_elements} are "
+                    f"trained on {group.shards.size()} ranks. Remedy: as many ranks, and the same parameters frozen"
                 )
         for group, _, reduce in self._parts():
             if not reduce.fits(state["groups"][group.name].get("encoder")):

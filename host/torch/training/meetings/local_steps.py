@@ -263,12 +263,13 @@ class LocalSteps:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, by the same rank; the model gets the state's weights.
 
-        ConfigurationError for a state of other settings or of another model. On another number of ranks, or by another
+        ConfigurationError, and nothing changed, for a state of other settings or of another model, and for what is no
+        such state. On another number of ranks, or by another
         rank, what the codec owed is dropped with a warning.
         """
-        load(state, self._parts, self.plan, (self.group.rank(), self.group.size()))
+        step, number = load(state, self._parts, self.plan, (self.group.rank(), self.group.size()))
         self._schedule = Schedule(self.plan.fragments, self.plan.overlap)
-        self._schedule.step, self._schedule.number = int(state["step"]), int(state["number"])
+        self._schedule.step, self._schedule.number = step, number
         self.roll_back()
         self._buffers.begin_anew()
 

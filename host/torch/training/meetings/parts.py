@@ -17,6 +17,7 @@ from fanin.host.torch.training.codec_buckets import Bucket
 from fanin.host.torch.training.meetings.fragments import Fragment
 from fanin.host.torch.training.meetings.outer import Outer, OuterState
 from fanin.host.torch.training.meetings.plan import Plan
+from fanin.host.torch.training.saved_state import checked, entry, floats, mapping, number, sequence, tensors
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
 from fanin.options import Options
 
@@ -77,33 +78,69 @@ def state_of(parts: Sequence[Part], plan: Plan, place: tuple[int, int], step: in
     }
 
 
-def load(state: dict[str, Any], parts: Sequence[Part], plan: Plan, place: tuple[int, int]) -> None:
-    """Take over what `state_of` returned; ConfigurationError, and nothing changed, where it does not fit.
+def load(state: dict[str, Any], parts: Sequence[Part], plan: Plan, place: tuple[int, int]) -> tuple[int, int]:
+    """Take over what `state_of` returned, and return its step and number of meetings.
 
-    At another place, what the codec owed is dropped with a warning.
+    ConfigurationError, and nothing changed, where it does not fit. At another place, what the codec owed is dropped
+    with a warning.
     """
-    own = plan.facts()
+    whose = "the state of local steps"
+    theirs, own = mapping(entry(state, "plan", object, whose), f"'plan' of {whose}"), plan.facts()
     for name in own:
-        if state["plan"].get(name) != own[name]:
+        if theirs.get(name) != own[name]:
             raise ConfigurationError(
-                f"the state is of local steps with {name} = {state['plan'].get(name)}, not {own[name]}. Remedy: the "
+                f"the state is of local steps with {name} = {theirs.get(name)}, not {own[name]}. Remedy: the "
                 "same settings; or no state, and a start from the model's weights"
             )
-    shapes = [(len(each["start"]), len(each["momentum"])) for each in state["fragments"]]
-    if shapes != [(len(each.outer.start), len(each.outer.momentum)) for each in parts]:
+    step, met = entry(state, "step", int, whose), entry(state, "number", int, whose)
+    rank, ranks = (checked(each, int, f"'place' of {whose}") for each in sequence(state, "place", whose, 2))
+    ours = (rank, ranks) == place
+    loaded = _read(sequence(state, "fragments", whose), parts, ours=ours)
+    if not ours:
+        log.warning("rank %d: the state is of rank %d of %d; what its codec owed is dropped", place[0], rank, ranks)
+    for each, given in zip(parts, loaded, strict=True):
+        each.outer.start[:] = given.start
+        each.outer.momentum[:] = given.momentum
+        each.outer.landed, each.outer.last_move, each.outer.typical_move = given.moves
+        if ours:
+            each.bucket.load(given.codec)
+    return step, met
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A fragment's part of a state that fits."""
+
+    start: Floats
+    momentum: Floats
+    moves: tuple[int, float, float]
+    codec: dict[str, torch.Tensor]
+
+
+def _read(fragments: list[Any], parts: Sequence[Part], *, ours: bool) -> list[_Loaded]:
+    """Read the fragments of a state; ConfigurationError where they are not of this model. Nothing changes."""
+    names = [f"fragment {index} of the state of local steps" for index in range(len(fragments))]
+    given = [floats(each, "start", name) for name, each in zip(names, fragments, strict=True)]
+    if [len(each) for each in given] != [each.fragment.count for each in parts]:
         raise ConfigurationError(
-            f"the outer state is of fragments of {[count for count, _ in shapes]} elements, and this model's have "
+            f"the outer state is of fragments of {[len(each) for each in given]} elements, and this model's have "
             f"{[each.fragment.count for each in parts]}. Remedy: the model that the state was taken with"
         )
-    ours = tuple(state["place"]) == place
-    if not ours:
-        log.warning("rank %d: the state is of rank %d of %d; what its codec owed is dropped", place[0], *state["place"])
-    for each, given in zip(parts, state["fragments"], strict=True):
-        each.outer.start[:] = given["start"].numpy()
-        each.outer.momentum[:] = given["momentum"].numpy()
-        each.outer.landed, each.outer.last_move, each.outer.typical_move = given["moves"]
-        if ours:
-            each.bucket.load(given["codec"])
+    return [
+        _Loaded(
+            start.numpy(),
+            floats(each, "momentum", name, len(part.outer.momentum)).numpy(),
+            _moves(each, name),
+            part.bucket.fitting(tensors(each, "codec", name)) if ours else {},
+        )
+        for name, each, start, part in zip(names, fragments, given, parts, strict=True)
+    ]
+
+
+def _moves(fragment: object, name: str) -> tuple[int, float, float]:
+    landed, last, typical = sequence(fragment, "moves", name, 3)
+    what = f"'moves' of {name}"
+    return checked(landed, int, what), number(last, what), number(typical, what)
 
 
 def codec_of(codec: Codec | str | None, options: Options) -> Codec:
