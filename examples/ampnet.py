@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fanin.examples import digits
+from fanin.examples.numbers import whole
 from fanin.examples.train import report
 from fanin.host.torch import AsynchronousOptimizer, StaleOptions
 
@@ -172,11 +173,16 @@ def train_alone(replicas: int, count: int) -> float:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--microbatches", type=int, default=700, help="of each replica")
-    parser.add_argument("--in-flight", type=int, default=4, help="microbatches that a first stage has under way")
+    parser.add_argument("--microbatches", type=whole(1), default=700, help="of each replica")
+    parser.add_argument("--in-flight", type=whole(1), default=4, help="microbatches that a first stage has under way")
     parser.add_argument("--check", action="store_true", help="compare accuracy with one process")
     parser.add_argument("--against-1f1b", action="store_true", help="compare throughput with torch's pipeline")
     arguments = parser.parse_args()
+    if arguments.against_1f1b and arguments.microbatches < 2 * MICROBATCHES_PER_STEP:
+        parser.error(
+            f"--microbatches {arguments.microbatches}: 1F1B is measured over half of them, in steps of "
+            f"{MICROBATCHES_PER_STEP}. Remedy: at least {2 * MICROBATCHES_PER_STEP}"
+        )
     torch.set_num_threads(1)
     dist.init_process_group("fanin")
     rank, replicas = dist.get_rank(), dist.get_world_size() // STAGES

@@ -27,8 +27,10 @@ from torch.distributions import Categorical
 from torch.nn.parallel import DistributedDataParallel
 
 from fanin.examples.faults import add_fault_option, inject
+from fanin.examples.numbers import finite, seed, whole
 from fanin.examples.train import replica_hash, report
 from fanin.host.torch import StaleOptions, StaleSynchronousState, stale_synchronous_hook
+from fanin.protocol.job import MAX_STALENESS
 
 SOLVED_RETURN = 475.0
 EPISODES_COUNTED = 20
@@ -216,10 +218,10 @@ def train(staleness: int | None, iterations: int, target: float, seed: int, *, s
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--staleness", type=int, help="S; without it training is synchronous")
-    parser.add_argument("--iterations", type=int, default=300, help="at most; it ends when solved")
-    parser.add_argument("--target", type=float, default=SOLVED_RETURN)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--staleness", type=whole(0, MAX_STALENESS), help="S; without it training is synchronous")
+    parser.add_argument("--iterations", type=whole(1), default=300, help="at most; it ends when solved")
+    parser.add_argument("--target", type=finite, default=SOLVED_RETURN)
+    parser.add_argument("--seed", type=seed, default=0)
     parser.add_argument("--reward", choices=("simple", "shaped"), default="simple", help="simple: 1 for every step")
     add_fault_option(parser)
     arguments = parser.parse_args()

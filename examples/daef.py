@@ -25,6 +25,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from fanin.examples import digits
+from fanin.examples.numbers import seed
 from fanin.examples.train import report
 
 ANOMALY = 0
@@ -154,7 +155,7 @@ def largest_difference(one: Autoencoder, other: Autoencoder) -> float:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--split", type=int, default=0, help="seed of an uneven split; 0: even")
+    parser.add_argument("--split", type=seed, default=0, help="seed of an uneven split; 0: even")
     parser.add_argument("--check", action="store_true", help="compare with the central result, and with Adam")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

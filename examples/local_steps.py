@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from fanin.errors import ConfigurationError
 from fanin.examples import digits
+from fanin.examples.numbers import seed, whole
 from fanin.examples.train import COLLECTIVE_TIMEOUT, cross_entropy, evaluate, report
 from fanin.host.torch import LocalSteps, Outer, check_replicas, describe_training
 
@@ -99,14 +101,18 @@ def train(arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--period", type=int, default=8, help="local steps from one meeting to the next (default: 8)")
-    parser.add_argument("--periods", type=int, default=16, help="how many of them (default: 16)")
-    parser.add_argument("--fragments", type=int, default=1, help="parts that meet one by one (default: 1)")
-    parser.add_argument("--overlap", type=int, default=0, help="steps for which a meeting travels (default: 0)")
+    parser.add_argument("--period", type=whole(1), default=8, help="local steps between meetings (default: 8)")
+    parser.add_argument("--periods", type=whole(1), default=16, help="how many of them (default: 16)")
+    parser.add_argument("--fragments", type=whole(1), default=1, help="parts that meet one by one (default: 1)")
+    parser.add_argument("--overlap", type=whole(0), default=0, help="steps for which a meeting travels (default: 0)")
     parser.add_argument("--codec", default="8/8", help="of the deltas: 8/8, 4/8, rotated:8 (default: 8/8)")
-    parser.add_argument("--seed", type=int, default=0, help="of the weights (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="of the weights (default: 0)")
     parser.add_argument("--check", action="store_true", help="compare with local SGD in one process")
-    train(parser.parse_args())
+    arguments = parser.parse_args()
+    try:
+        train(arguments)
+    except ConfigurationError as error:  # a codec that there is not, or an overlap that is longer than the period
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
+from fanin.errors import ConfigurationError
 from fanin.examples import text
+from fanin.examples.numbers import seed, whole
 from fanin.examples.train import COLLECTIVE_TIMEOUT, cross_entropy, evaluate, report
 from fanin.host.torch import shard_codecs
 
@@ -92,10 +94,13 @@ def main() -> None:
     parser.add_argument("--backend", default="fanin", help="of torch.distributed (default: fanin)")
     parser.add_argument("--weights", default="8", help="bits of all-gathers: 8, 6, 4, or none (default: 8)")
     parser.add_argument("--gradients", default="8/8", help="lanes of reduce-scatters: 8/8, 4/8, or none (default: 8/8)")
-    parser.add_argument("--epochs", type=int, default=2, help="passes over the data (default: 2)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and order of samples (default: 0)")
+    parser.add_argument("--epochs", type=whole(1), default=2, help="passes over the data (default: 2)")
+    parser.add_argument("--seed", type=seed, default=0, help="of weights and order of samples (default: 0)")
     arguments = parser.parse_args()
-    train(arguments.backend, arguments.weights, arguments.gradients, arguments.epochs, arguments.seed)
+    try:
+        train(arguments.backend, arguments.weights, arguments.gradients, arguments.epochs, arguments.seed)
+    except ConfigurationError as error:  # a codec that there is not
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from fanin.emulation.process_output import print_object
 from fanin.examples.faults import add_fault_option, inject
+from fanin.examples.numbers import seed, whole
 from fanin.examples.tasks import TASKS
 from fanin.examples.traffic import traffic
 
@@ -143,8 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=TASKS, default="digits", help="what to train (default: digits)")
     parser.add_argument("--backend", default="fanin", help="of torch.distributed (default: fanin)")
-    parser.add_argument("--epochs", type=int, help="passes over the data (default: 12 of digits, 2 of text)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights and order of samples (default: 0)")
+    parser.add_argument("--epochs", type=whole(1), help="passes over the data (default: 12 of digits, 2 of text)")
+    parser.add_argument("--seed", type=seed, default=0, help="of weights and order of samples (default: 0)")
     parser.add_argument("--progress", action="store_true", help="rank 0 also says how many steps are done")
     add_fault_option(parser)
     arguments = parser.parse_args()

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fanin.errors import ConfigurationError
+from fanin.examples.numbers import whole
 from fanin.examples.parallel.catalogue import named
 from fanin.examples.train import COLLECTIVE_TIMEOUT, report
 from fanin.host.session.shards import ShardedSession
@@ -91,7 +92,7 @@ def run(play: Callable[[Asked], Figures], name: str, text: str | None) -> None:
     parser.add_argument("--check", action="store_true", help="compare with one process, or with what is known exactly")
     parser.add_argument("--quick", action="store_true", help="fewer steps and seeds")
     parser.add_argument(
-        "--hosts", type=int, default=1, help="hosts that the ranks claim to be on: 2 or more have shards"
+        "--hosts", type=whole(1), default=1, help="hosts that the ranks claim to be on: 2 or more have shards"
     )
     arguments = parser.parse_args()
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -100,7 +101,7 @@ def run(play: Callable[[Asked], Figures], name: str, text: str | None) -> None:
         if not 1 <= arguments.hosts <= size or size % arguments.hosts:
             raise ConfigurationError(f"--hosts {arguments.hosts}: Remedy: a divisor of the {size} workers")
     except ConfigurationError as error:
-        raise SystemExit(f"rank {rank}: {error}") from None
+        parser.error(f"rank {rank}: {error}")
     if arguments.hosts > 1:
         os.environ["FANIN_HOST"] = f"host{rank * arguments.hosts // size}"
     torch.set_num_threads(1)
