@@ -115,6 +115,8 @@ class StaleRunner:
         """In this order: the next gradient, the contribution in flight, the sums, the residual, what is folded."""
         self._counts = np.zeros(layout.chunks, np.uint32)
         self._gradient = slice(layout.head, layout.head + layout.elements)
+        self._folds = False
+        """Whether anything is folded: the model's elements are not read and cleared for nothing."""
         self._flags = slice(TALLY_BINS, layout.head)
         self._pending_flags, self._folded_flags = (np.zeros(layout.flags, np.bool_) for _ in range(2))
         self._changed = threading.Condition()
@@ -309,6 +311,7 @@ class StaleRunner:
             elif step is Step.FOLD:
                 self._weigh_pending()
                 self._folded[self._gradient] += self._pending[self._gradient]
+                self._folds = True
                 self._folded_flags |= self._pending_flags
                 self._clear_pending()
             self._changed.notify_all()
@@ -317,8 +320,10 @@ class StaleRunner:
         self._weigh_pending()
         self._pending, self._source = self._source, self._pending
         gradient = self._source[self._gradient]
-        gradient += self._folded[self._gradient]
-        self._folded[:] = 0.0
+        if self._folds:
+            gradient += self._folded[self._gradient]
+            self._folded[:] = 0.0
+            self._folds = False
         magnitudes = np.abs(gradient + self._residual[self._gradient])
         scale = self._rounds.scale
         self._rounds.account.clipped_elements += int(np.count_nonzero(magnitudes > 2.0**scale.power))
