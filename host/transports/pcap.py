@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import time
@@ -27,8 +28,7 @@ class PcapWriter:
         new = not os.path.lexists(path)
         opened = contextlib.ExitStack()
         try:
-            mode = "a+b" if _regular(path) else "wb"
-            self._file = opened.enter_context(open(path, mode, buffering=0))  # noqa: SIM115 - closed by close
+            self._file = opened.enter_context(io.FileIO(path, "a+" if _regular(path) else "w"))
             if self._file.readable():
                 self._file.seek(0)
                 found = self._file.read(len(header)) or b""

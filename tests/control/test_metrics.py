@@ -156,7 +156,7 @@ def test_no_client_makes_the_metrics_port_print_a_traceback(
 
     server = MetricsServer("127.0.0.1", 0, prometheus_client.CollectorRegistry())
     with contextlib.closing(server.socket):
-        client = socket.create_connection(server.server_address[:2])
+        client = socket.create_connection(("127.0.0.1", server.server_port))
         request, address = server.get_request()
         with contextlib.closing(client):
             client.sendall(sent)

@@ -128,7 +128,12 @@ def test_a_pipe_whose_reader_leaves_is_named_and_not_taken_for_standard_output(
     path = tmp_path / "pipe"
     os.mkfifo(path)
     reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    reader = threading.Thread(target=lambda: (select.select([reading], [], []), os.close(reading)))
+
+    def leave() -> None:
+        select.select([reading], [], [])
+        os.close(reading)
+
+    reader = threading.Thread(target=leave)
     reader.start()
     assert run(["simulate", "--scenario", "churn", "--seed", "1", "--pcap", str(path)]) == 1
     reader.join()
