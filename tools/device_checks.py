@@ -174,6 +174,17 @@ def lines_of(outcome: Outcome) -> list[str]:
     return lines
 
 
+def _no_device() -> str:
+    """Why there is nothing to check here; empty where there is a device, or DEVICE names another."""
+    if os.environ.get("DEVICE", "cuda") != "cuda":
+        return ""
+    import torch
+
+    if torch.cuda.is_available():
+        return ""
+    return f"PyTorch {torch.__version__} sees no CUDA device"
+
+
 def main() -> None:
     """Run the checks that there is time for, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -181,10 +192,15 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of checks, separated by commas")
     parser.add_argument("--seconds", type=float, default=290.0, help="for all of them together")
     given = parser.parse_args()
+    names = [name for name in given.only.split(",") if name]
+    known = {each for check in CHECKS for each in (check.program, check.name)}
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"--only {','.join(unknown)}: no such row. Remedy: some of {', '.join(sorted(known))}")
+    if why := _no_device():
+        parser.error(f"{why}. Remedy: DEVICE=cpu rehearses the rows that need no device, on host memory")
     deadline = time.monotonic() + given.seconds
     prepare()
     print(f"prepared; {deadline - time.monotonic():.0f} s left", flush=True)
-    names = [name for name in given.only.split(",") if name]
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as temporary:
         for number, check in enumerate(CHECKS):

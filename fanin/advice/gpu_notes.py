@@ -59,7 +59,10 @@ def gpu_notes(network: Network, gpus: Sequence[Gpu | None], profile: Profile, be
         return (*lines, "all ranks are on one host: stay with NCCL, which sums over NVLink or PCIe without a network")
     lines.append(_verdict(network, gpus, profile, best))
     several = max(network.ranks) > 1
-    if several and len(set(network.ranks)) == 1 and not any(gpu is not None and gpu.mig for gpu in gpus):
+    known = [gpu.uuid for gpu in gpus if gpu is not None and gpu.uuid]
+    if len(set(known)) < len(known):
+        lines.append("ranks share a GPU: they sum over one level, since inside='nccl' takes one rank per GPU")
+    elif several and len(set(network.ranks)) == 1 and not any(gpu is not None and gpu.mig for gpu in gpus):
         lines.append(
             f"hosts have {network.ranks[0]} GPUs each: FANIN_INSIDE=nccl sums inside them over NVLink, and each rank "
             f"quantizes 1/{network.ranks[0]} of a gradient (docs/gpu.md)"

@@ -15,6 +15,7 @@ import torch
 
 from fanin.host.diagnosis import Check
 from fanin.host.torch.device import cuda
+from fanin.host.torch.meeting.levels import is_mig_instance
 from fanin.options import Options
 
 COPY_BYTES = 64 << 20
@@ -38,6 +39,8 @@ class Gpu:
     waits: str
     """How its streams wait for a result: `waiting_way`'s text."""
     mig: bool = False
+    uuid: str = ""
+    """The driver's number of the device, by which ranks that share one are told; empty where torch does not say it."""
 
 
 def triton_version() -> str | None:
@@ -71,7 +74,8 @@ def gpu_of(device: torch.device, options: Options) -> Gpu:
         out_bytes_s=_rate(here, there),
         in_bytes_s=_rate(there, here),
         waits=waiting_way(device, options),
-        mig="MIG" in properties.name or "MIG-" in os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+        mig=is_mig_instance(properties.name, os.environ),
+        uuid=str(getattr(properties, "uuid", "")),
     )
 
 

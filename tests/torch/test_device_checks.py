@@ -38,6 +38,24 @@ def test_the_page_says_of_every_check_when_it_has_run() -> None:
         assert re.search(r"H100|never run", line.split("|")[2]), line
 
 
+@pytest.mark.parametrize(
+    ("only", "device", "told"),
+    [
+        ("bits,nonsense", "cpu", "--only nonsense: no such row. Remedy: some of about, bits"),
+        ("bits", "cuda", "sees no CUDA device. Remedy: DEVICE=cpu rehearses the rows"),
+    ],
+)
+def test_a_row_that_there_is_not_and_a_machine_without_a_device_are_told_at_once(
+    only: str, device: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DEVICE", device)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["device_checks.py", "--only", only])
+    with pytest.raises(SystemExit, match="2"):
+        device_checks.main()
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.processes
 @pytest.mark.slow
 def test_programs_of_the_checks_run_where_host_memory_stands_for_a_device(

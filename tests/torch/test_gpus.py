@@ -147,6 +147,15 @@ def test_hosts_of_several_gpus_are_told_of_two_levels_unless_these_are_mig_insta
     assert not any("FANIN_INSIDE" in note for note in gpu_notes(network, [gpu(mig=True)] * 16, STEP, best(8)))
 
 
+def test_ranks_that_share_a_gpu_are_not_told_of_two_levels() -> None:
+    shared = [gpu(uuid=f"GPU-{rank // 4}") for rank in range(8)]
+    notes = " ".join(gpu_notes(cluster(2, 4, 1e10), shared, STEP, best(8)))
+    assert "ranks share a GPU: they sum over one level" in notes
+    assert "FANIN_INSIDE" not in notes
+    own = [gpu(uuid=f"GPU-{rank}") for rank in range(8)]
+    assert any("FANIN_INSIDE=nccl" in note for note in gpu_notes(cluster(2, 4, 1e10), own, STEP, best(8)))
+
+
 def test_one_host_and_ranks_without_a_gpu_among_others() -> None:
     assert "stay with NCCL" in gpu_notes(cluster(1, 4, 0.0), [gpu()] * 4, STEP, best(8))[-1]
     (mixed,) = gpu_notes(cluster(2, 1, 1e9), [gpu(), None], STEP, best(8))

@@ -39,10 +39,18 @@ def test_ranks_that_see_a_gpu_each_are_not_taken_for_sharers() -> None:
     assert judge(own, "nccl").ranks == ((0, 1, 2, 3),)
 
 
-def test_a_mig_instance_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "environment"),
+    [
+        ("NVIDIA H100", {"CUDA_VISIBLE_DEVICES": "MIG-5f1a"}),
+        ("NVIDIA H100 MIG 1g.10gb", {}),  # in a container, which was given it by NVIDIA_VISIBLE_DEVICES
+    ],
+)
+def test_a_mig_instance_is_named(name: str, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    seat = seat_of("nccl", Options(host="a"), {"CUDA_VISIBLE_DEVICES": "MIG-5f1a"})
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: name)
+    seat = seat_of("nccl", Options(host="a"), environment)
     with pytest.raises(ConfigurationError, match="rank 0: its device is a MIG instance, and NCCL joins none"):
         judge([seat], "nccl")
 

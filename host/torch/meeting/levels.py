@@ -65,6 +65,14 @@ class Levels:
         return len(self.between)
 
 
+def is_mig_instance(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether the device of this name is a MIG instance: its name has the profile, or the process was given a part.
+
+    Containers are given instances by NVIDIA_VISIBLE_DEVICES, and then see an ordinary number.
+    """
+    return "MIG" in name or "MIG-" in environment.get("CUDA_VISIBLE_DEVICES", "")
+
+
 def seat_of(kind: str, options: Options, environment: Mapping[str, str]) -> Seat:
     """This rank's seat for `kind`, "nccl" or "gloo"."""
     host = host_identity(options)
@@ -76,7 +84,7 @@ def seat_of(kind: str, options: Options, environment: Mapping[str, str]) -> Seat
         cannot = f"PyTorch {torch.__version__} has no NCCL"
     elif not torch.cuda.is_available():
         cannot = "PyTorch sees no CUDA device"
-    elif "MIG-" in visible:
+    elif is_mig_instance(torch.cuda.get_device_name(), environment):
         cannot = "its device is a MIG instance, and NCCL joins none"
     return Seat(
         host=host, cannot=cannot, devices=torch.cuda.device_count(), visible=visible,
