@@ -10,6 +10,7 @@ power of two about as large as the deltas, so that one scale fits both.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -75,5 +76,5 @@ class WeightedChunks:
         return whole[: self.head], whole[self.head : self.elements].reshape(self.rows, self.chunk_elements)
 
 
-def _padded(part: Values, length: int) -> Values:
+def _padded(part: Values, length: int) -> npt.NDArray[Any]:
     return part if len(part) == length else np.pad(part, (0, length - len(part)))

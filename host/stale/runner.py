@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fanin.errors import CollectiveTimeoutError, FaninError
-from fanin.host.session.threads import WORK
 from fanin.host.stale.drops import DropWatch
 from fanin.host.stale.layout import Layout
 from fanin.host.stale.rounds import StaleRounds, Step
@@ -265,8 +264,7 @@ class StaleRunner:
                         self._rounds.hear(event.base)
                         self._advance()
                 elif event is not None:
-                    with WORK:
-                        self._round_over()
+                    self._round_over()
         except Exception as error:  # whatever it is, training must hear of it
             with self._changed:
                 if not self._closing:

@@ -149,6 +149,13 @@ def check_a_flush_before_the_last_round_ends_with_the_groups_timeout(rank: int, 
 class Kinds(nn.Module):
     """Parameters of every type that travels, empty, tied, transposed; buffers of types that stay."""
 
+    wide: nn.Parameter
+    small: nn.Parameter
+    brain: nn.Parameter
+    count: torch.Tensor
+    mask: torch.Tensor
+    waves: torch.Tensor
+
     def __init__(self, rank: int) -> None:
         super().__init__()
         for name, kind in {"wide": torch.float64, "small": torch.float16, "brain": torch.bfloat16}.items():
@@ -170,7 +177,7 @@ def check_every_kind_of_parameter_travels_and_float64_is_not_rounded_first(rank:
     assert federated.begin()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter -= 2e-8 if parameter.dtype is torch.float64 else 0.5
+            parameter.sub_(2e-8 if parameter.dtype is torch.float64 else 0.5)
     federated.hand_in()
     federated.flush()
     assert -4e-8 < float((model.wide.detach() - 1.0).max()) < -1e-8, "float32 has nothing between 1 and 1 - 6e-8"
@@ -204,7 +211,7 @@ def check_numbers_that_are_none_are_refused(rank: int, size: int) -> None:
         Federated(make_model(), samples=1, rounds=1, policy=FedBuff(quorum=9))
     for given in ({"staleness": 0}, {"staleness": 2.5}, {"max_age": -1}, {"epoch_rounds": 2}, {"patience_s": 0.0}):
         with pytest.raises(ConfigurationError, match=f"{next(iter(given))} = .*Remedy: "):
-            FederatedOptions(**given)  # type: ignore[arg-type]
+            FederatedOptions(**given)
 
 
 def check_what_a_client_does_wrong_is_named(rank: int, size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fanin.errors import ConfigurationError
 from fanin.host.federated.policies.policy import FederatedPolicy
 from fanin.host.federated.policies.view import FederationView, RoundPlan
-from fanin.host.federated.whole_numbers import whole_number
+from fanin.host.federated.policies.whole_numbers import whole_number
 
 
 class FedBuff(FederatedPolicy):

@@ -31,9 +31,9 @@ from fanin.errors import CollectiveTimeoutError, ConfigurationError, Unsupported
 from fanin.host.federated.policies import make_policy
 from fanin.host.federated.policies.policy import FederatedPolicy
 from fanin.host.federated.policies.view import RoundPlan
+from fanin.host.federated.policies.whole_numbers import whole_number
 from fanin.host.federated.steering import Steering
 from fanin.host.federated.weighted_chunks import Values
-from fanin.host.federated.whole_numbers import whole_number
 from fanin.host.stale.account import Account
 from fanin.host.torch.training.federated_deep import DeepLayers
 from fanin.host.torch.training.federated_part import FederatedPart, Outer, check_model

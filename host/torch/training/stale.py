@@ -21,6 +21,7 @@ from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
 from fanin.host.session.shards import JoinedSession
+from fanin.host.session.threads import WORK
 from fanin.host.stale.account import Account, check_balance
 from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.layout import Layout
@@ -233,7 +234,12 @@ class StaleJob:
         self.size = dist.get_world_size(group)
         self.patience_s = options.patience_in(group)
         """How long this rank waits for the others."""
-        self.runner = StaleRunner(session, layout, rounds, on_result, weigh=weigh, patience_s=self.patience_s)
+
+        def apply(result: Result) -> None:
+            with WORK:  # on the runner's thread
+                on_result(result)
+
+        self.runner = StaleRunner(session, layout, rounds, apply, weigh=weigh, patience_s=self.patience_s)
         self._pacing: Pacing | None = None
         if options.tune is not None:
             share = lambda: self.runner.dropped_share  # noqa: E731
