@@ -110,6 +110,11 @@ class StaleRounds:
         return self._ready_version is not None
 
     @property
+    def idle(self) -> bool:
+        """Whether bases that training passes are not passed yet."""
+        return self._idle_bases > 0 and not self.ended
+
+    @property
     def done(self) -> bool:
         """Whether the flush is through."""
         return self.end is not None and self.base == self.end + self.scale.staleness and not self.under_way

@@ -114,6 +114,8 @@ class StaleRunner:
         """In this order: the next gradient, the contribution in flight, the sums, the residual, what is folded."""
         self._counts = np.zeros(layout.chunks, np.uint32)
         self._gradient = slice(layout.head, layout.head + layout.elements)
+        self._last_bound = float("inf")
+        """Bound of the last contribution, beyond which an element was clipped."""
         self._folds = False
         """Whether anything is folded: the model's elements are not read and cleared for nothing."""
         self._flags = slice(TALLY_BINS, layout.head)
@@ -147,7 +149,8 @@ class StaleRunner:
 
         `flags`: those that the contribution sets, shape (flags,); None for none of them.
         Returns as soon as the gradient is taken over; waits until the one before it has been sent, dropped or folded. A
-        gradient that is not finite is counted and not contributed. Raises the session's failure.
+        gradient that is not finite is counted and not contributed; the worker passes a base in its place, so that no
+        other one waits for it. Raises the session's failure.
         """
         self._wait_until(lambda: not self._rounds.ready, "the gradient before this one is not under way")
         write(self._pending[self._gradient])
@@ -157,6 +160,9 @@ class StaleRunner:
             if not finite:
                 self._rounds.refuse("not finite")
                 log.warning("rank %d: a gradient is not finite; it is not contributed", self._rounds.account.rank)
+                self._clear_pending()
+                self._rounds.pass_base()
+                self._advance()
                 return
             self._rounds.hand_in(version)
             self._watch_drops()
@@ -204,7 +210,8 @@ class StaleRunner:
     def wait_for_results(self) -> None:
         """Return once the gradient handed in is contributed, its round's result applied, and no base is under way."""
         self._wait_until(
-            lambda: not self._rounds.ready and not self._rounds.under_way, "the round's result has not come"
+            lambda: not (self._rounds.ready or self._rounds.idle or self._rounds.under_way),
+            "the round's result has not come",
         )
 
     def flush(self, remedy: str = "call flush on every rank, after the same step") -> None:
@@ -222,6 +229,19 @@ class StaleRunner:
             lambda: self._rounds.done, f"the flush, of the rounds before {self._rounds.end}, is not through", remedy
         )
         self._rounds.account.check()
+        self._warn_of_rest()
+
+    def _warn_of_rest(self) -> None:
+        """Say so where the last gradients exceeded the bound: no contribution carries the rest of them any more."""
+        left = np.abs(self._residual[self._gradient])
+        most, bound = float(left.max(initial=0.0)), self._last_bound
+        if most > bound:
+            log.warning(
+                "rank %d: %d elements of its last gradients were above the scale's bound of %.3g, and the rest of "
+                "them, up to %.3g each, has not landed. Remedy: end training with gradients of the usual size, or clip "
+                "them",
+                self._rounds.account.rank, np.count_nonzero(left > bound), bound, most,
+            )  # fmt: skip
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Leave the job, within `timeout_s` where the switch does not answer. Idempotent."""
@@ -328,6 +348,7 @@ class StaleRunner:
         write_tally(self._source[:TALLY_BINS], float(magnitudes.max()), scale.power)
         self._source[self._flags] = np.where(self._pending_flags | self._folded_flags, 2.0**scale.power, 0.0)
         self._folded_flags[:] = False
+        self._last_bound = 2.0**scale.power
         self._session.submit(self._reduction(self._source, residual=self._residual))
 
     def _watch_drops(self) -> None:

@@ -206,6 +206,22 @@ def test_gradients_far_above_the_first_bound_land_whole_a_few_rounds_later(
         assert job[0].account.clipped_elements > 0
 
 
+def test_what_the_last_gradients_exceed_the_bound_by_is_told_since_nothing_carries_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with members("skip", native=False, quorum=WORKERS, end=2) as job:
+        for value in (2.0, 1000.0):
+            for member in job:
+                member.hand_in(value)
+            for member in job:
+                member.runner.wait_for_results()
+        flush(job)
+    said = [record.getMessage() for record in caplog.records if "has not landed" in record.getMessage()]
+    assert len(said) == WORKERS
+    assert f"{ELEMENTS} elements of its last gradients were above the scale's bound of 8, and the rest" in said[0]
+    assert "up to 992 each" in said[0]
+
+
 @native_or_twin
 @pytest.mark.parametrize("lanes", [32, 8, "4/8"])
 def test_a_round_says_of_which_flags_a_contribution_has_any(native: bool, lanes: int | str) -> None:

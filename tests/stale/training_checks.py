@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fanin.errors import ConfigurationError, FaninError
+from fanin.errors import CollectiveMismatchError, ConfigurationError, FaninError
 from fanin.host.stale.account import PASSED_DRAIN
 from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.quorum import SemiAsynchronousQuorum
@@ -271,6 +271,112 @@ def check_options_that_would_part_the_replicas_are_refused(rank: int, size: int)
     scheduler.step()
     with pytest.raises(ConfigurationError, match=r"lr of .* group 0 was 0\.1 and is .*schedule="):
         optimizer.step()
+
+
+def check_ranks_of_unlike_options_or_states_are_refused_by_name(rank: int, size: int) -> None:
+    def make(lr: float = 0.1, rounds: int = 9, warm: bool = False, **given: Any) -> AsynchronousOptimizer:
+        model = make_model()
+        inner = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+        if warm:
+            nn.functional.cross_entropy(model(batch(0, 0)[0]), batch(0, 0)[1]).backward()
+            inner.step()
+        return AsynchronousOptimizer(inner, model, rounds=rounds, **given)
+
+    last = rank == size - 1
+    for unlike, name in (
+        ({"lr": 0.2 if last else 0.1}, "optimizer differs"),
+        ({"warm": rank == 0}, "optimizer's state differs"),
+        ({"rounds": 8 if last else 9}, "rounds differs"),
+        ({"policy": "fold" if last else "skip"}, "policy differs"),
+        ({"schedule": (lambda version: 0.5**version) if last else (lambda version: 1.0)}, "schedule differs"),
+    ):
+        with pytest.raises(CollectiveMismatchError, match=f"unlike asynchronous training: {name}.*Remedy: the same"):
+            make(**unlike)  # type: ignore[arg-type]
+    make(warm=True)
+
+
+def check_what_the_program_changes_between_steps_is_refused(rank: int, size: int) -> None:
+    model = make_model()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    inner.register_step_pre_hook(lambda *_: None)
+    with pytest.raises(ConfigurationError, match=r"SGD has hooks of its step, which would not run.*Remedy"):
+        AsynchronousOptimizer(inner, model, rounds=2)
+    optimizer = AsynchronousOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model, rounds=2)
+    model.load_state_dict(make_model().state_dict())
+    with pytest.raises(ConfigurationError, match=r"changed parameter '0.weight' since .*before AsynchronousOptimizer"):
+        optimizer.step()
+
+
+class Scaled(torch.optim.Optimizer):
+    """A stranger's optimizer, with an attribute of its own."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+        self.scale = {"all": 0.2}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Move against the gradient."""
+        for group in self.param_groups:
+            for each in group["params"]:
+                if each.grad is not None:
+                    each.sub_(self.scale["all"] * each.grad)
+
+
+def check_an_optimizer_with_attributes_of_its_own_trains_and_its_state_can_be_saved(rank: int, size: int) -> None:
+    for kind in (Scaled, lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)):
+        model = make_model()
+        optimizer = AsynchronousOptimizer(kind(model.parameters()), model, rounds=40)
+        step = 0
+        while not optimizer.finished:
+            optimizer.zero_grad()
+            inputs, targets = batch(rank, step)
+            nn.functional.cross_entropy(model(inputs), targets).backward()
+            optimizer.step()
+            step += 1
+        optimizer.flush()
+        expect_identical(model, size)
+        assert accuracy(model) > 0.35
+        state = optimizer.state_dict()["state"]
+        assert bool(state) == (kind is not Scaled), "momentum, of the copy that steps"
+        assert optimizer.flush() == []
+        with pytest.raises(ConfigurationError, match=r"was flushed\. Remedy: make another one"):
+            optimizer.step()
+
+
+def check_gradients_that_are_not_finite_hold_nobody_up(rank: int, size: int) -> None:
+    """They are passed: by the hook, whose ranks stay in step, and where rounds wait for every rank."""
+    model = DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+    state = StaleSynchronousState(StaleOptions(staleness=1, quorum=size))
+    model.register_comm_hook(state, stale_synchronous_hook)
+    for _ in range(2):  # training goes on after a flush, as for a checkpoint
+        for step in range(30):
+            inputs, targets = batch(rank, step)
+            optimizer.zero_grad()
+            spoiled = rank == 1 and step in (2, 10, 11, 29)
+            (nn.functional.cross_entropy(model(inputs), targets) * (math.nan if spoiled else 1.0)).backward()
+            optimizer.step()
+        accounts = state.flush(optimizer)
+        assert [account.dropped["not finite"] for account in accounts] == [
+            4 if each == 1 else 0 for each in range(size)
+        ]
+        expect_identical(model, size)
+    assert accuracy(model) > 0.5
+    plain = make_model()
+    waits = AsynchronousOptimizer(
+        torch.optim.SGD(plain.parameters(), lr=0.1), plain, rounds=12, policy="wait",
+        options=StaleOptions(staleness=2, quorum=size),
+    )  # fmt: skip
+    while not waits.finished:
+        waits.zero_grad()
+        (
+            nn.functional.cross_entropy(plain(batch(rank, 0)[0]), batch(rank, 0)[1]) * (math.nan if rank == 0 else 1.0)
+        ).backward()
+        waits.step()
+    waits.flush()
+    expect_identical(plain, size)
+    assert all(bool(torch.isfinite(each).all()) for each in plain.parameters())
 
 
 def check_a_failure_of_the_optimizer_names_it(rank: int, size: int) -> None:

@@ -15,8 +15,9 @@ from fanin.errors import CollectiveMismatchError, ConfigurationError
 from fanin.host.torch.training.meetings import roll
 from fanin.host.torch.training.meetings.outer import Outer, OuterState, measured_gap, squared_norm, take
 from fanin.host.torch.training.meetings.period import LONGEST_STEPS, Every, Quadratic
-from fanin.host.torch.training.meetings.plan import Plan, difference
+from fanin.host.torch.training.meetings.plan import ALIKE, Plan
 from fanin.host.torch.training.meetings.schedule import Land, Launch, Schedule
+from fanin.host.torch.training.same_settings import difference
 
 # --- periods ---
 
@@ -243,7 +244,9 @@ def test_a_roll_with_a_changed_model_does_not_count() -> None:
 
 
 def test_the_first_setting_that_differs_is_named() -> None:
-    assert "period differs (rank 0: 4; rank 1: 8)" in difference([{"a": "1", "period": "4"}, {"a": "1", "period": "8"}])
+    assert "period differs (rank 0: 4; rank 1: 8)" in difference(
+        [{"a": "1", "period": "4"}, {"a": "1", "period": "8"}], *ALIKE
+    )
 
 
 @pytest.mark.parametrize(

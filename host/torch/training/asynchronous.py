@@ -22,6 +22,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from fanin.host.stale.prediction import LossPredictor
 from fanin.host.stale.runner import Result
 from fanin.host.stale.staleness_rate import staleness_factor
 from fanin.host.torch.training.newcomer import Welcome, come_in, parameter_facts
+from fanin.host.torch.training.same_settings import compare, options_of, state_of
 from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
 
 
@@ -51,6 +53,9 @@ class AsynchronousOptimizer:
 
     A parameter of which no contribution to a round has a gradient is left as it is by that round, as torch does where
     `grad` is None. Complex gradients travel as pairs of numbers, sparse ones as dense ones.
+
+    A copy of the optimizer, which holds its state, steps a copy of the weights: load checkpoints, of both, before this
+    is made, on every rank. `step` raises where the program has changed the parameters or the optimizer's options.
     """
 
     def __init__(
@@ -68,11 +73,17 @@ class AsynchronousOptimizer:
     ) -> None:
         """Collective: every rank makes it. A newcomer makes it alone, and receives the weights of a peer here.
 
-        Raises ConfigurationError for a group without a switch, and for an optimizer whose step needs a closure; at a
-        newcomer also what newcomer.come_in raises."""
+        Raises ConfigurationError for a group without a switch, and for an optimizer whose step needs a closure or has
+        hooks; CollectiveMismatchError when ranks have unlike options or an optimizer of unlike state; at a newcomer
+        what newcomer.come_in raises."""
         if rounds < 1:
             raise ConfigurationError(f"rounds = {rounds}; training takes at least one")
         _check_steps_alone(optimizer)
+        if schedule is not None and not all("lr" in group for group in optimizer.param_groups):
+            raise ConfigurationError(
+                f"{type(optimizer).__name__} has no learning rate 'lr', of which schedule= gives a factor. Remedy: an "
+                "optimizer with one, or no schedule"
+            )
         self.rounds = rounds
         self.options = options or StaleOptions(staleness=4)
         self.group = fanin_group(group, newcomers=True)
@@ -86,12 +97,13 @@ class AsynchronousOptimizer:
             for tensor in {id(each): each for each in everything}.values():
                 dist.broadcast(tensor.data, group_src=0, group=self.group)
         self._optimizer = optimizer
-        self._shadow = copy.deepcopy(optimizer)
-        self._rates = [group["lr"] for group in optimizer.param_groups]
+        self._shadow = _copy_of(optimizer)
+        self._rates = [group.get("lr", 0.0) for group in optimizer.param_groups]
         self._parameters = _parameters_of(optimizer)
         self._shadow_parameters = _parameters_of(self._shadow)
         self._settings = _settings_of(optimizer)
         """The optimizer's options that were seen last, by which a change is noticed."""
+        self._given_options = options_of(optimizer)
         self._sizes = [_as_real(parameter.detach()).numel() for parameter in self._parameters]
         self._mean = np.zeros(sum(self._sizes), np.float32)
         self._lock = threading.Lock()
@@ -100,6 +112,17 @@ class AsynchronousOptimizer:
         self._computed_on = 0
         self._job: StaleJob | None = None
         self._welcome: Welcome | None = None
+        self._flushed = False
+        if not self.group.outside:
+            facts = {name: str(fact) for name, fact in self._settings_facts().items()}
+            facts |= {
+                "policy": policy,
+                "options": str(replace(self.options, tune=None)),
+                "optimizer's state": state_of(optimizer),
+            }
+            same = "the same optimizer, with the state of one checkpoint, and the same AsynchronousOptimizer"
+            compare(self.group, facts, "asynchronous training", same)
+        self._seen = self._counts_of_changes()
         if self.group.outside:
             self._job = come_in(
                 self.group,
@@ -149,6 +172,14 @@ class AsynchronousOptimizer:
         Their learning rate follows `schedule`."""
         return self._optimizer.param_groups
 
+    def state_dict(self) -> dict[str, Any]:
+        """State of the optimizer at this version, for a checkpoint beside the model's; the inner optimizer has none.
+
+        To go on from it, load it into the inner optimizer before AsynchronousOptimizer is made, on every rank.
+        """
+        with self._lock:
+            return copy.deepcopy(self._shadow.state_dict())
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients as an optimizer does."""
         self._optimizer.zero_grad(set_to_none)
@@ -157,9 +188,15 @@ class AsynchronousOptimizer:
         """Hand the parameters' gradients in, and take the newest weights. `loss`: needed for `predict_loss`.
 
         Raises the session's failure, CollectiveTimeoutError when the engine is stuck, ConfigurationError when somebody
-        has changed the optimizer's options, as torch's schedulers do: each replica would do it at another version.
+        has changed the optimizer's options, as torch's schedulers do, or the parameters: each replica would do it at
+        another version.
         """
+        if self._flushed:
+            raise ConfigurationError(
+                "AsynchronousOptimizer took its rounds, and was flushed. Remedy: make another one to train on"
+            )
         self._check_settings()
+        self._check_parameters()
         if self._job is None:
             self._job = self._open()
             self._opened(self._job)
@@ -183,9 +220,11 @@ class AsynchronousOptimizer:
         Raises UnbalancedError, CollectiveTimeoutError, the session's failure; when making the group whole fails, what
         making a group raises.
         """
-        if self._job is None:
+        if self._job is None or self._flushed:
             return []
-        accounts = self._job.flush()
+        at = f"version {self._version} of {self.rounds}"
+        accounts = self._job.flush(f"call flush on every rank, with the same `rounds`, when `finished` (here at {at})")
+        self._flushed = True
         self._take_weights()
         if self._welcome is not None:
             self._welcome.close()
@@ -198,12 +237,16 @@ class AsynchronousOptimizer:
 
     def facts(self) -> dict[str, Any]:
         """Facts that a newcomer must share with the others."""
+        return self._settings_facts() | {"parameters": parameter_facts(self._model, self._parameters)}
+
+    def _settings_facts(self) -> dict[str, Any]:
+        schedule, last = self._schedule, self.rounds - 1
         return {
             "rounds": self.rounds,
             "epoch_rounds": self.options.epoch_rounds,
             "lanes": self.group.options.lanes if self.options.lanes is None else self.options.lanes,
-            "optimizer": type(self._optimizer).__name__,
-            "parameters": parameter_facts(self._model, self._parameters),
+            "optimizer": self._given_options,
+            "schedule": None if schedule is None else [schedule(version) for version in (0, last // 2, last)],
         }
 
     def state(self) -> dict[str, Any]:
@@ -261,6 +304,27 @@ class AsynchronousOptimizer:
                         "which gives the learning rate's factor by version, in place of a torch scheduler"
                     )
 
+        if any(_hooks_of(self._optimizer)):
+            raise _hooked(self._optimizer)
+
+    def _check_parameters(self) -> None:
+        """Raise ConfigurationError if a parameter was changed since it was given the newest weights.
+
+        torch counts changes in place; it does not count those of `parameter.data`.
+        """
+        for number, (seen, now) in enumerate(zip(self._seen, self._counts_of_changes(), strict=True)):
+            if seen != now:
+                names = {id(each): name for name, each in self._model.named_parameters()}
+                name = names.get(id(self._parameters[number]), f"number {number} of the optimizer")
+                raise ConfigurationError(
+                    f"the program has changed parameter {name!r} since it had the newest weights, which would be "
+                    "undone. Remedy: load weights before AsynchronousOptimizer is made; bound or normalize them by "
+                    "torch.nn.utils.parametrize"
+                )
+
+    def _counts_of_changes(self) -> list[int]:
+        return [parameter._version for parameter in self._parameters]
+
     def _write(self, out: npt.NDArray[np.float32]) -> None:
         for part, parameter in zip(torch.from_numpy(out).split(self._sizes), self._parameters, strict=True):
             if parameter.grad is None:
@@ -277,6 +341,7 @@ class AsynchronousOptimizer:
                 for own, settings, shadow in groups:
                     own["lr"] = settings["lr"] = shadow["lr"]
             self._computed_on = self._version
+        self._seen = self._counts_of_changes()
 
     # --- the engine's side ---
 
@@ -327,7 +392,34 @@ def _settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     ]
 
 
+def _copy_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """A copy with parameters and state of its own.
+
+    torch's copies have the groups and the state alone, so that attributes of the optimizer's own class are copied here;
+    `step` is one where a scheduler has put a counter around it, of the original.
+    """
+    copies: dict[int, Any] = {}
+    made = copy.deepcopy(optimizer, copies)
+    for name, value in vars(optimizer).items():
+        if name not in vars(made) and name != "step":
+            vars(made)[name] = copy.deepcopy(value, copies)
+    return made
+
+
+def _hooks_of(optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
+    return optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+
+
+def _hooked(optimizer: torch.optim.Optimizer) -> ConfigurationError:
+    return ConfigurationError(
+        f"{type(optimizer).__name__} has hooks of its step, which would not run: a copy of it steps. Remedy: without "
+        "them, or a subclass whose step does what they do"
+    )
+
+
 def _check_steps_alone(optimizer: torch.optim.Optimizer) -> None:
+    if any(_hooks_of(optimizer)):
+        raise _hooked(optimizer)
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ConfigurationError(

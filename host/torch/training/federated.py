@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,7 @@ from fanin.host.stale.account import Account
 from fanin.host.torch.training.federated_deep import DeepLayers
 from fanin.host.torch.training.federated_part import FederatedPart, Outer, check_model
 from fanin.host.torch.training.federated_steering import Board, Steerer
+from fanin.host.torch.training.same_settings import compare, options_of
 from fanin.host.torch.training.stale import StaleOptions, fanin_group
 from fanin.protocol.job import MAX_STALENESS
 
@@ -118,12 +120,12 @@ class Federated:
                 f"policy {self._policy.name!r} takes no newcomers: deep layers are summed with all clients. Remedy: a "
                 "policy without deep layers"
             )
+        outer = outer or (lambda parameters: torch.optim.SGD(parameters, lr=1.0))
         self.client = dist.get_rank(self._group)
         self._policy.check(dist.get_world_size(self._group))
-        everyone = {self.client: samples} if self._group.outside else self._founders(model)
+        everyone = {self.client: samples} if self._group.outside else self._founders(model, outer)
         steering = Steering(self._policy, rounds, everyone)
         self._plan_round, self._plan = 0, steering.plan
-        outer = outer or (lambda parameters: torch.optim.SGD(parameters, lr=1.0))
         # The job begins with K = N, which a newcomer knows as well; rank 0 sets the plan's K at its first look.
         stale = self._options.stale(dist.get_world_size(self._group))
         most = max(everyone.values())
@@ -258,13 +260,24 @@ class Federated:
         self._part.job.runner.wait_for_results()
         self._part.close()
 
-    def _founders(self, model: torch.nn.Module) -> dict[int, int]:
-        """Give all clients the weights of rank 0; returns the number of samples of each client."""
+    def _founders(self, model: torch.nn.Module, outer: Outer) -> dict[int, int]:
+        """Give all clients the weights of rank 0; returns the number of samples of each client.
+
+        Raises CollectiveMismatchError when clients have unlike settings.
+        """
         for tensor in (*model.parameters(), *model.buffers()):
             dist.broadcast(tensor.data, group_src=0, group=self._group)
         own = torch.tensor([self._samples], dtype=torch.int64, device="cpu")
         everyones = [torch.zeros_like(own) for _ in range(dist.get_world_size(self._group))]
         dist.all_gather(everyones, own, group=self._group)
+        copies = [each.detach().clone().requires_grad_() for each in model.parameters()]
+        facts = {
+            "rounds": str(self._rounds),
+            "policy": f"{self._policy.name} {_plain_settings(self._policy)}",
+            "options": str(self._options),
+            "outer optimizer": options_of(outer(copies)),
+        }
+        compare(self._group, facts, "federated training", "the same rounds, policy, options and outer optimizer")
         return {client: int(each) for client, each in enumerate(everyones)}
 
     def _weigh(self, version: int, round: int) -> float:
@@ -302,3 +315,9 @@ class Federated:
             self._on_round(version)
         with self._changed:
             self._changed.notify_all()
+
+
+def _plain_settings(policy: FederatedPolicy) -> dict[str, Any]:
+    """A policy's settings that are numbers or texts, by name: these must be alike on all clients."""
+    kinds = (int, float, str, type(None))
+    return {name: value for name, value in sorted(vars(policy).items()) if isinstance(value, kinds)}

@@ -51,6 +51,7 @@ class StaleSynchronousState:
         """Sum of the results since the last iteration's."""
         self._landed = False
         """Whether any result since the last iteration's holds a contribution."""
+        self._flushed = False
 
     @property
     def account(self) -> Account | None:
@@ -90,10 +91,13 @@ class StaleSynchronousState:
     def flush(self, optimizer: torch.optim.Optimizer) -> list[Account]:
         """Apply what is still under way, as one more step of `optimizer`: every replica then has the same weights.
 
-        Every rank calls it after the same number of iterations. Returns the accounts of all ranks, which balance.
+        Every rank calls it after the same number of iterations; training may go on afterwards. Returns the accounts of
+        all ranks, which balance.
         Raises UnbalancedError, CollectiveTimeoutError, the session's failure.
         """
         if self._job is None:
+            return []
+        if self._flushed:
             return []
         accounts = self._job.flush()
         if self._landed:
@@ -105,7 +109,13 @@ class StaleSynchronousState:
             optimizer.step()
         optimizer.zero_grad()
         self._job.close()
+        self._flushed = True
         return accounts
+
+    def resume(self) -> None:
+        """Begin anew after a flush, as for a checkpoint: with a warm-up, and a stale job of its own."""
+        if self._flushed:
+            self._job, self._flushed, self.iteration = None, False, 0
 
     def _exchange(self) -> None:
         if self._job is None:
@@ -164,6 +174,7 @@ class StaleSynchronousState:
 def stale_synchronous_hook(state: StaleSynchronousState, bucket: c10d.GradBucket) -> Future[torch.Tensor]:
     """Exchange a bucket with bounded staleness: `model.register_comm_hook(state, stale_synchronous_hook)`."""
     require_bucket("stale_synchronous_hook", bucket)
+    state.resume()
     if state.iteration < WARM_UP_ITERATIONS:
         return state.warm_up(bucket)
     return state.contribute(bucket)

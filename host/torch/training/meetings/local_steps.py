@@ -49,10 +49,11 @@ from fanin.host.torch.training.meetings.late import LateMeetings
 from fanin.host.torch.training.meetings.outer import Outer, take
 from fanin.host.torch.training.meetings.parts import Part, codec_of, load, parts_of, state_of
 from fanin.host.torch.training.meetings.period import Every, Period
-from fanin.host.torch.training.meetings.plan import Plan, compare
+from fanin.host.torch.training.meetings.plan import ALIKE, Plan
 from fanin.host.torch.training.meetings.schedule import Action, Land, Launch, Next, Schedule
 from fanin.host.torch.training.meetings.totals import Totals
 from fanin.host.torch.training.replicas import check_replicas
+from fanin.host.torch.training.same_settings import compare
 from fanin.interruptions import interrupts
 
 log = logging.getLogger("fanin")
@@ -137,7 +138,7 @@ class LocalSteps:
 
     def _begin_alike(self, found: list[torch.Tensor], *, init_sync: bool) -> None:
         """Compare settings, and start from the same weights and buffers."""
-        compare(self.group, self.plan.facts() | parameters.shapes(found))
+        compare(self.group, self.plan.facts() | parameters.shapes(found), *ALIKE)
         if init_sync:
             self._send_weights()
         else:

@@ -56,7 +56,8 @@ from fanin.host.torch.training.meetings.agreement import (
     to_text,
     waits,
 )
-from fanin.host.torch.training.meetings.plan import difference
+from fanin.host.torch.training.meetings.plan import ALIKE
+from fanin.host.torch.training.same_settings import difference
 from fanin.options import Options
 
 BEAT_S = 0.5
@@ -175,7 +176,7 @@ class Members:
             if theirs != said:
                 raise ConfigurationError(
                     f"this process cannot take part in training {self._name!r}: "
-                    f"{difference([json.loads(theirs), facts])} (rank 0 is whoever began, rank 1 this process)"
+                    f"{difference([json.loads(theirs), facts], *ALIKE)} (rank 0 is whoever began, rank 1 this process)"
                 )
             self._store.compare_set("record", "", to_text(BEGINNING))
             self.id = self._store.add("came", 1) - 1

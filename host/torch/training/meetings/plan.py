@@ -1,17 +1,11 @@
-"""The facts of local steps that all ranks must share, and their comparison when training begins."""
+"""The facts of local steps that all ranks must share."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import torch
-import torch.distributed as dist
-
-from fanin.errors import CollectiveMismatchError, ConfigurationError
-from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.errors import ConfigurationError
 from fanin.host.torch.training.meetings.outer import Outer
 from fanin.host.torch.training.meetings.period import Period
 
@@ -66,33 +60,5 @@ class Plan:
         return {name: str(getattr(self, name)) for name in asdict(self)}
 
 
-def compare(group: FaninProcessGroup, facts: dict[str, str]) -> None:
-    """Return if all ranks have the same facts; collective. CollectiveMismatchError names the first that differs.
-
-    The price of agreement is one small sum; only ranks that do not agree say more.
-    """
-    if group.size() == 1:
-        return
-    digest = hashlib.blake2b(repr(sorted(facts.items())).encode(), digest_size=4).digest()
-    said = torch.zeros(group.size(), dtype=torch.int32, device="cpu")
-    said[group.rank()] = int.from_bytes(digest, "little", signed=True)
-    dist.all_reduce(said, group=group)
-    if len(set(said.tolist())) == 1:
-        return
-    everyones: list[Any] = [None] * group.size()
-    dist.all_gather_object(everyones, facts, group=group)
-    raise CollectiveMismatchError(difference(everyones))
-
-
-def difference(everyones: Sequence[dict[str, str]]) -> str:
-    """The first fact that ranks differ in, and what each of them has."""
-    names = list(dict.fromkeys(name for each in everyones for name in each))
-    for name in names:
-        values = [each.get(name, "missing") for each in everyones]
-        if len(set(values)) > 1:
-            words = "; ".join(f"rank {rank}: {value}" for rank, value in enumerate(values))
-            return (
-                f"ranks would take unlike local steps: {name} differs ({words}). Remedy: the same model, optimizer "
-                "and LocalSteps on every rank"
-            )
-    return "ranks would take unlike local steps"
+ALIKE = ("local steps", "the same model, optimizer and LocalSteps")
+"""Words for ranks whose facts differ: what they would take, and what they need."""
