@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fanin.examples import digits
-from fanin.examples.numbers import whole
+from fanin.examples.option_numbers import whole
 from fanin.examples.train import report
 from fanin.host.torch import AsynchronousOptimizer, StaleOptions
 

@@ -27,7 +27,7 @@ from torch.distributions import Categorical
 from torch.nn.parallel import DistributedDataParallel
 
 from fanin.examples.faults import add_fault_option, inject
-from fanin.examples.numbers import finite, seed, whole
+from fanin.examples.option_numbers import finite, seed, whole
 from fanin.examples.train import replica_hash, report
 from fanin.host.torch import StaleOptions, StaleSynchronousState, stale_synchronous_hook
 from fanin.protocol.job import MAX_STALENESS

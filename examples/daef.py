@@ -25,7 +25,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from fanin.examples import digits
-from fanin.examples.numbers import seed
+from fanin.examples.option_numbers import seed
 from fanin.examples.train import report
 
 ANOMALY = 0

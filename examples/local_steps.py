@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fanin.errors import ConfigurationError
 from fanin.examples import digits
-from fanin.examples.numbers import seed, whole
+from fanin.examples.option_numbers import seed, whole
 from fanin.examples.train import COLLECTIVE_TIMEOUT, cross_entropy, evaluate, report
 from fanin.host.torch import LocalSteps, Outer, check_replicas, describe_training
 

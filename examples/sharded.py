@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from fanin.errors import ConfigurationError
 from fanin.examples import text
-from fanin.examples.numbers import seed, whole
+from fanin.examples.option_numbers import seed, whole
 from fanin.examples.train import COLLECTIVE_TIMEOUT, cross_entropy, evaluate, report
 from fanin.host.torch import shard_codecs
 

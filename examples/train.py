@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from fanin.emulation.process_output import print_object
 from fanin.examples.faults import add_fault_option, inject
-from fanin.examples.numbers import seed, whole
+from fanin.examples.option_numbers import seed, whole
 from fanin.examples.tasks import TASKS
 from fanin.examples.traffic import traffic
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fanin.errors import ConfigurationError
-from fanin.examples.numbers import whole
+from fanin.examples.option_numbers import whole
 from fanin.examples.parallel.catalogue import named
 from fanin.examples.train import COLLECTIVE_TIMEOUT, report
 from fanin.host.session.shards import ShardedSession
