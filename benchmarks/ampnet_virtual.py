@@ -122,7 +122,7 @@ def main() -> None:
     """Print a table: 1F1B's time over AMPNet's, by condition and microbatches of a step."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="draws of slow microbatches")
-    parser.add_argument("--microbatches", type=int, default=480, help="of each replica")
+    parser.add_argument("--microbatches", type=int, default=480, help="microbatches of each replica")
     asked = parser.parse_args()
     print("| slow microbatches | " + " | ".join(f"1F1B, {each} per step" for each in PER_STEP) + " |")
     print("|---:|" + "---:|" * len(PER_STEP))

@@ -34,7 +34,7 @@ TIMEOUT_S = 20.0
 def main() -> None:
     """Measure in turns, and print a line for each run."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=2048, help="of one repetition in BMv2, a multiple of 16")
+    parser.add_argument("--rounds", type=int, default=2048, help="rounds of one repetition in BMv2, a multiple of 16")
     parser.add_argument("--emulator-rounds", type=int, default=5000)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--program", default=PROGRAM, help="one of p4/build for v1model")

@@ -38,9 +38,9 @@ def main() -> None:
     """Measure, print a line for each run, and one with the medians."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--bytes", type=int, default=1 << 20, help="of the tensor, float32")
+    parser.add_argument("--bytes", type=int, default=1 << 20, help="size of the tensor, which is float32")
     parser.add_argument("--calls", type=int, default=10)
-    parser.add_argument("--words", type=int, default=96, help="per packet")
+    parser.add_argument("--words", type=int, default=96, help="words per packet")
     parser.add_argument("--slots", type=int, default=WINDOW, help="the P4 program's window, for both")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)

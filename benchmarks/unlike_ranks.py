@@ -170,7 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=sorted(TASKS), default="digits")
     parser.add_argument("--steps", type=int, default=10_000, help="healthy steps")
-    parser.add_argument("--seeds", type=int, default=20, help="of each fault")
+    parser.add_argument("--seeds", type=int, default=20, help="runs with each fault")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     task = TASKS[asked.task]

@@ -173,7 +173,7 @@ def train_alone(replicas: int, count: int) -> float:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--microbatches", type=whole(1), default=700, help="of each replica")
+    parser.add_argument("--microbatches", type=whole(1), default=700, help="microbatches of each replica")
     parser.add_argument("--in-flight", type=whole(1), default=4, help="microbatches that a first stage has under way")
     parser.add_argument("--check", action="store_true", help="compare accuracy with one process")
     parser.add_argument("--against-1f1b", action="store_true", help="compare throughput with torch's pipeline")

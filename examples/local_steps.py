@@ -105,8 +105,8 @@ def main() -> None:
     parser.add_argument("--periods", type=whole(1), default=16, help="how many of them (default: 16)")
     parser.add_argument("--fragments", type=whole(1), default=1, help="parts that meet one by one (default: 1)")
     parser.add_argument("--overlap", type=whole(0), default=0, help="steps for which a meeting travels (default: 0)")
-    parser.add_argument("--codec", default="8/8", help="of the deltas: 8/8, 4/8, rotated:8 (default: 8/8)")
-    parser.add_argument("--seed", type=seed, default=0, help="of the weights (default: 0)")
+    parser.add_argument("--codec", default="8/8", help="encoding of the deltas: 8/8, 4/8, rotated:8 (default: 8/8)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of the first weights (default: 0)")
     parser.add_argument("--check", action="store_true", help="compare with local SGD in one process")
     arguments = parser.parse_args()
     try:

@@ -91,11 +91,11 @@ def train(backend: str, weights: str, gradients: str, epochs: int, seed: int) ->
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="fanin", help="of torch.distributed (default: fanin)")
+    parser.add_argument("--backend", default="fanin", help="backend of torch.distributed (default: fanin)")
     parser.add_argument("--weights", default="8", help="bits of all-gathers: 8, 6, 4, or none (default: 8)")
     parser.add_argument("--gradients", default="8/8", help="lanes of reduce-scatters: 8/8, 4/8, or none (default: 8/8)")
     parser.add_argument("--epochs", type=whole(1), default=2, help="passes over the data (default: 2)")
-    parser.add_argument("--seed", type=seed, default=0, help="of weights and order of samples (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of weights and order of samples (default: 0)")
     arguments = parser.parse_args()
     try:
         train(arguments.backend, arguments.weights, arguments.gradients, arguments.epochs, arguments.seed)

@@ -142,10 +142,10 @@ def in_words(record: Mapping[str, object]) -> str:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=TASKS, default="digits", help="what to train (default: digits)")
-    parser.add_argument("--backend", default="fanin", help="of torch.distributed (default: fanin)")
+    parser.add_argument("--task", choices=TASKS, default="digits", help="model and data (default: digits)")
+    parser.add_argument("--backend", default="fanin", help="backend of torch.distributed (default: fanin)")
     parser.add_argument("--epochs", type=whole(1), help="passes over the data (default: 12 of digits, 2 of text)")
-    parser.add_argument("--seed", type=seed, default=0, help="of weights and order of samples (default: 0)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of weights and order of samples (default: 0)")
     parser.add_argument("--progress", action="store_true", help="rank 0 also says how many steps are done")
     add_fault_option(parser)
     arguments = parser.parse_args()

@@ -18,7 +18,7 @@ WORKERS_PER_LINE = 8
 CONTINUATION_COLUMN = 119
 
 HEAD = (
-    "/* What there is once for each word of a packet, or for each worker.\n"
+    "/* Loops: macros that repeat another macro for each word of a packet, or for each worker.\n"
     " *\n"
     " * EACH_WORD(M): M(0, 1) M(1, 2) ... M(WORDS - 1, WORDS). EACH_PAIR(M): M(0, 1) M(2, 3) ... EACH_FOUR(M):\n"
     " * M(0, 1, 2, 3, 4) M(4, 5, 6, 7, 8) ..., the last number being that of the next four. */\n"

@@ -93,7 +93,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 def main() -> None:
     """Print the page of one build."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", help="of the build")
+    parser.add_argument("name", help="name of the build")
     parser.add_argument("pipe", type=Path, help="folder of the compiled pipe")
     given = parser.parse_args()
     print(report(given.name, given.pipe), end="")

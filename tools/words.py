@@ -3,15 +3,20 @@
 Rules, in the order of the harm that their violation does
 ---------------------------------------------------------
 * fragment: a docstring starts with its subject. It does not start with a relative word ("What", "Of", "As", "Where",
-  "That", "Those", "Who", "Which" and their relatives), whose clause has no main verb or hides the subject.
+  "That", "Those", "Who", "Which" and their relatives), whose clause has no main verb or hides the subject. Nor does an
+  option's help, or a comment of C++ or P4.
 * headless: no sentence has a clause without a head as its subject ("What is refused, the first flow refuses").
-* reference: a docstring does not replace a description by the name of another function ("As Session.submit.").
-* short: a docstring of one to three words repeats the name ("Noted."); it says more than the name, or it goes.
+* reference: a docstring, help or comment does not replace a description by the name of another function ("As
+  Session.submit.").
+* short: a docstring, or a comment above a declaration of C++ or P4, of one to three words repeats the name ("Noted.");
+  it says more than the name, or it goes.
 * idiom: `IDIOMS` has no place in technical text.
 * symbol: M, H and S_max mean what `SYMBOLS` says, in every line of every file, formulas and comments of P4 included.
 
 Docstrings are those of modules, classes, functions and of attributes (a string behind an assignment). Comments are
-those of Python, C++ and P4. In Markdown, code blocks, tables' rules, quotations and headings are left out.
+those of Python, and of C++ and P4 in both of their forms. Help is that of Typer's and argparse's options. Messages are
+the texts of raised exceptions and of `print`; headless and idiom concern them. In Markdown, code blocks, tables' rules,
+quotations and headings are left out.
 
 tests/documents/test_words.py lets no finding pass.
 """
@@ -82,24 +87,29 @@ def _in_sentences(text: str) -> Iterator[tuple[str, str]]:
         yield "idiom", flat[max(0, match.start() - 30) : match.end() + 30]
 
 
-def _in_docstring(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (rule, excerpt) for each violation in a docstring."""
+def _in_description(text: str, *, short: bool = True, lower: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield (rule, excerpt) for each violation in a docstring, an option's help or a comment.
+
+    `short` applies the rule of this name; `lower` means that it may start with a small letter.
+    """
     flat = _one_line(text)
     first = re.split(r"(?<=[.:]) ", flat, maxsplit=1)[0]
-    if REFERENCE.match(flat):
+    headed = flat[:1].upper() + flat[1:] if lower else flat
+    fragment = FRAGMENT.match(headed)
+    if REFERENCE.match(headed):
         yield "reference", flat[:90]
-    elif FRAGMENT.match(flat) and not first.endswith("?"):
+    elif fragment and not first.endswith("?"):
         yield "fragment", first[:90]
-    elif len(re.findall(r"[\w'`.-]+", flat)) <= SHORT_WORDS:
+    elif short and len(re.findall(r"[\w'`.-]+", flat)) <= SHORT_WORDS:
         yield "short", flat[:90]
     for rule, excerpt in _in_sentences(flat):
-        if not (rule == "headless" and flat.startswith(excerpt[:40]) and FRAGMENT.match(flat)):
+        if not (rule == "headless" and flat.startswith(excerpt[:40]) and fragment):
             yield rule, excerpt
 
 
-def docstrings(source: str) -> Iterator[tuple[int, str]]:
+def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield (line, text) of every docstring of a module, class, function or attribute."""
-    nodes: list[ast.AST] = [ast.parse(source)]
+    nodes = [tree]
     while nodes:  # only statements, because a walk through all expressions takes three times as long
         node = nodes.pop()
         for block in BLOCKS:
@@ -135,24 +145,83 @@ def python_comments(source: str) -> Iterator[tuple[int, str]]:
         yield start, " ".join(run)
 
 
-def slash_comments(source: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of every run of `//` comments of C++ or P4."""
+def help_texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of the help of every option of Typer and argparse."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            for keyword in node.keywords:
+                if keyword.arg == "help" and (text := _literal(keyword.value)):
+                    yield keyword.value.lineno, text
+
+
+def messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield (line, text) of every text given to an exception that is raised, or to `print`."""
+    for node in ast.walk(tree):
+        call = node.exc if isinstance(node, ast.Raise) else node
+        if not isinstance(call, ast.Call):
+            continue
+        if isinstance(node, ast.Raise) or (isinstance(call.func, ast.Name) and call.func.id == "print"):
+            yield from ((each.lineno, text) for each in call.args if (text := _literal(each)))
+
+
+def _literal(node: ast.expr) -> str:
+    """The text of a string or formatted string, with `{}` for each value in it; "" for any other expression."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join("{}" if isinstance(each, ast.FormattedValue) else _literal(each) for each in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _literal(node.left) + _literal(node.right)
+    return ""
+
+
+@dataclass(frozen=True)
+class Comment:
+    """A comment of C++ or P4: its first line, its text, and whether it stands on lines of its own."""
+
+    line: int
+    text: str
+    alone: bool
+
+
+SLASH_COMMENT = re.compile(
+    r'(?P<text>R"\((?s:.*?)\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\')|//(?P<line>[^\n]*)|/\*(?P<block>(?s:.*?))\*/'
+)
+"""A string, character or comment of C++ or P4; strings are matched because they may contain the signs of a comment."""
+LABEL = re.compile(r"-{2,}|={2,}|namespace\b|NOLINT|clang-format|defined\b|R-[A-Z]+-\d+")
+"""Starts of comments that are no prose: headings, ends of namespaces, instructions to tools, names of rules."""
+
+
+def slash_comments(source: str) -> Iterator[Comment]:
+    """Yield every run of `//` comments, and every `/* */` comment, of C++ or P4."""
     run: list[str] = []
     start = last = 0
-    for number, line in enumerate(source.splitlines(), 1):
-        found = re.search(r"(^|\s)//\s?(.*)$", line)
-        if not found or '"' in line[: found.start()]:
+    own = True
+    for found in SLASH_COMMENT.finditer(source):
+        if found["text"] is not None:
             continue
-        alone = line[: found.start()].strip() == ""
-        if run and not (alone and number == last + 1):
-            yield start, " ".join(run)
+        number = source.count("\n", 0, found.start()) + 1
+        alone = source[source.rfind("\n", 0, found.start()) + 1 : found.start()].strip() == ""
+        if run and (found["line"] is None or not (alone and number == last + 1)):
+            yield Comment(start, " ".join(run), own)
             run = []
+        if found["block"] is not None:
+            yield Comment(number, re.sub(r"\n\s*\*", "\n", found["block"]).strip(), alone)
+            continue
         if not run:
-            start = number
-        run.append(found[2])
+            start, own = number, alone
+        run.append(found["line"].strip())
         last = number if alone else -1
     if run:
-        yield start, " ".join(run)
+        yield Comment(start, " ".join(run), own)
+
+
+def _in_comment(comment: Comment) -> Iterator[tuple[str, str]]:
+    """Yield (rule, excerpt) for each violation in a comment of C++ or P4; one beside code may be short."""
+    if LABEL.match(comment.text):
+        yield from _in_sentences(comment.text)
+    else:
+        yield from _in_description(comment.text, short=comment.alone and comment.text[:1].isupper())
 
 
 def markdown(source: str) -> Iterator[tuple[int, str]]:
@@ -181,10 +250,15 @@ def findings(path: Path) -> list[Finding]:
     name, source = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
     found: list[tuple[int, str, str]] = []
     if path.suffix in (".py", ".pyi"):
-        found += [(line, *each) for line, text in docstrings(source) for each in _in_docstring(text)]
+        tree = ast.parse(source)
+        found += [(line, *each) for line, text in docstrings(tree) for each in _in_description(text)]
         found += [(line, *each) for line, text in python_comments(source) for each in _in_sentences(text)]
+        found += [
+            (line, *each) for line, text in help_texts(tree) for each in _in_description(text, short=False, lower=True)
+        ]
+        found += [(line, *each) for line, text in messages(tree) for each in _in_sentences(text)]
     elif path.suffix in (".cpp", ".hpp", ".p4"):
-        found += [(line, *each) for line, text in slash_comments(source) for each in _in_sentences(text)]
+        found += [(each.line, *seen) for each in slash_comments(source) for seen in _in_comment(each)]
     elif path.suffix == ".md":
         found += [(line, *each) for line, text in markdown(source) for each in _in_sentences(text)]
     found += [(line, "symbol", text) for line, text in symbols(source)]

@@ -55,7 +55,7 @@ def advise(
     hosts: Annotated[
         str, typer.Option(metavar="A,B,...", help="Start a rank on each, instead of under torchrun.")
     ] = "",
-    via: Annotated[str, typer.Option(help="What runs a command on a host: VIA HOST COMMAND...")] = "ssh",
+    via: Annotated[str, typer.Option(help="Program that runs a command on a host: VIA HOST COMMAND...")] = "ssh",
     master: Annotated[
         str, typer.Option(metavar="ADDRESS", help="With --hosts: the first one's. Default: its name.")
     ] = "",

@@ -53,7 +53,7 @@ SERVED_AT = "127.0.0.1:9559"
 
 def run(
     program: Annotated[
-        Path | None, typer.Argument(help="What p4c-bm2-ss made (JSON). Without one, a controller loads it.")
+        Path | None, typer.Argument(help="JSON file that p4c-bm2-ss wrote. Default: a controller loads one.")
     ] = None,
     p4info: P4Info = None,
     port: Annotated[
@@ -61,7 +61,7 @@ def run(
         typer.Option(metavar="N=WHERE", help="A port: 1=veth0 (an interface) or 2=udp:HOST:PORT; several with commas."),
     ] = None,
     p4runtime: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to serve P4Runtime; port 0: any free one.")
+        str, typer.Option(metavar="HOST:PORT", help="Address to serve P4Runtime at; port 0: any free one.")
     ] = SERVED_AT,
     device_id: DeviceId = 0,
     cpu_port: CpuPort = CPU_PORT,
@@ -194,7 +194,7 @@ def slots(
 
 
 def vectors(
-    folder: Annotated[Path, typer.Argument(help="Where to write them; made if need be.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the vectors; made if need be.")],
 ) -> None:
     """Write golden vectors of the P4 program, with a test that PTF's own runner plays against any switch."""
     load_p4()
@@ -204,7 +204,7 @@ def vectors(
 
 
 def bmv2(
-    folder: Annotated[Path, typer.Argument(help="Where to write the script; made if need be. Put it on PATH.")],
+    folder: Annotated[Path, typer.Argument(help="Folder for the script; made if need be. Put it on PATH.")],
 ) -> None:
     """Write a simple_switch_grpc that is fanin's, for Mininet, p4-utils and whatever else starts BMv2 by that name."""
     import shlex

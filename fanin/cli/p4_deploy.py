@@ -51,11 +51,13 @@ def deploy(
         str | None,
         typer.Option(metavar="PORTS", help="Device ports for unknown destinations. Default: those of --ports."),
     ] = None,
-    bfrt: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the device serves BfRt.")] = (
+    bfrt: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address at which the device serves BfRt.")] = (
         f"127.0.0.1:{BFRT_PORT}"
     ),
     device_id: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="BfRt's number of the device.")] = 0,
-    client_id: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="No other client may have it.")] = 0,
+    client_id: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Our number; no other BfRt client may have it.")
+    ] = 0,
     cpu_interface: Annotated[
         str, typer.Option(metavar="NAME", help="The interface at which the switch's processor sees its packets.")
     ] = "bf_pci0",

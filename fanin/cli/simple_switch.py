@@ -73,8 +73,10 @@ def _switch_parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-p4", action="store_true")
     parser.add_argument("--log-console", action="store_true")
     parser.add_argument("--log-level", "-L", default="")
-    parser.add_argument("--commands", type=Path, help="of ours: simple_switch_CLI's, carried out at the start")
-    parser.add_argument("--p4info", type=Path, help="of ours; default: made of the program")
+    parser.add_argument(
+        "--commands", type=Path, help="fanin's own option: simple_switch_CLI commands to carry out at the start"
+    )
+    parser.add_argument("--p4info", type=Path, help="fanin's own option: P4Info; made from the program by default")
     for name in (*VALUED, *REFUSED):
         parser.add_argument(name)
     for name in FLAGS:

@@ -47,12 +47,15 @@ UNUSED_WITH = {
 def simulate(
     context: typer.Context,
     seed: Annotated[
-        int, typer.Option(min=SEED.least, max=SEED.most, help="Of the run, and of the scenario where none is given.")
+        int,
+        typer.Option(
+            min=SEED.least, max=SEED.most, help="Seed of the run; without --scenario, of the scenario as well."
+        ),
     ] = 0,
     scenario: Annotated[str, typer.Option(help="A scenario's file (TOML), or the name of a shipped one.")] = "",
     events: Annotated[bool, typer.Option("--events", help="Print every packet and event.")] = False,
     pcap: Annotated[Path | None, typer.Option(help="File for a capture of every packet sent.")] = None,
-    native: Annotated[bool, typer.Option("--native/--python", help="Which machines.")] = True,
+    native: Annotated[bool, typer.Option("--native/--python", help="Machines in C++ or their twins in Python.")] = True,
     search: Annotated[
         int | None, typer.Option(min=1, max=MAX_RUNS, help="Run that many schedules, from --seed on.")
     ] = None,

@@ -53,15 +53,22 @@ SwitchKeyFile = Annotated[
 LivenessTimeout = Annotated[float, typer.Option("--liveness-timeout", metavar="SECONDS")]
 Quiet = Annotated[bool, typer.Option(help="Print nothing but errors.")]
 Parent = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Be a leaf of that switch, udp://HOST:PORT.")]
-P4Runtime = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the device serves P4Runtime.")]
-DataAddress = Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="Where workers send data: the switch's.")]
-SwitchMac = Annotated[str | None, typer.Option(metavar="MAC", help="The switch's, as ARP is told.")]
-ControllerBind = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where workers reach this controller.")]
+P4Runtime = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address at which the device serves P4Runtime.")]
+DataAddress = Annotated[
+    str, typer.Option(metavar="ADDRESS:PORT", help="The switch's own address: workers send data to it.")
+]
+SwitchMac = Annotated[str | None, typer.Option(metavar="MAC", help="The switch's MAC address, for answers to ARP.")]
+ControllerBind = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Address at which workers reach this controller.")
+]
 BIND = f"0.0.0.0:{DEFAULT_PORT}"
 """Default of --bind: every interface."""
 TlsCertificate = Annotated[Path | None, typer.Option(metavar="FILE", help="P4Runtime over TLS: our certificate (PEM).")]
-TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Its private key.")]
-TlsCa = Annotated[Path | None, typer.Option(metavar="FILE", help="Authority that the other side's must be signed by.")]
+TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Private key of --tls-certificate (PEM).")]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Authority that must have signed the other side's certificate (PEM)."),
+]
 
 
 def made() -> Callable[..., None]:
@@ -75,7 +82,7 @@ def made() -> Callable[..., None]:
 def switch(
     context: typer.Context,
     *,
-    bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0: any free one.")] = BIND,
+    bind: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen at; port 0: any free one.")] = BIND,
     memory: Annotated[
         int | None,
         typer.Option(
@@ -83,13 +90,15 @@ def switch(
             help="Aggregation memory of all jobs. Default: 1,024 a flow, but at most an eighth of the machine's.",
         ),
     ] = None,
-    slots: Annotated[int | None, typer.Option(help="The same, as a number of slots of the longest packet.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Instead of --memory: a number of slots of the longest packet.")
+    ] = None,
     flows: Annotated[
         int | None, typer.Option(metavar="NUMBER", help="Default: one per four cores; a leaf's parent's.")
     ] = None,
     native: Annotated[bool | None, typer.Option("--native/--twin")],
     data: Annotated[
-        str, typer.Option(help=f"What carries data: {' or '.join(SCHEMES)}, or several with commas.")
+        str, typer.Option(help=f"Transport of data: {' or '.join(SCHEMES)}, or several with commas.")
     ] = DEFAULT,
     curve_keys: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Encrypt control and zmq data; the file is made if need be.")
@@ -112,7 +121,7 @@ def switch(
     program: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --target p4: a program that p4c-bm2-ss compiled.")
     ] = None,
-    p4info: Annotated[Path | None, typer.Option(metavar="FILE", help="Its P4Info, in text form.")] = None,
+    p4info: Annotated[Path | None, typer.Option(metavar="FILE", help="P4Info of --program, in text form.")] = None,
     p4runtime: Annotated[
         str | None,
         typer.Option(

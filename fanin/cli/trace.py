@@ -27,13 +27,15 @@ def trace(
     ] = "",
     seed: Annotated[int, typer.Option(min=SEED.least, max=SEED.most, help="Seed of the simulated run.")] = 0,
     step: Annotated[
-        int | None, typer.Option(min=0, help="Of the simulated run this step alone, with its packets.")
+        int | None, typer.Option(min=0, help="Show this step of the simulated run alone, with its packets.")
     ] = None,
     replay: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Of the simulated run: --step as an SVG in which its packets move."),
+        typer.Option(metavar="FILE", help="Also write --step of the simulated run as an SVG with moving packets."),
     ] = None,
-    native: Annotated[bool, typer.Option("--native/--python", help="Which machines the simulated run has.")] = True,
+    native: Annotated[
+        bool, typer.Option("--native/--python", help="The simulated run's machines: C++, or their twins in Python.")
+    ] = True,
 ) -> None:
     """Write a job's steps, sums, rounds and packets as a trace that Perfetto and Chrome show (docs/watching.md)."""
     output.check(out, replay, read=timelines or ())

@@ -26,7 +26,7 @@ def tune(
     quorum: Annotated[int | None, typer.Option(show_default=False)] = None,
     staleness: Annotated[int | None, typer.Option(show_default=False)] = None,
     index: Annotated[
-        int | None, typer.Option(min=0, max=65_535, help="Which one, where jobs of several owners have that name.")
+        int | None, typer.Option(min=0, max=65_535, help="Index of the job, if jobs of several owners have that name.")
     ] = None,
     json: JsonObject = False,
     key_file: KeyFile = None,

@@ -78,7 +78,7 @@ void without_doorbells(std::span<const Arrival> batch, Use use) {
 
 // Bytes received between two responses of a flow: about as many as make room for a train.
 inline constexpr std::size_t RESPOND_AFTER_BYTES = 60'000;
-// What a flow hands to a carrier at once (SwitchCarrier::carry).
+// Limits of a train: packets that a flow hands to a carrier at once (SwitchCarrier::carry).
 inline constexpr std::size_t TRAIN_PACKETS = 64;
 inline constexpr std::size_t TRAIN_BYTES = 65'536;
 

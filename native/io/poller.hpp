@@ -13,7 +13,7 @@
 
 namespace fanin {
 
-// Seconds of CLOCK_MONOTONIC.
+// Returns the time on CLOCK_MONOTONIC in seconds.
 double monotonic_now();
 
 class Poller {

@@ -51,8 +51,8 @@ Record read_once(const std::uint8_t* at) {
   return std::bit_cast<Record>(__atomic_load_n(reinterpret_cast<const std::uint64_t*>(at), __ATOMIC_RELAXED));
 }
 
-// Where in a record its datagram begins: words behind a header and four codes, a tensor's on one machine
-// (packet_shape), begin on a line then, and no store or load of a whole line is of two.
+// Offset of the datagram in its record. Words that follow a header and four codes (packet_shape's choice on one
+// machine) then begin on a cache line, so that no store or load of a whole line touches two.
 constexpr std::size_t DATAGRAM_AT = 20;
 constexpr std::size_t REFERENCE_AT = sizeof(Record);
 static_assert((DATAGRAM_AT + HEADER_BYTES + codes_bytes(4)) % LINE_BYTES == 0);

@@ -141,29 +141,30 @@ class SharedMemory {
  public:
   static constexpr std::size_t MUCH_BYTES = 16'000;  // that the switch should not let lie until others have come
 
-  // What `create` takes: memory of the switch.
+  // Returns how much of the switch's memory `create` takes.
   static std::uint64_t bytes_for(std::uint32_t workers, std::size_t window_bytes, std::size_t image_bytes);
-  // For a window of `window_bytes` per worker, and so many bytes of images. Throws std::system_error.
+  // Creates a segment with a window of `window_bytes` per worker and `image_bytes` of images. Throws std::system_error.
   static SharedMemory create(std::uint32_t workers, std::size_t window_bytes, std::size_t image_bytes,
                              std::span<const std::uint64_t> tokens);
-  // The segment at `path` as `worker` may use it; nothing when it cannot be reached from here (another machine, user or
-  // process namespace), is not sealed, or is not the one in which this worker's token was written.
+  // Maps the segment at `path` for `worker`. Returns nothing if it cannot be reached from here (another machine, user
+  // or process namespace), is not sealed, or does not hold this worker's token.
   static std::optional<SharedMemory> open(const std::string& path, std::uint32_t worker, std::uint64_t token);
 
   SharedMemory(SharedMemory&& other) noexcept;
   SharedMemory& operator=(SharedMemory&&) = delete;
   ~SharedMemory();
 
-  // Where a process of the same user finds it, as long as this process lives.
+  // Returns the path by which a process of the same user can open it, as long as this process lives.
   std::string path() const;
-  // From either side: the worker's datagrams go by UDP from now on, both ways, and nobody leaves room for it.
+  // Moves the worker's datagrams of both directions to UDP for good; nobody leaves room for it any more. Both sides may
+  // call it.
   void detach(std::uint32_t worker);
 
   // --- the switch's side ---
   std::uint32_t attached() const;  // the workers that have mapped it, as a bit mask
   RingReader uplink(std::uint32_t worker);
-  // Where results are to be added up; none if `create` was not asked for any. It stays mapped as long as anybody holds
-  // it.
+  // Returns the memory in which results are added up, or nothing if `create` was not asked for any. It stays mapped as
+  // long as anybody holds it.
   std::shared_ptr<std::uint8_t> images() const;
   std::span<const std::uint8_t> uplinks() const;  // all of them
   // Whether the datagram lies among the images.

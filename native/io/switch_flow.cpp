@@ -259,7 +259,7 @@ bool SwitchFlow::receive_from_bypasses() {
   return drained;
 }
 
-// As WorkerFlow::linger, but only after the flow has handled packets: an idle switch goes to sleep.
+// Polls for a moment before this thread sleeps, if the flow has just handled packets; an idle switch sleeps at once.
 bool SwitchFlow::linger() {
   const auto worth_waking = [this] {
     const std::lock_guard lock(turnstile_);

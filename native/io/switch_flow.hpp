@@ -64,7 +64,7 @@ class SwitchFlow : private CarrierHost {
   // Removes a job, with all that the carriers keep for its members. Throws NoSuchJob.
   void remove(std::uint16_t job);
   void evict(std::uint16_t job, std::uint32_t worker);
-  // As SwitchMachine::admit_worker, after reporting all events of the previous process in that place.
+  // Admits a new process in the worker's place, after reporting all events of the previous one.
   void admit_worker(std::uint16_t job, std::uint32_t worker, std::uint64_t token);
   CarrierCounters carrier_counters();  // of the base carrier, then of every bypass
   std::uint64_t overflows();           // as SwitchBase::overflows

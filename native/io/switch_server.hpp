@@ -52,8 +52,8 @@ class SwitchServer {
   // machine shared memory beside the sockets, if its rings fit beside the slots of all jobs; otherwise the job uses
   // sockets only.
   void admit(const JobSpec& spec, bool share_memory = true, const std::optional<Parent>& parent = std::nullopt);
-  // Where the job's workers on this machine find the bypass (a path of shared memory), one text per flow; empty if
-  // there is none.
+  // Returns one path of shared memory per flow, by which the job's workers on this machine bypass UDP; empty if there
+  // is none.
   std::vector<std::string> offers(std::uint16_t job);
   RingBytes ring_bytes(std::uint16_t job);
   void remove(std::uint16_t job);  // this and the following throw NoSuchJob

@@ -54,7 +54,7 @@ struct UdpOptions {
 class UdpSocket {
  public:
   UdpSocket() = default;
-  // Throws std::system_error.
+  // Opens a socket with these options. Throws std::system_error.
   UdpSocket(int family, const UdpOptions& options);
   // Duplicates another owner's socket, which becomes non-blocking, and uses GSO and GRO if the kernel has them.
   static UdpSocket adopt(int fd);

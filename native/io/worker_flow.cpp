@@ -12,7 +12,7 @@
 
 namespace fanin {
 
-// Where the machine writes its packets: the first carrier that has room.
+// Writes the machine's packets into the first carrier that has room.
 class WorkerFlow::Outbox final : public WorkerSink {
  public:
   Outbox(WorkerFlow& flow, const JobSpec& spec) : flow_(flow), spec_(spec) {}

@@ -45,7 +45,8 @@ class WorkerFlow final : private Seated {
   ~WorkerFlow() override;
 
   void start();
-  // As WorkerMachine::submit; then sends what the window takes. Nothing happens once the machine has failed.
+  // Submits the reduction to the machine and sends as many packets as the window has room for. Does nothing once the
+  // machine has failed.
   void submit(const Reduction& reduction);
   void leave();
   void begin(std::uint32_t base);  // as WorkerMachine::begin

@@ -14,7 +14,7 @@ namespace fanin {
 struct PortableSimd {
   static constexpr std::size_t GROUP = 16;
   static constexpr std::size_t PARTS = 4;
-  // As many floats as a register of SSE2 or NEON holds; GCC and Clang do arithmetic on such vectors as on numbers.
+  // Holds as many floats as a register of SSE2 or NEON; GCC and Clang do arithmetic on such vectors as on numbers.
   typedef float FloatPart __attribute__((vector_size(16)));
   typedef std::int32_t IntPart __attribute__((vector_size(16)));
   struct Floats {

@@ -167,7 +167,7 @@ class LossRecovery {
     const std::int64_t first = top - std::int64_t{TRACKED};
     const std::int64_t oldest = std::min(first, answered);
     if (received != 0 && oldest >= 0 && next_order_ - static_cast<std::uint64_t>(oldest) <= slot_of_order_.size()) {
-      // Of those that are not overdue a receipt says nothing but of these few.
+      // A receipt tells only these few transmissions apart, of all that are not overdue.
       if (answered < first || answered > top) look_if_on_time(answered, look);
       for (std::int64_t order = first; order <= top; ++order) look_if_on_time(order, look);
     } else {

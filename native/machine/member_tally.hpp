@@ -17,7 +17,7 @@ namespace fanin {
 inline constexpr std::size_t TURNAROUND_BUCKETS = 25;
 inline constexpr double NEVER_S = -std::numeric_limits<double>::infinity();
 
-// Of one slot: when its last round closed, and when the last contribution to the open round came, in seconds.
+// Times of one slot in seconds: when its last round closed, and when the open round's last contribution came.
 struct SlotTimes {
   double closed_s = NEVER_S;
   double arrived_s = NEVER_S;

@@ -61,9 +61,9 @@ class SwitchMachine {
   // Counts `bytes`, beside the slots, as the job's memory until it is removed, instead of what was held before; false,
   // with nothing changed, if they are not free. Throws NoSuchJob.
   bool hold(std::uint16_t job, std::uint64_t bytes);
-  // As SlotRing::use_images, right after the job was admitted. Throws NoSuchJob.
+  // Puts the job's images into `memory` (SlotRing::use_images); called right after admission. Throws NoSuchJob.
   void use_images(std::uint16_t job, std::shared_ptr<std::uint8_t> memory, std::span<const std::uint8_t> lasting);
-  // As SlotRing::waits_in of the job; false without such a job.
+  // Whether words of the job in `memory` are still to be added (SlotRing::waits_in); false without such a job.
   bool waits_in(std::uint16_t job, std::span<const std::uint8_t> memory) const;
   void let_go(std::uint16_t job, std::span<const std::uint8_t> memory);
   void remove(std::uint16_t job);  // this and the following throw NoSuchJob

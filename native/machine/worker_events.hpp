@@ -1,4 +1,4 @@
-// What the worker machine reports, as in fanin/protocol/events.py.
+// Events that the worker machine reports; fanin/protocol/events.py has the same ones.
 #pragma once
 
 #include <cstdint>

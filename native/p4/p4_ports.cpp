@@ -65,7 +65,7 @@ class UdpPort : public Port {
     return arrivals.datagrams.may_have_more();
   }
 
-  // As read_frame of fanin/formats/frames.py.
+  // Accepts whole UDP datagrams over IPv4 without options, as read_frame of fanin/formats/frames.py does.
   bool queue(std::vector<std::uint8_t> frame) override {
     const std::uint8_t* const d = frame.data();
     if (frame.size() < HEAD_BYTES || read16(d + 12) != ETHERTYPE_IPV4 || d[14] != 0x45 || (read16(d + 20) & 0x3FFF) ||
@@ -107,7 +107,7 @@ class UdpPort : public Port {
     std::vector<iovec> datagrams;
   };
 
-  // As Frame.to_bytes of fanin/formats/frames.py.
+  // Writes the headers in front of a payload, as Frame.to_bytes of fanin/formats/frames.py does.
   void write_head(std::uint8_t* frame, const sockaddr_in& source, std::size_t payload_bytes) const {
     const std::uint32_t from = ntohl(source.sin_addr.s_addr);
     write_mac(frame, address_);

@@ -24,7 +24,7 @@ struct pair_t {
     bit<32> high;
 }
 
-/* What a read-modify-write reports of its two conditions: one bit of four, 1 << (first + 2 * second); 0 if none ran. */
+/* Report of a read-modify-write on its two conditions: one bit of four, 1 << (first + 2 * second); 0 if none ran. */
 typedef bit<8> predicate_t;
 const predicate_t NEITHER = 1;
 const predicate_t FIRST = 2;

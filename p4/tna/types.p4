@@ -155,7 +155,7 @@ struct headers_t {
 /* Bit of a shape: the packet has a code. */
 const bit<32> WITH_CODE = 0x80000000;
 
-/* What the parser found, in the order in which it looks. */
+/* Findings of the parser, in the order in which it looks for them. */
 typedef bit<8> found_t;
 const found_t TOO_SHORT = 0;
 const found_t BAD_MAGIC = 1;

@@ -1,4 +1,4 @@
-/* What there is once for each word of a packet, or for each worker.
+/* Loops: macros that repeat another macro for each word of a packet, or for each worker.
  *
  * EACH_WORD(M): M(0, 1) M(1, 2) ... M(WORDS - 1, WORDS). EACH_PAIR(M): M(0, 1) M(2, 3) ... EACH_FOUR(M):
  * M(0, 1, 2, 3, 4) M(4, 5, 6, 7, 8) ..., the last number being that of the next four. */

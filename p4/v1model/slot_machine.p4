@@ -13,12 +13,12 @@
 #include "verdict.p4"
 
 control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
-    /* Per slot. */
+    /* Registers with an entry per slot. */
     register<bit<32>>(SLOT_COUNT) open_generation;
     register<bit<32>>(SLOT_COUNT) open_round;
     register<bit<8>>(SLOT_COUNT) open_count;
     register<bit<32>>(SLOT_COUNT) floor;
-    /* Per ring entry: by base. */
+    /* Registers with an entry per ring entry, by base. */
     register<bit<32>>(ENTRY_COUNT) arrived_generation;
     register<bit<32>>(ENTRY_COUNT) arrived_tag;
     register<bit<32>>(ENTRY_COUNT) arrived_bitmap;
