@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from html import escape
 
 from fanin.emulation.simulator.links import Link
-from fanin.emulation.simulator.network import Datagrams
 from fanin.emulation.simulator.scenario import JobPlan, Scenario
 from fanin.emulation.simulator.simulation import Simulation
+from fanin.emulation.simulator.virtual_network import Datagrams
 from fanin.protocol.wire import Flag, Kind, Packet, parse
 
 SEED, QUORUM = 1, 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fanin.emulation.simulator.leaf_ledger import LeafLedger
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Switch
-from fanin.emulation.simulator.network import Datagrams
 from fanin.emulation.simulator.violations import IsolationError, MemoryBoundError
+from fanin.emulation.simulator.virtual_network import Datagrams
 from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.wire import OFFSET_KIND, WORD_BYTES, Kind, Packet, WireError, parse
 from fanin.switch.machine.switch_machine import SwitchMachine

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 
 from fanin.emulation.simulator.event_queue import EventQueue
-from fanin.emulation.simulator.network import Datagrams
 from fanin.emulation.simulator.peer_addresses import endpoint
+from fanin.emulation.simulator.virtual_network import Datagrams
 from fanin.formats.trace import describe
 from fanin.host.transports.pcap import PcapWriter
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fanin.emulation.simulator.machines import Worker, WorkerType
-from fanin.emulation.simulator.network import Network, Node
 from fanin.emulation.simulator.switch_host import SwitchHost
+from fanin.emulation.simulator.virtual_network import Network, Node
 from fanin.errors import AdmissionError, FaninError, JoinTimeoutError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.failures import ranks_of
 from fanin.host.session.joining import spec_of, worker_of

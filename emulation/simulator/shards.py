@@ -47,7 +47,6 @@ import numpy.typing as npt
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind, switch_type, worker_type
-from fanin.emulation.simulator.network import Network
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.shard_member import HANG_UP_S, WORDS, ShardMember
 from fanin.emulation.simulator.switch_host import SwitchHost, SwitchSetup
@@ -58,6 +57,7 @@ from fanin.emulation.simulator.violations import (
     ProgressError,
     ViolationError,
 )
+from fanin.emulation.simulator.virtual_network import Network
 from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.survivor import Successor, Survivor, SurvivorState
 from fanin.numerics.reduction import Element, Reduction

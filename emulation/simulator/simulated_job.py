@@ -13,11 +13,11 @@ import numpy.typing as npt
 from fanin.emulation.simulator import oracle
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import WorkerType
-from fanin.emulation.simulator.network import Network
 from fanin.emulation.simulator.rule import Rule
 from fanin.emulation.simulator.scenario import MOVES, JobPlan
 from fanin.emulation.simulator.switch_host import Note, SwitchHost
 from fanin.emulation.simulator.violations import AgreementError, ConservationError
+from fanin.emulation.simulator.virtual_network import Network
 from fanin.emulation.simulator.worker import RESTART_S, Phase, Process, StepWatcher
 from fanin.host.stale.account import Account, UnbalancedError, check_balance
 from fanin.numerics.reduction import Element, lanes_number

@@ -17,7 +17,6 @@ from fanin.emulation.simulator.leaf_host import LeafHost
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.links import Link, Pipe
 from fanin.emulation.simulator.machines import Kind, SwitchType, switch_type, worker_type
-from fanin.emulation.simulator.network import Network, ends
 from fanin.emulation.simulator.peer_addresses import OPERATOR_ADDRESS, SWITCH_ADDRESS
 from fanin.emulation.simulator.recorder import Recorder
 from fanin.emulation.simulator.scenario import Fault, Scenario
@@ -25,6 +24,7 @@ from fanin.emulation.simulator.simulated_job import SimulatedJob
 from fanin.emulation.simulator.strangers import Strangers
 from fanin.emulation.simulator.switch_host import SwitchHost, SwitchSetup
 from fanin.emulation.simulator.violations import CrashError, ProgressError, ViolationError
+from fanin.emulation.simulator.virtual_network import Network, ends
 from fanin.emulation.simulator.worker import Process
 from fanin.errors import ConfigurationError
 from fanin.host.transports.pcap import PcapWriter

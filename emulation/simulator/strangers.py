@@ -15,8 +15,8 @@ import struct
 import zlib
 from collections import deque
 
-from fanin.emulation.simulator.network import Datagrams, Network
 from fanin.emulation.simulator.peer_addresses import STRANGER_ADDRESS
+from fanin.emulation.simulator.virtual_network import Datagrams, Network
 from fanin.protocol.wire import HEADER_BYTES, MAGIC, OFFSET_CHECKSUM, OFFSET_FLAGS, OFFSET_GENERATION, VERSION, Flag
 
 REMEMBERED = 64

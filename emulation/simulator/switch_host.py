@@ -15,7 +15,7 @@ from fanin.emulation.simulator.audit import SwitchAuditor
 from fanin.emulation.simulator.control_channel import CONTROL_RETRY_S, ControlChannel
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Switch, SwitchType
-from fanin.emulation.simulator.network import Network, Node
+from fanin.emulation.simulator.virtual_network import Network, Node
 from fanin.errors import FaninError
 from fanin.protocol import control
 from fanin.protocol.events import SwitchEvent, WorkerSilent

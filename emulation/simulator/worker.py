@@ -25,11 +25,11 @@ import numpy.typing as npt
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.ledger import JobLedger
 from fanin.emulation.simulator.machines import Worker, WorkerType
-from fanin.emulation.simulator.network import Network, Node
 from fanin.emulation.simulator.rule import Rule
 from fanin.emulation.simulator.scenario import JobPlan
 from fanin.emulation.simulator.stale_work import StaleWork
 from fanin.emulation.simulator.switch_host import Note, SwitchHost
+from fanin.emulation.simulator.virtual_network import Network, Node
 from fanin.host.session.joining import ENTRY_MARGIN, spec_of, worker_of
 from fanin.numerics.reduction import Element, Reduction, lanes_number
 from fanin.protocol import control

@@ -11,7 +11,7 @@ from typing import Any
 
 from fanin.emulation.network import timelines
 from fanin.emulation.tracing.clocks import Alignment, Sum, align
-from fanin.emulation.tracing.ranks import RankFile, alignment_in_words, gaps_in_words, read_files
+from fanin.emulation.tracing.rank_files import RankFile, alignment_in_words, gaps_in_words, read_files
 from fanin.records.record import MAX_SPANS, VERSION, RunRecord, Span, WorkerRecord
 
 UNFINISHED = "its file has no end: it was killed, or still runs"

@@ -12,9 +12,9 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from fanin.emulation.simulator.machines import Kind
-from fanin.emulation.simulator.network import Datagrams
 from fanin.emulation.simulator.scenario import Scenario
 from fanin.emulation.simulator.simulation import Simulation
+from fanin.emulation.simulator.virtual_network import Datagrams
 from fanin.emulation.simulator.worker import Process
 from fanin.emulation.tracing.replay import Closing, Move, replay
 from fanin.emulation.tracing.trace_events import Lanes, Trace

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from fanin.records.record import RunRecord
-from tests.compose import cluster
-from tests.compose.cluster import USER, ComposeProject, run
+from tests.compose import compose_project
+from tests.compose.compose_project import USER, ComposeProject, run
 
 FAULTS = "drop=1%,dup=0.5%,reorder=1%@seed=7"
 ENDLESS = "--task digits --epochs 100000"
@@ -22,7 +22,7 @@ ENDLESS = "--task digits --epochs 100000"
 pytestmark = [
     pytest.mark.processes,
     pytest.mark.slow,
-    pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing()),
+    pytest.mark.skipif(bool(compose_project.missing()), reason=compose_project.missing()),
 ]
 
 
@@ -41,7 +41,7 @@ def test_the_image_runs_as_an_ordinary_user() -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, RunRecord, str]:
     """Output, record and page of a job of three workers over faulty links, from a mounted folder."""
-    folder = cluster.results_folder(tmp_path_factory)
+    folder = compose_project.results_folder(tmp_path_factory)
     with ComposeProject(
         TRAIN="--task digits --epochs 2", FANIN_FAULTS=FAULTS, RESULTS=str(folder), RUN_AS=USER
     ) as made:
@@ -84,7 +84,7 @@ def test_a_worker_that_a_fault_kills_fails_the_job() -> None:
 
 
 def test_workers_of_two_racks_train_through_a_tree_of_switches(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = cluster.results_folder(tmp_path_factory)
+    folder = compose_project.results_folder(tmp_path_factory)
     settings = {"TRAIN": "--task digits --epochs 1", "WORKERS": "4", "RESULTS": str(folder), "RUN_AS": USER}
     with ComposeProject(COMPOSE_PROFILES="racks", **settings) as made:
         done = made.run_to_end("--exit-code-from", "job-racks", "job-racks", "worker-rack-1", "worker-rack-2")
@@ -100,7 +100,7 @@ def test_workers_of_two_racks_train_through_a_tree_of_switches(tmp_path_factory:
 def test_hosts_with_links_of_their_own_train_through_the_shards_that_they_start(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    folder = cluster.results_folder(tmp_path_factory)
+    folder = compose_project.results_folder(tmp_path_factory)
     settings = {"TRAIN": "--task digits --epochs 1", "RATE_2": "50mbit", "RESULTS": str(folder), "RUN_AS": USER}
     with ComposeProject(COMPOSE_PROFILES="hosts", **settings) as made:
         done = made.run_to_end("--exit-code-from", "job-hosts", "job-hosts", *(f"host-{n}" for n in range(1, 5)))
@@ -113,7 +113,7 @@ def test_hosts_with_links_of_their_own_train_through_the_shards_that_they_start(
 
 
 def test_a_benchmark_prints_its_table_and_leaves_its_files(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = cluster.results_folder(tmp_path_factory)
+    folder = compose_project.results_folder(tmp_path_factory)
     with ComposeProject(RESULTS=str(folder), RUN_AS=USER) as made:
         said = made.run_service("bench", "--workers", "2", "--bytes", "65536", "--lanes", "32,8")
         assert "all-reduce of 65,536 bytes of float32, 2 workers" in said

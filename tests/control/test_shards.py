@@ -33,7 +33,7 @@ from fanin.options import Options, SwitchAddress
 from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 from tests.support.processes import DEADLINE_S, until
 from tests.support.services import a_service, address_of
-from tests.support.sharded import join_all, tensors, together
+from tests.support.sharded_sessions import join_all, tensors, together
 
 OPTIONS = Options(words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S)
 Result = TypeVar("Result")

@@ -24,7 +24,7 @@ from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
 from tests.support.processes import DEADLINE_S, in_thread, until
 from tests.support.services import a_service, address_of
-from tests.support.sharded import join_all, tensors, together
+from tests.support.sharded_sessions import join_all, tensors, together
 
 WORKERS = 3
 LARGE = 64 * 40 + 17

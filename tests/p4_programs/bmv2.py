@@ -16,8 +16,8 @@ from fanin.emulation.bmv2_process import launched, linked
 from fanin.protocol.wire import Kind, Packet
 from fanin.switch.p4runtime.opening import MAX_DEVICE_WORDS
 from tests.p4_programs.client import Client
-from tests.p4_programs.frames import UDP_OFFSET, Place, frame_to_switch
 from tests.p4_programs.subjects import BUILD, CPU_PORT, parameters
+from tests.p4_programs.wiring import UDP_OFFSET, Place, frame_to_switch
 
 PORTS = tuple(range(1, 6))
 FENCE = 0x7E000000

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 
 from fanin.protocol.wire import Flag, Kind
-from tests.p4_programs.frames import Place, frame_to_switch, payload_for
-from tests.p4_programs.histories import History
+from tests.p4_programs.job_histories import History
 from tests.p4_programs.sides import Sent, Sides, as_short_as, bare
+from tests.p4_programs.wiring import Place, frame_to_switch, payload_for
 
 
 class ModelSides(Sides):

@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Packet, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
-from tests.p4_programs.frames import Place, frame_to_switch, payload_for
-from tests.p4_programs.histories import History
+from tests.p4_programs.job_histories import History
 from tests.p4_programs.subjects import Subject, program
+from tests.p4_programs.wiring import Place, frame_to_switch, payload_for
 from tests.support.bench import Bench, address
 
 Sent = dict[int, list[bytes]]

@@ -13,7 +13,7 @@ from fanin.switch.p4.program_file import read_program
 from fanin.switch.p4.replication import Replica
 from fanin.switch.p4.tables import Match
 from fanin.switch.p4runtime.server.p4info import read_p4info
-from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place
+from tests.p4_programs.wiring import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place
 
 BUILD = Path(__file__).resolve().parents[2] / "p4" / "build"
 CPU_PORT = 510

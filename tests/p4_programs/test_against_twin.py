@@ -9,10 +9,10 @@ import pytest
 
 from fanin.protocol.wire import Kind, Packet, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
-from tests.p4_programs.frames import Place
-from tests.p4_programs.histories import History, random_spec
+from tests.p4_programs.job_histories import History, random_spec
 from tests.p4_programs.sides import ProgramSides
 from tests.p4_programs.subjects import OpenSubject
+from tests.p4_programs.wiring import Place
 from tests.support.bench import Bench
 from tests.support.builders import job_spec
 

@@ -17,8 +17,8 @@ from fanin.protocol.job import JobSpec, Uplink
 from fanin.protocol.wire import SWITCH_WORKER, Flag, Kind, Packet, Reason, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.between import Between, Worker
-from tests.p4_programs.frames import UDP_OFFSET, Place, frame_to_switch, payload_for
 from tests.p4_programs.subjects import REASONS, OpenSubject, program, write_job
+from tests.p4_programs.wiring import UDP_OFFSET, Place, frame_to_switch, payload_for
 from tests.support.bench import Bench, address, make_spec, words_of
 
 LEAF = "tna-model-pairs-synchronous-leaf"

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fanin.errors import PacketError
-from tests.p4_programs.frames import Place, frame_to_switch
-from tests.p4_programs.histories import History, random_spec
+from tests.p4_programs.job_histories import History, random_spec
 from tests.p4_programs.subjects import CPU_PORT, Emulated, program
+from tests.p4_programs.wiring import Place, frame_to_switch
 from tests.support.bench import words_of
 from tests.support.builders import job_spec
 

@@ -8,9 +8,9 @@ import struct
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Packet, Reason, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
-from tests.p4_programs.frames import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place, frame_to_switch, payload_for
 from tests.p4_programs.sides import ProgramSides
 from tests.p4_programs.subjects import CPU_PORT, REASONS, Subject, program, write_job
+from tests.p4_programs.wiring import SERVICE_PORT, SWITCH_ADDRESS, SWITCH_MAC, Place, frame_to_switch, payload_for
 from tests.support.bench import Bench, make_spec, words_of
 
 CONTROLLER = Place(30)

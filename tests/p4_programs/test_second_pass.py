@@ -16,8 +16,8 @@ from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Kind, Packet, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
 from tests.p4_programs.between import Between, Worker
-from tests.p4_programs.frames import UDP_OFFSET, Place, frame_to_switch
 from tests.p4_programs.subjects import OpenSubject, program, write_job
+from tests.p4_programs.wiring import UDP_OFFSET, Place, frame_to_switch
 from tests.support.bench import Bench, make_spec, words_of
 from tests.support.thorough import thorough
 

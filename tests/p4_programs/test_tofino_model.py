@@ -16,9 +16,9 @@ import pytest
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Packet, Reason, parse
 from fanin.switch.machine.switch_machine import SwitchMachine
-from tests.p4_programs.frames import Place, frame_to_switch
 from tests.p4_programs.model_histories import Lawful, ModelSides
 from tests.p4_programs.subjects import CPU_PORT, REASONS, OpenSubject, Subject, write_job
+from tests.p4_programs.wiring import Place, frame_to_switch
 from tests.support.bench import Bench, make_spec, words_of
 
 RING = {

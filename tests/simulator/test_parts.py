@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 from fanin.cli import app
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.links import Link, Pipe
-from fanin.emulation.simulator.network import Network
 from fanin.emulation.simulator.scenario import Fault, JobPlan, Scenario, load, parse
 from fanin.emulation.simulator.simulation import simulate
 from fanin.emulation.simulator.strangers import Strangers
 from fanin.emulation.simulator.violations import AgreementError, CrashError, ProgressError
+from fanin.emulation.simulator.virtual_network import Network
 from fanin.errors import ConfigurationError
 from fanin.protocol.wire import OFFSET_GENERATION, Flag, Kind, Packet
 from fanin.protocol.wire import parse as parse_packet

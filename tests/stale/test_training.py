@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torch.job import Outcomes, checks_of, run_checks
+from tests.torch.rank_checks import Outcomes, checks_of, run_checks
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
-CHECKS = "tests.stale.training_checks"
+CHECKS = "tests.stale.stale_checks"
 
 
 SHARDS = {"FANIN_HOST": "host-%r", "FANIN_WORDS_PER_PACKET": "64", "EXPECTED_SHARDS": "4"}

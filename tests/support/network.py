@@ -2,7 +2,7 @@
 
 Rules of this file
 ------------------
-* Time, links and chance are the simulator's (fanin.emulation.simulator.network), so a run depends on its seed alone.
+* Time, links and chance are the simulator's (emulation/simulator/virtual_network.py): a run depends on its seed alone.
 * In a `Network` the switch has address 0, worker w address 1 + w; `inject` lets a stranger speak from any address.
 * Every AssertionError that this file raises names the seed.
 """
@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fanin.emulation.simulator import network
+from fanin.emulation.simulator import virtual_network
 from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.emulation.simulator.links import Link as Link
 from fanin.emulation.simulator.links import SharedLink as SharedLink
@@ -30,7 +30,7 @@ QUEUE_BYTES = 1 << 30
 """Links here lose what `loss` says, and nothing because a queue is full."""
 
 
-class Wires(network.Network):
+class Wires(virtual_network.Network):
     """The simulator's network, with addresses that can be cut off and a tap on everything that is sent."""
 
     def __init__(self, queue: EventQueue, link: Link, dice: random.Random) -> None:
@@ -67,7 +67,7 @@ class Playground:
         self.events: dict[int, list[Any]] = {}
         """By address, what a machine has reported."""
         self._machines: dict[int, Any] = {}
-        self._nodes: dict[int, network.Node] = {}
+        self._nodes: dict[int, virtual_network.Node] = {}
         self._wires = Wires(EventQueue(), Link(), random.Random(seed))
         self.link = link or Link()
 
@@ -114,7 +114,7 @@ class Playground:
 
     def exception(self, one: int, other: int, link: Link) -> None:
         """From now on the link between two addresses is that one, whose queues are as long as it says."""
-        self._wires.links[network.ends(one, other)] = link
+        self._wires.links[virtual_network.ends(one, other)] = link
 
     def after(self, seconds: float, action: Callable[..., None], *arguments: Any) -> None:
         """Do something so much later."""

@@ -1,9 +1,10 @@
 """One rank of a test job: runs every `check_*` of some modules in order and writes what happened to each.
 
-Started by tests/torch/job.py as `python -m tests.torch.rank_main MODULE,... OUT.json`, with torch's usual environment
-(RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). A check is a function of (rank, size); a failure is kept as its traceback
-and the next check runs, so that one launch tells about all of them. After a check that failed on some ranks alone no
-other one runs: the ranks may be at different collectives, and each check would fail as late as its time-out.
+tests/torch/rank_checks.py starts it as `python -m tests.torch.rank_main MODULE,... OUT.json`, with torch's usual
+environment (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). A check is a function of (rank, size). A failure is kept as
+its traceback and the next check runs, so that one launch tells about all of them. After a check that failed on some
+ranks alone no other one runs: the ranks may be at different collectives, and each check would fail as late as its
+time-out.
 """
 
 from __future__ import annotations

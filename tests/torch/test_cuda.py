@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.torch.job import PROMISED_S, Outcomes, checks_of, play, run_checks
+from tests.torch.rank_checks import PROMISED_S, Outcomes, checks_of, play, run_checks
 
 pytestmark = [
     pytest.mark.processes,

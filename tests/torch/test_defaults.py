@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from tests.support.repository import repository_files
-from tests.torch.job import Outcomes, checks_of, run_checks
+from tests.torch.rank_checks import Outcomes, checks_of, run_checks
 
 CHECKS = "tests.torch.defaults_checks"
 FACTORIES = {"arange", "empty", "full", "ones", "rand", "randn", "tensor", "zeros"}

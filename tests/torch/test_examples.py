@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.packages import require_package
-from tests.torch.job import Outcomes, checks_of, run_checks
+from tests.torch.rank_checks import Outcomes, checks_of, run_checks
 
 require_package("sklearn", "scikit-learn is not installed: pip install 'fanin[demo]'")
 pytestmark = [pytest.mark.processes, pytest.mark.slow]

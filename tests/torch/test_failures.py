@@ -12,7 +12,7 @@ import signal
 import pytest
 
 from tests.support.processes import a_switch, has_ended
-from tests.torch.job import PROMISED_S, play, running
+from tests.torch.rank_checks import PROMISED_S, play, running
 
 WORLDS = 4
 """Number of worlds in tests/torch/failure_ranks.py; that imports torch, which takes seconds here."""

@@ -22,7 +22,7 @@ from fanin.host.torch.collectives.flight_recorder import ANALYZER_NAMES, FORMAT,
 from fanin.host.torch.collectives.profiler_ranges import NAMES  # noqa: E402
 from fanin.options import Options  # noqa: E402
 from tests.torch.groups import SIZE, Groups, groups_of, on_every_rank  # noqa: E402
-from tests.torch.job import play  # noqa: E402
+from tests.torch.rank_checks import play  # noqa: E402
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.processes import a_switch
-from tests.torch.job import running
+from tests.torch.rank_checks import running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 RANKS = 2

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.torch.job import running
+from tests.torch.rank_checks import running
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 RANKS = 3

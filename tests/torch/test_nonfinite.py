@@ -12,7 +12,7 @@ from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.torch.handles.bucket_names import bucket_of, name_at
 from fanin.host.torch.handles.nonfinite import STEPS, NonFinite
 from fanin.options import Options
-from tests.torch.job import Outcomes, checks_of, run_checks
+from tests.torch.rank_checks import Outcomes, checks_of, run_checks
 
 CHECKS = "tests.torch.nonfinite_checks"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.torch.job import Outcomes, checks_of, run_checks
+from tests.torch.rank_checks import Outcomes, checks_of, run_checks
 
 pytestmark = pytest.mark.processes
 CHECKS = "tests.torch.refusal_checks"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.torch.job import Outcomes, checks_of, run_checks
+from tests.torch.rank_checks import Outcomes, checks_of, run_checks
 from tests.torch.tensor_kinds import markdown
 
 CHECKS = "tests.torch.kind_checks"

@@ -14,7 +14,7 @@ from fanin.host.session.control import ask
 from fanin.protocol import control
 from tests.support.processes import DEADLINE_S, a_switch
 from tests.support.thorough import thorough
-from tests.torch.job import ROOT
+from tests.torch.rank_checks import ROOT
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 RANKS = 2

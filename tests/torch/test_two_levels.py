@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.torch.job import PROMISED_S, Outcomes, checks_of, play, run_checks
+from tests.torch.rank_checks import PROMISED_S, Outcomes, checks_of, play, run_checks
 
 pytestmark = pytest.mark.processes
 LOADED_MACHINE_S = 5.0

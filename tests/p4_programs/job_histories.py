@@ -9,7 +9,7 @@ import numpy as np
 
 from fanin.protocol.job import JobSpec
 from fanin.protocol.wire import Flag, Kind, Packet
-from tests.p4_programs.frames import Place
+from tests.p4_programs.wiring import Place
 from tests.support.bench import make_spec
 
 NO_FLAGS = Flag(0)
