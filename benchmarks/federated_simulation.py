@@ -23,7 +23,7 @@ from fanin.host.stale.account import CONTRIBUTED, PASSED_LATE, Account, check_ba
 
 Floats = npt.NDArray[np.float64]
 Turn = Callable[[int, int, Floats, float], tuple[Floats, float]]
-"""(client, number of its turn, weights, factor of the rate) -> (weights after the turn, loss)."""
+"""A client's turn: (client, number of its turn, weights, learning-rate factor) -> (weights after it, loss)."""
 MAX_EVENTS = 1_000_000
 MAX_IDLE_LOOKS = 5
 """Number of times that a round without future events is examined before it counts as stuck."""

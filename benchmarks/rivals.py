@@ -18,7 +18,7 @@ from fanin.settings import Text, read_words
 
 FLOAT_BYTES = 4
 MAX_BYTES = 1 << 34
-"""Largest size per worker; more fits on no machine that these benchmarks are meant for."""
+"""Largest size per worker. No machine that these benchmarks are meant for has memory for more."""
 MAX_SAMPLES = 1_000_000
 NCCL = "nccl"
 AGAINST = ("gloo", "mpi")

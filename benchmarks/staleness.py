@@ -134,7 +134,7 @@ class Row:
     points: tuple[tuple[float, float, float], ...]
     """(seconds, loss, accuracy) at rank 0, in the first repeat."""
     step_s: float
-    """Median time of the steps of all ranks that are not slow; of an asynchronous mode, from gradient to gradient."""
+    """Median time of a step, over the ranks that are not slow; in asynchronous modes the time between gradients."""
     samples_per_s: float
     """Samples of all ranks per second, mean over repeats, without those of dropped gradients."""
     dropped: float | None

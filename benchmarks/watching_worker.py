@@ -47,7 +47,7 @@ EVERY = 10
 """Steps per watched step of watch_ranks."""
 READY_S = 60.0
 RESTS_S = 10.0
-"""Seconds that a job idles while it is watched, and again as long while it is not."""
+"""Seconds that a job idles while it is watched. Then it idles as long without being watched."""
 METRICS, TOP, TIMELINE, UNACCOUNTED, WATCHED = "metrics", "top", "timeline", "unaccounted", "watch_ranks"
 
 

@@ -164,7 +164,7 @@ def _mismatched(voices: Voices) -> Iterator[Said]:
 
 
 def _stale(voices: Voices) -> Iterator[Said]:
-    """The last worker is a base behind."""
+    """History in which the last worker sends each base one round after the others."""
     late = voices.spec.workers - 1
     for base in range(6):
         for worker in range(late):

@@ -47,7 +47,7 @@ class ScenarioError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTable:
-    """The properties in which one link differs from all others; None: as the others."""
+    """Properties of one link that replace those of the cluster's links; None keeps the cluster's value."""
 
     rate: str | None = None
     delay: str | None = None

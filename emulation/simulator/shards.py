@@ -271,12 +271,12 @@ class _Run:
             self.shards[fault.host].silent = True
 
     def apart(self, rank: int, shard: int) -> bool:
-        """Whether nothing passes between a rank and a shard."""
+        """Whether a fault has separated a rank from a shard, so that no packet passes between them."""
         parted = self.parted_at is not None and (rank < self.parted_at) != (shard < self.parted_at)
         return parted or (rank, shard) in self.paths_cut
 
     def part(self, member: ShardMember) -> None:
-        """Cut the paths of a membership if its rank and its shard are apart."""
+        """Block both paths between a member's rank and its shard if a fault has separated the two."""
         if self.apart(member.rank, member.number):
             for one, other in ((member.address, member.host.address), (member.host.address, member.address)):
                 self.network.pipe(one, other).blocked = 1

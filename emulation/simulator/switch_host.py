@@ -145,7 +145,7 @@ class SwitchHost:
         return self._node
 
     def resume(self, node: Node | None) -> None:
-        """End a pause, unless that life is over."""
+        """Let the process that `pause` returned go on; nothing happens if it has died in the meantime."""
         if node is not None:
             self._network.resume(node)
 

@@ -235,7 +235,7 @@ def sum_times(network: Network, choice: Choice, size: int) -> SumTimes:
 
 
 def _processors_s(network: Network, choice: Choice, size: int) -> float:
-    """Seconds that the host needs whose processors take longest."""
+    """Return the processor time, in seconds of wall time, of the host that takes longest."""
     if choice.place:
         cost = price(choice.lanes, network.mtu)
         # The first links are those of the hosts. A host's link carries the traffic of its switch as well.

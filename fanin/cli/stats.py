@@ -86,7 +86,7 @@ def every_second(switches: Switches) -> Iterator[list[control.Stats | FaninError
 
 
 def found_in(addresses: Sequence[SwitchAddress], answers: Sequence[control.Stats | FaninError]) -> list[Text]:
-    """A line per finding on the jobs at all switches that have answered, since the jobs began."""
+    """One line for each finding about the jobs at the switches that have answered, from each job's start until now."""
     known = [(at, each) for at, each in zip(addresses, answers, strict=True) if not isinstance(each, FaninError)]
     return finding_lines(findings([None] * len(known), [each for _, each in known]), [at for at, _ in known])
 

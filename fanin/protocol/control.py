@@ -127,7 +127,7 @@ class Predecessor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(Asked, AskedRounds):
-    """I want to be `rank` of `job`; what I can do and what I ask for. None leaves the choice to the controller."""
+    """Request of a worker to be `rank` of `job`, with its abilities and wishes; None lets the controller choose."""
 
     job: str
     rank: int

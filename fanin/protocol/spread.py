@@ -65,8 +65,8 @@ def link_streams(parts: Sequence[float], hosts: int) -> tuple[tuple[float, float
 
 
 def weights_of(parts: Sequence[float]) -> tuple[int, ...]:
-    """Parts as weights; equal ones are all 1. A part of less than half a unit becomes 0: such a shard is not worth a
-    flow.
+    """Return whole weights in proportion to the parts: all 1 for equal parts, and 0 for a part below half a unit, whose
+    shard is not worth a flow.
     """
     units = tuple(round(part * WHOLE) for part in parts)
     return tuple(1 for _ in units) if len(set(units)) == 1 else units

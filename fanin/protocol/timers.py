@@ -60,9 +60,10 @@ NEXT_RESENT = 2
 """Number of items of a burst that are sent again at once when one more has turned out to be missing, as in slow start.
 """
 LINEAR_TIMEOUTS = 6
-"""Timeouts in a row that are not doubled where so few are outstanding. One packet per timeout is no load, but doubling
-makes one loss at the end of a transfer cost more than all before it. Linux TCP has this rule and this number for thin
-streams (Documentation/networking/tcp-thin.rst; TCP_THIN_LINEAR_RETRIES). After that many it is a peer that is late."""
+"""Timeouts in a row that stay at the same length while few items are outstanding. One packet per timeout is no load,
+but doubling would make one loss at the end of a transfer cost more than all losses before. Linux TCP has the same rule
+and number for thin streams (Documentation/networking/tcp-thin.rst; TCP_THIN_LINEAR_RETRIES). After that many timeouts
+in a row the cause is a late peer, not a loss, so doubling begins."""
 
 
 def measures(order: int) -> bool:

@@ -13,7 +13,7 @@ from functools import cache
 
 
 class Fact(enum.IntFlag):
-    """Facts of a packet, and of the item that it is for."""
+    """Facts about a packet, and about the item whose slot it names."""
 
     EARLIER = enum.auto()
     """Its base is before the slot's current item; no other fact is asked for."""

@@ -42,12 +42,12 @@ from fanin.protocol.control import Refused, Regroup, Regrouped, Reply, Waiting
 from fanin.protocol.job import HEARTBEAT_INTERVAL_S, SUSPICION_TIMEOUT_S
 
 SETTLING_S = SUSPICION_TIMEOUT_S + HEARTBEAT_INTERVAL_S
-"""Wait before asking, in which the loss of other shards is noticed, as of all in a rack without power."""
+"""Wait before asking. In this time the rank notices other losses with the same cause, such as a rack without power."""
 AGREEMENT_GRACE_S = 5.0
 """Time that the ranks may take to agree, beyond the liveness timeout."""
 ASK_INTERVAL_S = 0.1
 ANSWER_TIMEOUT_S = 2.0
-"""Silence of the controller that is asked after which its shard counts as lost, too."""
+"""A controller that is asked and stays silent for so long counts as lost, with its shard."""
 
 
 class Stage(enum.Enum):

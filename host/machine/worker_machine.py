@@ -437,7 +437,7 @@ class WorkerMachine:
         return lambda slot: bool((bits[slot // WORD_BITS] >> slot % WORD_BITS ^ self._stream.base(slot)) & 1)
 
     def _result(self, packet: Packet, now: float, *, marked: bool) -> Reason | None:
-        """A result, or an answer: gather its facts, and carry out the deed of its row (result_rows.py)."""
+        """Handle a RESULT or an ANSWER: gather its facts, and do what the row for them says (result_rows.py)."""
         slot = packet.slot
         if self._catch_up is not None and self._catch_up.holds(slot):
             self._catch(self._catch_up, packet, now)
@@ -572,7 +572,7 @@ class WorkerMachine:
         self._finished(slot, now, answered=answered)
 
     def _finished(self, slot: int, now: float, *, answered: bool) -> None:
-        """Tell recovery and congestion of a slot's result; `answered`: it came to this worker, which asked again."""
+        """Report a slot's result to recovery and congestion. `answered`: it was an ANSWER, to this worker alone."""
         order = self._recovery.order(slot)  # before `finished`, which forgets it
         round_trip_s = self._recovery.finished(slot, now, answered=answered)
         if round_trip_s is not None:

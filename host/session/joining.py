@@ -223,7 +223,7 @@ class _Joining:
         return Joined(self._engine, spec, who, flows, nonce, line, path, admitted.running, first_base, changes)
 
     def give_up(self, error: BaseException) -> None:
-        """Tell the controller, and stop the engine."""
+        """Stop the engine and send the controller a Leave, whose reason is this error."""
         if self._engine is not None:
             self._engine.close()
         reason = str(error) if isinstance(error, FaninError) else type(error).__name__

@@ -163,16 +163,16 @@ class KeptReductions:
 
     @property
     def handing(self) -> bool:
-        """Whether any sum is under way by which a rank hands its result on."""
+        """Whether some rank is handing its result of a reduction on to ranks that lack it."""
         return any(kept.handed is not None for kept in self)
 
     @property
     def torn(self) -> bool:
-        """Whether a rank whose result was handed on was lost on the way."""
+        """Whether a rank was lost while it handed its result of a reduction on."""
         return any(kept.torn for kept in self)
 
     def keep_only(self, tickets: Collection[int]) -> None:
-        """Keep only these tickets, since all ranks have done the others, and forget how they were dealt out."""
+        """Drop all but these, since every rank has done the others; forget how these were divided among sessions."""
         self._log.keep_only([kept for kept in self if kept.ticket in tickets])
         for kept in self:
             kept.parts, kept.ends, kept.handed, kept.torn = (), {}, None, False

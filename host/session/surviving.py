@@ -27,9 +27,9 @@ from fanin.protocol.spread import Spread
 
 LEAVE_TIMEOUT_S = 2.0
 LOOK_INTERVAL_S = 0.1
-"""Longest time between two looks for further losses while the ranks agree."""
+"""Longest time between two checks for further losses while the ranks agree."""
 CONNECT_TIMEOUT_S = 2.0
-"""How long a shard that is to be asked may take to accept a connection."""
+"""Time limit for connecting to the shard that is asked how to go on."""
 
 Rejoin = Callable[
     [Sequence[SwitchAddress], Successor, Callable[[], None]],

@@ -1,8 +1,9 @@
-"""The share of a worker's gradients that is dropped as too old, when to warn, and what follows for K and S. No clock.
+"""Measures the share of a worker's gradients that is dropped as too old: when to warn, and the least K it calls for.
 
 Rounds that close without a worker make its gradients old. Over slow links that can be all workers' at once: rounds of
 few contributions follow each other faster than any gradient gets there, `skip` drops most of them, and training stands
 still, though it looks busy. The cure is larger rounds: with K = N nothing is dropped.
+No clock: the time is a parameter.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW_GRADIENTS = 20
-"""Number of last gradients that the share is of."""
+"""Number of a worker's latest gradients over which the dropped share is computed."""
 MOST = 0.5
 """A share beyond which training drops most of what it computes."""
 FEW = 0.1

@@ -87,7 +87,7 @@ class ZmqTransport:
                 return
 
     def receive(self, timeout_s: float) -> list[Datagram]:
-        """At most MAX_BATCH datagrams, or those of one message more."""
+        """Return the waiting datagrams. Reading ends with the message that makes them MAX_BATCH or more."""
         arrived: list[Datagram] = []
         for ready, _ in self._poller.poll(ceil(max(timeout_s, 0.0) * 1000)):
             if ready is not self._socket:

@@ -18,7 +18,7 @@ from fanin.switch.controller.jobs import State
 from fanin.switch.controller.lifecycle import Lifecycle
 
 MAX_OPEN_REDUCTIONS = 4096
-"""Most reductions from the first that some rank has not done to the last that some rank has submitted."""
+"""Largest span of tickets from the first reduction that a rank has not done to the last that a rank submitted."""
 _REMEDY = "see the output of the other ranks, then start the job again"
 
 

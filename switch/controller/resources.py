@@ -24,11 +24,11 @@ UNLIMITED_BYTES = 1 << 40
 RINGS_SHARE, ACCUMULATORS_SHARE = 0.5, 0.75
 """Shares of the memory, and of an address's quota: once jobs hold more, new ones get no rings and accumulators."""
 MAX_JOBS = 4096
-"""Jobs at one time, forming ones included."""
+"""Most jobs at one time, including those that still wait for ranks."""
 MAX_JOBS_PER_SOURCE = 512
-"""Jobs at one time that were opened from one address."""
+"""Most jobs at one time that were opened from one address."""
 MAX_FORMING_PER_SOURCE = 128
-"""Jobs of one address that are not on the data plane yet."""
+"""Most jobs opened from one address that still wait for ranks, so that the data plane does not have them yet."""
 MAX_WAITING_PER_SOURCE = 4096
 """Ranks that wait in the forming jobs of one address: each holds a Join of up to 4 KB."""
 assert MAX_FORMING_PER_SOURCE <= MAX_JOBS_PER_SOURCE <= MAX_JOBS

@@ -91,7 +91,7 @@ class LeafSide:
 
     @staticmethod
     def _waits_for(job: SwitchJob) -> tuple[int, int]:
-        """Item of the oldest round whose result the parent owes, and its packets' bytes; -1 and 0 for none."""
+        """Return the item of the oldest round that lacks the parent's result, and its packets' size; or -1 and 0."""
         oldest = job.ascents.oldest
         if oldest is None:  # nothing waits, so that the path need not be tested
             return -1, 0

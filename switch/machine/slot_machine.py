@@ -159,9 +159,7 @@ class Round(NamedTuple):
         return Round(words, codes, self.signature, self.contributors + given.contributors, 0, lanes, sums)
 
     def narrowed(self) -> Round:
-        """The round in the form that is sent, down as its result or up as a contribution: wide sums in lanes of `down`
-        bits.
-        """
+        """Return the round as it is sent to workers or to the parent: its wide sums rounded to lanes of `down` bits."""
         if self.lanes is None or self.sums is None:  # words, or narrowed already
             return self
         words, shift = narrowed(self.sums, self.lanes.down)
@@ -203,11 +201,11 @@ class Slot:
         self.count = 0
         self.sums = [EMPTY] * membership.history
         self.bare = 0
-        """Mask of the workers whose contribution to the open round, or if that has none to the latest closed one, asked
-        for a bare result.
+        """Mask of the workers that asked for a bare result: in contributions to the open round or, before the first of
+        them, to the latest closed round.
         """
         self.signature = 0
-        """Signature of the open round's contributions; without contributions the first signature of a pass, or 0."""
+        """Signature of the open round's contributions or, before the first of them, of its passes; 0 without any."""
 
     def contribute(
         self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 Order = tuple[int, int]
-"""Rank, and a number that grows with each entry that is added: no two are equal, and the lowest wins."""
+"""Precedence of an entry: its rank, then the number of its insertion. All differ, and the lowest wins."""
 Alike = tuple[int, int, tuple[tuple[int, int, int, int], ...]]
-"""Value, mask and ranges of an entry, which say which keys it matches."""
+"""Value, mask and ranges of an entry: entries that are alike in them match the same keys."""
 
 
 class Ranked(Protocol):

@@ -108,12 +108,12 @@ class Header:
 
     @property
     def valid(self) -> int:
-        """The place of its validity."""
+        """Index of the value that says whether the packet has this header."""
         return self.base + len(self.type.fields)
 
     @property
     def end(self) -> int:
-        """The place behind its last field."""
+        """Index of the first value behind its last field."""
         return self.base + len(self.type.fields)
 
 

@@ -101,7 +101,7 @@ class Place(NamedTuple):
 
 
 def field_places(layout: Layout) -> list[Place]:
-    """Places in the frame, in the order of the list of fields of switch/p4/layout.py."""
+    """Return where each field of the layout (switch/p4/layout.py) lies in the native function's frame, in its order."""
     kinds: dict[int, tuple[int, bool]] = {}
     for header in layout.headers.values():
         for each in header.type.fields:

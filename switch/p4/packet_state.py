@@ -44,7 +44,7 @@ class PacketState:
         self.payload = b""
         """Bytes behind the parsed headers."""
         self.cut = NO_CUT
-        """Most bytes of the packet that leave the switch."""
+        """Length to which the packet is cut when it leaves the switch."""
         self.exit = False
         self.clone: tuple[int, int] | None = None
         """Mirror session and field list if the program asked for a clone; else None."""

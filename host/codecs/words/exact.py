@@ -33,7 +33,7 @@ from fanin.protocol.job import JobSpec
 MAX_SPREAD_WORDS = 1 << 20
 """Words of a spread reduction, which every worker keeps until the last packet is in: 4 MiB."""
 FIRST_OPERATOR = 128
-"""Plus the operator, the codec's number in the signature, so that ranks must agree on the operator."""
+"""Number in the signature for operator 0, and FIRST_OPERATOR + o for operator o: ranks that differ are told so."""
 
 
 class Exact(WordCodec):

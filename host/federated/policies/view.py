@@ -15,13 +15,13 @@ class ClientRecord:
     client: int
     """Rank of the client in its group."""
     samples: int
-    """Samples that its deltas are computed from."""
+    """Number of samples from which the client computes its deltas."""
     seconds: tuple[float, ...] = ()
     """Durations of its last turns, oldest first, as the client measured them."""
     turns: int = 0
-    """Deltas that it has handed in."""
+    """Number of deltas that the client has handed in."""
     missed: tuple[int, ...] = ()
-    """Rounds that it was selected for and that closed without it, oldest first."""
+    """Rounds that selected this client and closed without its delta, oldest first."""
     missed_in_a_row: int = 0
     """Rounds of `missed` since its last delta."""
     loss: float | None = None

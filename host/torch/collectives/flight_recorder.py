@@ -311,7 +311,7 @@ class FlightRecorder:
             self.telemetry.step(self._step, time.time_ns())
 
     def named(self, ring: Ring, name: str, description: str) -> None:
-        """The group of a ring has this name, and this description."""
+        """Give the ring its group's name and description. Rings beyond MAX_GROUPS are forgotten, the oldest first."""
         with self._lock:
             if self._rings.get(ring.name) is ring:
                 del self._rings[ring.name]
@@ -321,7 +321,7 @@ class FlightRecorder:
                 self._rings.popitem(last=False)
 
     def closed(self) -> None:
-        """A group was left. The last one's end writes the file, unless a failure has."""
+        """Count a group as left. When the last one is left, write the file, unless a failure has already written it."""
         with self._lock:
             self._open -= 1
             over, telemetry = self._open == 0, self.telemetry

@@ -132,7 +132,7 @@ class GroupResources:
         """The world's ranks that are in this group, in order; empty for the world."""
         self._is_world = not global_ranks
         self.side: SideStore | None = None
-        """Store for questions between ranks that have met, in a group that joins its job at its first sum."""
+        """Store by which ranks that have met ask each other; only in a group that joins its job at its first sum."""
         self.closed = False
         """Whether this rank has left, or is about to."""
         self.on_close: Callable[[], None] = lambda: None

@@ -64,15 +64,15 @@ class Driver:
         self._name.restype = ctypes.c_int
 
     def wait_value(self, stream: int, address: int, value: int) -> None:
-        """The stream, by CUDA's handle, waits until the word at the device's address has come to the value."""
+        """Make the stream (CUDA's handle) wait until the word at a device address is at least `value`."""
         self._check("cuStreamWaitValue32", self._wait(stream, address, value, GREATER_OR_EQUAL))
 
     def write_value(self, stream: int, address: int, value: int) -> None:
-        """The stream, by CUDA's handle, sets the word at the device's address once its earlier work is done."""
+        """Make the stream (CUDA's handle) write `value` to a device address after its earlier work."""
         self._check("cuStreamWriteValue32", self._write(stream, address, value, WRITE_DEFAULT))
 
     def copy(self, stream: int, target: int, source: int, count_bytes: int) -> None:
-        """The stream copies between pinned memory and its device's; the call takes a tenth of torch's copy_."""
+        """Make the stream copy between pinned memory and its device; ten times as quick to call as torch's copy_."""
         self._check("cuMemcpyAsync", self._copy(target, source, count_bytes, stream))
 
     def mapped(self, address: int) -> int:

@@ -172,13 +172,13 @@ def land_within(
 
 @dataclass(slots=True, kw_only=True)
 class Coding:
-    """The stage before the words: scale codes, which the ranks agree on."""
+    """The first stage of a reduction on the device: the ranks agree on scale codes, under which words are made."""
 
     measure: Action
-    """Launch what makes this rank's codes."""
+    """Launch the kernels that compute this rank's codes."""
     pieces: Iterable[Piece]
     encode: Action
-    """Launch what makes words under the agreed codes."""
+    """Launch the kernels that compute words under the agreed codes."""
 
 
 @dataclass(slots=True, kw_only=True)

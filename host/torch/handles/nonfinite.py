@@ -126,7 +126,7 @@ class NonFinite:
             return tuple(self._reports.values())
 
     def counters(self) -> dict[str, int | float]:
-        """`nonfinite.sums`, `nonfinite.rank.R` for each rank that has spoiled any, `nonfinite.skipped_steps`."""
+        """Counters by name: `nonfinite.sums`, `nonfinite.skipped_steps`, `nonfinite.rank.R` if rank R spoiled any."""
         with self._lock:
             return {f"nonfinite.{name}": count for name, count in self._counts.items()}
 
@@ -257,8 +257,8 @@ class Steps:
     def _note_new_optimizers(self) -> None:
         """Wrap `Optimizer.__init__`, so that sums and steps before an optimizer was made do not count for it.
 
-        torch has hooks for steps, and none for making optimizers. One that is copied or unpickled is not noticed: it
-        leaves out its first step if any sum before was spoiled, since a step too few is better than NaN in weights.
+        torch has hooks for steps, but none for the construction of optimizers. A copied or unpickled optimizer passes
+        unnoticed: it skips its first step if any earlier sum was spoiled, which is better than NaN in weights.
         """
         make = Optimizer.__init__
 
@@ -271,7 +271,7 @@ class Steps:
         Optimizer.__init__ = made  # type: ignore[assignment,method-assign]
 
     def spoil(self) -> None:
-        """The next step of each optimizer is to be left out."""
+        """Make every optimizer skip its next step."""
         self._spoils = next(self._spoiled)
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

@@ -118,7 +118,7 @@ def interface_of(address: str) -> str | None:
 
 
 def address_outside() -> str | None:
-    """This machine's address on the way out; without such a way, that of the first interface which is connected."""
+    """Return the address from which this machine reaches other networks, or that of its first connected interface."""
     if own := next(filter(None, map(own_address_towards, OUTSIDE)), None):
         return own
     return next(

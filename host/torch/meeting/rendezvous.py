@@ -85,14 +85,14 @@ class _Told:
     through_racks: bool = False
     """Whether sums go through the racks' leaves, as in the world's group."""
     starts: bool = False
-    """Whether `leaders` are to start a shard each time that they are named: one at each network card of their hosts."""
+    """Whether leaders start shards: a rank starts one per occurrence in `leaders`, where each network card has one."""
     leaders: tuple[int, ...] = ()
     weights: tuple[int, ...] = ()
-    """Weights of the shards that are started, and then of `switches`; or of `of_world`."""
+    """A weight for each shard that is started, then for each of `switches`; or for each of `of_world`."""
     leaves: bool = False
     """Whether hosts have leaves of the shards."""
     racks: tuple[tuple[int, ...], ...] = ()
-    """The numbers of the hosts of each rack, where racks have leaves of shards that add them up."""
+    """For each rack the numbers of its hosts, if sums are made inside racks first; otherwise empty."""
     secret: str | None = None
     """Secret of the job; None: all ranks were given it."""
     hosts: tuple[tuple[int, ...], ...] = ()

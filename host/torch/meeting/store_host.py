@@ -20,7 +20,7 @@ from fanin.transports.polling import READABLE, is_ready
 PARTING_TIMEOUT_S = 1.0
 """Longest wait for rank 0 to destroy its group, too."""
 CONNECT_TIMEOUT_S = 1.0
-"""The store has just answered at this address: no connection means that there is nothing to watch."""
+"""Longest wait for the connection. The store has just answered here: if this fails, there is nothing to watch."""
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 """Set to True by torchrun, whose agent serves the store and outlives every group."""
 

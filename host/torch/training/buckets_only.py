@@ -1,8 +1,8 @@
-"""The argument of a communication hook: a bucket of gradients, or with a reducer of DDP's in Python something else.
+"""Refuses communication hooks under DDP's reducer in Python, which calls them without buckets.
 
-With torch._dynamo.config.optimize_ddp = "python_reducer" there are no buckets: a hook is called for every parameter
-with a tuple of gradient and parameter, and what it returns is dropped. Which gradients belong together, their order and
-the last one of a step, on which residuals and codecs depend, cannot be told from that.
+With torch._dynamo.config.optimize_ddp = "python_reducer", DDP calls a hook for every parameter, with a tuple of
+gradient and parameter, and ignores its result. Residuals and codecs need more: the gradients that form a bucket, their
+order, and the last one of a step. The hook cannot learn these from its calls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fanin.errors import UnsupportedError
 
 
 def require_bucket(hook: str, bucket: Any) -> None:
-    """Raise UnsupportedError, with the remedy, where `bucket` is not a bucket of gradients."""
+    """Raise UnsupportedError, with a remedy, if `bucket` is not a bucket of gradients."""
     if isinstance(bucket, tuple):
         raise UnsupportedError(
             f"{hook} needs DDP's buckets, and torch._dynamo.config.optimize_ddp = 'python_reducer' calls hooks for "

@@ -52,9 +52,9 @@ from fanin.protocol.control import Refusal
 from fanin.protocol.seal import derived
 
 RETRY_S = 0.5
-"""Time after which a place that the predecessor still holds is asked for again."""
+"""Time between two attempts, while the switch still takes this rank's previous process for alive."""
 ATTEMPT_TIMEOUT_S = 10.0
-"""Longest that one attempt to join may wait for the job to start: it runs already."""
+"""Time limit of one attempt to join. The job runs already, so a longer wait would not help."""
 
 log = logging.getLogger("fanin.stale")
 

@@ -32,14 +32,14 @@ def checked(value: object, kind: type[Kind], what: str) -> Kind:
 
 
 def number(value: object, what: str) -> float:
-    """Return a number as a float; ConfigurationError where the value is none."""
+    """Return a number as a float. Raises ConfigurationError if the value is no number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(f"{what} is a {type(value).__name__}, not a number. {REMEDY}")
     return float(value)
 
 
 def mapping(value: object, what: str) -> Mapping[Any, Any]:
-    """Return the value, a dict; ConfigurationError where it is none."""
+    """Return the value as a mapping. Raises ConfigurationError if it is none."""
     if not isinstance(value, Mapping):
         raise ConfigurationError(f"{what} is a {type(value).__name__}, not a dict. {REMEDY}")
     return value

@@ -66,7 +66,7 @@ class InterfacePort:
 
 
 class ControllerHeaders:
-    """The program's controller headers: packet_out on frames to the device, packet_in on frames from it."""
+    """The headers that a program puts between controller and device: packet_out to the device, packet_in from it."""
 
     def __init__(self, p4info: Any) -> None:
         """Read the headers from a P4Info. ProgramError if their length is not a multiple of 8 bits."""

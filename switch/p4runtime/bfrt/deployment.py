@@ -83,7 +83,7 @@ def _there(given: Any, conf: Path, pipeline: str = "") -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A device, and the program, ports and addresses that it is to have."""
+    """Plan for a device: the program that it will run, its ports and its addresses."""
 
     address: BfrtAddress
     program: CompiledProgram | None

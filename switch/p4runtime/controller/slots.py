@@ -58,7 +58,7 @@ class Slot:
     """Bases that every live worker has contributed."""
     ring: tuple[RingEntry, ...]
     signature: int = 0
-    """Signature of the open round; this and the next three fields, also of the open round, are 0 while it is empty."""
+    """Signature of the open round. It and the next three fields describe the open round and are 0 while it is empty."""
     contributors: int = 0
     codes: int = 0
     words: int = 0

@@ -153,7 +153,7 @@ class _Names:
         self._taken: set[int] = set()
 
     def of(self, prefix: int, names: Iterable[str]) -> dict[str, int]:
-        """Ids of these objects, by name."""
+        """Return the id of each named object; `prefix` is the id's top bits, which state the kind of object."""
         return {name: self.id(prefix, name) for name in names}
 
     def id(self, prefix: int, name: str) -> int:

@@ -19,7 +19,7 @@ class ProfileEntries:
     """Members and groups of one program's action profiles."""
 
     def __init__(self, described: Described, tables: TableEntries, ports: Container[int]) -> None:
-        """`ports`: those that members may watch."""
+        """Serve the action profiles of the program in `described`. `ports` are the ports that a member may watch."""
         self._described = described
         self._ports = ports
         self._tables = tables

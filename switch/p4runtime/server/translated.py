@@ -39,7 +39,7 @@ class UnknownNameError(StatusError):
 
 
 class Names:
-    """The names of one type."""
+    """The names and numbers of one translated type: P4Runtime sends the names, tables hold the numbers."""
 
     def __init__(self, kind: str, bits: int, configured: Mapping[str, int]) -> None:
         """ConfigurationError for numbers that do not fit `bits` bits, or that two names share."""

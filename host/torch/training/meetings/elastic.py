@@ -59,9 +59,9 @@ from fanin.host.torch.training.meetings.state_transfer import Fetch, Offer, Stat
 LOST = (WorkerLostError, SwitchLostError)
 """Errors of a meeting after which members agree anew."""
 MOST_TRIES = 8
-"""Groups that may fail to form, one after the other."""
+"""Attempts in a row to form a group before this member gives up."""
 FETCH_TIMEOUT_S = 600.0
-"""Longest that a state may take."""
+"""Time limit for a newcomer to fetch the training state from another member."""
 
 log = logging.getLogger("fanin")
 

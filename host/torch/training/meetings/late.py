@@ -82,9 +82,9 @@ class LateMeetings:
         self._waiting = True
 
     def flush(self) -> list[Account]:
-        """Let everything late land; the model then has the same weights on every rank. Collective.
+        """Wait for all results that are under way and apply them; every rank's model is then the same. Collective.
 
-        Returns the accounts of all ranks. Raises UnbalancedError, CollectiveTimeoutError, the session's failure.
+        Returns the accounts of all ranks. Raises UnbalancedError, CollectiveTimeoutError, or the session's failure.
         """
         accounts: list[Account] = []
         if self._job is not None:

@@ -73,7 +73,7 @@ class Ledger:
         self._under_way.append(number)
 
     def note_landed(self, number: int) -> None:
-        """Note that a meeting's result is in this member's state."""
+        """Note that this member has added a meeting's result to its state."""
         assert number == self.next
         assert not self.listens
         self._under_way = [each for each in self._under_way if each != number]

@@ -187,7 +187,7 @@ class Members:
         _OPEN.add(self)
 
     def leave(self) -> None:
-        """Leave in order: the others go on without this process at once. Idempotent."""
+        """Announce the departure, so that the others go on without this process at once. A second call does nothing."""
         if self._closing.is_set():
             return
         self.stop()

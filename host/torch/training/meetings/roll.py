@@ -65,13 +65,13 @@ def start(group: FaninProcessGroup, own: Entry) -> tuple[torch.Tensor, dist.Work
 
 
 def read(table: torch.Tensor) -> list[Entry]:
-    """The rows of all ranks, by rank."""
+    """Return the table's rows as entries, by rank."""
     names = [each.name for each in fields(Entry)]
     return [Entry(**dict(zip(names, row, strict=True))) for row in table.tolist()]
 
 
 def contributors(roll: Roll) -> int:
-    """How many deltas the sum holds."""
+    """Number of ranks whose deltas are in the sum."""
     return sum(each.contributes for each in roll)
 
 
