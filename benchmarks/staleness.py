@@ -313,15 +313,12 @@ def _in_words(row: Row) -> str:
 def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     """The rows as a table for the terminal."""
 
-    def of_all_runs(row: Row) -> str:
-        return "" if row.to_target_s is None else f"{row.fastest_s:.2f}..{row.slowest_s:.2f}"
-
     def to_target(row: Row) -> str:
         return "never" if row.to_target_s is None else f"{row.to_target_s:.2f}{within(row.to_target_range)} s"
 
     def accuracy(row: Row) -> str:
         points = None if row.accuracy_range is None else 100 * row.accuracy_range
-        return f"{100 * row.accuracy:.1f}{within(points)} %"
+        return f"{100 * row.accuracy:.1f}{within(points, 1)} %"
 
     return table(
         _title(plan),
@@ -329,7 +326,6 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
         [
             ("mode", "mode"),
             ("to target", to_target),
-            ("of all runs", of_all_runs),
             ("speed-up", "speed_up:.2f"),
             ("whole run", "seconds:{:.1f} s"),
             ("accuracy", accuracy),
@@ -341,9 +337,9 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
     )
 
 
-def within(half: float | None) -> str:
+def within(half: float | None, digits: int = 2) -> str:
     """An interval behind its value; empty where there is none."""
-    return "" if half is None else f" +-{half:.2f}"
+    return "" if half is None else f" +-{half:.{digits}f}"
 
 
 def steps_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.repository import repository_files
+from tests.support.repository import ROOT, repository_files
 from tools import words
 
 SENTENCES = '''"""A module about queues."""
@@ -151,7 +151,7 @@ def test_a_symbol_has_one_meaning(folder: Path, text: str, form: str) -> None:
 
 
 def test_the_hook_reads_every_kind_of_file() -> None:
-    hook = (words.ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8").split("- id: words")[1]
+    hook = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8").split("- id: words")[1]
     found = re.search(r"^ *files: (\S+)$", hook, re.MULTILINE)
     assert found is not None
     assert all(re.search(found[1], f"folder/file{kind[1:]}") for kind in words.KINDS)

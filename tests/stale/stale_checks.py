@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from typing import Any
 
 import pytest
@@ -178,7 +179,7 @@ class Whole(nn.Module):
         self.dead = nn.Parameter(torch.randn(7))
         self.empty = nn.Parameter(torch.zeros(0))
 
-    def forward(self, rank: int) -> torch.Tensor:
+    def forward(self, rank: int) -> Any:
         """A value whose gradients differ by rank; rank 0 alone uses `scalar`, and `dead` counts zero times."""
         loss = (self.used * (rank + 1)).square().sum() + (self.turning * (1 + 1j * rank)).real.square().sum()
         loss = loss + self.rows(torch.tensor([rank, 1])).square().sum() + self.empty.sum() + 0.0 * self.dead.sum()
@@ -212,7 +213,7 @@ def check_a_round_steps_the_parameters_that_have_a_gradient_as_torch_does(rank: 
         plain.step()
     optimizer.flush()
     for (name, own), expected in zip(model.named_parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5, msg=partial("{}: {}".format, name))
     assert torch.equal(model.frozen, Whole().frozen)
     assert torch.equal(model.unused, Whole().unused)
     assert not torch.equal(model.dead, Whole().dead), "a gradient of zero is one: weight decay applies"
@@ -291,7 +292,7 @@ def check_ranks_of_unlike_options_or_states_are_refused_by_name(rank: int, size:
         ({"schedule": (lambda version: 0.5**version) if last else (lambda version: 1.0)}, "schedule differs"),
     ):
         with pytest.raises(CollectiveMismatchError, match=f"unlike asynchronous training: {name}.*Remedy: the same"):
-            make(**unlike)  # type: ignore[arg-type]
+            make(**unlike)
     make(warm=True)
 
 
