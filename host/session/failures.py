@@ -234,9 +234,9 @@ def packet_refused(who: Membership, reason: Reason, explanation: Explanation | N
     if reason is Reason.MISMATCH:
         return CollectiveMismatchError(
             f"rank {who.rank} of job {who.job_name!r} and another rank called different collectives, or the same one "
-            "with other sizes, dtypes, operators or lanes. Remedy: make every rank call the same collectives in the "
-            "same order (threads that call some at the same time need a group each), with the same FANIN_LANES and "
-            "FANIN_EXACT_ELEMENTS"
+            "with other sizes, dtypes, operators or lanes, or with tensors in host memory on some ranks and on devices "
+            "on others. Remedy: make every rank call the same collectives in the same order (threads that call some at "
+            "the same time need a group each), with the same FANIN_LANES and FANIN_EXACT_ELEMENTS"
         )
     if reason is Reason.EVICTED:
         return WorkerLostError(

@@ -18,6 +18,7 @@ from fanin.errors import ArgumentError, FaninError, UnsupportedError
 from fanin.host.torch.collectives.arguments import Arguments
 from fanin.host.torch.collectives.device_parts import DeviceParts
 from fanin.host.torch.device import cuda, device_agreement, triton_arithmetic
+from fanin.host.torch.device.announcement import FIRST_DEVICE_TENSOR
 from fanin.host.torch.device.arithmetic import Plan
 from fanin.host.torch.device.device import Memory, Stream
 from fanin.host.torch.device.reducer import DeviceReducer
@@ -25,7 +26,7 @@ from fanin.host.torch.device.threads import ThreadedDevice
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.completion import Completion
 from fanin.host.torch.handles.failures import Failures
-from fanin.numerics.reduction import Element
+from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options
 from tests.support.cluster import job
 from tests.support.host_device import HostDevice, TensorArithmetic
@@ -217,9 +218,13 @@ def test_where_a_ranks_triton_fails_all_quantize_on_their_hosts_and_say_so(
     failures = Failures("group", 0, 2, [0, 1])
     parts = DeviceParts(store, "job", 0, 2, timedelta(seconds=5), Options(lanes="8/8"), failures, Completion())
     spec = job(workers=2, accumulators=True)
-    session = SimpleNamespace(size=2, rank=0, wait=None, submit=None, spec=spec)
+    submitted: list[Reduction] = []
+    session = SimpleNamespace(
+        size=2, rank=0, wait=lambda _ticket, _timeout_s: None, submit=submitted.append, spec=spec, failure=None
+    )
     switch: Any = SimpleNamespace(session=session, divisor=2.0)
     made = parts.make(switch, torch.device("cuda", 0), cast(Any, None), cast(Any, None))
     assert made is not None
     assert made.arithmetic is None
+    assert [each.tag for each in submitted] == [FIRST_DEVICE_TENSOR]
     assert ("it is broken" if faulty == 0 else "does not work on another rank") in caplog.text

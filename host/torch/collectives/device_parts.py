@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -95,9 +96,15 @@ class DeviceParts:
     def _arithmetic(
         self, side: SideStore, switch: SwitchReducer, device: torch.device
     ) -> Arithmetic[torch.Tensor] | None:
-        """The device's arithmetic, with the kernels of the group's own lanes, if it works on every rank, else None."""
+        """The device's arithmetic, with the kernels of the group's own lanes, if it works on every rank, else None.
+
+        Raises the session's failure: CollectiveMismatchError where another rank's tensor is in host memory.
+        """
+        from fanin.host.torch.device.announcement import FIRST_DEVICE_TENSOR, announcement
         from fanin.host.torch.device.triton_arithmetic import triton_arithmetic
 
+        session = switch.session
+        ticket = session.submit(announcement(FIRST_DEVICE_TENSOR))
         arithmetic = None
         try:
             arithmetic = triton_arithmetic(device, self._plans(switch), marks=self._options.on_nonfinite != "warn")
@@ -105,7 +112,10 @@ class DeviceParts:
             log.warning("rank %d: %s", self._rank, error)
         name, works = self._job_name, arithmetic is not None
         side.ask(lambda store: device_agreement.tell(store, name, self._rank, device_agreement.NUMBERS, works))
-        everywhere = device_agreement.all_say(side, name, self._size, device_agreement.NUMBERS, self._timeout)
+        everywhere = device_agreement.all_say(
+            side, name, self._size, device_agreement.NUMBERS, self._timeout, partial(_raise_failure, session)
+        )
+        session.wait(ticket, self._timeout.total_seconds())
         if arithmetic is not None and not everywhere:
             log.warning("rank %d: Triton does not work on another rank, so all quantize on their hosts", self._rank)
         return arithmetic if everywhere else None
@@ -143,3 +153,8 @@ class DeviceParts:
             WATCH.remove(self._codes)
             self._codes.close(timeout_s)
             self._codes = None
+
+
+def _raise_failure(session: AnySession) -> None:
+    if (failure := session.failure) is not None:
+        raise failure

@@ -2,12 +2,13 @@
 
 So where one rank has no device, or its Triton does not work, all other ranks submit what that rank submits. That there
 is a device is told when the group is made; that kernels work, at the group's first CUDA tensor, when they have been
-tried.
+tried. Ranks announce that they come there (announcement.py), so that one that sums a host tensor meanwhile is refused.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -27,14 +28,19 @@ def tell(store: c10d.Store, group: str, rank: int, question: str, answer: bool) 
     store.set(_key(group, rank, question), str(int(answer)))
 
 
-def all_say(side: SideStore, group: str, size: int, question: str, timeout: timedelta) -> bool:
+def all_say(
+    side: SideStore, group: str, size: int, question: str, timeout: timedelta,
+    check: Callable[[], None] = lambda: None,
+) -> bool:  # fmt: skip
     """Whether every rank has said yes; waits for all answers.
 
-    Raises CollectiveTimeoutError, with the ranks that have not answered.
+    Raises CollectiveTimeoutError, with the ranks that have not answered, and what `check` raises, which is called
+    before every look.
     """
     keys = [_key(group, rank, question) for rank in range(size)]
     ends_s, look_s = time.monotonic() + timeout.total_seconds(), FIRST_LOOK_S
     while not side.ask(lambda store: store.check(keys)):
+        check()
         if time.monotonic() >= ends_s:
             come = side.ask(lambda store: [store.check([key]) for key in keys])
             silent = ", ".join(str(rank) for rank, here in enumerate(come) if not here)

@@ -9,6 +9,8 @@ Rules
 * Which way a request goes depends on what all ranks have alike, and on whether there is `Means.arithmetic`, on which
   they have agreed (device_agreement.py).
 * Requests on host memory that come while pieces wait queue behind them (`queue`): tickets are in program order.
+* Each agreement on codes is announced among the words (announcement.py): a rank that sums the same tensor from host
+  memory never comes to the session of codes, and is refused there.
 * The first error is the group's: streams are let go, outputs become NaN, and every later call raises.
 """
 
@@ -26,6 +28,7 @@ import torch
 
 from fanin.errors import FaninError, UnsupportedError
 from fanin.host.torch.device import lines
+from fanin.host.torch.device.announcement import announce
 from fanin.host.torch.device.arithmetic import MARKS, Arithmetic, Plan, plan_of
 from fanin.host.torch.device.courier import Courier, CourierThreads, Parcel
 from fanin.host.torch.device.pieces import NOWHERE, code_pieces, overlap, placer, raw_pieces
@@ -226,6 +229,7 @@ class DeviceReducer:
         words = line.device.allocate(line.leaving, every.words * lines.WORD_BYTES).view(torch.int32)
         job.held = [calls, codes]  # `arriving` reads the codes, which are allocated on `leaving`
         tag = tag_of_all(calls, plans)
+        self._word_threads.put(announce(self._means.words, tag, calls[0].timeout_s))
         flat = [(part, part.source, part.residual) for part in every.parts]  # views, or copies made on this stream
 
         def measure() -> None:
