@@ -11,6 +11,8 @@ Rules
 * No two elements of the outputs share memory, by `expand`, an overlapping `as_strided`, or a tensor twice in a list.
   (gloo writes beyond such a tensor's memory, or loses values.)
 * Sparse tensors are taken by all_reduce alone; quantized and nested ones are refused, as by gloo.
+* Nothing is called while a CUDA graph is captured: its replay would not run the host's half. Host tensors are not
+  asked about, since a program may well sum some of them beside a capture.
 * Sizes are compared as numbers of elements where one tensor holds all ranks' parts, otherwise as shapes.
 """
 
@@ -237,6 +239,8 @@ class Arguments:
             raise ArgumentError(f"{name}: tensors on {' and '.join(places)} in one call; move them to one device")
         if all(isinstance(tensor, FakeTensor) for tensor in tensors):
             return False
+        if kinds == ["cuda"]:
+            refuse_in_capture(name)
         for tensor in tensors:
             self._check_kind(name, tensor)
         self._check_places(name, [tensor for tensor in written if tensor.layout is torch.strided])
@@ -281,3 +285,12 @@ class Arguments:
                 f"{name}: elements of {'an output' if len(written) == 1 else 'outputs'} share memory (expand, "
                 "as_strided, or one tensor twice in a list); write into a clone()"
             )
+
+
+def refuse_in_capture(name: str) -> None:
+    """Raise UnsupportedError while the current stream is captured into a CUDA graph."""
+    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+        raise UnsupportedError(
+            f"{name}: a collective of fanin while a CUDA graph is captured, whose host's half would not run when the "
+            "graph is replayed. Remedy: leave collectives out of captured regions"
+        )

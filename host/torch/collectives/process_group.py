@@ -26,7 +26,7 @@ from fanin.errors import FaninError
 from fanin.host.session.any_session import AnySession
 from fanin.host.session.leased import LeasedSession
 from fanin.host.session.threads import WORK, started
-from fanin.host.torch.collectives.arguments import Arguments
+from fanin.host.torch.collectives.arguments import Arguments, refuse_in_capture
 from fanin.host.torch.collectives.exchanges import Exchanges, carries
 from fanin.host.torch.collectives.first_cause import FirstCause
 from fanin.host.torch.collectives.flight_recorder import Ring, ring_for
@@ -243,6 +243,7 @@ class FaninProcessGroup(TorchCalls):
 
     def average_encoded(self, asked: Sequence[Contribution]) -> list[FaninWork]:
         """Start averages of a bucket's pieces, as DeviceEncoders have encoded them: a handle for each piece."""
+        refuse_in_capture("all_reduce")
         calls = [
             self._call("all_reduce", each.values, [each.output], _AVG).but(
                 lanes=each.lanes, residual=each.residual, adds=each.adds, draws=each.draws, finish=each.finish

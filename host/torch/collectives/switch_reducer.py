@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fanin.errors import FaninError, UnsupportedError
+from fanin.errors import FaninError
 from fanin.host.session.leased import LeasedSession
 from fanin.host.session.shards import MAX_UNSEEN_TICKETS
 from fanin.host.torch.handles.call import Call
@@ -57,11 +57,6 @@ class SwitchReducer:
     def submit(self, call: Call) -> FaninWork:
         """Start a reduction; raise the group's failure when nothing can be started any more."""
         if call.device.type != "cpu":
-            if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-                raise UnsupportedError(
-                    f"{call.collective}: a collective of fanin while a CUDA graph is captured, whose host's half would "
-                    "not run when the graph is replayed. Remedy: leave collectives out of captured regions"
-                )
             reducer = self._reducer_of(call.device)
             return self._on_host(_beside(call)) if reducer is None else reducer.submit(call)
         return self._on_host(call)

@@ -19,7 +19,7 @@ import torch
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ArgumentError
-from fanin.host.torch.collectives.arguments import Arguments
+from fanin.host.torch.collectives.arguments import Arguments, refuse_in_capture
 from fanin.host.torch.collectives.exchanges import Exchanges
 from fanin.host.torch.collectives.layers import devices_of, layered, through
 from fanin.host.torch.collectives.reading import all_of, list_of, lists_of, options_of, read_call, seconds, single
@@ -140,6 +140,7 @@ class TorchCalls(TorchIdentity):
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
         """Wait for every rank."""
+        refuse_in_capture("barrier")
         self._sequence += 1
         call = self._call("barrier", BARRIER, (), opts, timeout)
         return self._noted(self._reductions.barrier(call))

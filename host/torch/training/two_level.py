@@ -28,6 +28,7 @@ from torch.futures import Future
 from fanin.errors import ConfigurationError, UnsupportedError
 from fanin.host.codecs import make
 from fanin.host.codecs.codec import Codec, Place
+from fanin.host.torch.collectives.arguments import refuse_in_capture
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 from fanin.host.torch.collectives.routing import QUANTIZED
 from fanin.host.torch.collectives.two_levels import DTYPES, Starting, TwoLevels, Waiting, waiting_for
@@ -123,6 +124,8 @@ class TwoLevelState:
             return codec_hook(self._one_level, bucket)
         assert self.levels is not None
         gradients = bucket.buffer()
+        if not gradients.is_cpu:
+            refuse_in_capture("two_level_hook")
         start = self._start(self._between, bucket, self.step)
         self.step += bucket.is_last()
         work = self.levels.reduce(gradients, [gradients], start, self.group.timeout_s, average=True)
