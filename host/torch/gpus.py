@@ -55,8 +55,9 @@ def triton_version() -> str | None:
 
 def waiting_way(device: torch.device, options: Options) -> str:
     """How streams of a device wait for results, as text: `way: description`."""
-    way, _ = cuda.way_for(device, options.device_wait)
-    return f"{way}: {cuda.describe(device, options.device_wait)}"
+    asked, because = cuda.asked_by(options)
+    way, _ = cuda.way_for(device, asked)
+    return f"{way}: {cuda.describe(device, asked, because)}"
 
 
 def gpu_of(device: torch.device, options: Options) -> Gpu:

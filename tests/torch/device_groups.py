@@ -39,6 +39,7 @@ def _reducer(group: Any) -> DeviceReducer:
             codes=lambda: parts._join_codes(switch.session, join, resources._failed),
             arithmetic=TensorArithmetic(),
             make_device=lambda _device, told: ThreadedDevice(HostDevice(), told),
+            waits=lambda _device: "in the host's memory",
             divisor=switch.divisor,
         ),
         resources.failures,

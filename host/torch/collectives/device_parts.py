@@ -69,7 +69,7 @@ class DeviceParts:
 
         Waits for the other ranks, who come to their first CUDA tensor as well.
         """
-        from fanin.host.torch.device.cuda import make_device
+        from fanin.host.torch.device import cuda
         from fanin.host.torch.device.lines import LEASED_SLOTS, SLOTS
         from fanin.host.torch.device.reducer import DeviceReducer, Means
 
@@ -77,17 +77,14 @@ class DeviceParts:
         if not device_agreement.all_say(side, self._job_name, self._size, device_agreement.DEVICE, self._timeout):
             log.warning("rank %d: some rank of the group has no CUDA device, so tensors go by the host", self._rank)
             return None
-        options = self._options
-        # With on_worker_loss="continue" the divisor is the number of contributions, which no device knows beforehand.
-        # With fallback="gloo" a sum may be made anew, so its end is waited for.
-        plain = options.on_worker_loss == "raise" and options.fallback == "raise"
-        asked = options.device_wait if plain else "block"
-        arithmetic = self._arithmetic(side, switch, device) if plain else None
+        asked, because = cuda.asked_by(self._options)
+        arithmetic = None if because else self._arithmetic(side, switch, device)
         means = Means(
             words=switch.session,
             codes=None if arithmetic is None else lambda: self._join_codes(switch.session, join, failed),
             arithmetic=arithmetic,
-            make_device=lambda device, told: make_device(device, asked, told),
+            make_device=lambda device, told: cuda.make_device(device, asked, told),
+            waits=lambda device: cuda.describe(device, asked, because),
             divisor=switch.divisor,
             slots=LEASED_SLOTS if isinstance(switch.session, LeasedSession) else SLOTS,
         )

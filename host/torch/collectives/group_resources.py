@@ -50,6 +50,7 @@ from fanin.host.torch.collectives.survived_losses import SurvivedLosses
 from fanin.host.torch.collectives.switch_reducer import SwitchReducer
 from fanin.host.torch.collectives.timeline import Timeline, check_faults, timeline_for
 from fanin.host.torch.collectives.two_levels import TwoLevels
+from fanin.host.torch.device import device_agreement
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.completion import Completion
@@ -416,9 +417,12 @@ class GroupResources:
 
     @property
     def device_in_words(self) -> str:
-        """How CUDA tensors go, for a description; empty before the first."""
-        device = None if self._switch_reducer is None else self._switch_reducer.device
-        return "" if device is None else f"; {device.describe()}"
+        """How CUDA tensors go, for a description; empty before the first, and with a fallback without a device."""
+        if self.fallback is not None:
+            says = f"; CUDA tensors go by the host, since fallback={self.options.fallback!r}"
+            return says if device_agreement.has_device() else ""
+        said = "" if self._switch_reducer is None else self._switch_reducer.device_in_words
+        return said and f"; {said}"
 
     @property
     def fast_path(self) -> SwitchReducer | None:

@@ -84,6 +84,13 @@ class SwitchReducer:
         reducer = self._reducer_of(device)
         return None if reducer is None else reducer.arithmetic
 
+    @property
+    def device_in_words(self) -> str:
+        """How CUDA tensors go, for a description; empty before the first."""
+        if self.device is not None:
+            return self.device.describe()
+        return "CUDA tensors go by the host, since some rank of the group has no CUDA device" if self._asked else ""
+
     def _reducer_of(self, device: torch.device) -> DeviceReducer | None:
         if not self._asked:
             self.device, self._asked = self._make_device(self, device), True

@@ -30,6 +30,7 @@ import torch.distributed as dist
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.torch.device import flags
 from fanin.host.torch.device.device import Action, Event, Flag, Memory, Stream
+from fanin.options import Options
 
 _Work: Any = dist.Work
 GREATER_OR_EQUAL = 0
@@ -363,7 +364,7 @@ def way_for(device: torch.device, asked: str) -> tuple[str, str]:
             )
         return asked, "asked for"
     connections = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "")
-    if connections.isdigit() and int(connections) < MIN_CONNECTIONS:
+    if connections.isdecimal() and int(connections) < MIN_CONNECTIONS:
         return "block", f"CUDA_DEVICE_MAX_CONNECTIONS={connections} leaves no queue beside the program's"
     reasons: list[str] = []
     for way in WAYS:
@@ -384,14 +385,28 @@ def make_device(device: torch.device, asked: str, failed: Callable[[BaseExceptio
     return CudaDevice(device) if way == "value" else SpinningDevice(device)
 
 
-def describe(device: torch.device, asked: str) -> str:
-    """How streams of that device wait, in words."""
+def asked_by(options: Options) -> tuple[str, str]:
+    """The way that a group with these options asks for, and why, where it is not `device_wait` that says so.
+
+    In a job that continues, the divisor is the number of contributions, which no device knows beforehand; and with a
+    fallback, a sum may be made anew, so tensors go by the host, and the end of a sum is waited for.
+    """
+    if options.on_worker_loss != "raise":
+        return "block", f"on_worker_loss={options.on_worker_loss!r} waits for the number of contributions"
+    if options.fallback != "raise":
+        return "block", f"fallback={options.fallback!r} takes CUDA tensors by the host"
+    return options.device_wait, ""
+
+
+def describe(device: torch.device, asked: str, because: str = "") -> str:
+    """How streams of that device wait, in words, and why no better way is used. `because`: of `asked_by`."""
     way, why = way_for(device, asked)
+    why = because or why
     said = {
         "value": "streams wait in the device's queue (cuStreamWaitValue32)",
         "kernel": "a kernel waits in the stream (torch's block_current_stream)",
         "block": "wait() blocks the calling thread",
     }[way]
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError, AssertionError):  # no device any more; a torch without CUDA
         said += f" on {torch.cuda.get_device_name(device)}"
     return f"{said}{f'; {why}' if why and way != 'value' else ''}"

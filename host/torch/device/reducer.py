@@ -63,6 +63,8 @@ class Means:
     arithmetic: Arithmetic[torch.Tensor] | None
     """Arithmetic on the device; None: all requests travel as they are."""
     make_device: Callable[[torch.device, Callable[[BaseException], None]], Any]
+    waits: Callable[[torch.device], str]
+    """How streams of a device wait, and why no better way is used (cuda.describe)."""
     divisor: float
     """Divisor of averages; 0: the number of contributions."""
     slots: int = lines.SLOTS
@@ -153,10 +155,11 @@ class DeviceReducer:
         return None if self._means.codes is None else self._means.arithmetic
 
     def describe(self) -> str:
-        """How streams wait and where numbers are made, by device."""
+        """How streams wait, why not better, and where numbers are made, by device."""
         made = "quantized on the device" if self._means.arithmetic else "quantized on the host"
         return "; ".join(
-            f"{device}: streams wait by {line.device.way!r}, {line.slots} slots of {lines.SLOT_BYTES >> 10} KiB, {made}"
+            f"{device}: streams wait by {line.device.way!r} ({self._means.waits(device)}), "
+            f"{line.slots} slots of {lines.SLOT_BYTES >> 10} KiB, {made}"
             for device, line in self._lines.items()
         )
 
