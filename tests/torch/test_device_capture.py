@@ -23,8 +23,8 @@ COUNT = 9_000
 class OnDevice(torch.Tensor):
     """Host memory that says that it is a CUDA device's."""
 
-    device = property(lambda _: torch.device("cuda", 0))  # type: ignore[assignment]
-    is_cpu = property(lambda _: False)  # type: ignore[assignment]
+    device = property(lambda _: torch.device("cuda", 0))
+    is_cpu = property(lambda _: False)
 
 
 def there(count: int = COUNT) -> torch.Tensor:

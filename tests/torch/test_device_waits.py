@@ -35,8 +35,6 @@ def _no_way_is_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 # --- which way ---
 
-WAYS = [("value", CudaDevice), ("kernel", SpinningDevice), ("block", ThreadedDevice)]
-
 
 def working(monkeypatch: pytest.MonkeyPatch, *ways: str) -> list[str]:
     """Have only these ways work; returns those that are tried."""
@@ -102,9 +100,9 @@ def test_a_way_that_is_asked_for_is_used_alone_and_refused_where_it_fails(
 @pytest.mark.parametrize(
     ("way", "kind"), [("value", CudaDevice), ("kernel", SpinningDevice), ("block", ThreadedDevice)]
 )
-def test_each_way_has_its_device(way: str, kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_way_has_its_device(way: str, kind: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     working(monkeypatch, way)
-    made = cuda.make_device(DEVICE, "auto", lambda _error: None)
+    made: Any = cuda.make_device(DEVICE, "auto", lambda _error: None)
     try:
         assert type(made) is kind
         assert made.way == way
