@@ -416,9 +416,10 @@ STALENESS = (
     System(
         "Staleness-aware async SGD",
         "learning rate divided by staleness",
-        "in part",
-        "One option (`staleness_rate=True`), and the row `rate-by-age` of `fanin bench staleness`. The page on "
-        "staleness has no figures of it.",
+        "works",
+        "One option (`staleness_rate=True`), and the row `rate-by-age` of `fanin bench staleness`. Over 5 seeds it "
+        "reaches 90 % 1.7 times as fast as synchronous training where steps vary at random, and 2.4 times where a "
+        "worker is slow; without the division by age it is 1.9 and 2.9 times ([staleness.md](staleness.md)).",
         (
             "fanin bench staleness --modes synchronous,skip,rate-by-age",
             "tests/stale/test_rounds.py::test_the_rate_is_divided_by_the_staleness",
@@ -428,10 +429,11 @@ STALENESS = (
     System(
         "Loss-prediction async SGD (LC-ASGD)",
         "gradients compensated by a predicted loss",
-        "in part",
+        "works",
         "One option (`predict_loss=True`), with a trend of each worker's own losses in place of the paper's LSTM at a "
-        "parameter server, and the row `predicted-loss` of `fanin bench staleness`. The page on staleness has no "
-        "figures of it.",
+        "parameter server, and the row `predicted-loss` of `fanin bench staleness`. Over 5 seeds it reaches 90 % 1.8 "
+        "and 2.6 times as fast as synchronous training (random steps, a slow worker); without it it is 1.9 and 2.9 "
+        "times, so it gains nothing there ([staleness.md](staleness.md)).",
         (
             "fanin bench staleness --modes synchronous,skip,predicted-loss",
             "tests/stale/test_prediction.py::test_an_exponential_decay_is_predicted_exactly",
