@@ -31,6 +31,9 @@ STOP_TIMEOUT_S = 5.0
 KEPT_BYTES = 256 << 20
 """Bytes of results that a newcomer keeps; at least one result."""
 
+FLUSH_ALIKE = "call flush on every rank, after the same step"
+"""Remedy of a flush that is not through."""
+
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 T = TypeVar("T")
@@ -214,7 +217,7 @@ class StaleRunner:
             "the round's result has not come",
         )
 
-    def flush(self, remedy: str = "call flush on every rank, after the same step") -> None:
+    def flush(self, remedy: str = FLUSH_ALIKE) -> None:
         """Take no more gradients; return when everything late has landed and is applied.
 
         Every worker must call it, equally far or with the same end. Raises CollectiveTimeoutError when one does not,

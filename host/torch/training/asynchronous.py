@@ -37,7 +37,7 @@ from fanin.host.stale.prediction import LossPredictor
 from fanin.host.stale.runner import Result
 from fanin.host.stale.staleness_rate import staleness_factor
 from fanin.host.torch.training.newcomer import Welcome, come_in, parameter_facts
-from fanin.host.torch.training.same_settings import compare, options_of, state_of
+from fanin.host.torch.training.same_settings import compare, options_of, settings_of, state_of
 from fanin.host.torch.training.stale import StaleJob, StaleOptions, fanin_group
 
 
@@ -101,7 +101,7 @@ class AsynchronousOptimizer:
         self._rates = [group.get("lr", 0.0) for group in optimizer.param_groups]
         self._parameters = _parameters_of(optimizer)
         self._shadow_parameters = _parameters_of(self._shadow)
-        self._settings = _settings_of(optimizer)
+        self._settings = copy.deepcopy(settings_of(optimizer))
         """The optimizer's options that were seen last, by which a change is noticed."""
         self._given_options = options_of(optimizer)
         self._sizes = [_as_real(parameter.detach()).numel() for parameter in self._parameters]
@@ -196,6 +196,7 @@ class AsynchronousOptimizer:
                 "AsynchronousOptimizer took its rounds, and was flushed. Remedy: make another one to train on"
             )
         self._check_settings()
+        _check_hooks(self._optimizer)
         self._check_parameters()
         if self._job is None:
             self._job = self._open()
@@ -304,9 +305,6 @@ class AsynchronousOptimizer:
                         "which gives the learning rate's factor by version, in place of a torch scheduler"
                     )
 
-        if any(_hooks_of(self._optimizer)):
-            raise _hooked(self._optimizer)
-
     def _check_parameters(self) -> None:
         """Raise ConfigurationError if a parameter was changed since it was given the newest weights.
 
@@ -384,14 +382,6 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Each parameter group's options; a scheduler's own entries are none."""
-    return [
-        copy.deepcopy({name: value for name, value in group.items() if name not in ("params", "initial_lr")})
-        for group in optimizer.param_groups
-    ]
-
-
 def _copy_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """A copy with parameters and state of its own.
 
@@ -406,20 +396,16 @@ def _copy_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return made
 
 
-def _hooks_of(optimizer: torch.optim.Optimizer) -> tuple[Any, Any]:
-    return optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
-
-
-def _hooked(optimizer: torch.optim.Optimizer) -> ConfigurationError:
-    return ConfigurationError(
-        f"{type(optimizer).__name__} has hooks of its step, which would not run: a copy of it steps. Remedy: without "
-        "them, or a subclass whose step does what they do"
-    )
+def _check_hooks(optimizer: torch.optim.Optimizer) -> None:
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise ConfigurationError(
+            f"{type(optimizer).__name__} has hooks of its step, which would not run: a copy of it steps. Remedy: "
+            "without them, or a subclass whose step does what they do"
+        )
 
 
 def _check_steps_alone(optimizer: torch.optim.Optimizer) -> None:
-    if any(_hooks_of(optimizer)):
-        raise _hooked(optimizer)
+    _check_hooks(optimizer)
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ConfigurationError(

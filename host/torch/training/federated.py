@@ -39,7 +39,7 @@ from fanin.host.stale.account import Account
 from fanin.host.torch.training.federated_deep import DeepLayers
 from fanin.host.torch.training.federated_part import FederatedPart, Outer, check_model
 from fanin.host.torch.training.federated_steering import Board, Steerer
-from fanin.host.torch.training.same_settings import compare, options_of
+from fanin.host.torch.training.same_settings import PLAIN, compare, options_of
 from fanin.host.torch.training.stale import StaleOptions, fanin_group
 from fanin.protocol.job import MAX_STALENESS
 
@@ -319,5 +319,4 @@ class Federated:
 
 def _plain_settings(policy: FederatedPolicy) -> dict[str, Any]:
     """A policy's settings that are numbers or texts, by name: these must be alike on all clients."""
-    kinds = (int, float, str, type(None))
-    return {name: value for name, value in sorted(vars(policy).items()) if isinstance(value, kinds)}
+    return {name: value for name, value in sorted(vars(policy).items()) if isinstance(value, PLAIN)}

@@ -13,6 +13,9 @@ from torch.utils._pytree import tree_leaves
 from fanin.errors import CollectiveMismatchError
 from fanin.host.torch.collectives.process_group import FaninProcessGroup
 
+PLAIN = (int, float, str, type(None))
+"""Types of settings whose text is the same in every process."""
+
 
 def compare(group: FaninProcessGroup, facts: dict[str, str], training: str, same: str) -> None:
     """Return if all ranks have the same facts; collective. CollectiveMismatchError names the first that differs.
@@ -44,12 +47,17 @@ def difference(everyones: Sequence[dict[str, str]], training: str, same: str) ->
     return f"ranks would take unlike {training}. Remedy: {same} on every rank"
 
 
-def options_of(optimizer: torch.optim.Optimizer) -> str:
-    """An optimizer's kind and the options of its parameter groups, as text; a scheduler's own entries are left out."""
-    groups = [
-        {name: _plain(value) for name, value in sorted(group.items()) if name not in ("params", "initial_lr")}
+def settings_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return the options of each parameter group, sorted by name; a scheduler's own entries are left out."""
+    return [
+        {name: value for name, value in sorted(group.items()) if name not in ("params", "initial_lr")}
         for group in optimizer.param_groups
     ]
+
+
+def options_of(optimizer: torch.optim.Optimizer) -> str:
+    """An optimizer's kind and the options of its parameter groups, as text."""
+    groups = [{name: _plain(value) for name, value in group.items()} for group in settings_of(optimizer)]
     return f"{type(optimizer).__name__} {groups}"
 
 
@@ -59,7 +67,7 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return value if isinstance(value, int | float | str | type(None)) else type(value).__name__
+    return value if isinstance(value, PLAIN) else type(value).__name__
 
 
 def state_of(optimizer: torch.optim.Optimizer) -> str:

@@ -27,9 +27,9 @@ from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.layout import Layout
 from fanin.host.stale.policies import make_policy, policy_class
 from fanin.host.stale.rounds import StaleRounds
-from fanin.host.stale.runner import Result, StaleRunner
+from fanin.host.stale.runner import FLUSH_ALIKE, Result, StaleRunner
 from fanin.host.stale.scale import ScaleEpochs, first_power
-from fanin.host.torch.collectives.process_group import FaninProcessGroup
+from fanin.host.torch.collectives.process_group import LEAVE_S, FaninProcessGroup
 from fanin.host.torch.handles.work import at_present
 from fanin.host.torch.training.accounts import gather_accounts
 from fanin.host.torch.training.pacing import Chooser, Pacing
@@ -315,7 +315,7 @@ class StaleJob:
         if self._pacing is not None:
             self._pacing.resumed()
 
-    def flush(self, remedy: str = "call flush on every rank, after the same step") -> list[Account]:
+    def flush(self, remedy: str = FLUSH_ALIKE) -> list[Account]:
         """Let everything late land on every rank; returns the accounts of all ranks that are there, which balance.
 
         Raises UnbalancedError when they do not, and CollectiveTimeoutError, with this remedy, when a rank does not come
@@ -326,7 +326,7 @@ class StaleJob:
         check_balance(accounts, lost=self.size - len(accounts) + self.newcomers)
         return accounts
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = LEAVE_S) -> None:
         """Leave the job and close; the group does so before it leaves its own. Idempotent."""
         self.group.detach(self.close)
         if self._pacing is not None:

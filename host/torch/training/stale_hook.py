@@ -95,9 +95,7 @@ class StaleSynchronousState:
         all ranks, which balance.
         Raises UnbalancedError, CollectiveTimeoutError, the session's failure.
         """
-        if self._job is None:
-            return []
-        if self._flushed:
+        if self._job is None or self._flushed:
             return []
         accounts = self._job.flush()
         if self._landed:
