@@ -35,6 +35,12 @@ Floats = npt.NDArray[np.float32]
 native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
 
 
+@pytest.fixture(autouse=True)
+def threads_end_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A runner's thread looks so often whether it is to end: three of them made each test wait for 1.5 s."""
+    monkeypatch.setattr(runner_module, "FOLLOW_SLICE_S", 0.02)
+
+
 class EngineSession:
     """The part of a session that a runner needs."""
 
