@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.documents.systems import refused_skip
+pytest.register_assert_rewrite("tests.support")  # a helper's failed assertion shows its values too
+
+from tests.documents.systems import refused_skip  # noqa: E402  (it may import helpers)
 
 # A shell without job control starts what it puts into the background with SIGINT ignored, and that is inherited: the
 # tests that press Ctrl-C would wait for nothing.

@@ -44,19 +44,22 @@ class AddressBook {
     bool is_member_of(std::uint16_t job) const { return std::ranges::find(jobs, job) != jobs.end(); }
   };
 
+  // The number of a sender. `local`: the address to which it sent, if the server listens on a wildcard. A stranger is
+  // answered from the address that it asked last: a port may have another owner than before.
   Address number(const SocketAddress& remote, const SocketAddress* local) {
-    if (last_ != nullptr && last_->second.remote == remote) return last_->first;
-    auto known = numbers_.find(remote);
-    if (known == numbers_.end()) {
-      forget_old_strangers();
-      known = numbers_.emplace(remote, unused_number()).first;
-      Peer& peer = peers_[known->second];
-      peer.remote = remote;
-      if (local != nullptr) peer.local = *local;
-      strangers_.push_back(known->second);
+    if (last_ == nullptr || last_->second.remote != remote) {
+      auto known = numbers_.find(remote);
+      if (known == numbers_.end()) {
+        forget_old_strangers();
+        known = numbers_.emplace(remote, unused_number()).first;
+        peers_[known->second].remote = remote;
+        strangers_.push_back(known->second);
+      }
+      last_ = &*peers_.find(known->second);
     }
-    last_ = &*peers_.find(known->second);
-    return known->second;
+    Peer& peer = last_->second;
+    if (local != nullptr && !peer.is_member() && !peer.pinned) peer.local = *local;
+    return last_->first;
   }
 
   // The peer of a number; null for a forgotten number.

@@ -176,8 +176,8 @@ class UdpSwitch final : public SwitchBase {
   void serve(std::uint64_t key, Inbox& inbox) override {
     if (key == LISTENER) {
       receive_from_strangers(inbox);
-    } else if (AddressBook::Peer* const peer = book_.find(static_cast<Address>(key)); peer != nullptr) {
-      if (peer->socket.is_open()) receive(peer->socket, inbox);  // its job may have been removed since the poll
+    } else {
+      receive_from_member(static_cast<Address>(key), inbox);
     }
   }
 
@@ -228,15 +228,19 @@ class UdpSwitch final : public SwitchBase {
     book_.for_each_socket([this](const UdpSocket&) { ++member_sockets_; });
   }
 
-  void receive(UdpSocket& socket, Inbox& inbox) {
+  void receive_from_member(Address member, Inbox& inbox) {
     for (int i = 0; i < BATCHES_PER_SOCKET; ++i) {
+      const AddressBook::Peer* const peer = book_.find(member);
+      if (peer == nullptr || !peer->socket.is_open()) return;  // it left, since the poll or by the last batch
+      // Datagrams of strangers from between this socket's bind and its connect are here too, all to the bound address.
+      const std::optional<SocketAddress> local = peer->local;
       arrivals_.clear();
       const SocketAddress* source = nullptr;
       Address number = 0;
-      for (const Received& received : batch_.fill(socket, counters_)) {
+      for (const Received& received : batch_.fill(peer->socket, counters_)) {
         if (received.source != source) {  // datagrams of a train have the same source
           source = received.source;
-          number = book_.number(*source, received.local);
+          number = book_.number(*source, local ? &*local : nullptr);
         }
         Arrival& arrival = arrivals_.emplace_back();
         arrival.bytes = received.bytes;

@@ -7,7 +7,9 @@ import dataclasses
 import os
 import select
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -45,6 +47,15 @@ def alone(spec: JobSpec, ports: tuple[int, ...], token: int, timeout_s: float = 
     engine = native.WorkerEngine(spec, 0, token, "127.0.0.1", ports, timeout_s)
     engine.start()
     return engine
+
+
+def echo_of(prober: socket.socket, switch: tuple[str, int]) -> Any:
+    """The address that answers a PROBE from this socket."""
+    prober.settimeout(DEADLINE_S)
+    prober.sendto(Packet(kind=Kind.PROBE).to_bytes(), switch)
+    answer, address = prober.recvfrom(2048)
+    assert parse(answer).kind == Kind.ECHO
+    return address
 
 
 def test_a_switch_that_is_not_there_is_said_not_to_be() -> None:
@@ -152,6 +163,38 @@ def test_a_switch_on_every_address_answers_from_the_one_that_was_asked() -> None
         job.run(gradients(2, 10_000))
 
 
+def test_a_stranger_is_answered_from_the_address_that_it_asked_last() -> None:
+    with serving(host="0.0.0.0") as server, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
+        for asked in ("127.0.0.2", "127.0.0.3"):
+            assert echo_of(prober, (asked, server.ports[0])) == (asked, server.ports[0])
+
+
+def test_whoever_asks_while_a_member_gets_its_socket_is_answered_from_the_address_that_it_asked() -> None:
+    """The new socket takes what strangers send from its bind to its connect: a worker's HELLO may be there."""
+    ready = threading.Event()
+    with serving(host="0.0.0.0") as server:
+        switch = ("127.0.0.3", server.ports[0])
+
+        def ask() -> set[Any]:
+            ready.set()
+            answers = set()
+            for _ in range(500):
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as prober:
+                    answers.add(echo_of(prober, switch))
+            return answers
+
+        with ThreadPoolExecutor() as threads:
+            asking = [threads.submit(ask) for _ in range(4)]
+            ready.wait()
+            while not all(answers.done() for answers in asking):
+                spec = spec_of(8, slots=4)
+                server.admit(spec)
+                with joined(server, spec, host=switch[0]):
+                    pass
+                server.remove(spec.job)
+            assert set().union(*(answers.result() for answers in asking)) == {switch}
+
+
 def test_ipv6_works_like_ipv4() -> None:
     if not socket.has_ipv6:
         pytest.skip("this Python has no IPv6")
@@ -247,7 +290,7 @@ def members_told(flow: socket.socket, worker: tuple[str, int], spec: JobSpec, ch
 def test_a_loss_that_flows_see_before_and_after_a_newcomer_is_told_as_one() -> None:
     spec = dataclasses.replace(spec_of(3), on_worker_loss="continue")
     with contextlib.ExitStack() as opened:
-        flows = [opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(2)]
+        flows = [opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(4)]
         for flow in flows:
             flow.settimeout(DEADLINE_S)
             flow.bind(("127.0.0.1", 0))
