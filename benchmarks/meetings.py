@@ -19,6 +19,7 @@ from fanin.emulation.figures import FigureTable
 from fanin.emulation.network.switch_place import Place, SwitchPlace
 from fanin.emulation.network.topology import Link
 from fanin.emulation.network.units import Rate
+from fanin.emulation.tracing.hidden_exchange import Exchanged, hidden
 from fanin.errors import ConfigurationError, FaninError
 from fanin.records.record import Progress, Quantity
 from fanin.settings import Bounds, Named, OneOf, Words, check_bounds
@@ -123,6 +124,10 @@ class Row:
     """Number of exchanges of gradients, weights or deltas, each of a whole model or of a fragment."""
     waited_s: float | None
     """Seconds that training waited for meetings, on the rank that waited longest; None if it is not known."""
+    fitting: int
+    """Exchanges of all ranks and runs that were shorter than the local steps which they overlapped."""
+    hidden: float | None
+    """Share of the seconds of these exchanges for which training went on, by the ranks' time lines; None: no such."""
     peak_mbit_s: float | None
     """Largest rate at which a host sent in one second."""
     points: tuple[tuple[float, float, float], ...]
@@ -182,6 +187,9 @@ def _row(condition: str, mode: str, runs: list[list[Report]], seconds: dict[str,
     times = [at for at in reached if at is not None]
     ends = [first["points"][-1][2] for first in firsts]
 
+    exchanges = [Exchanged(**each) for said in runs for report in said for each in report["exchanges"]]
+    fitting = [each for each in exchanges if each.fits]
+
     def ratio(other: str) -> float | None:
         return seconds[other] / seconds[mode] if other in seconds else None
 
@@ -199,6 +207,8 @@ def _row(condition: str, mode: str, runs: list[list[Report]], seconds: dict[str,
         megabytes=_most(runs, "sent_bytes", 1e-6),
         meetings=statistics.mean(first["meetings"] for first in firsts),
         waited_s=_most(runs, "waited_s", 1.0),
+        fitting=len(fitting),
+        hidden=None if (found := hidden(fitting)) is None else found.share,
         peak_mbit_s=_most(runs, "peak_bit_s", 1e-6),
         points=tuple((at, loss, right) for at, loss, right in firsts[0]["points"]),
     )
@@ -255,9 +265,11 @@ def table_of(plan: Plan, rows: Sequence[Row]) -> FigureTable:
             ("MB", "megabytes:.2f"),
             ("meetings", "meetings:.0f"),
             ("waited", "waited_s:{:.2f} s"),
+            ("hidden", "hidden:{:.0%}"),
             ("peak Mbit/s", "peak_mbit_s:.2f"),
         ],
         section=lambda row: CONDITIONS[row.condition],
         caption=f"target: {plan.target:.0%} of the first mode's accuracy at the end; MB: left the host that sent most; "
-        "peak: in any second; over alone: beyond the time without communication",
+        "hidden: part of the exchanges that were shorter than the steps which they overlapped; peak: in any second; "
+        "over alone: beyond the time without communication",
     )

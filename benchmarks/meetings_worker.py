@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import random
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +25,8 @@ from torch.utils.data import TensorDataset
 from fanin.benchmarks.device_bytes import device_bytes
 from fanin.benchmarks.meetings import ALONE, Asked
 from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT, asked_of, group_of_ranks, progress, report
+from fanin.emulation.network.timelines import legal, read_lines
+from fanin.emulation.tracing.hidden_exchange import exchanges_of
 from fanin.examples import digits
 from fanin.examples.tasks import TASKS
 from fanin.examples.train import cross_entropy, replica_hash
@@ -126,9 +131,8 @@ def training_of(mode: str, subject: Subject, network: nn.Module, steps: int) -> 
                 each.data /= dist.get_world_size()
 
         return Training(network, local.step, optimizer, average, lambda steps: -(-steps // 8))
-    training = LocalSteps(
-        network, optimizer, group=group_of("fanin"), init_sync=False, **settings(mode, subject, steps)
-    )
+    # Over the world's group, whose sums are in the rank's time line.
+    training = LocalSteps(network, optimizer, init_sync=False, **settings(mode, subject, steps))
     return Training(
         network, training.step, optimizer, training.flush,
         lambda _: training.totals.meetings, lambda: training.totals.waited_s,
@@ -197,7 +201,7 @@ def train(mode: str, asked: Asked, seed: int) -> None:
     data, sleeps = batches(subject, seed), seconds_of(asked.condition, asked.step_ms / 1e3, seed)
     every = max(asked.steps // POINTS, 1)
     dist.barrier()
-    traffic, started = Traffic(), time.perf_counter()
+    traffic, started, launched_after_s = Traffic(), time.perf_counter(), time.monotonic()
     for step in range(1, asked.steps + 1):
         inputs, targets = next(data)
         training.optimizer.zero_grad()
@@ -223,11 +227,18 @@ def train(mode: str, asked: Asked, seed: int) -> None:
             "replica": replica,
             "meetings": training.meetings(asked.steps),
             "waited_s": training.waited_s(),
+            "exchanges": exchanges(launched_after_s),
             "sent_bytes": sent if asked.links else None,
             "peak_bit_s": peak if asked.links else None,
         }
     )
     dist.barrier()
+
+
+def exchanges(after_s: float) -> list[dict[str, float]]:
+    """Fields of `Exchanged` of this rank's meetings that were launched after a moment, from its time line."""
+    lines = legal(read_lines(Path(os.environ["FANIN_TIMELINE"])))
+    return [asdict(each) for each in exchanges_of(lines) if each.launched_s >= after_s]
 
 
 @torch.no_grad()
@@ -246,15 +257,22 @@ def curve(training: Training, network: nn.Module, subject: Subject) -> list[tupl
 
 def run(asked: Asked) -> None:
     """Train in every mode with every seed."""
-    with group_of_ranks("fanin", COLLECTIVE_TIMEOUT):
-        total, done = asked.repeats * len(asked.modes), 0
-        for seed in range(asked.repeats):
-            for mode in asked.modes:
-                train(mode, asked, seed)
-                done += 1
-                progress(f"training {done} of {total} is done: {mode}")
-        with contextlib.suppress(RuntimeError):
-            dist.barrier()
+    with tempfile.TemporaryDirectory(prefix="fanin-meetings-") as folder:
+        os.environ["FANIN_TIMELINE"] = f"{folder}/timeline.jsonl"
+        with group_of_ranks("fanin", COLLECTIVE_TIMEOUT):
+            train_all(asked)
+
+
+def train_all(asked: Asked) -> None:
+    """Train with the group of all ranks."""
+    total, done = asked.repeats * len(asked.modes), 0
+    for seed in range(asked.repeats):
+        for mode in asked.modes:
+            train(mode, asked, seed)
+            done += 1
+            progress(f"training {done} of {total} is done: {mode}")
+    with contextlib.suppress(RuntimeError):
+        dist.barrier()
 
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ _NUMBERS = {
     "start": ("time",),
     "reduction": ("submitted", "done", "bytes", "packing_s", "sending_s", "step"),
     "step": ("time", "step"),
+    "meeting": ("number", "fragment", "launched", "submitted", "awaited", "landed"),
     "end": ("time",),
 }
 """By kind of line, the fields that must be numbers."""

@@ -1,9 +1,10 @@
 """The trace of a real job, from the files that its ranks wrote (FANIN_TIMELINE; host/torch/collectives/timeline.py).
 
-A rank is a process with three kinds of tracks: steps; computing; and sums, each divided into quantizing, sending,
-waiting and decoding. The engine counts processor time, not moments: a sum's parts have the right lengths, if they fit
-into it, and stand in the order in which a sum begins them. `arguments` hold the unscaled figures, which add up to the
-counters.
+A rank is a process with up to four kinds of tracks: steps; computing; sums, each divided into quantizing, sending,
+waiting and decoding; and meetings of local steps, each with what training has spent on it.
+
+The engine counts processor time, not moments: a sum's parts have the right lengths, if they fit into it, and stand in
+the order in which a sum begins them. `arguments` hold the unscaled figures, which add up to the counters.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from typing import Any
 
 from fanin.emulation.network import timelines
 from fanin.emulation.tracing.clocks import Alignment, RankTimes, Sum, align
+from fanin.emulation.tracing.hidden_exchange import Exchanged, exchanges_of, hidden_in_words
 from fanin.emulation.tracing.trace_events import Lanes, Trace
 from fanin.errors import ConfigurationError
 
 REMEDY = "Remedy: name what FANIN_TIMELINE had the ranks write"
 STEPS, COMPUTING, SUMS = 1, 2, 3
-"""Numbers of tracks; overlapping sums have SUMS, SUMS + 1, ..."""
+"""Numbers of tracks; overlapping sums have SUMS, SUMS + 1, ..., and meetings the numbers after these."""
 STRETCHES = (("quantize", "packing_s"), ("send", "sending_s"), ("wait", None), ("decode", "decoding_s"))
 """Parts of a sum in the order in which it begins them, with their fields; waiting is the remaining time."""
 
@@ -134,13 +136,18 @@ def gaps_in_words(ranks: Sequence[RankFile]) -> list[str]:
     return found
 
 
+def exchanges_in(ranks: Sequence[RankFile]) -> list[Exchanged]:
+    """The meetings of all ranks and lives that have landed."""
+    return [each for file in ranks for _, lines in file.lives() for each in exchanges_of(lines)]
+
+
 def trace_of_files(paths: Sequence[Path]) -> Trace:
     """The trace of a job from its ranks' files. ConfigurationError as in `read_files`."""
     ranks = read_files(paths)
     alignments = align({file.rank: file.times for file in ranks})
     origin_s = min(alignments[file.rank].to_reference(float(file.starts[0]["time"])) for file in ranks)
     facts = {"source": "FANIN_TIMELINE", "job": ranks[-1].job, "clocks": _in_words(alignments)}
-    trace = Trace({**facts, "notes": gaps_in_words(ranks)})
+    trace = Trace({**facts, "notes": [*gaps_in_words(ranks), *hidden_in_words(exchanges_in(ranks))]})
     for file in ranks:
         _add_rank(trace, file, alignments[file.rank], origin_s)
     return trace
@@ -172,7 +179,8 @@ def _add_rank(trace: Trace, file: RankFile, alignment: Alignment, origin_s: floa
     trace.process(pid, f"rank {file.rank}" + (f" on {host}" if host else ""))
     trace.track(pid, STEPS, "steps")
     trace.track(pid, COMPUTING, "computing")
-    lanes = Lanes()
+    lanes, meeting_lanes = Lanes(), Lanes()
+    meetings: list[tuple[int, Exchanged]] = []
 
     def at(time_s: float) -> float:
         return alignment.to_reference(time_s) - origin_s
@@ -184,8 +192,13 @@ def _add_rank(trace: Trace, file: RankFile, alignment: Alignment, origin_s: floa
         for line in reductions:
             lane = lanes.take(line["submitted"], line["done"])
             _add_sum(trace, pid, SUMS + lane, line, at)
-    for lane in range(len(lanes)):
-        trace.track(pid, SUMS + lane, "sums" if lane == 0 else f"sums {lane + 1}")
+        meetings += [(meeting_lanes.take(each.launched_s, each.landed_s), each) for each in exchanges_of(lines)]
+    first = SUMS + len(lanes)
+    for lane, each in meetings:
+        _add_meeting(trace, pid, first + lane, each, at)
+    for what, begin, count in (("sums", SUMS, len(lanes)), ("meetings", first, len(meeting_lanes))):
+        for lane in range(count):
+            trace.track(pid, begin + lane, what if lane == 0 else f"{what} {lane + 1}")
 
 
 def _add_steps(trace: Trace, pid: int, lines: Iterable[dict[str, Any]], at: Any) -> None:
@@ -218,3 +231,13 @@ def _add_sum(trace: Trace, pid: int, tid: int, line: dict[str, Any], at: Any) ->
         if spent[name] > 0:
             trace.slice(pid, tid, name, start_s, min(start_s + spent[name], end_s), name)
             start_s += spent[name]
+
+
+def _add_meeting(trace: Trace, pid: int, tid: int, each: Exchanged, at: Any) -> None:
+    start_s, end_s = at(each.launched_s), at(each.landed_s)
+    trace.slice(
+        pid, tid, f"meeting {each.number}", start_s, end_s, "meeting",
+        fragment=each.fragment, exchange_s=each.exchange_s, exposed_s=each.exposed_s,
+    )  # fmt: skip
+    trace.slice(pid, tid, "training hands its delta in", start_s, at(each.submitted_s), "hands in")
+    trace.slice(pid, tid, "training waits for the mean", at(each.awaited_s), end_s, "waits")

@@ -11,7 +11,8 @@ from typing import Any
 
 from fanin.emulation.network import timelines
 from fanin.emulation.tracing.clocks import Alignment, Sum, align
-from fanin.emulation.tracing.rank_files import RankFile, alignment_in_words, gaps_in_words, read_files
+from fanin.emulation.tracing.hidden_exchange import hidden_in_words
+from fanin.emulation.tracing.rank_files import RankFile, alignment_in_words, exchanges_in, gaps_in_words, read_files
 from fanin.records.record import MAX_SPANS, VERSION, RunRecord, Span, WorkerRecord
 
 UNFINISHED = "its file has no end: it was killed, or still runs"
@@ -54,11 +55,11 @@ def _notes(files: Sequence[RankFile], alignments: dict[int, Alignment]) -> list[
     for rank, alignment in alignments.items():
         if alignment.way not in ("reference", "same clock"):
             notes.append(f"clock of rank {rank}: {alignment_in_words(alignment)}")
-    return notes
+    return notes + hidden_in_words(exchanges_in(files))
 
 
 def _last_moment(file: RankFile) -> float:
-    moments = [line.get("done", line.get("time")) for line in file.lines]
+    moments = [line.get("done", line.get("landed", line.get("time"))) for line in file.lines]
     return max(float(each) for each in moments if each is not None)
 
 

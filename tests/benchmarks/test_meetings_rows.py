@@ -17,7 +17,7 @@ def said(mode: str, seconds: float, replica: str = "same") -> list[dict[str, Any
     return [
         {"mode": mode, "repeat": 0, "rank": rank, "seconds": seconds - rank, "points": [] if rank else points,
          "replica": replica if rank else "same", "meetings": 7, "waited_s": None, "sent_bytes": 10**6 * (rank + 1),
-         "peak_bit_s": 1e6}
+         "peak_bit_s": 1e6, "exchanges": []}
         for rank in range(2)
     ]  # fmt: skip
 

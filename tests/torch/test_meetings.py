@@ -6,12 +6,15 @@ import copy
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from fanin.emulation.network.timelines import legal, read_lines
+from fanin.emulation.tracing.hidden_exchange import exchanges_of
 from fanin.errors import CollectiveMismatchError, ConfigurationError, DivergedError, FaninError, UnsupportedError
 from fanin.host.torch import Every, LocalSteps, Outer, Quadratic, describe_training
 from fanin.options import Options
@@ -189,6 +192,31 @@ def test_steps_during_an_exchange_are_kept_where_that_is_asked_for(groups: Group
         return float(model.weight.detach())
 
     assert on_every_rank(act) == pytest.approx([-kept * RATE * 2] * SIZE, rel=1e-4)
+
+
+@pytest.mark.parametrize("given", [{}, {"overlap": 2}, {"fragments": 2, "overlap": 2, "codec": "8/8"}], ids=str)
+def test_every_meeting_is_in_the_time_line_with_its_sums(given: dict[str, Any], tmp_path: Path) -> None:
+    def act(rank: int) -> int:
+        own = Rank(watched, rank, period=4, **given)
+        own.train(12)
+        own.training.flush()
+        return own.training.totals.meetings
+
+    with groups_of(Options(timeline=str(tmp_path / "%r.jsonl"))) as watched:
+        counts = on_every_rank(act)
+    for rank, count in enumerate(counts):
+        assert isinstance(count, int)
+        lines = legal(read_lines(tmp_path / f"{rank}.jsonl"))
+        exchanges = exchanges_of(lines)
+        assert [each.number for each in exchanges] == list(range(len(exchanges)))
+        assert count // 2 < len(exchanges) <= count, "a meeting of a flush that carries no delta is no exchange"
+        for each in exchanges:
+            assert each.launched_s < each.submitted_s <= each.awaited_s < each.landed_s
+            assert each.launched_s < each.arrived_s <= each.landed_s
+            assert 0 < each.exposed_s <= each.exchange_s + 1e-9
+        sums = [line["submitted"] for line in lines if line["kind"] == "reduction"]
+        begun = [any(each.launched_s <= at <= each.submitted_s for at in sums) for each in exchanges]
+        assert all(begun)
 
 
 def test_a_rank_without_data_flushes_while_others_train(groups: Groups) -> None:

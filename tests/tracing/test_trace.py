@@ -103,6 +103,30 @@ def test_a_real_job_nests_and_its_figures_are_the_counters(tmp_path: Path) -> No
         assert [event["args"]["step"] for event in own if event["cat"] == "step"] == list(range(1, SUMS + 1))
 
 
+def test_meetings_have_tracks_beneath_the_sums_and_a_note(tmp_path: Path) -> None:
+    """Two fragments travel at once, so they need two tracks."""
+    met = [
+        {"kind": "meeting", "number": number, "fragment": number, "launched": 101.5 + number,
+         "submitted": 101.6 + number, "awaited": 103.0 + number, "landed": 103.1 + number}
+        for number in range(2)
+    ]  # fmt: skip
+    lines = lines_of(0)
+    trace = trace_of_files([written(tmp_path, 0, [*lines[:-1], *met, lines[-1]]), written(tmp_path, 1, lines_of(1))])
+    check_format(trace)
+    found = slices(trace, "meeting")
+    assert [(each["pid"], each["name"], each["dur"]) for each in found] == [
+        (1, "meeting 0", pytest.approx(1.6e6)),
+        (1, "meeting 1", pytest.approx(1.6e6)),
+    ]
+    assert len({each["tid"] for each in found}) == 2
+    assert min(each["tid"] for each in found) > max(each["tid"] for each in slices(trace, "sum"))
+    assert [each["args"]["exposed_s"] for each in found] == [pytest.approx(0.2)] * 2
+    assert sum(each["dur"] for each in slices(trace, "waits")) == pytest.approx(0.2e6)
+    notes = trace.facts["notes"]
+    assert isinstance(notes, list)
+    assert notes[-1].startswith("meetings: 2, of whose ")
+
+
 def test_clocks_of_two_machines_are_aligned_by_the_sums_of_both(tmp_path: Path) -> None:
     paths = [written(tmp_path, 0, lines_of(0)), written(tmp_path, 1, lines_of(1, ahead_s=5000.0, host="there"))]
     trace = trace_of_files(paths)

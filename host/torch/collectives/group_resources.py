@@ -128,7 +128,7 @@ class GroupResources:
         self._inner: Inner | None = None
         self._meetings: list[Meeting] = []
         """All meetings, oldest first. The last counts; an older one may hold the switch that this process started."""
-        self._timeline: Timeline | None = None
+        self.timeline: Timeline | None = None
         self.global_ranks = global_ranks
         """The world's ranks that are in this group, in order; empty for the world."""
         self._is_world = not global_ranks
@@ -230,7 +230,7 @@ class GroupResources:
                 "rank %d is alone in its world, which has no switch and no packets: no effect of %s", self.rank, names
             )
         if self._is_world:
-            self._timeline = timeline_for(self.session, self.options, self.rank, self.size)
+            self.timeline = timeline_for(self.session, self.options, self.rank, self.size)
         if self.session is not None:
             self._device_parts = DeviceParts(
                 store, self.meeting.job_name, self.rank, self.size, timeout, self.options, self.failures,
@@ -454,9 +454,9 @@ class GroupResources:
 
     def _part(self, timeout_s: float = 10.0, finish_s: float = 0.0) -> None:
         """Leave the job, and close the timeline and the reducers that used it."""
-        if self._timeline is not None:
-            self._timeline.close()
-            self._timeline = None
+        if self.timeline is not None:
+            self.timeline.close()
+            self.timeline = None
         if self._switch_reducer is not None and timeout_s > 0:
             self._switch_reducer.drain()
             self._switch_reducer.finish(finish_s)

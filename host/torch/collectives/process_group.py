@@ -35,6 +35,7 @@ from fanin.host.torch.collectives.group_resources import GroupResources
 from fanin.host.torch.collectives.inside import Inside
 from fanin.host.torch.collectives.profiler_ranges import named_ranges
 from fanin.host.torch.collectives.reduce_collectives import ReduceCollectives
+from fanin.host.torch.collectives.timeline import Timeline
 from fanin.host.torch.collectives.torch_calls import TorchCalls
 from fanin.host.torch.collectives.two_levels import TwoLevels
 from fanin.host.torch.device.arithmetic import Arithmetic
@@ -191,6 +192,11 @@ class FaninProcessGroup(TorchCalls):
         self._resources.failures.group_name = self._name
         if self.flight is not None:
             self.flight.recorder.named(self.flight, self._name, self._description)
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """The rank's time line (Options.timeline), which only the world's group writes; None without one."""
+        return self._resources.timeline
 
     @property
     def session(self) -> AnySession | None:

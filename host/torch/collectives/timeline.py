@@ -7,6 +7,7 @@ Options.timeline names the file. Times are CLOCK_MONOTONIC, in seconds, which al
     {"kind": "reduction", "submitted": t, "done": t, "bytes": n, "packing_s": s, "sending_s": s, "decoding_s": s,
      "step": k, "ticket": n}
     {"kind": "step", "time": t, "step": k}
+    {"kind": "meeting", "number": n, "fragment": f, "launched": t, "submitted": t, "awaited": t, "landed": t}
     {"kind": "end", "time": t, "counters": {...}}
 
 `clock` is the kernel's boot id: times of processes with the same one need no alignment. `unix_s` is the calendar's time
@@ -14,6 +15,9 @@ at `time`. `job` and `ticket` name a sum on all ranks alike, by which files of s
 (emulation/tracing/clocks.py). `submitted` is when the call began, before which no rank can have the sum. Sums of groups
 of new_group are in no file, since a rank may be in several. A world that has no session, since it is of one rank or
 sums over gloo from its start, has no sums in its file and no name of a job: steps alone.
+
+A meeting of local steps (docs/meetings.md) hands its sums in from `launched` to `submitted`; training waits for their
+results, and decodes them, from `awaited` to `landed`.
 
 A step is a call of any optimizer's `step`, which torch reports to hooks, so that programs need no change. `done` is
 taken by a thread that waits for every reduction in turn, so it does not depend on when the program waits. `packing_s`,
@@ -149,6 +153,15 @@ class Timeline:
         self._write(kind="step", time=time.monotonic(), step=self._steps)
         if self._steps in self._dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def meeting(
+        self, *, number: int, fragment: int, launched: float, submitted: float, awaited: float, landed: float
+    ) -> None:
+        """Write a meeting that has landed. Times in seconds, of time.monotonic."""
+        self._write(
+            kind="meeting", number=number, fragment=fragment, launched=launched, submitted=submitted, awaited=awaited,
+            landed=landed,
+        )  # fmt: skip
 
     def _observe(self, ticket: int, reduction: Reduction, began_s: float) -> None:
         self._submitted.put((ticket, began_s, reduction.count * reduction.element.bytes))

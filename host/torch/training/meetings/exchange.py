@@ -39,7 +39,10 @@ class Exchange:
         """Seconds for which the thread that trains has waited for this exchange."""
         self.payload_bytes = 0
         """Bytes of the words that this rank has contributed, without headers. After `collect`."""
-        self._group = group
+        self._group, self._number = group, own.number
+        self._launched_s = self._submitted_s = time.monotonic()
+        self._awaited_s: float | None = None
+        """When `collect` was first called; None: it was not."""
         self._table, self._roll_work = roll.start(group, own)
         self._delta = delta
         self._bucket = bucket
@@ -55,6 +58,7 @@ class Exchange:
             each.start(None)
         if buffers is not None:
             self._buffers = buffers.start(group, contributes=bool(own.contributes))
+        self._submitted_s = time.monotonic()
 
     @property
     def roll(self) -> roll.Roll:
@@ -65,6 +69,7 @@ class Exchange:
         """Wait until all of it has come; may be called again after an error. Raises what a collective raises."""
         if self._collected:
             return
+        self._awaited_s = self._awaited_s or time.monotonic()
         self._wait_for(self._roll_work)
         started = time.monotonic()
         finish(self._flights)
@@ -73,6 +78,16 @@ class Exchange:
         self.waited_s += time.monotonic() - started
         self.payload_bytes = sum(each.payload_bytes for each in self._bucket.pieces) if self._flights else 0
         self._collected = True
+        self._write()
+
+    def _write(self) -> None:
+        """Write this meeting into the rank's time line, if it has one."""
+        assert self._awaited_s is not None
+        if (timeline := self._group.timeline) is not None and self._flights:
+            timeline.meeting(
+                number=self._number, fragment=self.fragment, launched=self._launched_s, submitted=self._submitted_s,
+                awaited=self._awaited_s, landed=time.monotonic(),
+            )  # fmt: skip
 
     def mean(self) -> Floats | None:
         """The mean delta of those who contributed, shape (count,); None where nobody did. After `collect`."""
