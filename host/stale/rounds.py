@@ -115,6 +115,11 @@ class StaleRounds:
         return self._idle_bases > 0 and not self.ended
 
     @property
+    def rests(self) -> bool:
+        """Whether no gradient waits, no base is under way, and none is to be passed."""
+        return not (self.ready or self.idle or self.under_way)
+
+    @property
     def done(self) -> bool:
         """Whether the flush is through."""
         return self.end is not None and self.base == self.end + self.scale.staleness and not self.under_way

@@ -212,10 +212,13 @@ class StaleRunner:
 
     def wait_for_results(self) -> None:
         """Return once the gradient handed in is contributed, its round's result applied, and no base is under way."""
-        self._wait_until(
-            lambda: not (self._rounds.ready or self._rounds.idle or self._rounds.under_way),
-            "the round's result has not come",
-        )
+        self._wait_until(lambda: self._rounds.rests, "the round's result has not come")
+
+    @property
+    def has_results(self) -> bool:
+        """Whether `wait_for_results` would return at once. For any thread."""
+        with self._changed:
+            return self._rounds.rests
 
     def flush(self, remedy: str = FLUSH_ALIKE) -> None:
         """Take no more gradients; return when everything late has landed and is applied.

@@ -85,10 +85,10 @@ def check_every_policy_trains_to_identical_replicas_and_a_balance(rank: int, siz
         expect_identical(model, size)
 
 
-def check_fedavg_is_the_mean_by_samples(rank: int, size: int) -> None:
-    model, _ = train(rank, FedAvg(), 3)
+def averaged(rounds: int, size: int) -> nn.Module:
+    """The model after FedAvg by definition, in one process."""
     expected = make_model()
-    for _ in range(3):
+    for _ in range(rounds):
         ends = []
         for client in range(size):
             replica = make_model()
@@ -99,8 +99,34 @@ def check_fedavg_is_the_mean_by_samples(rank: int, size: int) -> None:
             for parameter, *values in zip(expected.parameters(), *ends, strict=True):
                 weighted = sum(count * value for count, value in zip(SAMPLES, values, strict=True))
                 parameter.copy_(weighted / sum(SAMPLES))
+    return expected
+
+
+def expect_close(model: nn.Module, expected: nn.Module) -> None:
     for one, other in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def check_fedavg_is_the_mean_by_samples(rank: int, size: int) -> None:
+    model, _ = train(rank, FedAvg(), 3)
+    expect_close(model, averaged(3, size))
+
+
+def check_fedavg_stays_in_step_where_the_scale_changes(rank: int, size: int) -> None:
+    """Some rounds hold no delta: a client that began its turn by the version was a round ahead after the first."""
+    model, federated = train(rank, FedAvg(), 16, options=FederatedOptions(staleness=2, epoch_rounds=5))
+    contributors = federated.accounts[0].contributors[:16]
+    assert [round for round, count in enumerate(contributors) if not count] == [5, 6, 10, 11, 15]
+    assert set(contributors) == {0, size}
+    assert set(federated.accounts[0].ages) == {0}
+    expect_close(model, averaged(11, size))
+
+
+def check_no_round_is_spent_on_a_scale_that_fits(rank: int, size: int) -> None:
+    """The first scale follows from the weights of deltas, so early changes would tell nothing."""
+    model, federated = train(rank, FedAvg(), 40)
+    assert federated.accounts[0].contributors[:40] == [size] * 40
+    expect_close(model, averaged(40, size))
 
 
 def check_a_round_closes_without_those_who_still_compute(rank: int, size: int) -> None:

@@ -57,7 +57,8 @@ class FederatedOptions:
     max_age: int | None = None
     """Largest age of a delta in rounds; older ones are dropped, and counted as `too old`. None: no limit."""
     epoch_rounds: int = 1024
-    """Rounds from one change of scale to the next, more than S. Each change costs one meeting of all clients."""
+    """Rounds from one change of scale to the next at most, more than S. Each change takes S of the rounds, which no
+    delta is in, and one meeting of all clients. One comes soon after a delta far above the scale's bound."""
     patience_s: float | None = None
     """How long a client waits for the others before it raises CollectiveTimeoutError. None: the group's timeout."""
 
@@ -150,7 +151,7 @@ class Federated:
         self._turns = 0
         self._began_s: float | None = None
         self._start: Values | None = None
-        self._computed_on, self._handed_in_at = 0, -1
+        self._computed_on = 0
         self._board.post_client(self.client, samples=samples, turns=0, seconds=0.0, loss=None)
 
     # --- the client's side ---
@@ -223,7 +224,6 @@ class Federated:
         if self._deep is not None:
             self._deep.put_by()
         self._part.hand_in(delta, self._computed_on)
-        self._handed_in_at = self._computed_on if self._policy.waits else -1
         value = float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
         self._board.post_client(self.client, samples=self._samples, turns=self._turns, seconds=seconds, loss=value)
 
@@ -291,9 +291,10 @@ class Federated:
 
     def _may_begin(self) -> bool:
         """Whether the result that this client waits for has come, and the plan in force selects it."""
-        version = self.version
-        if version <= self._handed_in_at:
+        # Not by the version: rounds without deltas, in which the scale changes, move it as well.
+        if self._policy.waits and not self._part.has_results:
             return False
+        version = self.version
         if version > self._plan_round or self._plan.clients is not None:
             told = self._board.plan()
             if told is not None:

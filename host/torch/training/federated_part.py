@@ -98,6 +98,11 @@ class FederatedPart:
         """Contribute `delta`, shape (elements,), start minus end, computed on this version. Raises as StaleRunner's."""
         self.job.runner.hand_in(lambda out: self._write(out, delta), version)
 
+    @property
+    def has_results(self) -> bool:
+        """Whether the last delta is in a round, or dropped, and the results up to that round's are applied."""
+        return self.job.runner.has_results
+
     def take(self) -> tuple[int, Values]:
         """Give the model the newest shared weights; returns their version and the weights, shape (elements,)."""
         with self.lock, torch.no_grad():
@@ -181,6 +186,7 @@ class FederatedPart:
             end=self._rounds,
             on_result=self._apply,
             weigh=self._weigh,
+            first_epoch=self._options.epoch_rounds,
         )
 
     def _elements(self, chunk_elements: int) -> int:

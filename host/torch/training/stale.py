@@ -261,12 +261,14 @@ class StaleJob:
         on_result: Callable[[Result], None],
         weigh: Callable[[int], float] = lambda _age: 1.0,
         flags: int = 0,
+        first_epoch: int = 0,
     ) -> StaleJob:
         """Open a stale job; every rank of the group does so at the same point.
 
         `largest` is this rank's largest gradient element, from which the ranks agree on the first scale: 0 where it has
         no gradient; one that is not finite counts as 0, since that gradient is not contributed. `end` is the first base
-        without gradients, `flags` the number of flags of a contribution. Raises what Session.join raises.
+        without gradients, `flags` the number of flags of a contribution, `first_epoch` the rounds of the first scale
+        where `largest` says more than a first gradient does (0: few). Raises what Session.join raises.
         """
         decides = make_policy(policy)  # raises for an unknown one before anything is opened
         present = group.session
@@ -278,7 +280,8 @@ class StaleJob:
         layout = layout_for(group, options, elements, present.spec.words_per_packet, flows, flags)
         agreed = torch.tensor(largest if math.isfinite(largest) else 0.0, dtype=torch.float32, device="cpu")
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
-        scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, first_power(agreed.item()))
+        power = first_power(agreed.item())
+        scale = ScaleEpochs(options.largest_staleness, options.epoch_rounds, power, length=first_epoch)
         session = _join(
             group,
             options,
