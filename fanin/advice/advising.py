@@ -48,6 +48,7 @@ from fanin.benchmarks.allreduce import checked_error
 from fanin.benchmarks.harness import slowest
 from fanin.benchmarks.rivals import Rival
 from fanin.emulation.process_log import cause_in
+from fanin.emulation.processes import free_port
 from fanin.errors import ConfigurationError, FaninError
 from fanin.host.diagnosis import gpu_driver_is_there
 from fanin.host.torch.gloo.gloo_devices import unlike_gloos_choice
@@ -338,10 +339,9 @@ class _Rank:
 
     def _start(self, command: list[str], extra: dict[str, str], log: Path, output: Any = subprocess.DEVNULL) -> Any:
         """Start a program on this rank, as all ranks do, with a store of its own; it ends with this rank."""
-        port = [None]
+        port: list[int | None] = [None]
         if self.rank == 0:
-            with socket.create_server(("", 0)) as free:
-                port = [free.getsockname()[1]]
+            port = [free_port()]
         dist.broadcast_object_list(port, 0)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
         environment = {**kept, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(port[0]), **extra}

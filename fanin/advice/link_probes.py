@@ -41,6 +41,23 @@ PACKETS = (1500, 4000, 9000)
 IP_UDP_BYTES = 28
 IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, IP_RECVTOS = 10, 3, 13  # linux/in.h; Python has no names for all of them
 DATAGRAM_ATTEMPTS = 5
+PORT_TRIES = 20
+
+
+def _sockets() -> tuple[socket.socket, socket.socket]:
+    """Two sockets of one number, for connections and for datagrams; OSError where there is none."""
+    for tries_left in reversed(range(PORT_TRIES)):
+        connections = socket.create_server(("", 0), backlog=256)
+        datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            datagrams.bind(("", connections.getsockname()[1]))
+            return connections, datagrams
+        except OSError:  # the system chooses a number for connections, which datagrams of another program may have
+            connections.close()
+            datagrams.close()
+            if not tries_left:
+                raise
+    raise AssertionError("there is a last try")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +75,9 @@ class Listener:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._tcp = socket.create_server(("", 0), backlog=256)
+        self._tcp, self._udp = _sockets()
         self.port = int(self._tcp.getsockname()[1])
-        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._udp.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
-        self._udp.bind(("", self.port))
         self._udp.settimeout(0.2)
         self._lock = threading.Lock()
         self._rates: dict[int, float] = {}
@@ -81,6 +96,7 @@ class Listener:
         self._closing.set()
         with contextlib.suppress(OSError):
             self._tcp.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()  # from here on nobody is accepted, and the descriptor may be another's
         self._tcp.close()
         with self._lock:
             for each in self._open:

@@ -282,6 +282,20 @@ def test_links_are_probed_over_sockets() -> None:
         assert one.datagrams() == {}
 
 
+def test_a_number_that_another_program_has_for_datagrams_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system chooses a port for connections without a look at datagrams."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("", free_port(socket.SOCK_DGRAM)))
+        serve, chosen = socket.create_server, [taken.getsockname()[1]]
+        monkeypatch.setattr(
+            socket, "create_server", lambda address, **given: serve(("", chosen.pop() if chosen else 0), **given)
+        )
+        with Listener(0) as host:
+            assert not chosen
+            assert host.port != taken.getsockname()[1]
+            assert 0 < round_trip_s(("127.0.0.1", host.port), 1) < 10
+
+
 def test_a_host_that_had_no_files_left_for_a_while_is_still_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     with Listener(0) as host, socket.socket() as other:
         paused = noticed(host._closing, monkeypatch)
