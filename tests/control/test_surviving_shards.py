@@ -311,7 +311,7 @@ def test_a_rank_that_alone_has_lost_a_shard_names_both_and_the_others_go_on_with
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("fanin.host.machine.shard_agreement.AGREEMENT_GRACE_S", 0.2)
-    with contextlib.closing(Cluster(3, liveness_timeout_s=0.6)) as cluster:
+    with contextlib.closing(Cluster(3, liveness_timeout_s=1.5)) as cluster:
         first, cut, third = cluster.sessions
         cut.sessions[2]._switch_is_gone()
         until(lambda: cut.failure is not None)

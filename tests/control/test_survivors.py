@@ -15,7 +15,7 @@ from tests.support.processes import DEADLINE_S, join_all, until
 from tests.support.services import a_service, address_of
 
 SIZE, COUNT = 3, 2000
-LIVENESS_S = 1.0
+LIVENESS_S = 2.0
 LEFT = "left"
 
 

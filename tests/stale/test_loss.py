@@ -23,7 +23,7 @@ def ends_of(mode: str, recorded: Path) -> list[dict[str, Any]]:
     environment = {"FANIN_ON_WORKER_LOSS": "continue", "FANIN_FLIGHT_RECORDER": str(recorded)}
     with running(["tests.stale.loss_rank", mode], SIZE, environment) as job:
         assert job.wait(120, [SIZE - 1]) == [-signal.SIGKILL], job.output(SIZE - 1)
-        codes = job.wait(70, range(SIZE - 1))
+        codes = job.wait(240, range(SIZE - 1))
         assert codes == [0] * (SIZE - 1), [job.output(rank) for rank in range(SIZE - 1)]
         return [json.loads(job.output(rank).splitlines()[-1]) for rank in range(SIZE - 1)]
 

@@ -40,8 +40,8 @@ def spec_of(workers: int, *, words: int = 256, codes: int = 1, slots: int | None
 
 
 def impatient(spec: JobSpec) -> JobSpec:
-    """The same job, in which silence is noticed soon."""
-    return dataclasses.replace(spec, liveness_timeout_s=0.4)
+    """The same job, in which silence is noticed soon, and not before the living are heard on a busy machine."""
+    return dataclasses.replace(spec, liveness_timeout_s=1.0)
 
 
 @contextlib.contextmanager

@@ -11,12 +11,14 @@ from tests.support.ranks import ROOT as ROOT
 from tests.support.ranks import Job as Job
 from tests.support.ranks import running as running
 
-PROMISED_S = 10.0
+LOADED_MACHINE_S = 5.0
+"""Time that a machine that is busy with other tests may add to a promised time."""
+PROMISED_S = 10.0 + LOADED_MACHINE_S
 """Until every survivor of a failure has raised: docs/errors.md."""
 
 
 def run_checks(
-    module: str, size: int, environment: Mapping[str, str] | None = None, timeout_s: float = 240.0
+    module: str, size: int, environment: Mapping[str, str] | None = None, timeout_s: float = 400.0
 ) -> Outcomes:
     """Run every check of a module, or of several with commas between, on `size` ranks; what each rank said of each."""
     command = ["tests.torch.rank_main", module, "out%r.json"]
@@ -44,7 +46,7 @@ def play(
     """
     with running(["tests.torch.failure_ranks", scenario, "out%r.json"], size, environment, torn_down) as job:
         ranks = [rank for rank in range(size) if rank not in silent]
-        codes = job.wait(120.0, ranks)
+        codes = job.wait(240.0, ranks)
         for rank, code in zip(ranks, codes, strict=True):
             assert code == 0, f"rank {rank}: exit code {code}\n{job.output(rank)[-3000:]}"
         return [

@@ -23,6 +23,8 @@ from tests.support.processes import DEADLINE_S, a_switch, in_thread
 
 DILOCO = Outer(lr=0.7, momentum=0.9, nesterov=True)
 HASTY = Patience(silent_s=3.0, lost_s=1.0, turn_s=0.2)
+ENDS_S = 4 * DEADLINE_S
+"""Far more than a training here takes; members wait for silence several times."""
 AFTER = 5
 """Meetings for which members go on once the last one has come."""
 RATE = 0.05
@@ -137,9 +139,9 @@ def trained(place: Place, act: Callable[[ElasticLocalSteps], None] = learn) -> l
     ends: list[Future[Any]] = [
         in_thread(lambda: place.founder(looks)), in_thread(place.founder), in_thread(lambda: place.founder(dies))
     ]  # fmt: skip
-    assert alone.wait(DEADLINE_S), "the others do not go on without it"
+    assert alone.wait(ENDS_S), "the others do not go on without it"
     ends.append(in_thread(place.newcomer))
-    everyones = [each.result(DEADLINE_S) for each in reversed(ends)][::-1]  # the last one knows most of what failed
+    everyones = [each.result(ENDS_S) for each in reversed(ends)][::-1]  # the last one knows most of what failed
     assert everyones.pop(2) == []
     return everyones
 
@@ -207,10 +209,10 @@ def test_members_go_on_alone_and_a_newcomer_makes_them_two(switch: str) -> None:
         return False
 
     alone = in_thread(lambda: place.founder(look))
-    assert came.wait(DEADLINE_S)
+    assert came.wait(ENDS_S)
     newcomer = in_thread(place.newcomer)
-    one: Any = alone.result(DEADLINE_S)
-    other: Any = newcomer.result(DEADLINE_S)
+    one: Any = alone.result(ENDS_S)
+    other: Any = newcomer.result(ENDS_S)
     assert all(map(torch.equal, one, other))
 
 

@@ -12,14 +12,12 @@ import signal
 import pytest
 
 from tests.support.processes import a_switch, has_ended
-from tests.torch.rank_checks import PROMISED_S, play, running
+from tests.torch.rank_checks import LOADED_MACHINE_S, PROMISED_S, play, running
 
 WORLDS = 4
 """Number of worlds in tests/torch/failure_ranks.py; that imports torch, which takes seconds here."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
-LOADED_MACHINE_S = 5.0
-"""Time that a machine that is busy with other tests may add to a promised time."""
 NO_SWITCH = "udp://127.0.0.1:9"
 """Nothing listens at the discard port."""
 
@@ -54,7 +52,7 @@ def test_a_stopped_rank_is_noticed_whatever_one_waits_for() -> None:
         assert said[rank]["ranks"] == [1]
         assert said[rank]["seconds"] < PROMISED_S
         assert said[rank]["afterwards"]["error"] == "WorkerLostError"
-        assert said[rank]["afterwards"]["seconds"] < 1
+        assert said[rank]["afterwards"]["seconds"] < LOADED_MACHINE_S, "it waits for nothing"
 
 
 def test_a_stopped_rank_is_noticed_although_the_next_rank_has_ended() -> None:
@@ -164,6 +162,6 @@ def test_a_program_that_ends_while_something_trains_is_not_aborted(scenario: str
 def test_an_interrupt_ends_a_rank_that_waits() -> None:
     command = ["tests.torch.failure_ranks", "rank_stopped", "out%r.json"]
     with running(command, 4, BRIEF_SILENCE) as job:
-        assert job.wait(60.0, [2]) == [0]  # everybody waits by now, or has raised
+        assert job.wait(120.0, [2]) == [0]  # everybody waits by now, or has raised
         job.processes[0].send_signal(signal.SIGINT)
-        assert job.wait(20.0, [0])[0] is not None
+        assert job.wait(60.0, [0])[0] is not None

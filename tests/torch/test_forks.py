@@ -29,7 +29,7 @@ def carrier(name: str) -> Iterator[dict[str, str]]:
 def test_children_end_and_the_ranks_go_on_reducing(name: str) -> None:
     """With the switch that rank 0 has started, zmq aside."""
     with carrier(name) as environment, running(["tests.torch.forking_rank"], RANKS, environment) as job:
-        codes = job.wait(120.0)
+        codes = job.wait(240.0)
         for rank in range(RANKS):
             assert codes[rank] == 0, job.output(rank)[-3000:]
             assert f"rank {rank} reduced" in job.output(rank)

@@ -15,7 +15,7 @@ RANKS = 3
 def test_fsdp2_trains_while_a_timeline_watches() -> None:
     environment = {"FANIN_TIMELINE": "timeline%r.jsonl"}
     with running(["tests.torch.fsdp_rank"], RANKS, environment) as job:
-        codes = job.wait(120.0)
+        codes = job.wait(240.0)
         assert codes == [0] * RANKS, [job.output(rank)[-2000:] for rank in range(RANKS)]
         assert "loss 0." in job.output(0)
         for rank in range(RANKS):

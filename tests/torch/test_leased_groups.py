@@ -159,7 +159,7 @@ def test_a_sum_that_not_every_rank_begins_times_out_and_says_that_it_joins(optio
 
 
 def test_ranks_that_never_join_are_named_by_the_first_sum(options: Options) -> None:
-    with leased_groups(options, timedelta(seconds=1)) as groups:
+    with leased_groups(dataclasses.replace(options, join_timeout_s=1.0)) as groups:
         work = groups[0].allreduce([torch.ones(5000)])
         with pytest.raises(JoinTimeoutError, match=r"all_reduce on rank 0 .*timeout after 1000ms") as caught:
             work.wait(LONG)

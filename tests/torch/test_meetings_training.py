@@ -25,5 +25,5 @@ def test_meetings(outcomes: Outcomes, check: str) -> None:
 
 def test_the_example_comes_to_the_weights_of_one_process() -> None:
     with running(["fanin.examples.local_steps", "--check", "--periods", "4"], 2) as job:
-        assert job.wait(120.0) == [0, 0], job.output(0)
+        assert job.wait(240.0) == [0, 0], job.output(0)
         assert "the weights are those of one process" in job.output(0)

@@ -29,7 +29,7 @@ from fanin.interface_list import InterfaceList
 from fanin.options import Options, SwitchAddress
 
 SIZE = 4
-TIMEOUT = timedelta(seconds=20)
+TIMEOUT = timedelta(seconds=60)
 A, B, C = (f"udp://10.0.0.{last}:4919" for last in (1, 2, 3))
 
 

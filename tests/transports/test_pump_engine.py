@@ -35,8 +35,8 @@ from tests.support.builders import reduction
 from tests.support.engines import DEADLINE_S, Scheme, cluster, make_spec
 from tests.transports.scripted import ScriptedWorker
 
-BRIEF_S = 0.3
-"""A liveness or connect timeout that a test has to sit out."""
+BRIEF_S = 1.0
+"""A liveness or connect timeout that a test has to sit out, and in which the living are heard on a busy machine."""
 NOTHING = Reduction(source=0, destination=0, count=0, element=Element.FLOAT32)
 
 native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])

@@ -17,7 +17,7 @@ from tests.support.builders import reduction
 from tests.support.engines import DEADLINE_S, MEMORY_BYTES, cluster, make_spec
 from tests.transports.scripted import ScriptedSwitch
 
-BRIEF_S = 0.2
+BRIEF_S = 0.5
 """A liveness timeout that a test has to sit out."""
 
 native_or_twin = pytest.mark.parametrize("native", [True, False], ids=["native", "twin"])
@@ -41,7 +41,7 @@ def test_a_worker_joins_and_leaves_once_however_many_flows_there_are(native: boo
 
 @native_or_twin
 def test_a_silent_worker_is_reported_once(native: bool) -> None:
-    with cluster("udp", make_spec(1, liveness_timeout_s=0.3), native=native, flows=2) as running:
+    with cluster("udp", make_spec(1, liveness_timeout_s=BRIEF_S), native=native, flows=2) as running:
         assert running.server.next_event(DEADLINE_S) == WorkerJoined(5, 0)
         running.engines[0].close()
         assert isinstance(running.server.next_event(DEADLINE_S), WorkerSilent)
