@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fanin.cli import stats as stats_command
+from fanin.errors import AdmissionError, WorkerLostError
 from fanin.host import diagnosis
 from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_options, examine_switch
 from fanin.host.session.path import PathFacts, Reached
@@ -129,12 +130,14 @@ def test_whether_packets_would_be_tagged_is_said(
 
 def test_ranks_that_are_missing_are_named() -> None:
     with a_service(operator_key=load_or_create(default_path())) as service:
-        given = Options(join_timeout_s=2.0)
         address = address_of(service)
-        waiting = in_thread(partial(Session.join, options=given, switch=address, job_name="late", rank=1, size=4))
+        join = partial(Session.join, options=Options(), switch=address, job_name="late")
+        waiting = in_thread(partial(join, rank=1, size=4))
         until(lambda: service.controller.live_jobs > 0)
         check = by_name(examine_switch(address, Options()))["job late"]
-        waiting.exception(DEADLINE_S)
+        with pytest.raises(AdmissionError):
+            join(rank=0, size=3)  # another size, which ends the job for all
+        assert isinstance(waiting.exception(DEADLINE_S), WorkerLostError)
     assert check.state == "warning"
     assert "waits for ranks 0, 2, 3" in check.result
 
@@ -188,7 +191,7 @@ def test_a_silent_udp_port_is_a_firewall_and_only_a_warning_where_zmq_is_used(mo
 
 
 def test_a_path_too_narrow_for_full_packets_comes_with_the_length_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.2)
     with an_echo(longest=1460) as port:
         check = examine_port(port)
     assert check.state == "failure"
@@ -224,7 +227,7 @@ def test_a_path_that_no_longer_takes_the_packets_of_a_job_is_a_warning(monkeypat
     full = datagram_bytes(1, job.words_per_packet)
     narrow = PathFacts(path_mtu=900, receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, local=True)
     monkeypatch.setattr(diagnosis, "discover", lambda *_: narrow)
-    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(diagnosis, "PROBE_TIMEOUT_S", 0.2)
     there = Reached("127.0.0.1", LARGEST_MTU)
     for longest, warned in ((full - 4, [f"job {job.name}"]), (full, [])):
         with an_echo(longest) as port:

@@ -33,7 +33,7 @@ from tests.support.controllers import join as a_join
 from tests.support.processes import DEADLINE_S, in_thread, join_all, reduce_together, until
 from tests.support.services import OPERATOR, a_service, address_of, refusing_port
 
-QUICK = Options(connect_timeout_s=0.5)
+QUICK = Options(connect_timeout_s=1.5)
 """Options for a place where nobody answers."""
 PATIENT = Options(connect_timeout_s=DEADLINE_S)
 
@@ -124,7 +124,7 @@ ADMITTED = control.Admitted(
 
 
 def test_ranks_that_do_not_come_are_named(service: SwitchService, caplog: pytest.LogCaptureFixture) -> None:
-    options = Options(join_timeout_s=1.0)
+    options = Options(join_timeout_s=2.0)  # both have come by then
     with caplog.at_level(logging.WARNING, "fanin"):
         joining = [in_thread(partial(join, address_of(service), rank, 4, "incomplete", options)) for rank in (0, 2)]
         errors = [future.exception(DEADLINE_S) for future in joining]
@@ -230,7 +230,7 @@ def test_one_job_per_flow_count_spreads_over_all_flows() -> None:
 
 
 def test_ranks_over_zmq_and_udp_are_told_that_they_disagree(service: SwitchService) -> None:
-    waiting = in_thread(partial(join, address_of(service), 0, 2, "mixed", Options(join_timeout_s=1.0)))
+    waiting = in_thread(partial(join, address_of(service), 0, 2, "mixed", PATIENT))
     until(lambda: any(job.name == "mixed" for job in stats(address_of(service)).jobs))
     with pytest.raises(AdmissionError, match="same switch address"):
         join(address_of(service, "zmq"), 1, 2, "mixed")
