@@ -57,10 +57,12 @@ def an_echo(longest: int) -> Iterator[int]:
 
         answering = threading.Thread(target=answer)
         answering.start()
-        yield port.getsockname()[1]
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
-            last.sendto(b"", port.getsockname())
-        answering.join()
+        try:
+            yield port.getsockname()[1]
+        finally:  # or a test that fails would leave a thread for which the interpreter waits for ever
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as last:
+                last.sendto(b"", port.getsockname())
+            answering.join()
 
 
 def examine_port(port: int, wanted: bool = True) -> Check:
