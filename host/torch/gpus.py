@@ -55,9 +55,9 @@ def triton_version() -> str | None:
 
 def waiting_way(device: torch.device, options: Options) -> str:
     """How streams of a device wait for results, as text: `way: description`."""
-    asked, because = cuda.asked_by(options)
+    asked, _ = cuda.asked_by(options)
     way, _ = cuda.way_for(device, asked)
-    return f"{way}: {cuda.describe(device, asked, because)}"
+    return f"{way}: {cuda.describe(device, options)}"
 
 
 def gpu_of(device: torch.device, options: Options) -> Gpu:

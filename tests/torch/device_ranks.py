@@ -143,7 +143,7 @@ def probe(report: Report, rank: int, size: int, arguments: list[str]) -> None:
     for way in cuda.WAYS[:2]:
         works, why, latency_s = cuda.probe(way, DEVICE)
         report(way, f"{1e6 * latency_s:.1f} us after the flag" if works else f"does not work: {why}")
-    report("chosen", cuda.describe(DEVICE, "auto"))
+    report("chosen", cuda.describe(DEVICE, fanin.Options()))
     expect(cuda.way_for(DEVICE, "auto")[0] != "block", "no stream of this device waits for a flag")
 
 

@@ -64,7 +64,7 @@ def test_the_first_way_that_works_is_used_and_what_fails_before_it_is_told(
     assert cuda.way_for(DEVICE, "auto") == (found, why)
     assert cuda.way_for(DEVICE, "auto") == (found, why)
     assert seen == tried  # once per process
-    assert cuda.describe(DEVICE, "auto").endswith(f"; {why}") == bool(why)
+    assert cuda.describe(DEVICE, Options()).endswith(f"; {why}") == bool(why)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_with_too_few_hardware_queues_a_thread_waits_and_says_so(
     assert way == found
     if found == "block":
         assert why == f"CUDA_DEVICE_MAX_CONNECTIONS={connections} leaves no queue beside the program's"
-        assert why in cuda.describe(DEVICE, "auto")
+        assert why in cuda.describe(DEVICE, Options())
         assert tried == []
 
 
@@ -114,7 +114,16 @@ def test_each_way_has_its_device(way: str, kind: type[Any], monkeypatch: pytest.
     ("options", "said"),
     [
         (Options(), "value: streams wait in the device's queue (cuStreamWaitValue32)"),
+        (
+            Options(on_nonfinite="raise"),
+            "value: streams wait in the device's queue (cuStreamWaitValue32); wait() blocks all the same, for the "
+            "errors of on_nonfinite='raise'",
+        ),
         (Options(device_wait="block"), "block: wait() blocks the calling thread; asked for"),
+        (
+            Options(device_wait="block", on_nonfinite="skip"),
+            "block: wait() blocks the calling thread; asked for",
+        ),
         (
             Options(fallback="gloo"),
             "block: wait() blocks the calling thread; fallback='gloo' takes CUDA tensors by the host",
@@ -124,7 +133,7 @@ def test_each_way_has_its_device(way: str, kind: type[Any], monkeypatch: pytest.
             "block: wait() blocks the calling thread; on_worker_loss='continue' waits for the number of contributions",
         ),
     ],
-    ids=["auto", "block", "fallback", "continue"],
+    ids=["auto", "raise", "block", "block and skip", "fallback", "continue"],
 )
 def test_doctor_names_the_way_that_a_group_with_these_options_takes(
     options: Options, said: str, monkeypatch: pytest.MonkeyPatch

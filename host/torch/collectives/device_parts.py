@@ -84,7 +84,7 @@ class DeviceParts:
             codes=None if arithmetic is None else lambda: self._join_codes(switch.session, join, failed),
             arithmetic=arithmetic,
             make_device=lambda device, told: cuda.make_device(device, asked, told),
-            waits=lambda device: cuda.describe(device, asked, because),
+            waits=lambda device: cuda.describe(device, self._options),
             divisor=switch.divisor,
             slots=LEASED_SLOTS if isinstance(switch.session, LeasedSession) else SLOTS,
         )

@@ -398,8 +398,9 @@ def asked_by(options: Options) -> tuple[str, str]:
     return options.device_wait, ""
 
 
-def describe(device: torch.device, asked: str, because: str = "") -> str:
-    """How streams of that device wait, in words, and why no better way is used. `because`: of `asked_by`."""
+def describe(device: torch.device, options: Options) -> str:
+    """How streams of that device wait for a group with these options, in words, and why no better way is used."""
+    asked, because = asked_by(options)
     way, why = way_for(device, asked)
     why = because or why
     said = {
@@ -409,4 +410,8 @@ def describe(device: torch.device, asked: str, because: str = "") -> str:
     }[way]
     with contextlib.suppress(RuntimeError, AssertionError):  # no device any more; a torch without CUDA
         said += f" on {torch.cuda.get_device_name(device)}"
-    return f"{said}{f'; {why}' if why and way != 'value' else ''}"
+    if why and way != "value":
+        said += f"; {why}"
+    if options.on_nonfinite != "warn" and way != "block":
+        said += f"; wait() blocks all the same, for the errors of on_nonfinite={options.on_nonfinite!r}"
+    return said
