@@ -8,37 +8,42 @@ goes wrong sooner or later, and shows in the bytes.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from fanin.emulation.simulator.event_queue import EventQueue
 from fanin.host.torch.device.courier import Courier, Parcel
 from fanin.host.torch.device.device import Action
 
 Bytes = npt.NDArray[np.uint8]
 LONGEST_S = 1e-3
 """Longest duration of one command, and of one step of an engine."""
+HORIZON_S = 0.5
+"""Nobody looks any longer after something that does not come: what stands still by then has a deadlock."""
 
 
 class Clock:
-    """Virtual time: actions at moments, in order."""
+    """Virtual time: actions at moments, in order. `queue`: of a simulated network, whose time it then is."""
 
-    def __init__(self, seed: int) -> None:
-        self.now_s = 0.0
+    def __init__(self, seed: int, queue: EventQueue | None = None) -> None:
         self.random = random.Random(seed)
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
+        self._queue = queue or EventQueue()
+
+    @property
+    def now_s(self) -> float:
+        """Virtual time in seconds."""
+        return self._queue.now
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
         """Call it so much later."""
-        heapq.heappush(self._due, (self.now_s + seconds, next(self._numbers), action))
+        self._queue.after(seconds, action)
 
     def soon(self, action: Callable[[], None]) -> None:
         """Call it after a while that is drawn."""
@@ -46,9 +51,8 @@ class Clock:
 
     def run(self) -> None:
         """Until nothing is due."""
-        while self._due:
-            self.now_s, _, action = heapq.heappop(self._due)
-            action()
+        while self._queue.next_at() < float("inf"):
+            self._queue.step()
 
 
 @dataclass(eq=False)
@@ -81,6 +85,8 @@ class Command:
     ready: Callable[[], bool]
     begin: Callable[[], None] = lambda: None
     end: Callable[[], None] = lambda: None
+    takes_s: float | None = None
+    """Its duration; None: drawn."""
     running: bool = False
 
 
@@ -92,16 +98,18 @@ class FakeStream:
     queue: deque[Command] = field(repr=False)
 
 
-def reached(flag: FakeFlag, value: int) -> bool:
-    """Whether the flag has come to the value, as the device compares: values count around."""
-    return (flag.value - value) % (1 << 32) < 1 << 31
+def reached(stands: int, value: int) -> bool:
+    """Whether a flag that stands there has come to the value, as the device compares: values count around."""
+    return (stands - value) % (1 << 32) < 1 << 31
 
 
 class FakeDevice:
     """`Device` with so many hardware queues, to which streams are dealt in turn."""
 
-    def __init__(self, clock: Clock, queues: int = 32) -> None:
+    def __init__(self, clock: Clock, queues: int = 32, copies_bytes_per_s: float = 0.0) -> None:
+        """`copies_bytes_per_s`: rate of copies; 0: they take a time that is drawn, as everything else does."""
         self.clock = clock
+        self._copies_bytes_per_s = copies_bytes_per_s
         self._queues: list[deque[Command]] = [deque() for _ in range(queues)]
         self._made = 0
 
@@ -137,28 +145,33 @@ class FakeDevice:
         def write() -> None:
             target[:] = read[0]
 
-        self._put(stream, Command(lambda: True, lambda: read.append(source.copy()), write))
+        takes_s = len(source) / self._copies_bytes_per_s if self._copies_bytes_per_s else None
+        self._put(stream, Command(lambda: True, lambda: read.append(source.copy()), write, takes_s))
 
     def launch(self, stream: FakeStream, action: Action) -> None:
         """Queue the action, which stands for the kernel."""
         self._put(stream, Command(lambda: True, end=action))
 
-    def wait_value(self, stream: FakeStream, flag: FakeFlag, value: int) -> None:
+    def wait_value(self, stream: FakeStream, flag: Any, value: int) -> None:
         """Queue a wait until the flag has come to the value."""
-        self._put(stream, Command(lambda: reached(flag, value)))
+        self._put(stream, Command(lambda: reached(self.load(flag), value)))
 
-    def write_value(self, stream: FakeStream, flag: FakeFlag, value: int) -> None:
+    def write_value(self, stream: FakeStream, flag: Any, value: int) -> None:
         """Queue a write of the flag."""
+        self._put(stream, Command(lambda: True, end=lambda: self.store(flag, value)))
 
-        def write() -> None:
-            flag.value = value
-
-        self._put(stream, Command(lambda: True, end=write))
-
-    def raise_flag(self, flag: FakeFlag, value: int) -> None:
+    def raise_flag(self, flag: Any, value: int) -> None:
         """Set the flag now, and go on with the streams that wait for it."""
-        flag.value = value
+        self.store(flag, value)
         self._look()
+
+    def load(self, flag: Any) -> int:
+        """Value of a flag now."""
+        return int(flag.value)
+
+    def store(self, flag: Any, value: int) -> None:
+        """Set a flag to a value."""
+        flag.value = value
 
     def _put(self, stream: FakeStream, command: Command) -> None:
         stream.queue.append(command)
@@ -169,7 +182,8 @@ class FakeDevice:
             if queue and not queue[0].running and queue[0].ready():
                 queue[0].running = True
                 queue[0].begin()
-                self.clock.soon(lambda queue=queue: self._end(queue))  # type: ignore[misc]
+                end = partial(self._end, queue)
+                self.clock.soon(end) if queue[0].takes_s is None else self.clock.after(queue[0].takes_s, end)
 
     def _end(self, queue: deque[Command]) -> None:
         queue.popleft().end()
@@ -181,7 +195,7 @@ class FakeFlags:
 
     def wait(self, flag: FakeFlag, value: int, timeout_s: float) -> bool:
         """Whether it has come."""
-        return reached(flag, value)
+        return reached(flag.value, value)
 
 
 class FakeSwitch:
@@ -232,6 +246,10 @@ class FakeSession:
         slot.view(np.uint32)[:] = total
         self.done.add(ticket)
 
+    def settled(self, ticket: int) -> bool:
+        """Whether `land` would return or raise what it is to raise."""
+        return ticket in self.done
+
     def land(self, ticket: int, timeout_s: float) -> None:
         """Return for a ticket that is done; raise the failure after one (Session.wait)."""
         if self.failure is not None:
@@ -239,14 +257,33 @@ class FakeSession:
         assert ticket in self.done
 
 
+class Settling(Protocol):
+    """A session in virtual time, as a carrier sees it."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error that has ended the session, or None."""
+
+    def settled(self, ticket: int) -> bool:
+        """Whether to wait for the ticket would return or raise at once."""
+
+
 class FakeCarrier:
     """Carries a courier's parcels, looking now and then, as threads come to it."""
 
-    def __init__(self, clock: Clock, courier: Courier, session: FakeSession) -> None:
-        self._clock, self._courier, self._session = clock, courier, session
+    def __init__(self, clock: Clock, courier: Courier, session: Settling, horizon_s: float = HORIZON_S) -> None:
+        self._clock, self._courier, self._session, self._horizon_s = clock, courier, session, horizon_s
         self._departing: deque[Parcel] = deque()
         self._arriving: deque[tuple[Parcel, int]] = deque()
         self._looking = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether parcels have not yet got their tickets (CourierThreads.busy)."""
+        return self._courier.busy
+
+    def close(self, timeout_s: float) -> None:
+        """Do nothing: there are no threads."""
 
     def put(self, parcel: Parcel) -> None:
         """Queue the next parcel, in program order."""
@@ -269,11 +306,7 @@ class FakeCarrier:
             ticket = self._courier.departed(parcel)
             if ticket is not None:
                 self._arriving.append((parcel, ticket))
-        if self._arriving and (over or self._arriving[0][1] in self._session.done):
+        if self._arriving and (over or self._session.settled(self._arriving[0][1])):
             self._courier.arrived(*self._arriving.popleft())
-        if over or self._clock.now_s < HORIZON_S:
+        if over or self._clock.now_s < self._horizon_s:
             self._again()
-
-
-HORIZON_S = 0.5
-"""Nobody looks any longer after something that does not come: what stands still by then has a deadlock."""

@@ -77,6 +77,11 @@ class Playground:
         return self._wires.queue.now
 
     @property
+    def queue(self) -> EventQueue:
+        """The actions that are to happen, for others who live in this time."""
+        return self._wires.queue
+
+    @property
     def link(self) -> Link:
         """Link of every node, in each direction; it may be replaced while the network runs."""
         return self._wires.link
