@@ -150,7 +150,7 @@ def pretend() -> None:
         device_codecs: {"DeviceWeights": TensorWeights},
         Call: {"device": property(device)},
         device_agreement: {"has_device": lambda: True},
-        cuda: {"make_device": made},
+        cuda: {"make_device": made, "way_for": lambda _device, _asked: ("block", "host memory stands for a device")},
         triton_arithmetic: {"triton_arithmetic": _tried},
     }
     for owner, named in given.items():

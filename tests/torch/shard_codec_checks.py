@@ -671,6 +671,35 @@ def check_weights_with_an_all_gather_of_their_own_travel_as_they_say(rank: int, 
             identical(each.full_tensor())
 
 
+class HalfWeight(Float8Weight):
+    """A weight that travels in 16 bits of its own."""
+
+    TRAVELS_AS = torch.float16
+
+
+def check_weights_that_travel_in_unlike_types_of_their_own_are_refused_unless_apart(rank: int, size: int) -> None:
+    def unlike() -> tuple[nn.Sequential, Any]:
+        model = network(blocks=1)
+        block: Any = model[1]
+        block.up.weight = nn.Parameter(Float8Weight(block.up.weight))
+        block.down.weight = nn.Parameter(HalfWeight(block.down.weight))
+        return model, block
+
+    model, _ = unlike()
+    shard_codecs(sharded(model=model), **BITS_8)
+    with pytest.raises(UnsupportedError) as raised:
+        train(model)
+    told = str(raised.value)
+    assert told.startswith("'1': Float8Weight, HalfWeight bring all-gathers of their own (fsdp_pre_all_gather) of ")
+    assert told.endswith("so of unlike types. Remedy: weights=None, or fully_shard them by themselves")
+    for weights, apart in ((None, False), ("8", True)):
+        model, block = unlike()
+        if apart:
+            fully_shard(block.down, mesh=world_mesh())
+        shard_codecs(sharded(model=model), gradients="8/8", weights=weights)
+        assert all(map(math.isfinite, train(model, steps=2)))
+
+
 def check_what_cannot_be_is_refused_with_a_remedy(rank: int, size: int) -> None:
     refused(network(), ConfigurationError, "fully_shard\\(model\\) before")
     refused(DistributedDataParallel(network()), ConfigurationError, "codec_hook")
