@@ -677,6 +677,39 @@ class HalfWeight(Float8Weight):
     TRAVELS_AS = torch.float16
 
 
+class WholeWeight(Float8Weight):
+    """A weight that travels in 32 bits of its own."""
+
+    TRAVELS_AS = torch.float32
+
+
+class Between(nn.Module):
+    """A weight that a codec takes between two that travel as they say, the second half as large in four times the bits.
+
+    Together these have as many bytes as if both travelled in 16 bits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.own = nn.Linear(WIDTH, 2 * WIDTH, bias=False), nn.Linear(2 * WIDTH, 2 * WIDTH, bias=False)
+        self.last = nn.Linear(2 * WIDTH, WIDTH // 2, bias=False)
+        self.first.weight = nn.Parameter(Float8Weight(self.first.weight))
+        self.last.weight = nn.Parameter(WholeWeight(self.last.weight))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return half as many features."""
+        found: torch.Tensor = self.last(self.own(self.first(x)))
+        return found
+
+
+def check_weights_in_unlike_types_are_refused_before_use_where_their_bytes_seem_alike(rank: int, size: int) -> None:
+    model = Between()
+    fully_shard(model, mesh=world_mesh())
+    shard_codecs(model, **BITS_8)
+    with pytest.raises(UnsupportedError, match=r"Float8Weight, WholeWeight bring all-gathers.*unlike types\. Remedy"):
+        model(batch(rank, 0)[0])
+
+
 def check_weights_that_travel_in_unlike_types_of_their_own_are_refused_unless_apart(rank: int, size: int) -> None:
     def unlike() -> tuple[nn.Sequential, Any]:
         model = network(blocks=1)

@@ -77,7 +77,7 @@ def test_a_driver_whose_devices_pytorch_does_not_see_is_told_with_the_remedy(
 
 def test_the_way_of_waiting_is_the_one_that_the_device_module_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "way_for", lambda device, asked: ("kernel", ""))
-    monkeypatch.setattr(cuda, "describe", lambda device, asked, because: f"a kernel waits, {asked}{because}")
+    monkeypatch.setattr(cuda, "describe", lambda device, options: f"a kernel waits, {options.device_wait}")
     assert waiting_way(torch.device("cuda", 0), Options(device_wait="kernel")) == "kernel: a kernel waits, kernel"
 
 

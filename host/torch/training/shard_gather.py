@@ -106,6 +106,7 @@ class ShardGather(AllGather):
         def finish(timeout: timedelta) -> None:
             started = time.perf_counter()
             waited_s = gather.finish(output_tensor, timeout)
+            self._group.confirm()
             self._waited(waited_s)
             self.decode_s += time.perf_counter() - started - waited_s
 

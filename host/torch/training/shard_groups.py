@@ -83,6 +83,8 @@ class ShardGroup:
                     "shard_codecs for the modules beside it"
                 )
         self._layouts: dict[tuple[int, torch.dtype], list[Segment]] = {}
+        self._supposed: dict[Any, int] = {}
+        """Bytes of a rank's part, by parameter, of gathers of the parameters' own (`confirm`)."""
 
     @property
     def shapes(self) -> list[list[int]]:
@@ -136,7 +138,7 @@ class ShardGroup:
         known = self._layouts.get((elements, dtype))
         if known is not None:
             return known
-        own_bytes = self._bytes_of_own_gathers(elements * dtype.itemsize)
+        own_bytes = self._supposed = self._bytes_of_own_gathers(elements * dtype.itemsize)
         segments, at = [], 0
         for each in self._own.fsdp_params:
             if each in own_bytes:
@@ -158,7 +160,8 @@ class ShardGroup:
     def _bytes_of_own_gathers(self, gathered: int) -> dict[Any, int]:
         """Bytes of a rank's part that are of parameters with a `fsdp_pre_all_gather`, by parameter.
 
-        Torch keeps the sizes of what these gave, and not their element types; all of a group have the same size.
+        Torch keeps the sizes of what these gave, and says their element types only behind the gather (`confirm`); all
+        of a group are supposed to have the same size.
         """
         sizes = {
             each: sum(size.numel() for size in each._extensions_data.all_gather_input_sizes)
@@ -171,12 +174,24 @@ class ShardGroup:
         rest = gathered - sum(e._sharded_param_data.numel() * (e.param_dtype or e.orig_dtype).itemsize for e in plain)
         total = sum(sizes.values())
         if rest < 0 or rest % max(total, 1):
-            kinds = sorted({type(each._sharded_local_tensor).__name__ for each in sizes})
-            raise UnsupportedError(
-                f"{self.name!r}: {', '.join(kinds)} bring all-gathers of their own (fsdp_pre_all_gather) of {total} "
-                f"elements in {rest} bytes, so of unlike types. Remedy: weights=None, or fully_shard them by themselves"
-            )
+            raise _unlike_types(self.name, list(sizes), f"{total} elements in {rest} bytes")
         return {each: count * (rest // max(total, 1)) for each, count in sizes.items()}
+
+    def confirm(self) -> None:
+        """Compare what the layout supposes of own gathers with what torch says of the gather that it waits for.
+
+        Raises UnsupportedError where they are of unlike types whose bytes only add up to those of one.
+        """
+        gathered = getattr(self._own, "_all_gather_result", None)
+        if not self._supposed or gathered is None:
+            return
+        types, counts = gathered.param_all_gather_input_dtypes, gathered.param_all_gather_input_numels
+        for each, own_types, own_counts in zip(self._own.fsdp_params, types, counts, strict=True):
+            bytes_of = sum(count * dtype.itemsize for dtype, count in zip(own_types, own_counts, strict=True))
+            if self._supposed.get(each, bytes_of) != bytes_of:
+                name = each._module_info.param_name
+                raise _unlike_types(self.name, list(self._supposed), f"{bytes_of} bytes for {name!r}")
+        self._supposed = {}
 
     @property
     def trained(self) -> tuple[int, ...]:
@@ -255,6 +270,14 @@ def groups_of(model: nn.Module) -> list[ShardGroup]:
             "shard_codecs(model)"
         )
     return found
+
+
+def _unlike_types(name: str, parameters: list[Any], found: str) -> UnsupportedError:
+    kinds = sorted({type(each._sharded_local_tensor).__name__ for each in parameters})
+    return UnsupportedError(
+        f"{name!r}: {', '.join(kinds)} bring all-gathers of their own (fsdp_pre_all_gather) of {found}, so of unlike "
+        "types. Remedy: weights=None, or fully_shard them by themselves"
+    )
 
 
 def _fanin(group: Any, name: str, what: str) -> FaninProcessGroup:
