@@ -116,8 +116,13 @@ def test_each_way_has_its_device(way: str, kind: type[Any], monkeypatch: pytest.
         (Options(), "value: streams wait in the device's queue (cuStreamWaitValue32)"),
         (
             Options(on_nonfinite="raise"),
-            "value: streams wait in the device's queue (cuStreamWaitValue32); wait() blocks all the same, for the "
+            "value: streams wait in the device's queue (cuStreamWaitValue32); wait() blocks all the same for the "
             "errors of on_nonfinite='raise'",
+        ),
+        (
+            Options(inside="nccl"),
+            "value: streams wait in the device's queue (cuStreamWaitValue32); wait() blocks all the same in sums of "
+            "two levels (inside='nccl')",
         ),
         (Options(device_wait="block"), "block: wait() blocks the calling thread; asked for"),
         (
@@ -133,7 +138,7 @@ def test_each_way_has_its_device(way: str, kind: type[Any], monkeypatch: pytest.
             "block: wait() blocks the calling thread; on_worker_loss='continue' waits for the number of contributions",
         ),
     ],
-    ids=["auto", "raise", "block", "block and skip", "fallback", "continue"],
+    ids=["auto", "raise", "two levels", "block", "block and skip", "fallback", "continue"],
 )
 def test_doctor_names_the_way_that_a_group_with_these_options_takes(
     options: Options, said: str, monkeypatch: pytest.MonkeyPatch

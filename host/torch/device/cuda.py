@@ -412,6 +412,8 @@ def describe(device: torch.device, options: Options) -> str:
         said += f" on {torch.cuda.get_device_name(device)}"
     if why and way != "value":
         said += f"; {why}"
-    if options.on_nonfinite != "warn" and way != "block":
-        said += f"; wait() blocks all the same, for the errors of on_nonfinite={options.on_nonfinite!r}"
+    if way != "block" and options.on_nonfinite != "warn":
+        said += f"; wait() blocks all the same for the errors of on_nonfinite={options.on_nonfinite!r}"
+    if way != "block" and options.inside:
+        said += f"; wait() blocks all the same in sums of two levels (inside={options.inside!r})"
     return said
