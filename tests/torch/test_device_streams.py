@@ -11,11 +11,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
 from fanin.host.torch.device import lines
+from tests.support.builders import reduction
+from tests.support.cluster import Cluster
 from tests.support.virtual_ranks import TIMEOUT_S, Program, VirtualGroup, VirtualWorld
 from tests.support.virtual_sums import KINDS, gradients, of_host, same_bits
 
@@ -136,6 +139,35 @@ def test_several_collectives_in_flight_come_right_in_whatever_order_they_are_wai
         lanes, dtype, count = kinds[number]
         assert same_bits(result, of_host(world, lanes, number, count, dtype)), kinds[number]
     assert len(seen) == world.ranks * len(kinds)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_collective_in_flight_owes_goes_into_the_next_one_as_on_the_host(seed: int) -> None:
+    steps = 3
+    world = VirtualWorld(seed, ring_slots=2)
+    seen: dict[Any, torch.Tensor] = {}
+
+    def train(rank: int, groups: list[VirtualGroup]) -> Program:
+        owed = torch.zeros(COUNT)
+        for step in range(steps):
+            x = gradients(rank, step, COUNT)
+            groups[0].average(x, 4, residual=owed).wait()
+            groups[0].device.look(seen, (rank, step), x)
+        groups[0].device.look(seen, (rank, "owed"), owed)
+        yield
+
+    world.on_all(train)
+    world.run()
+    hosts = Cluster.joined("twin", spec=world.spec)
+    owed = [np.zeros(COUNT, np.float32) for _ in range(world.ranks)]
+    for step in range(steps):
+        results = [gradients(rank, step, COUNT).numpy() for rank in range(world.ranks)]
+        for rank, array in enumerate(results):
+            hosts.submit(rank, reduction(array, lanes=4, divisor=float(world.ranks), residual=owed[rank]))
+        hosts.run()
+        assert all(same_bits(seen[rank, step], torch.from_numpy(array)) for rank, array in enumerate(results))
+    assert all(same_bits(seen[rank, "owed"], torch.from_numpy(array)) for rank, array in enumerate(owed))
+    assert all(array.any() for array in owed)
 
 
 # --- failures ---
