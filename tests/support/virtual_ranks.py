@@ -185,11 +185,29 @@ class MachineSession:
         self._seen = len(events)
 
 
+class VirtualFlags:
+    """`pipeline.Flags`: of one rank alone, a call that must wait for room holds its thread, and so plays the others."""
+
+    def __init__(self, world: VirtualWorld, rank: int) -> None:
+        self._world, self._rank = world, rank
+
+    def wait(self, flag: int, value: int, timeout_s: float) -> bool:
+        """Whether the flag has come, at once or, for a call of the rank that is held, within so much virtual time."""
+
+        def come() -> bool:
+            return flags.reached(flags.load(flag), value)
+
+        if self._rank != self._world.held_rank or timeout_s < TIMEOUT_S:
+            return come()
+        return self._world.playground.try_until(come, limit_s=timeout_s)
+
+
 class VirtualGroup:
     """One rank's part of one group."""
 
     def __init__(self, world: VirtualWorld, number: int, rank: int, slots: int) -> None:
         self.device = world.devices[rank]
+        self._flags = VirtualFlags(world, rank)
         self.words, self.codes = (world.session(2 * number + second, rank) for second in range(2))
         sessions = {"words": self.words, "codes": self.codes}
 
@@ -212,7 +230,8 @@ class VirtualGroup:
             "all_reduce", tensor, [tensor], timeout_s=TIMEOUT_S, kept=tensor, element=element, lanes=lanes,
             average=element.floating, **fields,
         )  # fmt: skip
-        return self.reducer.submit(call)
+        with mock.patch.object(flags, "AddressFlags", return_value=self._flags):
+            return self.reducer.submit(call)
 
     def lose(self, error: FaninError) -> None:
         """Both sessions end with that error."""
@@ -230,6 +249,8 @@ class VirtualWorld:
         """`ring_slots`: of each ring of words. `link`: of each rank. `copies_bytes_per_s`: as FakeDevice has it.
         `job`: fields of the jobs' specs."""
         self.ranks = ranks
+        self.held_rank = -1
+        """The rank whose calls are held until there is room on its device; no more than one, by one thread."""
         self.playground = Playground(seed=seed)
         self.clock = Clock(seed, self.playground.queue)
         self.spec, *_ = self._specs = [

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.host.torch.device import lines
+from fanin.host.torch.device import lines, pipeline
 from tests.support.builders import reduction
 from tests.support.cluster import Cluster
 from tests.support.virtual_ranks import TIMEOUT_S, Program, VirtualGroup, VirtualWorld
@@ -168,6 +168,43 @@ def test_what_a_collective_in_flight_owes_goes_into_the_next_one_as_on_the_host(
         assert all(same_bits(seen[rank, step], torch.from_numpy(array)) for rank, array in enumerate(results))
     assert all(same_bits(seen[rank, "owed"], torch.from_numpy(array)) for rank, array in enumerate(owed))
     assert all(array.any() for array in owed)
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["comes late", "never comes"])
+def test_a_call_holds_its_thread_while_too_many_pieces_wait_on_the_device(
+    comes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "MAX_QUEUED", 4)
+    world = VirtualWorld(ring_slots=1)
+    world.held_rank = 0
+    seen: dict[Any, torch.Tensor] = {}
+    returned_s: list[float] = []
+
+    def early(groups: list[VirtualGroup]) -> Program:
+        x = gradients(0, 0, COUNT, torch.int32)
+        groups[0].average(x, 32)
+        returned_s.append(world.clock.now_s)
+        groups[0].device.wait_event(groups[0].device.current(), groups[0].reducer._jobs[0].done)
+        groups[0].device.look(seen, 0, x)
+        yield
+
+    def late(groups: list[VirtualGroup]) -> Program:
+        (line,) = world.groups[0][0].reducer._lines.values()
+        assert line.pipeline._words.ring._taken == 4, "of twelve pieces"
+        groups[0].average(gradients(1, 0, COUNT, torch.int32), 32)
+        yield
+
+    begins_s = world.clock.now_s
+    world.play(0, early)
+    if comes:
+        world.play(1, late, LATE_S)
+    world.run()
+    assert returned_s[0] - begins_s > (LATE_S if comes else TIMEOUT_S)
+    assert same_bits(seen[0], of_host(world, 32, 0, COUNT, torch.int32)) == comes
+    if not comes:
+        assert bool(marked(seen[0]).all())
+        with pytest.raises(CollectiveTimeoutError):
+            world.groups[0][0].average(gradients(0, 0, COUNT))
 
 
 # --- failures ---
