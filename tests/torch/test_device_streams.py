@@ -171,11 +171,12 @@ def test_what_a_collective_in_flight_owes_goes_into_the_next_one_as_on_the_host(
 
 
 @pytest.mark.parametrize("comes", [True, False], ids=["comes late", "never comes"])
-def test_a_call_holds_its_thread_while_too_many_pieces_wait_on_the_device(
-    comes: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("ring_slots", "queued"), [(1, 5), (3, 3)], ids=["one by one", "three at a time"])
+def test_a_call_holds_its_thread_while_no_more_pieces_may_wait_on_the_device(
+    ring_slots: int, queued: int, comes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "MAX_QUEUED", 4)
-    world = VirtualWorld(ring_slots=1)
+    monkeypatch.setattr(pipeline, "MAX_QUEUED", 5)
+    world = VirtualWorld(ring_slots=ring_slots)
     world.held_rank = 0
     seen: dict[Any, torch.Tensor] = {}
     returned_s: list[float] = []
@@ -190,7 +191,7 @@ def test_a_call_holds_its_thread_while_too_many_pieces_wait_on_the_device(
 
     def late(groups: list[VirtualGroup]) -> Program:
         (line,) = world.groups[0][0].reducer._lines.values()
-        assert line.pipeline._words.ring._taken == 4, "of twelve pieces"
+        assert line.pipeline._words.ring._taken == queued, "of twelve pieces"
         groups[0].average(gradients(1, 0, COUNT, torch.int32), 32)
         yield
 

@@ -118,7 +118,7 @@ class Channel:
         self._device.raise_flag(self.ring.come, self.ring.beyond)
 
     def _pass(self, batch: list[Piece], timeout_s: float, over: Callable[[BaseException | None], None] | None) -> None:
-        self._wait_for_room(timeout_s)
+        self._wait_for_room(len(batch), timeout_s)
         slots = [self._depart(piece) for piece in batch]
         for piece, slot in zip(batch, slots, strict=True):
             # A parcel refers to nothing of the device's: a courier must not drop the last reference (courier.py).
@@ -154,8 +154,8 @@ class Channel:
             device.copy(stream, self._status.seen, self._status.word)
             device.launch(stream, piece.decode)
 
-    def _wait_for_room(self, timeout_s: float) -> None:
-        number = self.ring.before(MAX_QUEUED)
+    def _wait_for_room(self, pieces: int, timeout_s: float) -> None:
+        number = self.ring.before(MAX_QUEUED + 1 - pieces)
         if number is not None:
             self._flags.wait(self.ring.come, number, timeout_s)  # a timeout is ignored: the courier's error says more
 
