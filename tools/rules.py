@@ -1,13 +1,15 @@
-"""Indexes the machines' rules, the lines that obey them, and the tests that show it: `python -m tools.rules`.
+"""Collects the machines' rules, the lines that obey them, and the tests that show it: `python -m tools.rules`.
 
-A rule has a number, R-SLOT-3, and is defined once, in docs/slot-machine.md, docs/protocol.md or docs/control.md, as
-**R-SLOT-3, its title.** A comment names it at the line that obeys it, in Python and in C++, and in or above the test
-that shows it. The rules of the worker's result are rows of data (host/machine/result_rows.py), from which
-docs/protocol.md and the native table are generated.
+docs/rules.md has them all in one place: number, text, lines and tests. It is generated, and its texts are those of
+docs/slot-machine.md, docs/protocol.md and docs/control.md, where a rule is written in its context, as
+**R-SLOT-3, its title.** and its text, in a list, in a paragraph or in a row of a table. A comment names it at the line
+that obeys it, in Python and in C++, and in or above the test that shows it. The rules of the worker's result are rows
+of data (host/machine/result_rows.py), from which docs/protocol.md and the native table are generated.
 
-`python -m tools.rules` prints the index, docs/rules.md. `python -m tools.rules R-SLOT-3` prints the places of one rule.
-`python -m tools.rules --write` writes all that is generated: the index, the rows in docs/protocol.md, the native table.
-tests/documents/test_rules.py fails for a rule without a line or a test, and for a line or a test without a rule.
+`python -m tools.rules` prints docs/rules.md. `python -m tools.rules R-SLOT-3` prints the text and places of one rule.
+`python -m tools.rules --write` writes all that is generated: the rows in docs/protocol.md, the native table,
+docs/rules.md. tests/documents/test_rules.py fails where a text differs between pages, for a rule without a text, a line
+or a test, and for a line or a test without a rule.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ OWN_TEST = "tests/documents/test_rules.py"
 
 NUMBER = re.compile(r"\bR-([A-Z]+)-([0-9]+)\b")
 DEFINITION = re.compile(r"\*\*(R-[A-Z]+-[0-9]+), ([^*]+?)\.?\*\*")
+ITEM = re.compile(r" *(-|[0-9]+\.) ")
+"""Start of an item of a list, which ends the text of a rule above it."""
 MADE = "<!-- made by python -m tools.rules: begin -->\n", "<!-- made: end -->\n"
 
 
@@ -60,10 +64,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All rules by number, each with its page, its title and the places that name it."""
+    """All rules by number, each with its page, its title, its text and the places that name it."""
 
     page: dict[str, str]
     title: dict[str, str]
+    text: dict[str, str]
     repeated: list[str]
     code: dict[str, list[Place]]
     tests: dict[str, list[Place]]
@@ -74,9 +79,11 @@ class Rules:
         return sorted(self.page, key=order)
 
     def missing(self) -> list[str]:
-        """Complaints about rules without a line or a test, numbers without a rule, and gaps in the numbers."""
+        """Complaints about rules without a text, a line or a test, numbers without a rule, gaps in the numbers."""
         found = [f"{rule} stands twice" for rule in self.repeated]
         for rule in self.ordered:
+            if DEFINITION.fullmatch(self.text[rule]):
+                found.append(f"{rule} has no text")
             suffixes = {Path(place.path).suffix for place in self.code.get(rule, [])}
             if ".py" not in suffixes:
                 found.append(f"{rule} has no line in Python")
@@ -107,12 +114,12 @@ def order(rule: str) -> tuple[int, int]:
 
 def collect(root: Path = ROOT) -> Rules:
     """Read pages, code and tests below `root`."""
-    rules = Rules({}, {}, [], {}, {})
+    rules = Rules({}, {}, {}, [], {}, {})
     for page in PAGES:
-        for rule, title in DEFINITION.findall((root / page).read_text(encoding="utf-8")):
+        for rule, title, text in definitions((root / page).read_text(encoding="utf-8")):
             if rule in rules.page:
                 rules.repeated.append(rule)
-            rules.page[rule], rules.title[rule] = page, title
+            rules.page[rule], rules.title[rule], rules.text[rule] = page, title, text
     for folder in CODE:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in {".py", ".hpp", ".cpp"}:
@@ -121,6 +128,35 @@ def collect(root: Path = ROOT) -> Rules:
         if path != root / OWN_TEST:
             _collect(rules.tests, root, path, tests=True)
     return rules
+
+
+def definitions(page: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (number, title, text) of each rule of a page; the text begins with number and title.
+
+    Of a rule in a row it has all cells, each behind the name of its column. Any other text ends at a blank line or at
+    the next item of a list.
+    """
+    lines = page.splitlines()
+    columns: list[str] = []
+    for number, line in enumerate(lines):
+        columns = _cells(line) if line.startswith("| rule |") else columns
+        for match in DEFINITION.finditer(line):
+            if line.startswith("|"):
+                named = zip(columns[1:], _cells(line)[1:], strict=True)
+                cells = [f"*{column.capitalize()}:* {cell}." for column, cell in named if cell]
+                yield match[1], match[2], " ".join([match[0], *cells])
+                continue
+            text = [line[match.start() :].strip()]
+            for later in lines[number + 1 :]:
+                if not later or ITEM.match(later):
+                    break
+                text.append(later.strip())
+            yield match[1], match[2], "\n".join(text)
+
+
+def _cells(row: str) -> list[str]:
+    """The cells of a row of a Markdown table."""
+    return [cell.strip() for cell in row.strip().strip("|").split(" | ")]
 
 
 def _collect(found: dict[str, list[Place]], root: Path, path: Path, *, tests: bool = False) -> None:
@@ -163,11 +199,12 @@ def index(rules: Rules) -> str:
         "# Rules",
         "",
         "Each rule of the machines has a number.",
-        "It stands once, on the page that is linked, with its reason; a comment names it at each line that obeys it, "
-        "in Python and C++, and in each test that shows it.",
+        "Its text, with its reason, is the same here and on the page that is linked, which shows it in its context.",
+        "A comment names the number at each line that obeys the rule, in Python and C++, and in each test that shows "
+        "it.",
         "`grep -rn R-SLOT-9 switch native tests`, or `python -m tools.rules R-SLOT-9`, finds the lines.",
-        "`python -m tools.rules --write` makes this page; `tests/documents/test_rules.py` refuses a rule without a "
-        "line or a test.",
+        "`python -m tools.rules --write` makes this page; `tests/documents/test_rules.py` refuses a text that differs "
+        "from the other page's, and a rule without a line or a test.",
     ]
     for name, title in TITLES.items():
         rows = [rule for rule in rules.ordered if group(rule) == name]
@@ -175,11 +212,11 @@ def index(rules: Rules) -> str:
             continue
         pages = [page.removeprefix("docs/") for page in dict.fromkeys(rules.page[rule] for rule in rows)]
         stand = " and ".join(f"[{page}]({page})" for page in pages)
-        lines += ["", f"## {title}", "", f"The rules stand in {stand}.", ""]
-        lines += ["| rule | title | lines | tests |", "|---|---|---|---|"]
+        lines += ["", f"## {title}", "", f"The context of these rules is in {stand}.", ""]
         for rule in rows:
             code, tests = _links(rules.code.get(rule, [])), _links(rules.tests.get(rule, []))
-            lines.append(f"| {rule} | {rules.title[rule]} | {code} | {tests} |")
+            text = "\n  ".join(rules.text[rule].splitlines())
+            lines += [f"- {text}", f"  Lines: {code}.", f"  Tests: {tests}."]
     return "\n".join(lines) + "\n"
 
 
@@ -291,7 +328,7 @@ def main(arguments: list[str]) -> int:
         print("\n".join(found), end="\n" if found else "")
         return bool(found)
     for rule in arguments:
-        print(f"{rule}, {rules.title[rule]} ({rules.page[rule]})")
+        print(f"{rules.text[rule]} ({rules.page[rule]})")
         for place in [*rules.code.get(rule, []), *rules.tests.get(rule, [])]:
             print(f"  {place.path}:{place.line}: {place.function}")
     if not arguments:

@@ -6,24 +6,28 @@ S_max the largest that the controller may ever set and H = S_max + 2 the depth o
 belongs to base b, one of `sums` to round V; both are indexed modulo H. All registers of an unused slot are zero.
 `floor` is the number of bases that every live worker has contributed.
 
-On a contribution (w, b), with `stale` = V - b, the first row that holds decides. The rules, with their reasons, are
-R-SLOT and R-LEAF in docs/slot-machine.md, which also shows why they hold.
+On a contribution (w, b), with `stale` = V - b, the first row that holds decides, and an accepted one takes the steps
+below it, where R-SLOT-10 and R-SLOT-11 are step 4. These are the words of docs/slot-machine.md (R-SLOT, R-LEAF), which
+has the reasons, and shows why the rules hold.
 
-    rule         condition                                                verdict
-    -----------  -------------------------------------------------------  ---------
-    R-SLOT-1     b > V                                                    FUTURE
-    R-SLOT-2     stale >= H                                               ANCIENT
-    R-SLOT-3     tag = b and w's bit is set                               DUPLICATE
-    R-SLOT-4     stale > S_max                                            ANCIENT
-    R-SLOT-5     another shape or signature than the open round has       MISMATCH
-    R-SLOT-6     otherwise                                                ACCEPTED
+    rule         condition                                                                verdict
+    -----------  -----------------------------------------------------------------------  ---------
+    R-SLOT-1     b > V                                                                    FUTURE
+    R-SLOT-2     stale >= H                                                               ANCIENT
+    R-SLOT-3     tag = b and w's bit is set                                               DUPLICATE
+    R-SLOT-4     stale > S_max                                                            ANCIENT
+    R-SLOT-5     another signature, code count, word count or `lanes` than the open
+                 round has; or a pass with another signature, unless that is 0            MISMATCH
+    R-SLOT-6     otherwise                                                                ACCEPTED
 
-    R-SLOT-7     1. tag < b: take the entry over (tag = b, no bits); set w's bit
-    R-SLOT-8     2. all live workers' bits are now set: floor += 1
-    R-SLOT-9     3. count = 0: start sums[V mod H] empty; add (a pass adds nothing)
-    R-SLOT-10    4. count += 1, unless it is a late pass
-    R-SLOT-11       if count >= K and V - S < floor: close round V (it is multicast), V += 1, count = 0
-    R-SLOT-12    5. b < the V of step 3: answer result b to w
+    R-SLOT-7     If tag < b take the entry over (tag = b, no bits). Set w's bit.
+    R-SLOT-8     If the bits of all live workers are now set, floor += 1.
+    R-SLOT-9     If count = 0 the entry `sums[V mod H]` starts empty. Add words (32-bit wrap-around) and take the larger
+                 of each code; a pass adds nothing and is no contributor.
+    R-SLOT-10    count += 1, unless it is a pass with the flag LATE
+    R-SLOT-11    If count >= K and V - S < floor, round V closes: it is multicast with its number of contributors and
+                 the bitmap `arrived[V]` (empty if nobody has contributed base V); V += 1, count = 0.
+    R-SLOT-12    If b < V before step 4, result b goes to w
 
 R-SLOT-1 and R-SLOT-4 restate what the host rules imply, so that the staleness bound and the lanes' head room (at most
 M = N (S_max + 1) contributions in a round) hold even against a worker that breaks them. A target that reads its
