@@ -224,53 +224,58 @@ std::vector<CounterList> SwitchMachine::member_counters(std::uint16_t job) const
 // --- the five verbs ---
 
 void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked) {
-  state_->receive(datagram, source, now, marked);
+  State::Opened opened;
+  state_->open(datagram, opened);
+  state_->receive(opened, datagram, source, now, marked);
 }
 
 void SwitchMachine::receive_datagrams(std::span<const Arrival> datagrams, double now) {
-  const auto key_of = [this](const Arrival& arrival) { return state_->key_of(arrival.bytes); };
-  const auto take = [this, now](const Arrival& arrival, const ComputedTag& computed) {
-    state_->receive(arrival.bytes, arrival.source, now, arrival.marked, computed);
+  const auto open = [this](const Arrival& arrival, State::Opened& opened) {
+    return state_->open(arrival.bytes, opened);
   };
-  for_each_tagged(datagrams, Direction::to_switch, key_of, take);
+  const auto take = [this, now](const Arrival& arrival, const State::Opened& opened, const ComputedTag& computed) {
+    state_->receive(opened, arrival.bytes, arrival.source, now, arrival.marked, computed);
+  };
+  for_each_tagged<State::Opened>(datagrams, Direction::to_switch, open, take);
 }
 
-// The key for the tag of a worker's datagram; null if the job has no tags, or the datagram is dropped without a check
-// of its tag.
-const TagKey* SwitchMachine::State::key_of(std::span<const std::uint8_t> datagram) {
-  if (datagram.size() < HEADER_BYTES || !from_workers(static_cast<Kind>(datagram[OFFSET_KIND]))) return nullptr;
-  const SwitchJob* const job = find(load_be16(datagram.data() + OFFSET_JOB));
-  if (job == nullptr || load_be32(datagram.data() + OFFSET_GENERATION) != job->spec.generation) return nullptr;
-  const std::uint32_t worker = datagram[OFFSET_WORKER];
-  return worker < job->spec.workers ? job->keys.of_worker(worker) : nullptr;
-}
-
-void SwitchMachine::State::receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
-                                   const ComputedTag& computed) {
-  State& state = *this;
-  state.turn(now);
-  Parsed packet = parse(datagram);
+// Parses a datagram and finds its job. Returns the key for its tag; null if the job has no tags, or the datagram is
+// dropped without a check of its tag.
+const TagKey* SwitchMachine::State::open(std::span<const std::uint8_t> datagram, Opened& opened) {
+  Parsed& packet = opened.packet;
+  opened.job = nullptr;
+  packet.reason = parse_into(datagram, packet);
   if (packet.ok() && !checksum_holds(datagram)) packet.reason = Reason::checksum;
-  const Kind kind = packet.header.kind;
-  if (packet.ok() && !state.parts.empty())
-    if (SwitchJob* const part = state.find_part(source, packet.header))
-      return state.receive_from_parent(*part, packet, datagram, now, marked);
-  SwitchJob* const job = packet.ok() && from_workers(kind) ? state.find(packet.header.job) : nullptr;
-  SwitchTally& tally = job != nullptr ? job->tally : state.past;
+  if (!packet.ok() || !from_workers(packet.header.kind)) return nullptr;
+  opened.job = find(packet.header.job);
+  if (opened.job == nullptr || packet.header.generation != opened.job->spec.generation) return nullptr;
+  const std::uint32_t worker = packet.header.worker;
+  return worker < opened.job->spec.workers ? opened.job->keys.of_worker(worker) : nullptr;
+}
+
+void SwitchMachine::State::receive(const Opened& opened, std::span<const std::uint8_t> datagram, Address source,
+                                   double now, bool marked, const ComputedTag& computed) {
+  turn(now);
+  const Parsed& packet = opened.packet;
+  const Kind kind = packet.header.kind;  // of this datagram, unless it is TOO_SHORT or BAD_MAGIC
+  if (packet.ok() && !parts.empty())
+    if (SwitchJob* const part = find_part(source, packet.header))
+      return receive_from_parent(*part, packet, datagram, now, marked);
+  SwitchTally& tally = opened.job != nullptr ? opened.job->tally : past;
   ++tally.packets_in;
   tally.bytes_in += datagram.size();
-  if (job != nullptr) {
-    state.receive(*job, packet, datagram, source, now, marked, computed);
+  if (opened.job != nullptr) {
+    receive(*opened.job, packet, datagram, source, now, marked, computed);
   } else if (packet.reason == Reason::version && (from_workers(kind) || kind == Kind::probe)) {
-    state.refuse(tally, nullptr, packet.reason, packet.header, source);
+    refuse(tally, nullptr, packet.reason, packet.header, source);
   } else if (!packet.ok()) {
     tally.drop(packet.reason);
   } else if (kind == Kind::probe) {
-    state.echo(datagram, source);
+    echo(datagram, source);
   } else if (!from_workers(kind)) {
     tally.drop(Reason::kind);
   } else {
-    state.refuse(tally, nullptr, Reason::unknown_job, packet.header, source);
+    refuse(tally, nullptr, Reason::unknown_job, packet.header, source);
   }
 }
 

@@ -34,11 +34,16 @@ struct SwitchMachine::State {
         if (job != nullptr) job->was_stopped(stopped_s, now);
   }
 
-  void receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+  // A datagram after the checks that concern it alone, and the job that its worker names; null: none, or unknown.
+  struct Opened {
+    Parsed packet;
+    SwitchJob* job = nullptr;
+  };
+  const TagKey* open(std::span<const std::uint8_t> datagram, Opened& opened);
+  void receive(const Opened& opened, std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
                const ComputedTag& computed = {});
   void receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source, double now,
                bool marked, const ComputedTag& computed);
-  const TagKey* key_of(std::span<const std::uint8_t> datagram);
   void contribute(SwitchJob& job, const Parsed& packet, Address source, double now);
   void register_source(SwitchJob& job, std::uint32_t worker, Address source);
   void welcome(SwitchJob& job, const Parsed& hello, Address source);

@@ -56,8 +56,7 @@ class WorkerMachine::State {
   }
 
   std::uint64_t submit(const Reduction& reduction);
-  void receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
-               const ComputedTag& computed = {});
+  void receive(const Arrival& arrival, const Parsed& packet, double now, const ComputedTag& computed = {});
   void receive(std::span<const Arrival> datagrams, double now);
   void tag(std::span<const iovec> datagrams) const;
   void send(double now, WorkerSink& sink);
@@ -190,20 +189,19 @@ std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
 // Computes the tags of datagrams of one length side by side, except of those dropped without a check of their tags.
 void WorkerMachine::State::receive(std::span<const Arrival> datagrams, double now) {
   const DefaultFloatingPoint arithmetic;  // of all kernels
-  const auto key_of = [this](const Arrival& arrival) -> const TagKey* {
-    const std::uint8_t* const data = arrival.bytes.data();
-    if (arrival.bytes.size() < HEADER_BYTES || arrival.source != switch_ || load_be16(data + OFFSET_JOB) != spec_.job ||
-        load_be32(data + OFFSET_GENERATION) != spec_.generation)
-      return nullptr;
-    return &keys_.of_addressee(arrival.bytes);
+  const auto open = [this](const Arrival& arrival, Parsed& packet) -> const TagKey* {
+    packet.reason = parse_into(arrival.bytes, packet);
+    const bool ours = arrival.source == switch_ && packet.ok() && packet.header.job == spec_.job &&
+                      packet.header.generation == spec_.generation;
+    return ours ? &keys_.of_addressee(arrival.bytes) : nullptr;
   };
-  const auto take = [this, now](const Arrival& arrival, const ComputedTag& computed) {
-    receive(arrival.bytes, arrival.source, now, arrival.marked, computed);
+  const auto take = [this, now](const Arrival& arrival, const Parsed& packet, const ComputedTag& computed) {
+    receive(arrival, packet, now, computed);
   };
   if (!keys_.tags()) {
-    for (const Arrival& arrival : datagrams) take(arrival, {});
+    for (const Arrival& arrival : datagrams) receive(arrival, parse(arrival.bytes), now);
   } else {
-    for_each_tagged(datagrams, Direction::from_switch, key_of, take);
+    for_each_tagged<Parsed>(datagrams, Direction::from_switch, open, take);
   }
 }
 
@@ -222,13 +220,13 @@ void WorkerMachine::State::tag(std::span<const iovec> datagrams) const {
   }
 }
 
-void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+void WorkerMachine::State::receive(const Arrival& arrival, const Parsed& packet, double now,
                                    const ComputedTag& computed) {
+  const std::span<const std::uint8_t> datagram = arrival.bytes;
   ++counters_.packets_in;
   counters_.bytes_in += datagram.size();
-  counters_.marks += marked;
-  if (source != switch_) return drop(Reason::stranger);  // R-WORKER-4, from here on
-  const Parsed packet = parse(datagram);
+  counters_.marks += arrival.marked;
+  if (arrival.source != switch_) return drop(Reason::stranger);  // R-WORKER-4, from here on
   if (!packet.ok()) {
     if (packet.reason == Reason::version) presence_.other_version();
     return drop(packet.reason);
@@ -241,7 +239,7 @@ void WorkerMachine::State::receive(std::span<const std::uint8_t> datagram, Addre
   if (packet.header.generation != spec_.generation) return drop(Reason::generation);
   if (packet.header.worker != worker_ && packet.header.worker != SWITCH_WORKER) return drop(Reason::worker_range);
   if (!keys_.holds(datagram, computed)) return drop(Reason::tag);
-  dispatch(packet, datagram.size(), now, marked);
+  dispatch(packet, datagram.size(), now, arrival.marked);
 }
 
 void WorkerMachine::State::send(double now, WorkerSink& sink) {
@@ -798,7 +796,7 @@ std::uint64_t WorkerMachine::submit(const Reduction& reduction) { return state_-
 void WorkerMachine::leave(double now) { state_->leave(now); }
 void WorkerMachine::begin(std::uint32_t base) { state_->begin(base); }
 void WorkerMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked) {
-  state_->receive(datagram, source, now, marked);
+  state_->receive({.bytes = datagram, .source = source, .marked = marked}, parse(datagram), now);
 }
 void WorkerMachine::receive_datagrams(std::span<const Arrival> datagrams, double now) {
   state_->receive(datagrams, now);

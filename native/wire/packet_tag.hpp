@@ -78,23 +78,27 @@ struct ComputedTag {
   }
 };
 
-// Calls `take(item, ComputedTag)` for each item, in order. `key_of(item)`: the key for its tag; null: unknown or none.
-// No tags are computed for items that need none.
-template <typename Item, typename KeyOf, typename Take>
-void for_each_tagged(std::span<const Item> items, Direction direction, KeyOf key_of, Take take) {
+// Calls `take(item, opened, ComputedTag)` for each item, in order. `open(item, opened)` fills in what is known of the
+// item before its tag is checked, over what was known of an earlier one, and returns the key for its tag; null: unknown
+// or none. No tags are computed for items that need none.
+template <typename Opened, typename Item, typename Open, typename Take>
+void for_each_tagged(std::span<const Item> items, Direction direction, Open open, Take take) {
+  std::array<Opened, TAGS_TOGETHER> opened{};
   for (std::size_t first = 0; first < items.size(); first += TAGS_TOGETHER) {
     const std::span<const Item> group = items.subspan(first, std::min(items.size() - first, TAGS_TOGETHER));
     std::array<ComputedTag, TAGS_TOGETHER> computed{};
     std::array<Tagged, TAGS_TOGETHER> asked;
     std::array<std::uint32_t, TAGS_TOGETHER> tags;
     std::size_t count = 0;
-    for (std::size_t i = 0; i < group.size(); ++i)
-      if (!(computed[i].needless = group[i].here) && (computed[i].key = key_of(group[i])) != nullptr)
-        asked[count++] = {computed[i].key, group[i].bytes, direction};
+    for (std::size_t i = 0; i < group.size(); ++i) {
+      const TagKey* const key = open(group[i], opened[i]);
+      if (!(computed[i].needless = group[i].here) && (computed[i].key = key) != nullptr)
+        asked[count++] = {key, group[i].bytes, direction};
+    }
     packet_tags(std::span(asked).first(count), tags.data());
     for (std::size_t i = group.size(); i-- > 0;)
       if (computed[i].key != nullptr) computed[i].tag = tags[--count];
-    for (std::size_t i = 0; i < group.size(); ++i) take(group[i], computed[i]);
+    for (std::size_t i = 0; i < group.size(); ++i) take(group[i], opened[i], computed[i]);
   }
 }
 
