@@ -11,7 +11,7 @@ import numbers
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from fanin.addresses import HOSTS, MAX_WEIGHT, MIN_WEIGHT, SwitchList
 from fanin.addresses import SwitchAddress as SwitchAddress
@@ -62,6 +62,8 @@ SYNCHRONOUS = Rounds()
 class Options(Asked):
     """Everything a worker can be told. Each field is also an environment variable: `lanes` is FANIN_LANES."""
 
+    _timeout: ClassVar[None] = None
+    """No option: torch reads this attribute of a group's options (init_device_mesh); None leaves it its own default."""
     switch: str | None = None
     """`udp://host:port` or `zmq://host:port`; several, separated by commas, share the work. `rank0`: one that rank 0
     starts; `hosts`: one on each host; `hosts,ADDRESS,...`: these and others, such as spare hosts'. `ADDRESS=2` and
@@ -227,10 +229,6 @@ class Options(Asked):
         check(secret is None or MIN_SECRET_CHARACTERS <= len(secret) <= 512, "secret must have 16..512 characters")
         key = self.curve_server_key
         check(key is None or len(key) == 40, "curve_server_key must be 40 characters (Z85)")
-
-    @property
-    def _timeout(self) -> None:
-        """None, for torch's default: `init_device_mesh(backend_override=...)` reads this of a dimension's options."""
 
     @property
     def lanes_number(self) -> int:

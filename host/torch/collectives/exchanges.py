@@ -92,7 +92,7 @@ class Exchanges:
             )
             for owner, (output, room) in enumerate(zip(outputs, rooms, strict=True))
         ]  # fmt: skip
-        return CombinedWork(works, self._completion, outputs, call.timeout_s)
+        return CombinedWork(works, self._completion, outputs, call.timeout)
 
     def _gather_flat(self, call: Call, source: torch.Tensor, sizes: Sequence[int]) -> FaninWork:
         """All-gather small parts by one reduction through a flat buffer."""

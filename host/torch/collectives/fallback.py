@@ -106,7 +106,7 @@ class FallbackWork(FaninWork):
     """A reduction that may end through the switch or through gloo."""
 
     def __init__(self, fallback: Fallback, operation: LoggedReduction, completion: Completion, call: Call) -> None:
-        super().__init__(completion, call.outputs, call.timeout_s, lambda: fallback.deliver(operation))
+        super().__init__(completion, call.outputs, call.timeout, lambda: fallback.deliver(operation))
         self._fallback, self._operation = fallback, operation
 
     def _transported(self) -> bool:

@@ -48,7 +48,8 @@ from fanin import __version__, files
 from fanin.errors import ArgumentError, ConfigurationError, FaninError, UnsupportedError
 from fanin.host.session.outputs import flight_recorder_file
 from fanin.host.torch.handles.nonfinite import STEPS
-from fanin.host.torch.handles.work import FaninWork, at_present
+from fanin.host.torch.handles.timeouts import Timeout, at_present
+from fanin.host.torch.handles.work import FaninWork
 from fanin.options import Options
 from fanin.watching.telemetry import Telemetry
 
@@ -88,21 +89,21 @@ class Record:
     """One collective, send or receive of one group at this rank. Times are time.time_ns()."""
 
     __slots__ = (
-        "collectives", "completed_ns", "created_ns", "frames", "group_timeout_s", "inputs", "lanes", "messages", "name",
+        "collectives", "completed_ns", "created_ns", "frames", "group_timeout", "inputs", "lanes", "messages", "name",
         "number", "outputs", "peer", "refused", "ring", "thread", "work",
     )  # fmt: skip
 
     def __init__(
         self, ring: Ring, number: int, counts: tuple[int, int], name: str, inputs: list[Shape], outputs: list[Shape],
-        peer: int, timeout_s: float, lanes: int | str | None,
+        peer: int, timeout: Timeout, lanes: int | str | None,
     ) -> None:  # fmt: skip
         """`number`: among all records of the rank, from 0. `counts`: the group's collectives and messages so far, this
-        one included. `peer`: the other rank of a send or receive, else -1. `timeout_s`: the group's. `lanes`: those of
+        one included. `peer`: the other rank of a send or receive, else -1. `timeout`: the group's. `lanes`: those of
         this call alone, or None."""
         self.ring, self.number, self.name, self.lanes = ring, number, name, lanes
         self.collectives, self.messages = counts
         self.inputs, self.outputs, self.peer = inputs, outputs, peer
-        self.group_timeout_s = timeout_s
+        self.group_timeout = timeout
         self.created_ns = time.time_ns()
         self.completed_ns: int | None = None
         self.refused = False
@@ -150,7 +151,7 @@ class Record:
     def timeout_s(self) -> float:
         """The timeout of the collective's handle, if that still exists, else the group's."""
         work = None if self.work is None else self.work()
-        return at_present(self.group_timeout_s if work is None else work.timeout_s)
+        return at_present(self.group_timeout) if work is None else work.timeout_s
 
 
 class Ring:
@@ -168,7 +169,7 @@ class Ring:
         """How many collectives, and how many sends and receives, there were."""
 
     def begin(
-        self, name: str, paired: bool, given: Sequence[Any], timeout_s: float, lanes: int | str | None = None
+        self, name: str, paired: bool, given: Sequence[Any], timeout: Timeout, lanes: int | str | None = None
     ) -> Record:
         """Note that a collective is called. `paired`: whether its tensors are outputs, and then inputs. `lanes`: those
         of this call alone."""
@@ -183,7 +184,7 @@ class Ring:
             collectives += 1
         self._counts = collectives, messages
         number = next(self.recorder.numbers)
-        record = Record(self, number, self._counts, name, inputs, outputs, peer, timeout_s, lanes)
+        record = Record(self, number, self._counts, name, inputs, outputs, peer, timeout, lanes)
         self._records.append(record)
         return record
 

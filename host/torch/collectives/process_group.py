@@ -269,7 +269,7 @@ class FaninProcessGroup(TorchCalls):
 
     def all_of(self, works: list[FaninWork], outputs: Tensors) -> FaninWork:
         """One handle for several collectives that are under way."""
-        return self._combined(works, outputs, self.timeout_s)
+        return self._combined(works, outputs, self.default_timeout)
 
     def arithmetic_on(self, device: torch.device) -> Arithmetic[torch.Tensor] | None:
         """Arithmetic that makes scale codes and words of sums where tensors on that device lie; None: the host does.

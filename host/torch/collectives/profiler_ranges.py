@@ -91,7 +91,7 @@ def _ranged(call: Callable[..., Any], name: str, *, paired: bool) -> Callable[..
             _INSIDE.group = outer
 
     def recorded(self: Any, *given: Any, **named: Any) -> Any:
-        record = self.flight.begin(name, paired, (*given, *named.values()), self.timeout_s, named.get("lanes"))
+        record = self.flight.begin(name, paired, (*given, *named.values()), self.default_timeout, named.get("lanes"))
         try:
             work = call(self, *given, **named)
         except BaseException as error:

@@ -13,6 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import UnsupportedError
 from fanin.host.torch.handles.call import SUM, Call, Tensors
 from fanin.host.torch.handles.host_tensor import concrete
+from fanin.host.torch.handles.timeouts import Timeout
 
 _ZERO = timedelta(0)
 _OPERATOR, _ROOT = 1, 2
@@ -26,13 +27,13 @@ KINDS = {
 
 
 def read_call(
-    collective: str, source: torch.Tensor, outputs: Tensors, opts: Any, default_s: float, waits: bool = False,
+    collective: str, source: torch.Tensor, outputs: Tensors, opts: Any, default: Timeout, waits: bool = False,
     timeout: timedelta | None = None, root: int = 0, op: Any = SUM,
 ) -> Call:  # fmt: skip
     """The call that torch's arguments mean.
 
     `opts`: an options object of torch's, or what may stand in its place: an operator, a root, a timeout, nothing.
-    `default_s`: the timeout where none was given. `waits`: False where the caller cannot wait for the call at once.
+    `default`: the timeout where none was given. `waits`: False where the caller cannot wait for the call at once.
     """
     has = KINDS.get(type(opts))
     if has is not None:
@@ -51,14 +52,14 @@ def read_call(
             op = opts
     if type(op) is not dist.ReduceOp:  # a member of torch's enum (ReduceOp.SUM) passes for one, without its attributes
         op = dist.ReduceOp(op)
-    timeout_s = default_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
-    return Call(collective, source, outputs, op, timeout_s, waits, root)
+    limit = default if timeout is None or timeout < _ZERO else timeout.total_seconds()
+    return Call(collective, source, outputs, op, limit, waits, root)
 
 
-def seconds(opts: Any, default_s: float) -> float:
-    """The timeout of an options object in seconds; `default_s` where it has none or is None."""
-    timeout = getattr(opts, "timeout", None)
-    return default_s if timeout is None or timeout < _ZERO else timeout.total_seconds()
+def timeout_in(opts: Any, default: Timeout) -> Timeout:
+    """The timeout of an options object; `default` where it has none or is None."""
+    timeout: timedelta | None = getattr(opts, "timeout", None)
+    return default if timeout is None or timeout < _ZERO else timeout.total_seconds()
 
 
 def single(tensors: Any) -> torch.Tensor:

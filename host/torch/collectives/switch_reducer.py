@@ -17,7 +17,7 @@ from fanin.host.session.leased import LeasedSession
 from fanin.host.session.shards import MAX_UNSEEN_TICKETS
 from fanin.host.torch.handles.call import Call
 from fanin.host.torch.handles.host_tensor import copy_back, on_host
-from fanin.host.torch.handles.work import FaninWork, LocalWork, SwitchWork, at_present
+from fanin.host.torch.handles.work import FaninWork, LocalWork, SwitchWork
 from fanin.numerics.reduction import PackedReduction
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class SwitchReducer:
         try:
             ticket = self.session.submit_and_wait(packed, call)
             if ticket:
-                self.session.wait(ticket, at_present(call.timeout_s))
+                self.session.wait(ticket, call.timeout_s)
         except Exception as error:
             self._failures.raise_explained(error, call.collective, call.timeout_s)
         if ticket and self.session.spoiled:

@@ -22,13 +22,14 @@ from fanin.errors import ArgumentError
 from fanin.host.torch.collectives.arguments import Arguments, refuse_in_capture
 from fanin.host.torch.collectives.exchanges import Exchanges
 from fanin.host.torch.collectives.layers import devices_of, layered, through
-from fanin.host.torch.collectives.reading import all_of, list_of, lists_of, options_of, read_call, seconds, single
+from fanin.host.torch.collectives.reading import all_of, list_of, lists_of, options_of, read_call, single, timeout_in
 from fanin.host.torch.collectives.reduce_collectives import BARRIER, ReduceCollectives
 from fanin.host.torch.collectives.torch_identity import TorchIdentity
 from fanin.host.torch.gloo.inner import Inner
 from fanin.host.torch.handles.call import SUM, TERMS, Call, Tensors, Terms
 from fanin.host.torch.handles.host_tensor import concrete
 from fanin.host.torch.handles.registered import wanted as notes_wanted
+from fanin.host.torch.handles.timeouts import Timeout
 from fanin.host.torch.handles.work import CombinedWork, FaninWork, LocalWork
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class TorchCalls(TorchIdentity):
             return self._through_layers("allreduce_", self.allreduce, (list_of(tensors),), opts, timeout)
         tensor = single(tensors)
         outputs = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        default_s, waits = self._default_timeout.of_collective, self._coalescing is None
-        call = read_call("all_reduce", tensor, outputs, opts, default_s, waits, timeout)
+        waits = self._coalescing is None
+        call = read_call("all_reduce", tensor, outputs, opts, self.default_timeout, waits, timeout)
         self._sequence += 1
         terms: Terms | None = getattr(tensor, TERMS, None)
         if terms is None:
@@ -74,7 +75,7 @@ class TorchCalls(TorchIdentity):
         calls = [self._call("all_reduce", tensor, [tensor], opts).but(waits=False) for tensor in tensors]
         self._reductions.check(calls)
         self._sequence += 1
-        return self._combined([self._reductions.all_reduce(call) for call in calls], tensors, calls[0].timeout_s)
+        return self._combined([self._reductions.all_reduce(call) for call in calls], tensors, calls[0].timeout)
 
     def reduce(
         self, tensors: Any, opts: Any = None, op: Any = SUM, timeout: timedelta | None = None, *, root: int = 0
@@ -133,7 +134,7 @@ class TorchCalls(TorchIdentity):
         self._reductions.check(calls)
         self._sequence += 1
         return self._combined(
-            [self._reductions.reduce_scatter(call) for call in calls], outputs, seconds(opts, self.timeout_s)
+            [self._reductions.reduce_scatter(call) for call in calls], outputs, timeout_in(opts, self.default_timeout)
         )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -192,7 +193,7 @@ class TorchCalls(TorchIdentity):
         there = self._arguments.of_pairs("all_gather_into_tensor_coalesced", outputs, inputs, outputs)
         calls = self._calls("all_gather_into_tensor", inputs, [[output] for output in outputs], there, opts)
         works = [self._moving(call).all_gather_single(call) for call in calls]
-        return self._combined(works, outputs, seconds(opts, self.timeout_s))
+        return self._combined(works, outputs, timeout_in(opts, self.default_timeout))
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -208,7 +209,7 @@ class TorchCalls(TorchIdentity):
         calls = self._calls("all_gather", inputs, lists, there, opts)
         works = [self._moving(call).all_gather(call) for call in calls]
         return self._combined(
-            works, [tensor for of_rank in outputs for tensor in of_rank], seconds(opts, self.timeout_s)
+            works, [tensor for of_rank in outputs for tensor in of_rank], timeout_in(opts, self.default_timeout)
         )
 
     # --- from rank to rank, by gloo ---
@@ -304,7 +305,7 @@ class TorchCalls(TorchIdentity):
 
     def _end_coalescing(self, device: torch.device) -> FaninWork:
         works, self._coalescing = self._coalescing or [], None
-        return self._combined(works, [], self.timeout_s)
+        return self._combined(works, [], self.default_timeout)
 
     def _noted(self, work: FaninWork, tensors: Tensors | None = None) -> FaninWork:
         """Note a collective that may still run when its method returns, and return its work.
@@ -331,11 +332,11 @@ class TorchCalls(TorchIdentity):
         """The handle of a collective of tensors without memory, which is done at once."""
         return self._noted(LocalWork(self._resources.completion, outputs))
 
-    def _combined(self, works: list[FaninWork], outputs: Tensors, timeout_s: float) -> FaninWork:
+    def _combined(self, works: list[FaninWork], outputs: Tensors, timeout: Timeout) -> FaninWork:
         completion = self._resources.completion
         if not works:
             return LocalWork(completion, outputs)
-        return self._noted(CombinedWork(works, completion, outputs, timeout_s))
+        return self._noted(CombinedWork(works, completion, outputs, timeout))
 
     # --- reading what torch gives ---
 
@@ -344,8 +345,8 @@ class TorchCalls(TorchIdentity):
         timeout: timedelta | None = None, root: int = 0, op: Any = SUM,
     ) -> Call:  # fmt: skip
         """The call that torch's arguments mean."""
-        default_s, waits = self._default_timeout.of_collective, self._coalescing is None
-        return read_call(collective, source, outputs, opts, default_s, waits, timeout, root, op)
+        waits = self._coalescing is None
+        return read_call(collective, source, outputs, opts, self.default_timeout, waits, timeout, root, op)
 
     def _calls(
         self, collective: str, inputs: Tensors, outputs: Sequence[Tensors], there: Sequence[bool], opts: Any
@@ -356,7 +357,7 @@ class TorchCalls(TorchIdentity):
 
     def _message(self, name: str, tensors: Tensors, peer: int) -> Call:
         tensor = single(tensors)
-        return Call(name, tensor, [tensor], timeout_s=self.timeout_s, root=peer)
+        return Call(name, tensor, [tensor], timeout_s=self.default_timeout, root=peer)
 
     # --- who carries an exchange ---
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
-from fanin.host.torch.handles.work import DefaultTimeout
+from fanin.host.torch.handles.timeouts import DefaultTimeout
 
 _ProcessGroup: Any = dist.ProcessGroup
 
@@ -23,7 +23,8 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
         self._name = name
         self._description = "undefined"
         self._sequence = 0
-        self._default_timeout = DefaultTimeout(timeout.total_seconds())
+        self.default_timeout = DefaultTimeout(timeout.total_seconds())
+        """The timeout of collectives that are given none."""
         self._bound_device: torch.device | None = None
 
     def _named(self) -> None:
@@ -96,14 +97,14 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the timeout of collectives that are given none, for waits that begin after this."""
-        self._default_timeout.set(timeout.total_seconds())
+        self.default_timeout.seconds = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
 
     @property
     def timeout_s(self) -> float:
-        """The timeout of collectives that are given none."""
-        return self._default_timeout.of_collective
+        """The timeout of collectives that are given none, in seconds."""
+        return self.default_timeout.seconds
 
     @property
     def store(self) -> c10d.Store:

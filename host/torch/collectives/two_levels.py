@@ -37,7 +37,8 @@ from fanin.host.torch.collectives.lane import Lane
 from fanin.host.torch.collectives.routing import AVG, PREMUL_SUM, SUM, factor_of
 from fanin.host.torch.handles.call import Call, Tensors
 from fanin.host.torch.handles.host_tensor import writing_to
-from fanin.host.torch.handles.work import FaninWork, QueuedWork, at_present, used_up
+from fanin.host.torch.handles.timeouts import Timeout, at_present
+from fanin.host.torch.handles.work import FaninWork, QueuedWork, used_up
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -73,9 +74,9 @@ class Between(Protocol):
         """Counters of the group's own."""
 
 
-def waiting_for(work: FaninWork, timeout_s: float) -> Waiting:
+def waiting_for(work: FaninWork, timeout: Timeout) -> Waiting:
     """A `Waiting` for a sum between hosts. It passes a timeout, since `wait` without one may only order streams."""
-    return lambda: work.wait(timedelta(seconds=at_present(timeout_s)))
+    return lambda: work.wait(timedelta(seconds=at_present(timeout)))
 
 
 class TwoLevels:
@@ -119,27 +120,27 @@ class TwoLevels:
 
         def start(part: torch.Tensor) -> Waiting:
             if self.between is not None:
-                return waiting_for(self.between.allreduce([part], call.op), call.timeout_s)
+                return waiting_for(self.between.allreduce([part], call.op), call.timeout)
             factor = factor_of(call.op)
             return lambda: part.mul_(factor) if factor != 1.0 else part
 
-        return self.reduce(call.source, call.outputs, start, call.timeout_s, average=call.op == AVG)
+        return self.reduce(call.source, call.outputs, start, call.timeout, average=call.op == AVG)
 
     def reduce(
-        self, tensor: torch.Tensor, outputs: Tensors, start: Starting, timeout_s: float, *, average: bool
+        self, tensor: torch.Tensor, outputs: Tensors, start: Starting, timeout: Timeout, *, average: bool
     ) -> FaninWork:
         """Sum or average in place, with the caller's sum between hosts (`start`), which averages over hosts itself.
 
         Every rank calls it for the same tensors in the same order. Raises the group's failure when nothing can be
         started any more; what happens later is raised by the work's `wait`.
         """
-        call = Call("all_reduce", tensor, outputs, timeout_s=timeout_s)
+        call = Call("all_reduce", tensor, outputs, timeout_s=timeout)
         failure = self.failures.failure or self._failed
         if failure is not None:
-            raise self.failures.explain(failure, call.collective, timeout_s)
+            raise self.failures.explain(failure, call.collective, call.timeout_s)
         self._counters["two_levels.all_reduce"] += 1
         self._counters["two_levels.bytes"] += tensor.nbytes
-        summed = _Sum(self, tensor.detach().view(-1), start, timeout_s, average=average)
+        summed = _Sum(self, tensor.detach().view(-1), start, call.timeout_s, average=average)
         work = QueuedWork(call, self.failures, self._completion)
         self._works.add(work)
         self._scattering.put(lambda: self._scatter(summed, work))

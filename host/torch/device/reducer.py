@@ -37,6 +37,7 @@ from fanin.host.torch.device.sight import Blocks, Sight
 from fanin.host.torch.device.together import Decoding, Together, aligned, each_of, tag_of_all
 from fanin.host.torch.device.work import BehindPieces, DeviceWork, Job, land_behind
 from fanin.host.torch.handles.host_tensor import as_bytes, writing_to
+from fanin.host.torch.handles.timeouts import at_present
 from fanin.host.torch.handles.work import FaninWork, LocalWork
 from fanin.numerics.reduction import QUANTIZED_LANES, Element, Reduction
 from fanin.protocol.wire import CODE_BYTES
@@ -108,7 +109,7 @@ class DeviceReducer:
             device = line.device
             self._forget()
             owes = call.residual is not None and call.residual.is_cpu and call.source.device.type != "cpu"
-            job = Job(device, call.collective, call.timeout_s, [call], on_host=owes, sight=self._sight(call))
+            job = Job(device, call.collective, call.timeout, [call], on_host=owes, sight=self._sight(call))
             try:
                 exchange = self._exchange(call, plan, line, job)
                 self._jobs.append(job)
@@ -137,7 +138,7 @@ class DeviceReducer:
     def drain(self) -> None:
         """Wait until the host's part of all that was submitted is over; each for no longer than its timeout."""
         for job in list(self._jobs):
-            job.host.over.wait(job.timeout_s)
+            job.host.over.wait(at_present(job.timeout))
 
     def close(self) -> None:
         """End the threads; what is under way fails. The sessions have been closed."""

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from fanin.errors import CollectiveTimeoutError
 from fanin.host.torch.device.device import Event
 from fanin.host.torch.handles.call import Call, Tensors
-from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, HostPart, QueuedWork, at_present
+from fanin.host.torch.handles.timeouts import Timeout
+from fanin.host.torch.handles.work import NO_TIMEOUT, FaninWork, HostPart, QueuedWork
 
 if TYPE_CHECKING:
     from fanin.host.session.any_session import AnySession
@@ -32,12 +33,12 @@ class Job:
     """A reduction's work that is still to be done by the host and the device."""
 
     def __init__(
-        self, device: Any, name: str, timeout_s: float, held: object, *, on_host: bool = False,
+        self, device: Any, name: str, timeout: Timeout, held: object, *, on_host: bool = False,
         sight: Sight | None = None,
     ) -> None:  # fmt: skip
         """`on_host`: it writes host memory as well, a residual, for which `wait` waits. `sight`: who spoils the sum."""
         self.sight = sight
-        self.device, self.name, self.timeout_s, self.on_host = device, name, timeout_s, on_host
+        self.device, self.name, self.timeout, self.on_host = device, name, timeout, on_host
         self.held: object = held
         """Tensors that must live until the device is through with them."""
         self.done: Event = None
@@ -54,7 +55,7 @@ class DeviceWork(FaninWork):
     """A reduction on a device."""
 
     def __init__(self, job: Job, failures: Failures, completion: Completion, outputs: Tensors) -> None:
-        super().__init__(completion, outputs, job.timeout_s)
+        super().__init__(completion, outputs, job.timeout)
         self._job, self._failures = job, failures
         self.orders_streams = job.device.way != "block" and not job.on_host and job.sight is None
 
@@ -62,7 +63,7 @@ class DeviceWork(FaninWork):
         """Let the current stream wait for the result; returns True. Raises the typed error of a known failure."""
         if not self.orders_streams or timeout > NO_TIMEOUT:
             return super().wait(timeout)
-        self._raise_if_failed(at_present(self._timeout_s))
+        self._raise_if_failed(self.timeout_s)
         self._job.device.join(self._job.done, None)
         self._job.held = None
         return True

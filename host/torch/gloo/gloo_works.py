@@ -125,7 +125,7 @@ class AnySourceWork(PeerWork):
     def _receive(self) -> None:
         try:
             with WORK:
-                self._inner.wait(timedelta(seconds=self._timeout_s))
+                self._inner.wait(timedelta(seconds=self.timeout_s))
         except Exception as error:
             self._raised, self._late = error, used_up(self._gloo_ends_at)
         self._arrived.set()

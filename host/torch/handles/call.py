@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 import torch.distributed as dist
 
+from fanin.host.torch.handles.timeouts import Timeout, at_present
 from fanin.numerics.lanes import WORD_BITS
 from fanin.numerics.reduction import Element, Operator, Reduction, lanes_number
 
@@ -72,7 +73,7 @@ def set_lanes(tensor: torch.Tensor, lanes: int | str | None, residual: torch.Ten
 
 
 class Call:
-    """One collective at this rank. Ranks are group ranks, `timeout_s` is in seconds. Frozen: mypy lets nobody assign.
+    """One collective at this rank. Ranks are group ranks. Frozen: mypy lets nobody assign.
 
     Fields from `lanes` on are the caller's wishes and the route's decisions, of which most calls have few: only those
     that are given are stored. A dataclass that is frozen at run time takes 2 us to make, and a small sum 15.
@@ -86,7 +87,7 @@ class Call:
     """The tensors that the collective writes: the result of its future."""
     op: Final[Any]
     """torch's operator, as an object."""
-    timeout_s: Final[float]
+    timeout: Final[Timeout]
     waits: Final[bool]
     """Whether the caller waits for it before it does anything else."""
     root: Final[int]
@@ -124,11 +125,11 @@ class Call:
     """Other facts that ranks must agree in (tag_of)."""
 
     def __init__(
-        self, collective: str, source: torch.Tensor, outputs: Tensors = (), op: Any = SUM, timeout_s: float = 0.0,
+        self, collective: str, source: torch.Tensor, outputs: Tensors = (), op: Any = SUM, timeout_s: Timeout = 0.0,
         waits: bool = False, root: int = 0, **more: Any,
     ) -> None:  # fmt: skip
         self.collective, self.source, self.outputs, self.op = collective, source, outputs, op
-        self.timeout_s, self.waits, self.root = timeout_s, waits, root
+        self.timeout, self.waits, self.root = timeout_s, waits, root
         if more:
             self.__dict__.update(more)
 
@@ -137,6 +138,11 @@ class Call:
         call = object.__new__(Call)
         call.__dict__ = {**self.__dict__, **changes}
         return call
+
+    @property
+    def timeout_s(self) -> float:
+        """The timeout, in seconds, of a wait that begins now."""
+        return at_present(self.timeout)
 
     @property
     def device(self) -> torch.device:

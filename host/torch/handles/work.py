@@ -27,6 +27,7 @@ from fanin.errors import CollectiveTimeoutError
 from fanin.host.torch.handles.call import Call, Tensors
 from fanin.host.torch.handles.host_tensor import beneath_layers, layers_active
 from fanin.host.torch.handles.registered import Notes
+from fanin.host.torch.handles.timeouts import Timeout, at_present
 from fanin.interruptions import interrupts
 
 if TYPE_CHECKING:
@@ -44,40 +45,11 @@ MIN_WAIT_S = 0.001
 _Work: Any = dist.Work
 
 
-class DefaultTimeout:
-    """The timeout of a group's collectives that are given none. A change holds for waits that begin later."""
-
-    def __init__(self, seconds: float) -> None:
-        self.set(seconds)
-
-    def set(self, seconds: float) -> None:
-        """Change the group's timeout."""
-        self.seconds = seconds
-        self.of_collective: float = _Inherited(self)
-        """The timeout, in seconds, of a collective that is given none."""
-
-
-class _Inherited(float):
-    """A default timeout in seconds that knows its DefaultTimeout, so that later changes hold for it."""
-
-    default: DefaultTimeout
-
-    def __new__(cls, default: DefaultTimeout) -> _Inherited:
-        made = super().__new__(cls, default.seconds)
-        made.default = default
-        return made
-
-
 def used_up(ends_at: float) -> bool:
     """Whether a collective of gloo's or NCCL's that raises now was given up: its time ends at `ends_at`, a
     time.monotonic(). Both raise one type for everything, so only the clock tells that from a peer that is gone.
     """
     return time.monotonic() >= ends_at - GLOO_CLOCK_S
-
-
-def at_present(timeout_s: float) -> float:
-    """A collective's timeout in seconds, for a wait that begins now: the group's present one if it was given none."""
-    return timeout_s.default.seconds if isinstance(timeout_s, _Inherited) else timeout_s
 
 
 class Once:
@@ -136,12 +108,12 @@ class FaninWork(_Work):  # type: ignore[misc]
     """The flight recorder's record of the collective, where the group has a recorder."""
 
     def __init__(
-        self, completion: Completion, outputs: Tensors, timeout_s: float, finish: Callable[[], None] | None = None
+        self, completion: Completion, outputs: Tensors, timeout: Timeout, finish: Callable[[], None] | None = None
     ) -> None:
         super().__init__()
         self._completion = completion
         self._outputs = outputs
-        self._timeout_s = timeout_s
+        self._timeout = timeout
         if finish is not None:
             self._finish = Once(finish, outputs)
         completion.keep(self, outputs)
@@ -161,7 +133,7 @@ class FaninWork(_Work):  # type: ignore[misc]
     @property
     def timeout_s(self) -> float:
         """The timeout of a wait that is given none."""
-        return self._timeout_s
+        return at_present(self._timeout)
 
     def when_transported(self, then: Callable[[], None]) -> None:
         """Call `then` from a thread of the completion's pool once `wait` would return or raise at once."""
@@ -185,7 +157,7 @@ class FaninWork(_Work):  # type: ignore[misc]
 
     def _wait(self, timeout: timedelta) -> bool:
         try:
-            self._await(at_present(self._timeout_s) if timeout <= NO_TIMEOUT else timeout.total_seconds())
+            self._await(self.timeout_s if timeout <= NO_TIMEOUT else timeout.total_seconds())
         except Exception as error:
             if not interrupts(error):
                 self._error = error
@@ -225,7 +197,7 @@ class FaninWork(_Work):  # type: ignore[misc]
         """Wait for the transport, and return what `wait` would raise, or None. Raises interruptions alone."""
         if self._error is None:
             try:
-                self._await(at_present(self._timeout_s))
+                self._await(self.timeout_s)
             except Exception as error:
                 if interrupts(error):
                     raise
@@ -258,7 +230,7 @@ class CarriedWork(FaninWork):
     """A collective that a switch, gloo or a thread of ours carries out; `failures` words its errors."""
 
     def __init__(self, call: Call, failures: Failures, completion: Completion) -> None:
-        super().__init__(completion, call.outputs, call.timeout_s, call.finish)
+        super().__init__(completion, call.outputs, call.timeout, call.finish)
         self._failures, self._name = failures, call.collective
 
 
@@ -310,8 +282,8 @@ class LocalWork(FaninWork):
 class CombinedWork(FaninWork):
     """Several collectives behind one handle (coalescing), which has one timeout for all of them."""
 
-    def __init__(self, works: Sequence[FaninWork], completion: Completion, outputs: Tensors, timeout_s: float) -> None:
-        super().__init__(completion, outputs, timeout_s)
+    def __init__(self, works: Sequence[FaninWork], completion: Completion, outputs: Tensors, timeout: Timeout) -> None:
+        super().__init__(completion, outputs, timeout)
         self._works = works
         self.orders_streams = all(work.orders_streams for work in works)
 

@@ -30,7 +30,6 @@ from fanin.host.stale.rounds import StaleRounds
 from fanin.host.stale.runner import FLUSH_ALIKE, Result, StaleRunner
 from fanin.host.stale.scale import ScaleEpochs, first_power
 from fanin.host.torch.collectives.process_group import LEAVE_S, FaninProcessGroup
-from fanin.host.torch.handles.work import at_present
 from fanin.host.torch.training.accounts import gather_accounts
 from fanin.host.torch.training.pacing import Chooser, Pacing
 from fanin.numerics.reduction import WIDE_SUMS, lanes_number
@@ -76,7 +75,7 @@ class StaleOptions:
 
     def patience_in(self, group: FaninProcessGroup) -> float:
         """How long a rank of this group waits for the others, in seconds."""
-        return at_present(group.timeout_s) if self.patience_s is None else self.patience_s
+        return group.timeout_s if self.patience_s is None else self.patience_s
 
     @property
     def rounds(self) -> Rounds:

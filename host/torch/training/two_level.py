@@ -128,7 +128,7 @@ class TwoLevelState:
             refuse_in_capture("two_level_hook")
         start = self._start(self._between, bucket, self.step)
         self.step += bucket.is_last()
-        work = self.levels.reduce(gradients, [gradients], start, self.group.timeout_s, average=True)
+        work = self.levels.reduce(gradients, [gradients], start, self.group.default_timeout, average=True)
         return work.get_future().then(lambda reduced: reduced.value()[0])
 
     def _start(self, between: FaninProcessGroup | None, bucket: c10d.GradBucket, step: int) -> Starting:
@@ -149,7 +149,7 @@ class TwoLevelState:
                 owed = functools.partial(torch.zeros, shard.numel(), dtype=torch.float32, device=device)
                 residual = self._kept(index, parameters, shard, owed)
             work = between.all_reduce_lanes(shard, lanes=self.lanes, average=True, residual=residual)
-            return waiting_for(work, self.group.timeout_s)
+            return waiting_for(work, self.group.default_timeout)
 
         return start
 
@@ -169,7 +169,7 @@ class TwoLevelState:
 
         encoders: Bucket = self._kept(index, parameters, shard, make_encoders)
         if encoders.device is not None:
-            return waiting_for(average(between, encoders, shard, step), self.group.timeout_s)
+            return waiting_for(average(between, encoders, shard, step), self.group.default_timeout)
         flights = [CodecFlight(between, step, piece, shard) for piece in encoders.pieces]
         for each in flights:
             each.start(None)
