@@ -82,6 +82,12 @@ def cpp_header() -> str:
         *(f"    {name}," for name in names),
         "};",
         "",
+        "// Whether the sender of a packet is told the reason by a NOTICE, indexed by the reason's value.",
+        f"inline constexpr std::array<bool, {len(names)}> TOLD_BY_NOTICE = {{",
+        "    false,",
+        *(f"    {str(reason in wire.TOLD_BY_NOTICE).lower()},  // {reason.name}" for reason in wire.Reason),
+        "};",
+        "",
         "}  // namespace fanin",
     ]
     return "\n".join(parts) + "\n"

@@ -197,6 +197,15 @@ class Reason(enum.IntEnum):
     """The keyed tag of a job that authenticates its packets is wrong. Counted, and never on the wire."""
 
 
+TOLD_BY_NOTICE = frozenset(
+    {
+        Reason.VERSION, Reason.UNKNOWN_JOB, Reason.GENERATION, Reason.STRANGER, Reason.TOKEN, Reason.MISMATCH,
+        Reason.EVICTED,
+    }
+)  # fmt: skip
+"""Reasons that a switch tells the sender of the packet by a NOTICE, which is final there; others are only counted."""
+
+
 class WireError(ValueError):
     """Bytes that are no legal packet; `reason` says under which name to count the drop."""
 

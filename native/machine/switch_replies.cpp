@@ -11,22 +11,6 @@ namespace {
 
 constexpr std::size_t NOTICE_WORDS = 2;
 
-// Whether the sender gets a NOTICE with the reason of the refusal.
-bool told(Reason reason) {
-  switch (reason) {
-    case Reason::version:
-    case Reason::unknown_job:
-    case Reason::generation:
-    case Reason::stranger:
-    case Reason::token:
-    case Reason::mismatch:
-    case Reason::evicted:
-      return true;
-    default:
-      return false;
-  }
-}
-
 // Header of a reply to `header`: same job, worker, generation, slot and base; a checksum if that packet has one.
 Header reply_to(const Header& header, Kind kind) {
   return {.kind = kind,
@@ -208,7 +192,7 @@ void SwitchMachine::State::refuse(SwitchTally& tally, const SwitchJob* job, Reas
   // Tagged NOTICEs go to registered addresses only: somebody who replays a worker's HELLO would otherwise be given a
   // NOTICE with which to end that worker.
   const bool proved = job != nullptr && job->keys.tags() && reason != Reason::generation;
-  if (!told(reason) || (proved && reason == Reason::stranger)) return;
+  if (!TOLD_BY_NOTICE[static_cast<std::size_t>(reason)] || (proved && reason == Reason::stranger)) return;
   ++tally.notices;
   constexpr std::size_t bytes = datagram_bytes(0, NOTICE_WORDS);
   if (!takes(tally, bytes, 1)) return;

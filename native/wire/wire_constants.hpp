@@ -195,4 +195,31 @@ inline constexpr std::array<const char*, 23> REASON_NAMES = {
     "tag",
 };
 
+// Whether the sender of a packet is told the reason by a NOTICE, indexed by the reason's value.
+inline constexpr std::array<bool, 23> TOLD_BY_NOTICE = {
+    false,
+    false,  // TOO_SHORT
+    false,  // BAD_MAGIC
+    true,  // VERSION
+    false,  // KIND
+    false,  // LENGTH
+    false,  // CHECKSUM
+    true,  // UNKNOWN_JOB
+    true,  // GENERATION
+    false,  // WORKER_RANGE
+    true,  // STRANGER
+    true,  // TOKEN
+    false,  // SLOT_RANGE
+    false,  // ANCIENT
+    false,  // FUTURE
+    true,  // MISMATCH
+    true,  // EVICTED
+    false,  // WORKER_LOST
+    false,  // WORKER_LEFT
+    false,  // WORKER_JOINED
+    false,  // BRANCH_LOST
+    false,  // BRANCH_LEFT
+    false,  // TAG
+};
+
 }  // namespace fanin

@@ -67,6 +67,7 @@ from fanin.protocol.wire import (
     RECEIPT_MARKED,
     RECEIPT_REPEATED,
     SWITCH_WORKER,
+    TOLD_BY_NOTICE,
     Flag,
     Kind,
     Packet,
@@ -81,7 +82,6 @@ from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.tally import Tally
 
 FROM_WORKERS = (Kind.CONTRIBUTION, Kind.HELLO, Kind.BYE)
-TOLD = (Reason.UNKNOWN_JOB, Reason.GENERATION, Reason.STRANGER, Reason.TOKEN, Reason.MISMATCH, Reason.EVICTED)
 REFUSALS = {Verdict.FUTURE: Reason.FUTURE, Verdict.ANCIENT: Reason.ANCIENT, Verdict.MISMATCH: Reason.MISMATCH}
 
 
@@ -562,7 +562,7 @@ class SwitchMachine:
         # Tagged NOTICEs go to registered addresses only: somebody who replays a worker's HELLO would otherwise be given
         # a NOTICE with which to end that worker.
         proved = job is not None and job.tagged and reason is not Reason.GENERATION
-        if reason in TOLD and not (proved and reason is Reason.STRANGER):
+        if reason in TOLD_BY_NOTICE and not (proved and reason is Reason.STRANGER):
             words = np.array([job.lost, job.left] if job else [0, 0], np.uint32)
             notice = packet.reply(Kind.NOTICE, contributors=reason, words=words).to_bytes()
             tally.notices += 1

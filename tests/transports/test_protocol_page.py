@@ -56,7 +56,7 @@ def test_the_limits_are_the_codes() -> None:
 
 
 def test_the_reasons_that_a_switch_tells_are_marked() -> None:
-    from fanin.switch.machine.switch_machine import TOLD
-
     told = {row[0] for row in _rows("reason").values() if row[1] == "yes"}
-    assert told == {reason.name for reason in (*TOLD, Reason.VERSION)}
+    assert told == {reason.name for reason in wire.TOLD_BY_NOTICE}
+    *some, last = sorted(map(int, wire.TOLD_BY_NOTICE))
+    assert f"A NOTICE with reason {', '.join(map(str, some))} or {last} is final" in TEXT
