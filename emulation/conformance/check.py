@@ -23,7 +23,7 @@ SAME, DIFFERS, ALLOWED, REFUSED = "same", "differs", "differs, as hardware may",
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class HistoryResult:
     """The outcome of one history."""
 
     history: str
@@ -49,12 +49,12 @@ class Verdict:
         return f"{said}\n{self.difference}" if self.difference else said
 
 
-def check(address: SwitchAddress, history: History, seed: int, words: int | None = None) -> Verdict:
+def check(address: SwitchAddress, history: History, seed: int, words: int | None = None) -> HistoryResult:
     """Play a history to a switch and to the twin. Raises SilentSubjectError or SwitchUnreachableError."""
     try:
         subject = Subject(address, history.wanted, words)
     except AdmissionError as error:
-        return Verdict(history.name, seed, REFUSED, 0, 0, f"  {error}")
+        return HistoryResult(history.name, seed, REFUSED, 0, 0, f"  {error}")
     try:
         return _Play(subject, history, seed).run()
     finally:
@@ -71,7 +71,7 @@ class _Play:
         self._voices = Voices(subject.spec, seed)
         self._packets = self._bare = 0
 
-    def run(self) -> Verdict:
+    def run(self) -> HistoryResult:
         for says in (Voices.hellos, self._history.says):
             difference = self._say(says(self._voices))
             if difference:
@@ -81,8 +81,8 @@ class _Play:
                 return self._verdict(outcome, difference)
         return self._verdict(SAME)
 
-    def _verdict(self, outcome: str, difference: str = "") -> Verdict:
-        return Verdict(self._history.name, self._seed, outcome, self._packets, self._bare, difference)
+    def _verdict(self, outcome: str, difference: str = "") -> HistoryResult:
+        return HistoryResult(self._history.name, self._seed, outcome, self._packets, self._bare, difference)
 
     def _say(self, said: Iterable[tuple[int, bytes]]) -> str:
         """Send datagrams (place, data) to both until their answers differ; returns the difference as text, or ""."""

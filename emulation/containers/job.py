@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from fanin.emulation.containers.channel import DEFAULT_PORT, Channel, ChannelError
 from fanin.emulation.containers.recording import Recorder
-from fanin.emulation.containers.roster import Member, Roster, State, TooLateError, Verdict
+from fanin.emulation.containers.roster import JobOutcome, Member, Roster, State, TooLateError
 from fanin.emulation.progress import progress_of, unkept
 from fanin.errors import ConfigurationError, FaninError
 
@@ -54,12 +54,12 @@ class JobServer:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._members: dict[Channel, Member | None] = {}
         """By connection, its member; None until it joins, which a health check never does."""
-        self.outcome: Verdict | None = None
+        self.outcome: JobOutcome | None = None
         """The verdict, once there is one; set before members are told."""
 
-    def run(self) -> Verdict:
+    def run(self) -> JobOutcome:
         """Serve until the job has ended and its members have heard the verdict."""
-        while (verdict := self.roster.verdict(time.monotonic())) is None:
+        while (verdict := self.roster.outcome(time.monotonic())) is None:
             self._turn()
         self.outcome = verdict
         for line in verdict.lines:
@@ -185,7 +185,7 @@ class JobServer:
         if self._recorder is not None:
             self._recorder.happened(said)
 
-    def _bid_farewell(self, verdict: Verdict) -> None:
+    def _bid_farewell(self, verdict: JobOutcome) -> None:
         for channel in self._members:
             with contextlib.suppress(OSError):
                 channel.send("verdict", status=verdict.status)

@@ -146,7 +146,7 @@ class Roster:
             self._lose(member, f"silent for {SILENCE_S:g} s: stopped, or cut off from the job", now)
         return silent
 
-    def verdict(self, now: float) -> Verdict | None:
+    def outcome(self, now: float) -> JobOutcome | None:
         """The job's verdict; None while it still runs."""
         running = [member for member in self.members if member.state in (State.JOINED, State.RUNNING)]
         waited = self._failed_s is not None and now - self._failed_s >= GRACE_S
@@ -159,7 +159,7 @@ class Roster:
         replicas = {member.replica for member in self.members}
         if not lines and len(replicas) > 1:
             lines = ["the workers ended with different parameters; please report this"]
-        return Verdict(1 if lines else 0, tuple(lines))
+        return JobOutcome(1 if lines else 0, tuple(lines))
 
     def _lose(self, member: Member, cause: str, now: float) -> None:
         if member.state is State.RUNNING:
@@ -172,7 +172,7 @@ class Roster:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class JobOutcome:
     """The outcome of a job."""
 
     status: int

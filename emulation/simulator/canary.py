@@ -20,10 +20,10 @@ from fanin.switch.machine.slot_machine import (
     Arrived,
     Contribution,
     ContributionHeader,
-    Membership,
     Outcome,
     Round,
     Slot,
+    SlotConfig,
     Verdict,
 )
 from fanin.switch.machine.switch_job import SwitchJob
@@ -39,7 +39,7 @@ class ForgetsATag(Slot):
     def contribute(
         self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
     ) -> Outcome:
-        entry = base % self.membership.history
+        entry = base % self.config.history
         tag, bitmap = self.arrived[entry]
         if tag < base <= self.open:
             self.arrived[entry] = Arrived(base, bitmap)
@@ -49,9 +49,9 @@ class ForgetsATag(Slot):
 class RemembersTooLittle(Slot):
     """Has rings of depth S_max + 1, one less than needed."""
 
-    def __init__(self, membership: Membership) -> None:
-        super().__init__(dataclasses.replace(membership, history=membership.history - 1))
-        self._job = membership
+    def __init__(self, config: SlotConfig) -> None:
+        super().__init__(dataclasses.replace(config, history=config.history - 1))
+        self._job = config
 
     def contribute(
         self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
@@ -64,8 +64,8 @@ class RemembersTooLittle(Slot):
         return super().poke()
 
     def _follow(self) -> None:
-        """Copy the membership again, because the controller changes the job's own."""
-        self.membership = dataclasses.replace(self._job, history=self._job.history - 1)
+        """Copy the configuration again, because the controller changes the job's own."""
+        self.config = dataclasses.replace(self._job, history=self._job.history - 1)
 
 
 class AddsADuplicate(Slot):
@@ -76,8 +76,8 @@ class AddsADuplicate(Slot):
     ) -> Outcome:
         outcome = super().contribute(worker, base, given, header)
         if outcome.verdict is Verdict.DUPLICATE and given is not None and self.count:
-            at = self.open % self.membership.history
-            self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
+            at = self.open % self.config.history
+            self.sums[at] = self.sums[at].plus(given, self.config.accumulator_bytes)
         return outcome
 
 

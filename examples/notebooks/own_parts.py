@@ -41,9 +41,9 @@ from fanin.switch.machine.slot_machine import (
     Arrived,
     Contribution,
     ContributionHeader,
-    Membership,
     Outcome,
     Slot,
+    SlotConfig,
 )
 from fanin.switch.machine.switch_job import SwitchJob
 from fanin.switch.machine.switch_machine import SwitchMachine
@@ -79,7 +79,7 @@ print({group: plugins.names(group) for group in plugins.GROUPS if plugins.names(
 # Three workers, of which two suffice (K = 2), and nobody more than one round behind (S = 1):
 
 # %%
-slot = Slot(Membership(live=0b111, quorum=2, staleness=1, max_staleness=1, history=3))
+slot = Slot(SlotConfig(live=0b111, quorum=2, staleness=1, max_staleness=1, history=3))
 for worker, base in [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1), (0, 2)]:
     outcome = slot.contribute(worker, base, Contribution(np.array([10**worker], np.uint32)))
     closed = f"closes round {outcome.closed[0]}: {outcome.closed[1].words[0]}; " if outcome.closed else ""
@@ -214,7 +214,7 @@ class Forgetful(Slot):
         self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
     ) -> Outcome:
         """Forget the worker's bit, then go on as the machine does."""
-        entry = base % self.membership.history
+        entry = base % self.config.history
         tag, bitmap = self.arrived[entry]
         if tag == base == self.open:
             self.arrived[entry] = Arrived(tag, bitmap & ~(1 << worker))

@@ -39,7 +39,7 @@ class UnknownKey:
 
 
 @dataclass(slots=True)
-class _Said:
+class _SentRequest:
     request: control.Request
     credentials: Credentials
     challenge: str
@@ -53,15 +53,15 @@ class Conversation:
         self._challenge = ""
         self._first = self._number = random_bits(NONCE_BITS)
         self._keys: OrderedDict[str, bytes] = OrderedDict()
-        self._unheard: deque[_Said] = deque(maxlen=MAX_UNHEARD)
+        self._unheard: deque[_SentRequest] = deque(maxlen=MAX_UNHEARD)
         self._challenges = 0
         self._again: list[bytes] = []
 
     def outgoing(self, request: control.Request, credentials: Credentials) -> bytes:
         """The bytes that carry a request."""
-        said = _Said(request, credentials, "", False)
-        self._unheard.append(said)
-        return self._say(said, disclose=False)
+        sent = _SentRequest(request, credentials, "", False)
+        self._unheard.append(sent)
+        return self._say(sent, disclose=False)
 
     def incoming(self, data: bytes) -> Heard | UnknownKey | None:
         """Take in the bytes of a reply; None for a challenge, after which `to_say_again` has requests, or a bad seal.
@@ -81,8 +81,8 @@ class Conversation:
         if key is None or not current or not sealed.holds(key):
             return None
         self._challenges = 0
-        for said in [each for each in self._unheard if each.credentials.name == seal.key]:
-            self._unheard.remove(said)
+        for sent in [each for each in self._unheard if each.credentials.name == seal.key]:
+            self._unheard.remove(sent)
         return Heard(reply, seal.key)
 
     def to_say_again(self) -> list[bytes]:
@@ -95,22 +95,22 @@ class Conversation:
         if self._challenges > MAX_CHALLENGES:
             return None
         self._challenge = challenge.challenge
-        for said in self._unheard:
-            unknown = said.credentials.name == challenge.key and not challenge.known
-            if unknown and (challenge.closed or not said.credentials.discloses):
+        for sent in self._unheard:
+            unknown = sent.credentials.name == challenge.key and not challenge.known
+            if unknown and (challenge.closed or not sent.credentials.discloses):
                 return UnknownKey(challenge.key, challenge.closed)
-            if said.challenge != self._challenge or (unknown and not said.disclosed):
-                self._again.append(self._say(said, disclose=unknown))
+            if sent.challenge != self._challenge or (unknown and not sent.disclosed):
+                self._again.append(self._say(sent, disclose=unknown))
         return None
 
-    def _say(self, said: _Said, *, disclose: bool) -> bytes:
-        name, key = said.credentials.name, said.credentials.key
+    def _say(self, sent: _SentRequest, *, disclose: bool) -> bytes:
+        name, key = sent.credentials.name, sent.credentials.key
         self._keys[name] = key
         self._keys.move_to_end(name)
         if len(self._keys) > MAX_KEYS:
             self._keys.popitem(last=False)
         self._number += 1
-        said.challenge, said.disclosed = self._challenge, disclose
+        sent.challenge, sent.disclosed = self._challenge, disclose
         disclosed = key.hex() if disclose else None
         seal = Seal(key=name, challenge=self._challenge, number=self._number, disclosed=disclosed)
-        return control.to_bytes(said.request, seal=seal, key=key)
+        return control.to_bytes(sent.request, seal=seal, key=key)

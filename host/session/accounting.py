@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from fanin.host.engines.engine import Engine
-from fanin.host.session.failures import Membership
+from fanin.host.session.failures import MemberNames
 from fanin.protocol.control import Spending, Spent
 
 COUNTED = {
@@ -18,7 +18,7 @@ COUNTED = {
 """Fields of Spending, each with the engine's counter that fills it."""
 
 
-def accountant(engine: Engine, who: Membership, nonce: str) -> Callable[[], Spent | None]:
+def accountant(engine: Engine, who: MemberNames, nonce: str) -> Callable[[], Spent | None]:
     """Return a function that tells how the rank has spent its time from now on, or None if the engine counts none."""
     began_s = time.monotonic()
 

@@ -30,7 +30,7 @@ FAILURES = (WorkersGone, SwitchSilent, PathNarrowed, PacketRefused, EngineStoppe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Membership:
+class MemberNames:
     """The names of this worker, for texts: job, rank, processes."""
 
     address: SwitchAddress
@@ -62,7 +62,7 @@ def ranks_of(mask: int) -> tuple[int, ...]:
     return tuple(rank for rank in range(mask.bit_length()) if mask >> rank & 1)
 
 
-def used_in_child(who: Membership) -> FaninError:
+def used_in_child(who: MemberNames) -> FaninError:
     """The error for a child of fork() that uses its parent's session."""
     return FaninError(
         f"rank {who.rank} of job {who.job_name!r} at {who.address} is the process that this one was forked from. "
@@ -71,7 +71,7 @@ def used_in_child(who: Membership) -> FaninError:
 
 
 def workers_gone(
-    who: Membership, lost: Sequence[int], left: Sequence[int], timeout_s: float, explanation: Explanation | None = None
+    who: MemberNames, lost: Sequence[int], left: Sequence[int], timeout_s: float, explanation: Explanation | None = None
 ) -> WorkerLostError:
     """The error for peers that a collective needs and misses. `explanation`: what the controller says, if asked."""
     parts = []
@@ -100,7 +100,7 @@ IPV6_LONGER_BYTES = 20
 """Header of IPv6 less that of IPv4."""
 
 
-def path_suspected(who: Membership, spec: JobSpec) -> str:
+def path_suspected(who: MemberNames, spec: JobSpec) -> str:
     """Describe a path on which long packets are lost at this time and short ones are not, with the remedy."""
     return (
         f"long packets (up to {spec.packet_bytes} bytes) do not pass between rank {who.rank} of job {who.job_name!r} "
@@ -121,7 +121,7 @@ def path_moved(joined: PathFacts | None, now: PathFacts | None) -> str:
 
 
 def path_narrowed(
-    who: Membership, event: PathNarrowed, timeout_s: float, joined: PathFacts | None, now: PathFacts | None
+    who: MemberNames, event: PathNarrowed, timeout_s: float, joined: PathFacts | None, now: PathFacts | None
 ) -> PathNarrowedError:
     """The error for packets as long as needed that pass no more. `joined`, `now`: the path as the system knew it.
 
@@ -144,7 +144,7 @@ def path_narrowed(
 
 
 def switch_silent(
-    who: Membership,
+    who: MemberNames,
     silent_s: float,
     trouble: str,
     explanation: Explanation | None,
@@ -178,7 +178,7 @@ def switch_silent(
     )
 
 
-def switch_gone(who: Membership) -> SwitchLostError:
+def switch_gone(who: MemberNames) -> SwitchLostError:
     """The error for a switch whose control connection has closed, and whose port refuses another one."""
     return SwitchLostError(
         str(who.address),
@@ -203,7 +203,7 @@ def reduction_late(
     )
 
 
-def engine_stopped(who: Membership, why: str) -> FaninError:
+def engine_stopped(who: MemberNames, why: str) -> FaninError:
     """The error for an engine that has stopped by itself."""
     return FaninError(f"the engine of rank {who.rank} of job {who.job_name!r} stopped: {why}")
 
@@ -216,7 +216,7 @@ def session_closed(job_name: str, rank: int) -> FaninError:
     )
 
 
-def data_path_closed(who: Membership, admitted: Admitted, silent_s: float, trouble: str) -> SwitchUnreachableError:
+def data_path_closed(who: MemberNames, admitted: Admitted, silent_s: float, trouble: str) -> SwitchUnreachableError:
     """The error for a switch whose controller answers and whose data ports do not."""
     ports = ", ".join(map(str, admitted.ports))
     noted = f" (the system says: {trouble})" if trouble else ""
@@ -229,7 +229,7 @@ def data_path_closed(who: Membership, admitted: Admitted, silent_s: float, troub
     )
 
 
-def packet_refused(who: Membership, reason: Reason, explanation: Explanation | None, timeout_s: float) -> FaninError:
+def packet_refused(who: MemberNames, reason: Reason, explanation: Explanation | None, timeout_s: float) -> FaninError:
     """The error for a NOTICE that refuses this worker. `explanation`: what the controller says of the job, if asked."""
     if reason is Reason.MISMATCH:
         return CollectiveMismatchError(
@@ -256,7 +256,7 @@ def packet_refused(who: Membership, reason: Reason, explanation: Explanation | N
     )
 
 
-def superseded(who: Membership) -> AdmissionError:
+def superseded(who: MemberNames) -> AdmissionError:
     """The error for a job that ended before this rank knew that it had begun, and whose name another job has by now."""
     text = (
         f"job {who.job_name!r} at switch {who.address} ended, and another one of that name began, while rank "
@@ -265,7 +265,7 @@ def superseded(who: Membership) -> AdmissionError:
     return AdmissionError(text)
 
 
-def branch_gone(who: Membership, explanation: Explanation | None) -> FaninError:
+def branch_gone(who: MemberNames, explanation: Explanation | None) -> FaninError:
     """The error in a tree that has lost a leaf, workers of another leaf, or the root: the controllers know which."""
     told = "its controller does not answer" if explanation is None else explanation.text
     text = (
@@ -277,7 +277,7 @@ def branch_gone(who: Membership, explanation: Explanation | None) -> FaninError:
     return SwitchLostError(str(who.address), text)
 
 
-def join_refused(who: Membership, refused: Refused) -> FaninError:
+def join_refused(who: MemberNames, refused: Refused) -> FaninError:
     """The error for a controller's refusal."""
     text = (
         f"switch {who.address} refuses rank {who.rank} of job {who.job_name!r}: {refused.reason}. "

@@ -23,7 +23,7 @@ from fanin.host.engines.engine import Engine, SwitchEndpoint, make_engine
 from fanin.host.session.accounting import accountant
 from fanin.host.session.control import ControlClient
 from fanin.host.session.failures import (
-    Membership,
+    MemberNames,
     data_path_closed,
     engine_stopped,
     join_refused,
@@ -68,7 +68,7 @@ class Joined:
 
     engine: Engine
     spec: JobSpec
-    who: Membership
+    who: MemberNames
     flows: int
     """Sockets that the job is spread over."""
     nonce: str
@@ -109,7 +109,7 @@ class JoinTerms:
 
 def join(terms: JoinTerms) -> Joined:
     """Join; raises the errors that Session.join names. Leaves nothing behind when it fails."""
-    who = Membership(address=terms.switch, job_name=terms.job_name, rank=terms.rank, size=terms.size)
+    who = MemberNames(address=terms.switch, job_name=terms.job_name, rank=terms.rank, size=terms.size)
     options = terms.options
     connect_by = time.monotonic() + options.connect_timeout_s
     client = ControlClient(
@@ -134,7 +134,7 @@ def join(terms: JoinTerms) -> Joined:
 class _Joining:
     """One join under way."""
 
-    def __init__(self, terms: JoinTerms, who: Membership, client: ControlClient, connect_by: float) -> None:
+    def __init__(self, terms: JoinTerms, who: MemberNames, client: ControlClient, connect_by: float) -> None:
         options, rounds = terms.options, terms.rounds
         self._path = facts = discover(who.address.scheme, client.reached, who.address.port)
         self._options = options

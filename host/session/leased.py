@@ -43,7 +43,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.host.session.failures import Membership, session_closed, used_in_child
+from fanin.host.session.failures import MemberNames, session_closed, used_in_child
 from fanin.host.session.observing import Observer, observed
 from fanin.host.session.session import WAIT_SLICE_S, MembershipChange, Session
 from fanin.host.session.shards import JoinedSession, added_up
@@ -116,7 +116,7 @@ class LeasedSession:
     def __init__(
         self,
         join: Callable[[str, Callable[[], None]], JoinedSession],
-        who: Membership,
+        who: MemberNames,
         *,
         ballot: Ballot | None = None,
         idle_s: float = 0.0,

@@ -6,7 +6,7 @@ import contextlib
 
 from fanin.errors import AdmissionError, FaninError
 from fanin.host.session.control import ask
-from fanin.host.session.failures import Membership, join_refused
+from fanin.host.session.failures import MemberNames, join_refused
 from fanin.options import Options, Rounds
 from fanin.protocol import control
 from fanin.protocol.job import JobRounds, facts_of
@@ -19,11 +19,11 @@ AFTERWARDS_S = 1.0
 class Questions:
     """Puts one member's questions to its controller. Any thread may ask."""
 
-    def __init__(self, who: Membership, options: Options, credentials: Credentials) -> None:
+    def __init__(self, who: MemberNames, options: Options, credentials: Credentials) -> None:
         """`who`: the rank as this job's controller knows it."""
         self._who, self._options, self._credentials = who, options, credentials
 
-    def tune(self, quorum: int | None, staleness: int | None, known_as: Membership) -> Rounds:
+    def tune(self, quorum: int | None, staleness: int | None, known_as: MemberNames) -> Rounds:
         """Change K, S or both; see Session.tune. `known_as`: how errors name this rank (see Session.stands_for).
 
         Raises AdmissionError, and SwitchUnreachableError without an answer in connect_timeout_s: a controller may have

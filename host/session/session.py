@@ -31,7 +31,7 @@ from fanin.host.session import joining
 from fanin.host.session.exported import EXPORTED
 from fanin.host.session.failures import (
     FAILURES,
-    Membership,
+    MemberNames,
     engine_stopped,
     packet_refused,
     path_moved,
@@ -127,7 +127,7 @@ class Session:
         self.credentials = credentials or Credentials.of_job(options.secret)
         """The keys of this rank's requests to the controller."""
         self._engine: Engine = joined.engine
-        self._who: Membership = joined.who
+        self._who: MemberNames = joined.who
         self._questions = Questions(joined.who, options, self.credentials)
         self._nonce = joined.nonce
         self._joined_path = joined.path

@@ -252,11 +252,12 @@ class SurvivingSession(ShardedSession):
         self._use(tuple(sessions.values()), self._first_spread.only(tuple(sessions)))
         gone = tuple(sorted(self._present.difference(survivor.ranks)))
         self._note(gone, 0)
-        lost = before.difference(sessions)
+        lost, who = before.difference(sessions), "a rank that had a result is"
+        if lost:
+            who = f"{survivor.shard_names(lost)} {'is' if len(lost) == 1 else 'are'}"
         log.warning(
             "job %r: %s lost; sums are dealt to %d shards from here on%s", self.job_name,
-            f"{survivor.named(lost)} {'is' if len(lost) == 1 else 'are'}" if lost else "a rank that had a result is",
-            len(sessions),
+            who, len(sessions),
             f", over {len(survivor.ranks)} ranks" if gone else "",
         )  # fmt: skip
         self._changed.notify_all()

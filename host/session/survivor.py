@@ -347,20 +347,20 @@ class Survivor:
         assert self.successor is not None
         gone = set(self.shards).difference(self.successor.shards)
         if isinstance(error, WorkerLostError) and self.successor.worker in error.ranks:
-            lost = self.named(gone)
+            lost = self.shard_names(gone)
             self.end(WorkerLostError((self.rank,), f"rank {self.rank} (this one) has lost {lost}: {error}"))
             return
         self.end(
             SwitchLostError(
                 self._names[self.shards[0]],
-                f"job {self.job!r} has lost {self.named(gone)}, and more was lost before the others were in use: "
+                f"job {self.job!r} has lost {self.shard_names(gone)}, and more was lost before the others were in use: "
                 f"{error}",
             )
         )
 
     def _stranded(self, agreement: Agreement) -> FaninError:
         """The error of a rank whose agreement is stranded."""
-        lost = self.named(agreement.lost)
+        lost = self.shard_names(agreement.lost)
         where = self._names[self.shards[0] if agreement.asked is None else agreement.asked]
         match agreement.why:
             case Why.REFUSED:
@@ -400,7 +400,7 @@ class Survivor:
             f"{self._reason}",
         )
 
-    def named(self, lost: set[int]) -> str:
+    def shard_names(self, lost: set[int]) -> str:
         """Names of shards, for people."""
         names = ", ".join(self._names[number] for number in sorted(lost))
         return f"shard{'s' * (len(lost) > 1)} {names}"

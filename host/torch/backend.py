@@ -37,7 +37,7 @@ LAUNCHERS = ("FANIN_SWITCH", "FANIN_HOST", "FANIN_RACK", "FANIN_LINK", "FANIN_IN
 
 _world_options: Options | None = None
 """Options of the world's group: groups made without any of their own inherit them."""
-_told: set[str] = set()
+_logged: set[str] = set()
 """Warnings about variables without effect that were logged: once in a process is enough."""
 
 
@@ -85,8 +85,8 @@ def options_for(pg_options: Any, inherited: Options | None) -> Options:
     Without `inherited`, logs a warning for each FANIN_ variable that nobody reads. Raises ConfigurationError.
     """
     for line in without_effect(os.environ) if inherited is None else ():
-        if line not in _told:
-            _told.add(line)
+        if line not in _logged:
+            _logged.add(line)
             log.warning("%s", line)
     if pg_options is None:
         return inherited or Options.from_environment(os.environ)

@@ -125,7 +125,7 @@ class CarrierRig final : private CarrierHost {
   }
 
   void idle() { at_the_switch().idle(); }
-  void gone(std::uint32_t worker) { at_the_switch().gone(spec_.job, worker); }
+  void detach(std::uint32_t worker) { at_the_switch().detach(spec_.job, worker); }
   void close_switch() {
     if (bypass_) bypass_->remove(spec_.job);
     base_->close();
@@ -228,7 +228,7 @@ void bind_carriers(py::module_& module) {
       .def("at_switch", &CarrierRig::at_switch)
       .def("down", &CarrierRig::down, py::arg("workers"), py::arg("datagrams"))
       .def("idle", &CarrierRig::idle)
-      .def("gone", &CarrierRig::gone, py::arg("worker"))
+      .def("detach", &CarrierRig::detach, py::arg("worker"))
       .def("close_switch", &CarrierRig::close_switch)
       .def("switch_may_sleep", &CarrierRig::switch_may_sleep, py::arg("missing"))
       .def("at_worker", &CarrierRig::at_worker, py::arg("worker"))

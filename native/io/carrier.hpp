@@ -170,9 +170,9 @@ class SwitchCarrier {
   // long as the images are.
   virtual std::span<const std::uint8_t> lasting(std::uint16_t) { return {}; }
   virtual void withdraw(std::uint16_t) {}
-  virtual void joined(Address, std::uint16_t) {}      // a WELCOME is about to be sent to a member of a job
-  virtual void gone(std::uint16_t, std::uint32_t) {}  // a worker of a job no longer reads
-  virtual void remove(std::uint16_t) {}               // removes a job, with all state of its members
+  virtual void joined(Address, std::uint16_t) {}        // a WELCOME is about to be sent to a member of a job
+  virtual void detach(std::uint16_t, std::uint32_t) {}  // a worker of a job no longer reads
+  virtual void remove(std::uint16_t) {}                 // removes a job, with all state of its members
 
   virtual CarrierCounters counters() const = 0;
 };

@@ -31,7 +31,7 @@ struct Counters {
   std::uint64_t broken = 0;     // rings that did not keep the rules, and are not read any more
 };
 
-CarrierCounters named(const Counters& counters) {
+CarrierCounters counter_list(const Counters& counters) {
   return {{"shared_memory_out", counters.out},
           {"shared_memory_in", counters.in},
           {"shared_memory_doorbells", counters.doorbells},
@@ -138,7 +138,7 @@ class SharedMemoryWorker final : public WorkerCarrier {
     memory_.detach(worker_);
   }
 
-  CarrierCounters counters() const override { return named(counters_); }
+  CarrierCounters counters() const override { return counter_list(counters_); }
 
  private:
   SharedMemory memory_;
@@ -278,11 +278,11 @@ class SharedMemorySwitch final : public SwitchBypass {
   }
 
   // A worker that is gone reads no more: without this, the others' results would wait for it to make room.
-  void gone(std::uint16_t job, std::uint32_t worker) override {
+  void detach(std::uint16_t job, std::uint32_t worker) override {
     if (const auto found = segments_.find(job); found != segments_.end()) found->second.memory.detach(worker);
   }
 
-  CarrierCounters counters() const override { return named(counters_); }
+  CarrierCounters counters() const override { return counter_list(counters_); }
 
  private:
   struct Unread {
@@ -390,6 +390,6 @@ std::unique_ptr<SwitchBypass> open_shared_memory_switch(CarrierHost& host) {
   return std::make_unique<SharedMemorySwitch>(host);
 }
 
-CarrierCounters no_shared_memory_counters() { return named(Counters{}); }
+CarrierCounters no_shared_memory_counters() { return counter_list(Counters{}); }
 
 }  // namespace fanin

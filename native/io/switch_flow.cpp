@@ -313,7 +313,7 @@ void SwitchFlow::serve(std::uint64_t key) {
 void SwitchFlow::report() {
   while (const std::optional<SwitchEvent> event = machine_.next_event()) {
     if (event->kind != SwitchEvent::Kind::worker_joined)
-      for (const auto& bypass : bypasses_) bypass->gone(event->job, event->worker);
+      for (const auto& bypass : bypasses_) bypass->detach(event->job, event->worker);
     on_event_(*event);
   }
 }
@@ -379,7 +379,7 @@ void SwitchFlow::evict(std::uint16_t job, std::uint32_t worker) {
     const std::lock_guard lock(turnstile_);
     const std::optional<Address> source = machine_.source(job, worker);
     machine_.evict(job, worker, monotonic_now());
-    for (const auto& bypass : bypasses_) bypass->gone(job, worker);
+    for (const auto& bypass : bypasses_) bypass->detach(job, worker);
     bool vacated = source.has_value();
     for (std::uint32_t other = 0; other < MAX_WORKERS; ++other)
       vacated = vacated && machine_.source(job, other) != source;

@@ -87,7 +87,7 @@ class UdpWorker final : public WorkerBase {
   void ring() override { socket_.send_empty(); }
   void be_capable() override { socket_.be_capable(); }
   int receive_buffer_bytes() const override { return receive_buffer_bytes_; }
-  CarrierCounters counters() const override { return named(counters_); }
+  CarrierCounters counters() const override { return counter_list(counters_); }
   std::uint64_t send_ns() const override { return counters_.send_ns; }
   std::size_t buffer_bytes() const override { return RECEIVE_SLOTS * RECEIVE_SLOT_BYTES + buffer_.size(); }
 
@@ -212,7 +212,7 @@ class UdpSwitch final : public SwitchBase {
     listener_.close();
   }
 
-  CarrierCounters counters() const override { return named(counters_); }
+  CarrierCounters counters() const override { return counter_list(counters_); }
   std::uint64_t flooded() const override { return flooded_; }
   std::uint64_t overflows() const override {
     return closed_drops_ + (listener_.is_open() ? listener_.dropped_by_kernel() : 0) + drops_of_members();

@@ -31,7 +31,7 @@ bool set_option(int fd, int level, int name, int value) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::uint64_t>> named(const UdpCounters& counters) {
+std::vector<std::pair<std::string, std::uint64_t>> counter_list(const UdpCounters& counters) {
   return {{"socket_system_calls", counters.system_calls},
           {"socket_ahead", counters.ahead},
           {"socket_trains", counters.trains},

@@ -40,7 +40,7 @@ struct UdpCounters {
 };
 
 // All counters except last_error, with names such as `socket_system_calls`.
-std::vector<std::pair<std::string, std::uint64_t>> named(const UdpCounters& counters);
+std::vector<std::pair<std::string, std::uint64_t>> counter_list(const UdpCounters& counters);
 
 struct UdpOptions {
   int receive_buffer_bytes =

@@ -88,11 +88,11 @@ class Direct:
         """The message that names the processes of all ranks."""
         return all_processes(job)
 
-    def named(self, job: Job, worker: int) -> str:
+    def worker_name(self, job: Job, worker: int) -> str:
         """The worker's name in messages: its rank."""
         return f"rank {worker}"
 
-    def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
+    def report_departure(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
         """Do nothing: the data plane has told the other workers."""
 
 
@@ -109,7 +109,7 @@ def adopt(jobs: Lifecycle, attachment: Direct, spec: JobSpec, scheme: Scheme, no
     jobs.table.placed[spec.job] = jobs.table.open[job.job_id] = job
     jobs.resources.pass_over(spec.job)
     if gone := tuple(bits(job.lost | job.left)):
-        jobs.gone(job, gone, "had gone before this controller was started", now)
+        jobs.handle_departure(job, gone, "had gone before this controller was started", now)
 
 
 def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> None:

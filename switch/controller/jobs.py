@@ -337,10 +337,10 @@ class Attachment(Protocol):
     def started(self, job: Job) -> Started:
         """The message that names all processes of the job."""
 
-    def named(self, job: Job, worker: int) -> str:
+    def worker_name(self, job: Job, worker: int) -> str:
         """The worker's name in messages to people."""
 
-    def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
+    def report_departure(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
         """Tell other switches of the job, if they need it, that these ranks are lost or have left without Leave."""
 
 

@@ -141,11 +141,11 @@ class Part:
         assert self.start is not None
         return self.start
 
-    def named(self, job: Job, worker: int) -> str:
+    def worker_name(self, job: Job, worker: int) -> str:
         """The worker's name in messages: its rank."""
         return f"rank {job.workers[worker][0]}"
 
-    def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
+    def report_departure(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
         """Tell the parent of every rank that is lost, and, while the job starts, of every rank that is gone."""
         if lost or job.state is State.STARTING:
             told = f"its leaf, {self._leaf.parent.own_address}, says that it {how}"
@@ -343,7 +343,7 @@ class LeafController(AnyController):
                 "bytes do, so the MTU of that path has fallen"
             )
             for ranks in job.workers:
-                job.attachment.gone(job, ranks, how, True)
+                job.attachment.report_departure(job, ranks, how, True)
 
     # --- time ---
 

@@ -174,7 +174,7 @@ class Lifecycle:
         refused = refuse(Refusal.MEMBER_LOST, f"job {job.name!r}: {who} was restarted", "start the job again", ranks)
         self._refuse(job.attachment, reply_to, member.join, refused)
         if job.state is State.STARTING:  # its workers cannot reach the data path through the new process
-            self.gone(job, ranks, "was restarted", now, who=who)
+            self.handle_departure(job, ranks, "was restarted", now, who=who)
 
     def _shared(self, job: Job, reply_to: ReplyTo) -> ReplyTo:
         """The ReplyTo that all ranks at the same leaf share, updated with the leaf's latest address."""
@@ -295,7 +295,7 @@ class Lifecycle:
             if needed_bytes <= self.resources.free_bytes:  # R-JOB-6: remove no more of them than necessary
                 return
             what = f"did not reach the data path within {HOLD_S:g} s, and another job needs the memory"
-            self.gone(job, job.missing[:1], what, now)
+            self.handle_departure(job, job.missing[:1], what, now)
             self._move(job, Trigger.DUE, now)
 
     def _open_place(self, job: Job, rank: int) -> None:
@@ -354,7 +354,7 @@ class Lifecycle:
             job.lost |= bit
         else:
             job.left |= bit
-        self.gone(job, ranks, how, now, lost=lost, who=job.attachment.named(job, event.worker))
+        self.handle_departure(job, ranks, how, now, lost=lost, who=job.attachment.worker_name(job, event.worker))
 
     def note_spending(self, spent: control.Spent, caller: Caller) -> None:
         """Keep a rank's account of its time for the statistics; ignore it if the sender is in no job."""
@@ -389,9 +389,9 @@ class Lifecycle:
                 departing = job.departed & ~(job.lost | job.left)
                 if job.spec is not None and worker is not None and departing >> worker & 1:
                     job.attachment.plane(job).server.suspect(job.spec.job, worker)
-            self.gone(job, (leave.rank,), how, now, lost=leave.lost or missed, who=who, said=True)
+            self.handle_departure(job, (leave.rank,), how, now, lost=leave.lost or missed, who=who, sent_leave=True)
 
-    def gone(
+    def handle_departure(
         self,
         job: Job,
         ranks: tuple[int, ...],
@@ -400,16 +400,17 @@ class Lifecycle:
         *,
         lost: bool = False,
         who: str = "",
-        said: bool = False,
+        sent_leave: bool = False,
     ) -> None:
         """Handle that ranks of a job on the data plane are lost (`lost`: others miss them), have left or given up.
 
-        `how`: how they went, in words. `who`: their name in messages, instead of their ranks. `said`: they sent Leave.
+        `how`: how they went, in words. `who`: their name in messages, instead of their ranks. `sent_leave`:
+        they sent Leave.
         """
         for member in (job.members[rank] for rank in ranks if rank in job.members):
             member.gone, member.lost = member.gone or how, member.lost or lost
-        if not said:  # a Leave came through the leaf, which has passed it on
-            job.attachment.gone(job, ranks, how, lost)
+        if not sent_leave:  # a Leave came through the leaf, which has passed it on
+            job.attachment.report_departure(job, ranks, how, lost)
         # R-JOB-7. A successor survives losses also while it starts: R-JOB-11.
         spared = job.survives_loss and (
             job.state is State.RUNNING or (job.state is State.STARTING and job.first.succeeds is not None)
@@ -480,7 +481,7 @@ class Lifecycle:
                 for rank in job.arriving:  # R-JOB-8: a newcomer that falls silent frees its place again
                     if now >= job.members[rank].lapses_s:
                         job.lost |= 1 << (job.worker_of(rank) or 0)
-                        self.gone(job, (rank,), "did not reach the data path", now, lost=True)
+                        self.handle_departure(job, (rank,), "did not reach the data path", now, lost=True)
         for job in self.table.forgettable(now):
             self._move(job, Trigger.DUE, now)
 
@@ -499,10 +500,10 @@ class Lifecycle:
     def _check_start(self, job: Job, now: float) -> None:
         """End a starting job if a rank has lapsed, or if not all data paths are open by the deadline."""
         if lapsed := tuple(sorted(job.lapsed(now))):
-            self.gone(job, lapsed, "died or stopped while the job was starting", now, lost=True)
+            self.handle_departure(job, lapsed, "died or stopped while the job was starting", now, lost=True)
         elif now >= job.deadline_s:  # R-JOB-4
             who = "" if job.missing else "a rank at another switch"
-            self.gone(job, job.missing, "did not reach the data path in time", now, who=who)
+            self.handle_departure(job, job.missing, "did not reach the data path in time", now, who=who)
 
     def next_timer(self) -> float | None:
         """Time at which `handle_timer` is due; None if nothing waits."""

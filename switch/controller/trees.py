@@ -113,10 +113,10 @@ class ThroughLeaves:
         """The message that names the processes of all ranks, at all leaves."""
         return all_processes(job)
 
-    def named(self, job: Job, worker: int) -> str:
+    def worker_name(self, job: Job, worker: int) -> str:
         """The worker's name in messages: the leaf's address and its ranks."""
         ranks = job.workers[worker]
         return f"leaf switch {job.members[ranks[0]].reply_to.address}, with {in_words(ranks)},"
 
-    def gone(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
+    def report_departure(self, job: Job, ranks: tuple[int, ...], how: str, lost: bool) -> None:
         """Do nothing: the data plane tells the other leaves."""

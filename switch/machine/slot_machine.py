@@ -61,7 +61,7 @@ class Verdict(enum.Enum):
 
 
 @dataclass(slots=True)
-class Membership:
+class SlotConfig:
     """State that all slots of a job share and only the controller changes."""
 
     live: int
@@ -195,15 +195,15 @@ class Outcome(NamedTuple):
 class Slot:
     """The registers of one slot."""
 
-    __slots__ = ("arrived", "bare", "count", "floor", "membership", "open", "signature", "sums")
+    __slots__ = ("arrived", "bare", "config", "count", "floor", "open", "signature", "sums")
 
-    def __init__(self, membership: Membership) -> None:
-        self.membership = membership
-        self.arrived = [Arrived(0, 0)] * membership.history
+    def __init__(self, config: SlotConfig) -> None:
+        self.config = config
+        self.arrived = [Arrived(0, 0)] * config.history
         self.floor = 0
         self.open = 0
         self.count = 0
-        self.sums = [EMPTY] * membership.history
+        self.sums = [EMPTY] * config.history
         self.bare = 0
         """Mask of the workers that asked for a bare result: in contributions to the open round or, before the first of
         them, to the latest closed round.
@@ -215,7 +215,7 @@ class Slot:
         self, worker: int, base: int, given: Contribution | None, header: ContributionHeader = PLAIN
     ) -> Outcome:
         """Handle base `base` of `worker` by the table at the top; `given` is None for a pass."""
-        history, stale = self.membership.history, self.open - base
+        history, stale = self.config.history, self.open - base
         entry, at, bit = base % history, self.open % history, 1 << worker
         tag, bitmap = self.arrived[entry]
         if stale < 0 or base >= MAX_BASE:  # R-SLOT-1: nobody who waits for results can have sent it
@@ -225,7 +225,7 @@ class Slot:
         # R-SLOT-3, before the bound below: a worker whose result was lost must get it, however far the others are.
         if tag == base and bitmap & bit:
             return Outcome(Verdict.DUPLICATE, answer=self._answer(base), ascends=stale == 0 and self.complete)
-        if stale > self.membership.max_staleness:  # R-SLOT-4: only a worker that left out a base gets here
+        if stale > self.config.max_staleness:  # R-SLOT-4: only a worker that left out a base gets here
             return Outcome(Verdict.ANCIENT)
         # R-SLOT-5: words of another shape or collective must not meet in a sum; a pass may tell the collective, too.
         signature = header.signature if given is None else given.signature
@@ -236,7 +236,7 @@ class Slot:
         # R-SLOT-6 and R-SLOT-7: an older base in this entry is one whose result every worker has had.
         bitmap = bit | (bitmap if tag == base else 0)
         self.arrived[entry] = Arrived(base, bitmap)
-        if bitmap & self.membership.live == self.membership.live:  # R-SLOT-8
+        if bitmap & self.config.live == self.config.live:  # R-SLOT-8
             self.floor += 1
         if self.count == 0:  # R-SLOT-9: the ring still holds the round of H numbers before
             self.sums[at] = EMPTY
@@ -247,7 +247,7 @@ class Slot:
         if header.bare and not stale:  # R-SLOT-16: for a late contribution, only the answer below may be bare
             self.bare |= bit
         if given is not None:
-            self.sums[at] = self.sums[at].plus(given, self.membership.accumulator_bytes)
+            self.sums[at] = self.sums[at].plus(given, self.config.accumulator_bytes)
         # R-SLOT-10: late passes of workers that compute would otherwise reach the quorum and close empty rounds without
         # end.
         self.count += not (header.late and given is None)
@@ -258,32 +258,32 @@ class Slot:
     @property
     def complete(self) -> bool:
         """At a leaf: whether the open round has all contributions that it needs, and waits for the parent's result."""
-        return self.membership.has_parent and self._due  # R-LEAF-1
+        return self.config.has_parent and self._due  # R-LEAF-1
 
     @property
     def all_bare(self) -> bool:
         """At a leaf, for a complete round: whether no worker keeps any of its words."""
-        return self.bare & self.membership.live == self.membership.live
+        return self.bare & self.config.live == self.config.live
 
     @property
     def partial(self) -> tuple[int, Round]:
         """At a leaf, for a complete round: its number, and the sum to send to the parent."""
-        return self.open, self.sums[self.open % self.membership.history].narrowed()
+        return self.open, self.sums[self.open % self.config.history].narrowed()
 
     def descend(self, number: int, result: Round) -> tuple[int, Round] | None:
         """At a leaf: close round `number` with the parent's result; return what to multicast, None if it is not due."""
         if number != self.open or not self.complete:  # R-LEAF-4, R-LEAF-5: a repetition, or not waited for
             return None
         # R-LEAF-3: the parent's result takes the place of this leaf's part of the sum.
-        self.sums[number % self.membership.history] = result
+        self.sums[number % self.config.history] = result
         return self._close()
 
     def poke(self) -> tuple[int, Round] | None:
         """After a change of membership, K or S: close the open round if it is due now; return it, or None."""
         # R-SLOT-13: floor first, since the change may have completed several bases at once.
-        live = self.membership.live
+        live = self.config.live
         # Without live workers the mask test holds for every base, so that a base counts only if it has contributions.
-        while (entry := self.arrived[self.floor % self.membership.history]).tag == self.floor and (
+        while (entry := self.arrived[self.floor % self.config.history]).tag == self.floor and (
             entry.bitmap & live == live and entry.bitmap
         ):
             self.floor += 1
@@ -292,30 +292,30 @@ class Slot:
     def enter(self, worker: int) -> None:
         """Prepare for `worker`, which is about to be live: mark it as having passed every base from floor to V - 1."""
         for base in range(self.floor, self.open):  # R-SLOT-14
-            entry = base % self.membership.history
+            entry = base % self.config.history
             tag, bitmap = self.arrived[entry]
             self.arrived[entry] = Arrived(base, 1 << worker | (bitmap if tag == base else 0))
 
     def stands(self, worker: int) -> int:
         """The base that a live worker has to contribute next: the first from floor on that it has not, at most V."""
         for base in range(self.floor, self.open):
-            tag, bitmap = self.arrived[base % self.membership.history]
+            tag, bitmap = self.arrived[base % self.config.history]
             if tag != base or not bitmap >> worker & 1:  # R-SLOT-15
                 return base
         return self.open
 
     def _close_if_due(self) -> tuple[int, Round] | None:
-        return self._close() if self._due and not self.membership.has_parent else None
+        return self._close() if self._due and not self.config.has_parent else None
 
     @property
     def _due(self) -> bool:
         """Whether the open round may close: the condition of R-SLOT-11."""
-        enough = self.count >= self.membership.arrivals_to_close
+        enough = self.count >= self.config.arrivals_to_close
         # R-SLOT-11: with a base of S rounds ago missing, its contribution would land more than S rounds late.
-        return self.count > 0 and enough and self.open - self.membership.staleness < self.floor
+        return self.count > 0 and enough and self.open - self.config.staleness < self.floor
 
     def _close(self) -> tuple[int, Round]:
-        number, history = self.open, self.membership.history
+        number, history = self.open, self.config.history
         tag, bitmap = self.arrived[number % history]
         bitmap = bitmap if tag == number else 0  # a quorum of late contributions closes a round of another base
         # R-SLOT-17: from here on, only the narrowed sum is kept and sent.
@@ -328,5 +328,5 @@ class Slot:
         """Result `base` if that round has closed, else None. The ring has every result that a worker can ask for."""
         if base >= self.open:  # the multicast will come
             return None
-        entry = base % self.membership.history
+        entry = base % self.config.history
         return Answer(base, self.sums[entry], self.arrived[entry].bitmap)

@@ -12,7 +12,7 @@ from fanin.protocol.packet_tag import MemberKeys, PacketKeys
 from fanin.switch.machine.ascents import Ascents
 from fanin.switch.machine.member_tally import MemberTally, SlotTimes
 from fanin.switch.machine.receipts import Arrivals
-from fanin.switch.machine.slot_machine import Membership, Slot
+from fanin.switch.machine.slot_machine import Slot, SlotConfig
 from fanin.switch.machine.suspicion import silent_at, stands
 from fanin.switch.machine.tally import Tally
 from fanin.switch.machine.uplink import UplinkPresence
@@ -35,7 +35,7 @@ class SwitchJob:
         self.tally = Tally()
         self.last_arrivals = [0] * spec.workers
         """By worker: number of rounds that closed with its contribution."""
-        self.membership = Membership(
+        self.config = SlotConfig(
             live=spec.full_mask,
             quorum=spec.quorum,
             staleness=spec.staleness,
@@ -82,7 +82,7 @@ class SwitchJob:
     def slot(self, index: int) -> Slot:
         """The slot with that index, which must be below spec.slots."""
         if index not in self.slots:  # an unused slot is all zero, so it is created on demand
-            self.slots[index] = self.slot_type(self.membership)
+            self.slots[index] = self.slot_type(self.config)
             self.times[index] = SlotTimes()
         return self.slots[index]
 
@@ -101,13 +101,13 @@ class SwitchJob:
 
     def evicted(self, worker: int) -> bool:
         """Whether the controller has taken this worker out, and its place is not open to a newcomer."""
-        return not (self.membership.live | self.expected) >> worker & 1
+        return not (self.config.live | self.expected) >> worker & 1
 
     def enter(self, worker: int) -> None:
         """Let a new process into an evicted worker's place: rounds wait for it from now on, but for no earlier base."""
         for slot in self.slots.values():  # R-SLOT-14: unused slots are at base 0 in any case
             slot.enter(worker)
-        self.membership.live |= 1 << worker
+        self.config.live |= 1 << worker
         self.expected &= ~(1 << worker)
         self.suspected[worker] = None
         self.changes += 1
@@ -116,7 +116,7 @@ class SwitchJob:
     def registered(self) -> int:
         """Bit mask of the workers that have an address and are not evicted."""
         mask = sum(1 << w for w, source in enumerate(self.sources) if source is not None)
-        return mask & self.membership.live
+        return mask & self.config.live
 
     @property
     def audience(self) -> tuple[int, ...]:

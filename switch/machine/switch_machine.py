@@ -147,9 +147,9 @@ class SwitchMachine:
             return
         source = state.sources[worker]
         news = Reason.WORKER_LEFT if state.left >> worker & 1 else Reason.WORKER_LOST
-        state.membership.live &= ~(1 << worker)
-        state.lost &= state.membership.live
-        state.left &= state.membership.live
+        state.config.live &= ~(1 << worker)
+        state.lost &= state.config.live
+        state.left &= state.config.live
         if source is not None:  # a worker that never registered has no address
             self._tell(state, Reason.EVICTED, worker, (source,))
         if state.spec.survives_loss:  # R-MEMBER-12
@@ -202,7 +202,7 @@ class SwitchMachine:
         state = self._jobs[job]
         if not 1 <= quorum <= state.spec.workers:  # with K = 0, empty rounds would close without end
             raise ValueError(f"quorum = {quorum}; must be in 1..{state.spec.workers} (workers)")
-        state.membership.quorum = quorum
+        state.config.quorum = quorum
         self._poke(state)
 
     def set_staleness(self, job: int, staleness: int, now: float) -> None:
@@ -212,7 +212,7 @@ class SwitchMachine:
             raise ValueError(
                 f"staleness = {staleness}; must be in 0..{state.spec.max_staleness} (the job's max_staleness)"
             )
-        state.membership.staleness = staleness
+        state.config.staleness = staleness
         self._poke(state)
 
     def jobs(self) -> list[int]:
@@ -400,7 +400,7 @@ class SwitchMachine:
     def _part(self, job: SwitchJob, worker: int, bye: bytes, source: int) -> None:
         self._send(job.tally, job.keys.finish(bytes(bye)), (source,))
         if not job.left >> worker & 1:  # R-MEMBER-4: a repeated BYE is echoed, and no event
-            job.left |= 1 << worker & job.membership.live
+            job.left |= 1 << worker & job.config.live
             self._events.append(WorkerLeft(job.spec.job, worker))
             # A newcomer that gives up before it has entered is not live, so that nobody need be told.
             if job.left >> worker & 1:

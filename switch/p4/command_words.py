@@ -116,7 +116,7 @@ def node_of(instance: str, words: list[str]) -> tuple[Replica, ...]:
     )
 
 
-def named(name: str, things: Mapping[str, Thing], what: str) -> Thing:
+def find(name: str, things: Mapping[str, Thing], what: str) -> Thing:
     """The thing of that name, or the only one whose name ends with `.name`. CommandError without one."""
     if name in things:
         return things[name]
@@ -126,7 +126,7 @@ def named(name: str, things: Mapping[str, Thing], what: str) -> Thing:
     return things[found[0]]
 
 
-def free(taken: Mapping[int, object]) -> int:
+def lowest_free_handle(taken: Mapping[int, object]) -> int:
     """The lowest free handle, the same as BMv2 assigns."""
     return next(handle for handle in range(len(taken) + 1) if handle not in taken)
 

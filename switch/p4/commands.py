@@ -23,10 +23,10 @@ from fanin.switch.p4.actions import Group, Member, TableError
 from fanin.switch.p4.command_words import (
     CommandError,
     at_most,
-    free,
+    find,
     free_number,
+    lowest_free_handle,
     match,
-    named,
     node_of,
     number,
     rates,
@@ -99,10 +99,10 @@ class Commands:
     # --- tables ---
 
     def _table(self, name: str) -> Table:
-        return named(name, self.switch.program.tables, "table")
+        return find(name, self.switch.program.tables, "table")
 
     def _action(self, table: Table, name: str, given: Iterable[str]) -> tuple[str, tuple[int, ...]]:
-        facts = named(name, table.actions, f"action of table {table.name}")
+        facts = find(name, table.actions, f"action of table {table.name}")
         words = list(given)
         if len(words) != len(facts.widths):
             raise CommandError(f"action {facts.name} takes {len(facts.widths)} values, not {len(words)}")
@@ -188,7 +188,7 @@ class Commands:
     # --- action profiles ---
 
     def _profile(self, name: str) -> ActionProfile:
-        return named(name, self.switch.program.profiles, "action profile")
+        return find(name, self.switch.program.profiles, "action profile")
 
     def create_member(self, words: list[str]) -> None:
         """Carry out `act_prof_create_member PROFILE ACTION DATA...`."""
@@ -201,7 +201,7 @@ class Commands:
         profile.modify_member(number(words[2]) + 1, *self._member_action(profile, [words[1], *words[3:]]))
 
     def _member_action(self, profile: ActionProfile, words: list[str]) -> tuple[str, tuple[int, ...]]:
-        facts = named(words[0], profile.actions, f"action of action profile {profile.name}")
+        facts = find(words[0], profile.actions, f"action of action profile {profile.name}")
         if len(words) - 1 != len(facts.widths):
             raise CommandError(f"action {facts.name} takes {len(facts.widths)} values, not {len(words) - 1}")
         return facts.name, tuple(value(word, bits) for word, bits in zip(words[1:], facts.widths, strict=True))
@@ -257,7 +257,7 @@ class Commands:
         """Carry out `mc_node_create INSTANCE PORT... [| LAG...]`."""
         if len(self._nodes) >= MAX_NODES:
             raise CommandError(f"more than {MAX_NODES} nodes")
-        self._nodes[free(self._nodes)] = node_of(words[0], words[1:])
+        self._nodes[lowest_free_handle(self._nodes)] = node_of(words[0], words[1:])
 
     def node_update(self, words: list[str]) -> None:
         """Carry out `mc_node_update NODE PORT... [| LAG...]`."""
@@ -323,22 +323,22 @@ class Commands:
 
     def register_write(self, words: list[str]) -> None:
         """Carry out `register_write REGISTER INDEX VALUE`."""
-        register = named(words[0], self.switch.program.registers, "register array")
+        register = find(words[0], self.switch.program.registers, "register array")
         register.cells[at_most(words[1], register.size - 1, "index")] = value(words[2], register.bits)
 
     def register_reset(self, words: list[str]) -> None:
         """Carry out `register_reset REGISTER`."""
-        named(words[0], self.switch.program.registers, "register array").reset()
+        find(words[0], self.switch.program.registers, "register array").reset()
 
     def counter_write(self, words: list[str]) -> None:
         """Carry out `counter_write COUNTER INDEX PACKETS BYTES`."""
-        counter = named(words[0], self.switch.program.counters, "counter array")
+        counter = find(words[0], self.switch.program.counters, "counter array")
         at = at_most(words[1], counter.size - 1, "index")
         counter.packets[at], counter.bytes[at] = value(words[2], 63), value(words[3], 63)
 
     def counter_reset(self, words: list[str]) -> None:
         """Carry out `counter_reset COUNTER`."""
-        counter = named(words[0], self.switch.program.counters, "counter array")
+        counter = find(words[0], self.switch.program.counters, "counter array")
         for at in range(counter.size):
             counter.packets[at] = counter.bytes[at] = 0
         if counter.table is not None:
@@ -347,7 +347,7 @@ class Commands:
 
     def meter_array_set_rates(self, words: list[str]) -> None:
         """Carry out `meter_array_set_rates METER RATE:BURST RATE:BURST`."""
-        meters = named(words[0], self.switch.program.meters, "meter array")
+        meters = find(words[0], self.switch.program.meters, "meter array")
         given = rates(words[1:])
         if meters.table is not None:
             for entry in self.switch.program.tables[meters.table]:
@@ -358,7 +358,7 @@ class Commands:
 
     def meter_set_rates(self, words: list[str]) -> None:
         """Carry out `meter_set_rates METER INDEX RATE:BURST RATE:BURST`; INDEX is a handle for a direct meter."""
-        meters, given = named(words[0], self.switch.program.meters, "meter array"), rates(words[2:])
+        meters, given = find(words[0], self.switch.program.meters, "meter array"), rates(words[2:])
         if meters.table is None:
             meters[at_most(words[1], meters.size - 1, "index")].set(given)
             return
@@ -369,13 +369,13 @@ class Commands:
 
     def value_set(self, words: list[str], *, add: bool) -> None:
         """Carry out `pvs_add VALUE_SET VALUE`, or `pvs_remove`."""
-        members = named(words[0], self.switch.program.value_sets, "parse value set")
+        members = find(words[0], self.switch.program.value_sets, "parse value set")
         given = {value(words[1], members.bits)}
         members.values = members.values | given if add else members.values - given
 
     def value_set_clear(self, words: list[str]) -> None:
         """Carry out `pvs_clear VALUE_SET`."""
-        named(words[0], self.switch.program.value_sets, "parse value set").values = set()
+        find(words[0], self.switch.program.value_sets, "parse value set").values = set()
 
 
 Work = Callable[[Commands, list[str]], None]

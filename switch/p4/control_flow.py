@@ -168,7 +168,7 @@ class ControlFlow:
         if counts:
             self.lines.append(f" if e is not {handle}.miss: e.counts[0] += 1; e.counts[1] += k.arrived")
         if node.flag("support_timeout"):
-            self.lines.append(" e.used_us = k.now_us; e.told = False")
+            self.lines.append(" e.used_us = k.now_us; e.notified = False")
         if meters is not None:
             place, coloured = self._meter_target(node, meters)
             colour = coloured.wrapped(f"{meters.symbol}.of_entry(e.meter, k)", 2)

@@ -113,7 +113,7 @@ class Expressions:
             return Value("", "union_stack", union_stack=self.layout.union_stack(value))
         if kind == "union_stack_field":
             stack, member = self.layout.union_member(value)
-            field = stack.unions[0][member].type.named(value[2].text, value[2])
+            field = stack.unions[0][member].type.field_named(value[2].text, value[2])
             base = f"last(f, {stack.bases(member)}, {stack.next})"
             return Value(f"f[{base} + {field.offset}]", bits=None if field.signed else field.bits)
         if kind == "register":
@@ -132,7 +132,7 @@ class Expressions:
         header = self._operation(node[0])
         if header.header_type is None:
             raise node[0].fail(f"a header is expected, not a {header.kind}")
-        field = header.header_type.named(node[1].text, node[1])
+        field = header.header_type.field_named(node[1].text, node[1])
         return Value(f"f[{header.source} + {field.offset}]", bits=None if field.signed else field.bits)
 
     def _last_field(self, node: Node) -> Value:
@@ -141,7 +141,7 @@ class Expressions:
         if node[1].text == "last" and all(each.name != "last" for each in stack.type.fields):
             # p4c names the whole last element (`meta.h = hdr.stack.last`) as if "last" were one of its fields.
             return Value(base, "header", header_type=stack.type)
-        field = stack.type.named(node[1].text, node[1])
+        field = stack.type.field_named(node[1].text, node[1])
         source = f"f[{base} + {field.offset}]"
         return Value(source, bits=None if field.signed else field.bits)
 

@@ -87,7 +87,7 @@ class HeaderType:
         """Number of places that an instance takes in the list."""
         return len(self.fields) + 1 + (self.variable is not None)
 
-    def named(self, name: str, where: Node) -> Field:
+    def field_named(self, name: str, where: Node) -> Field:
         """The field of that name, or VALID; ProgramError at `where` without one."""
         if name == VALID:
             return Field(VALID, 1, len(self.fields))
@@ -302,7 +302,7 @@ class Layout:
         if len(node) != 2:
             raise node.fail("header and field names are expected")
         header = self.header(node[0])
-        found = header.type.named(node[1].text, node[1])
+        found = header.type.field_named(node[1].text, node[1])
         return header.base + found.offset, found
 
     def intrinsic(self, header: str, name: str) -> tuple[int, Field] | None:

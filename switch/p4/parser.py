@@ -208,11 +208,11 @@ class ParserCompiler:
         if node["type"].text == "union_stack_field":
             value = self._compiler.expressions.any(node)
             unions, member = self._layout.union_member(node["value"])
-            field = unions.unions[0][member].type.named(node["value"][2].text, node)
+            field = unions.unions[0][member].type.field_named(node["value"][2].text, node)
             return [], field.unsigned(value.source), field.bits
         if node["type"].text == "stack_field":
             value = self._compiler.expressions.any(node)
-            field = self._layout.stack(node["value"][0]).type.named(node["value"][1].text, node)
+            field = self._layout.stack(node["value"][0]).type.field_named(node["value"][1].text, node)
             return [], field.unsigned(value.source), field.bits
         raise UnsupportedError(f"{node.path}: keys of type {node['type'].text!r} are not implemented")
 

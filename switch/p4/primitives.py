@@ -115,7 +115,7 @@ class Compiler:
             return [f"f[{place}] = {field.wrapped(value.source, value.bits)}"]
         if kind == "stack_field":
             stack = self.layout.stack(node["value"][0])
-            field = stack.type.named(node["value"][1].text, node)
+            field = stack.type.field_named(node["value"][1].text, node)
             at = f"last(f, {stack.bases}, {stack.next}) + {field.offset}"
             return [f"f[{at}] = {field.wrapped(value.source, value.bits)}"]
         if kind == "register":

@@ -89,7 +89,7 @@ class Entry:
     """Idle timeout: time without a packet, in microseconds, after which the control plane is notified; 0: never."""
     used_us: int = 0
     """In tables whose entries age: when a packet last matched it or, before the first, when it was written, in us."""
-    told: bool = False
+    notified: bool = False
     """Whether the control plane was notified since the last packet."""
 
     @property

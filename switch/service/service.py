@@ -277,7 +277,7 @@ class SwitchService:
         if time.monotonic() >= self.faults.resume_s:
             with self.faults.contained("a timer", self.faults.pause):
                 self.controller.handle_timer(time.monotonic())
-        for route in self._control.gone():  # after its last messages
+        for route in self._control.take_closed():  # after its last messages
             for peer in self._gate.forget(route):
                 with self.faults.contained("a hang-up"):
                     self.controller.hung_up(peer, time.monotonic())

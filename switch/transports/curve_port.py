@@ -132,9 +132,9 @@ class CurvePort:
         """Whether a message came over the connection, and `gone` has not returned it yet."""
         return self._hang_ups.knows(route)
 
-    def gone(self) -> list[bytes]:
+    def take_closed(self) -> list[bytes]:
         """Routes of connections that were closed since the last call."""
-        return self._hang_ups.gone()
+        return self._hang_ups.take_closed()
 
     def close(self, linger_s: float = 0.0) -> None:
         """Close the port, waiting up to `linger_s` for the last messages to be sent. A second call does nothing."""

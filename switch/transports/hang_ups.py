@@ -50,7 +50,7 @@ class HangUps:
         """Whether the peer has sent a message, and `gone` has not returned it yet."""
         return peer in self._peers
 
-    def gone(self) -> list[bytes]:
+    def take_closed(self) -> list[bytes]:
         """Peers whose connections were closed since the last call."""
         gone: list[bytes] = []
         for _ in range(EVENTS_PER_TURN):

@@ -201,7 +201,7 @@ class Listener:
         """Whether the connection is open."""
         return route in self._routes
 
-    def gone(self) -> list[bytes]:
+    def take_closed(self) -> list[bytes]:
         """Routes of connections that were closed since the last call."""
         routes = list(self._closed)
         self._closed.clear()

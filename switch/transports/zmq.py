@@ -142,7 +142,7 @@ class ZmqServerTransport:
 
     def connected(self, address: int) -> bool:
         """Whether the peer's connection is open, which shows that its process runs even if it sends nothing."""
-        self._port.gone()
+        self._port.take_closed()
         route = self._peers.key(address)
         return route is not None and self._port.knows(route)
 

@@ -209,7 +209,7 @@ def test_a_worker_that_has_closed_does_not_work_any_more(rig: Any) -> None:
 
 def test_others_go_on_when_a_worker_hangs_up(rig: Any) -> None:
     rig.close_worker(1)
-    rig.gone(1)
+    rig.detach(1)
     for _ in range(100):
         assert rig.down([0, 2], numbered(8))
         assert rig.at_worker(0) == rig.at_worker(2) == numbered(8)
@@ -223,7 +223,7 @@ def test_nothing_goes_by_a_bypass_to_who_has_left_it(name: str) -> None:
     rig.close_worker(1)
     assert not rig.down([1], [b"result"])
     assert not rig.down([0, 1], [b"result"])
-    rig.gone(2)
+    rig.detach(2)
     assert not rig.down([2], [b"result"])
     assert rig.up(2, [b"contribution"]) == (0, False)
 

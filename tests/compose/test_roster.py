@@ -15,7 +15,15 @@ import pytest
 
 from fanin.emulation.containers.channel import MAX_LINE_BYTES, Channel, ChannelError
 from fanin.emulation.containers.job import JobServer, wanted_workers
-from fanin.emulation.containers.roster import GRACE_S, MAX_MEMBERS, SETTLE_S, SILENCE_S, Roster, TooLateError, Verdict
+from fanin.emulation.containers.roster import (
+    GRACE_S,
+    MAX_MEMBERS,
+    SETTLE_S,
+    SILENCE_S,
+    JobOutcome,
+    Roster,
+    TooLateError,
+)
 from fanin.emulation.containers.worker import job_address
 from fanin.errors import ConfigurationError
 
@@ -69,9 +77,9 @@ def test_the_job_succeeds_when_all_do_with_the_same_replica() -> None:
     roster = running(2)
     for member in roster.members:
         roster.report(member, {"event": "end", "replica": "abc"}, 1.0)
-        assert roster.verdict(1.0) is None
+        assert roster.outcome(1.0) is None
         roster.ended(member, 0, "", 1.0)
-    assert roster.verdict(1.0) == Verdict(0, ())
+    assert roster.outcome(1.0) == JobOutcome(0, ())
 
 
 def test_replicas_that_differ_are_a_failure() -> None:
@@ -79,7 +87,7 @@ def test_replicas_that_differ_are_a_failure() -> None:
     for member in roster.members:
         roster.report(member, {"event": "end", "replica": f"replica {member.rank}"}, 1.0)
         roster.ended(member, 0, "", 1.0)
-    verdict = roster.verdict(1.0)
+    verdict = roster.outcome(1.0)
     assert verdict
     assert verdict.status == 1
     assert "different parameters" in verdict.lines[0]
@@ -88,10 +96,10 @@ def test_replicas_that_differ_are_a_failure() -> None:
 def test_who_vanishes_is_named_first_and_survivors_may_still_speak() -> None:
     roster = running(3)
     roster.vanished(roster.members[1], 5.0)
-    assert roster.verdict(5.0) is None
+    assert roster.outcome(5.0) is None
     roster.ended(roster.members[0], 1, "WorkerLostError: rank 1", 9.0)
-    assert roster.verdict(5.0 + GRACE_S - 0.01) is None
-    verdict = roster.verdict(5.0 + GRACE_S)
+    assert roster.outcome(5.0 + GRACE_S - 0.01) is None
+    verdict = roster.outcome(5.0 + GRACE_S)
     assert verdict
     assert verdict.status == 1
     assert [line.split(":")[0] for line in verdict.lines] == [
@@ -108,7 +116,7 @@ def test_silence_is_a_loss_and_a_sign_of_life_is_not() -> None:
     assert roster.handle_timer(SILENCE_S) == [], "once"
     roster.ended(roster.members[1], 0, "", SILENCE_S + 1)
     roster.ended(roster.members[0], 0, "", SILENCE_S + 1)
-    verdict = roster.verdict(SILENCE_S + 1)
+    verdict = roster.outcome(SILENCE_S + 1)
     assert verdict, "who counted as lost stays lost, as for the switch"
     assert verdict.status == 1
 
@@ -182,9 +190,9 @@ def read_to_end(channel: Channel) -> None:
         pass
 
 
-def take_part(server: JobServer, programs: list[str]) -> tuple[Verdict, list[subprocess.CompletedProcess[str]]]:
+def take_part(server: JobServer, programs: list[str]) -> tuple[JobOutcome, list[subprocess.CompletedProcess[str]]]:
     """Run a worker process per program against `server`; the verdict and what became of them."""
-    verdicts: list[Verdict] = []
+    verdicts: list[JobOutcome] = []
     serving = threading.Thread(target=lambda: verdicts.append(server.run()))
     serving.start()
     environment = {**os.environ, "FANIN_JOB": f"127.0.0.1:{server.port}"}
@@ -212,7 +220,7 @@ def test_programs_get_what_torchrun_would_set_and_their_records_reach_the_job(
         "'communication_s': 0})); print(json.dumps({'event': 'end', 'replica': os.environ['WORLD_SIZE']}))"
     )
     verdict, done = take_part(JobServer(Roster(2), 0, "127.0.0.1"), [program, program])
-    assert verdict == Verdict(0, ())
+    assert verdict == JobOutcome(0, ())
     assert [process.returncode for process in done] == [0, 0]
     said = capsys.readouterr().out
     assert said.count("epoch   1  loss 0.5000  accuracy  50.0%") == 1, "only rank 0's"

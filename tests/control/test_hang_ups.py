@@ -153,11 +153,11 @@ def test_who_has_hung_up_is_known_by_the_connection_that_it_asked_over() -> None
             dealer.send(b"hello")
             assert router.poll(int(DEADLINE_S * 1000))
             peers.append(hang_ups.receive()[0])
-        assert hang_ups.gone() == []
+        assert hang_ups.take_closed() == []
         for dealer, peer in ((dealers[1], peers[1]), (dealers[0], peers[0])):
             dealer.close(linger=0)
             assert hang_ups.socket.poll(int(DEADLINE_S * 1000))
-            assert hang_ups.gone() == [peer]
+            assert hang_ups.take_closed() == [peer]
         dealers[2].close(linger=0)
         hang_ups.close()
 

@@ -17,7 +17,7 @@ from fanin.errors import (
     JoinTimeoutError,
     WorkerLostError,
 )
-from fanin.host.session.failures import Membership
+from fanin.host.session.failures import MemberNames
 from fanin.host.session.leased import LeasedSession, LeaseState
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Element, PackedReduction, Reduction
@@ -164,7 +164,7 @@ class ACluster:
 
         return LeasedSession(
             join,
-            Membership(address=ADDRESS, job_name="job", rank=rank, size=size),
+            MemberNames(address=ADDRESS, job_name="job", rank=rank, size=size),
             ballot=self.ballot,
             idle_s=IDLE_S,
             elsewhere=lambda: self.elsewhere,

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from fanin.errors import CollectiveTimeoutError, FaninError, WorkerLostError
-from fanin.host.session.failures import Membership
+from fanin.host.session.failures import MemberNames
 from fanin.host.session.joining import Joined
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Element, PackedReduction, Reduction, sum_in_place
@@ -102,7 +102,7 @@ class FakeEngine:
 def a_session() -> tuple[Session, FakeEngine]:
     engine = FakeEngine()
     processes = tuple(f"node:{rank}" for rank in range(4))
-    who = Membership(address=NOWHERE, job_name="j", rank=1, size=4, processes=processes)
+    who = MemberNames(address=NOWHERE, job_name="j", rank=1, size=4, processes=processes)
     return Session(Joined(engine, SPEC, who, 1, "nonce"), Options()), engine
 
 

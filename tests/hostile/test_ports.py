@@ -118,7 +118,7 @@ def test_strangers_of_one_address_make_room_for_each_other_and_never_drive_out_w
         assert len(listener) == 4
         assert set(kept) <= set(listener._routes)
         assert listener.turned_away == 8
-        assert len(listener.gone()) == 8
+        assert len(listener.take_closed()) == 8
 
 
 def test_a_stranger_that_says_nothing_is_hung_up_on_and_one_that_is_kept_is_not() -> None:

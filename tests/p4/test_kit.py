@@ -11,7 +11,7 @@ import pytest
 
 from fanin import cli
 from fanin.emulation.conformance import check as checking
-from fanin.emulation.conformance.check import ALLOWED, DIFFERS, REFUSED, SAME, Verdict, check
+from fanin.emulation.conformance.check import ALLOWED, DIFFERS, REFUSED, SAME, HistoryResult, check
 from fanin.emulation.conformance.histories import HISTORIES, History
 from fanin.emulation.conformance.subject import Sent
 from fanin.errors import AdmissionError
@@ -70,7 +70,7 @@ class Pretended:
         pass
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, name: str, change: Change) -> Verdict:
+def judged(monkeypatch: pytest.MonkeyPatch, name: str, change: Change) -> HistoryResult:
     history = next(each for each in HISTORIES if each.name == name)
     monkeypatch.setattr(checking, "Subject", lambda address, wanted, words: Pretended(history, change))
     return check(NOWHERE, history, seed=1)

@@ -22,7 +22,7 @@ import pytest
 from fanin.numerics.lanes import pack, unpack
 from fanin.numerics.wide_sums import largest
 from fanin.protocol.wire import LaneField
-from fanin.switch.machine.slot_machine import EMPTY, Contribution, ContributionHeader, Membership, Round, Slot, Verdict
+from fanin.switch.machine.slot_machine import EMPTY, Contribution, ContributionHeader, Round, Slot, SlotConfig, Verdict
 from tests.support.thorough import thorough
 
 
@@ -95,7 +95,7 @@ class State:
     def key(self) -> object:
         slot = self.slot
         sums = tuple(_number(entry) for entry in slot.sums)
-        membership = (slot.membership.live, slot.membership.quorum, slot.membership.staleness)
+        membership = (slot.config.live, slot.config.quorum, slot.config.staleness)
         registers = (slot.open, slot.count, slot.floor, slot.bare, slot.signature, tuple(slot.arrived), sums)
         return (
             membership,
@@ -142,7 +142,7 @@ def _amounts(entry: Round) -> npt.NDArray[np.int64]:
 
 def explore(config: Config) -> tuple[int, int]:
     """Visit every reachable state; return how many there are and the largest staleness that was accepted."""
-    membership = Membership(
+    membership = SlotConfig(
         live=(1 << config.workers) - 1,
         quorum=config.quorum,
         staleness=config.staleness,
@@ -161,7 +161,7 @@ def explore(config: Config) -> tuple[int, int]:
                 _check_conservation(config, following)
                 seen.add(key)
                 todo.append(following)
-        live = state.slot.membership.live
+        live = state.slot.config.live
         if stuck and any(live >> w & 1 and host.base < config.bases for w, host in enumerate(state.hosts)):
             raise ViolationError(f"deadlock: {config}, {state.hosts}")
         if stuck:
@@ -191,7 +191,7 @@ def _steps(config: Config, state: State) -> Iterator[tuple[State, int]]:
 
 def _sends(config: Config, state: State) -> Iterator[tuple[State, int]]:
     for w, host in enumerate(state.hosts):
-        if not host.waiting and host.base < config.bases and state.slot.membership.live >> w & 1:
+        if not host.waiting and host.base < config.bases and state.slot.config.live >> w & 1:
             hosts = _replaced(state.hosts, w, Host(host.base, True, host.life))
             choices = (False, True) if config.passing else (config.owning and host.base % config.workers != w,)
             for passes in (True,) if host.passing else choices:
@@ -204,7 +204,7 @@ def _receives(config: Config, state: State) -> Iterator[tuple[State, int]]:
     """A worker whose contribution is in and whose round is over asks again, and must be told the result."""
     for sent in state.network:
         host = state.hosts[sent.worker]
-        waits = host.waiting and host.base == sent.base and state.slot.membership.live >> sent.worker & 1
+        waits = host.waiting and host.base == sent.base and state.slot.config.live >> sent.worker & 1
         if not waits or sent.life != host.life or not _is_in(state, sent) or sent.base >= len(state.results):
             continue
         slot = _copy(state.slot)
@@ -221,7 +221,7 @@ def _receives(config: Config, state: State) -> Iterator[tuple[State, int]]:
 
 def _deliveries(config: Config, state: State) -> Iterator[tuple[State, int]]:
     for sent in state.network:
-        if not state.slot.membership.live >> sent.worker & 1 or sent.life != state.hosts[sent.worker].life:
+        if not state.slot.config.live >> sent.worker & 1 or sent.life != state.hosts[sent.worker].life:
             continue  # the machine around the slots refuses what an evicted worker sends
         slot = _copy(state.slot)
         opened, floor = slot.open, slot.floor
@@ -266,13 +266,13 @@ def _is_in(state: State, sent: Sent) -> bool:
 
 def _controls(config: Config, state: State) -> Iterator[State]:
     """Possible actions of the controller at any moment: take a worker out, set another K and S."""
-    membership = state.slot.membership
+    membership = state.slot.config
     changed = [replace(membership, quorum=quorum, staleness=staleness) for quorum, staleness in config.tuning]
     if config.evicting is not None and membership.live >> config.evicting & 1:
         changed.append(replace(membership, live=membership.live & ~(1 << config.evicting)))
     for each in changed:
         slot = _copy(state.slot)
-        slot.membership = each
+        slot.config = each
         closed = slot.poke()
         results = state.results if closed is None else (*state.results, closed[1])
         yield State(slot, state.hosts, state.network, state.accepted, results)
@@ -280,7 +280,7 @@ def _controls(config: Config, state: State) -> Iterator[State]:
     if config.joining and worker is not None and not membership.live >> worker & 1 and state.hosts[worker].life == 0:
         slot = _copy(state.slot)
         slot.enter(worker)
-        slot.membership = replace(membership, live=membership.live | 1 << worker)
+        slot.config = replace(membership, live=membership.live | 1 << worker)
         hosts = _replaced(state.hosts, worker, Host(slot.stands(worker), False, 1, True))
         yield State(slot, hosts, state.network, state.accepted, state.results)
 
@@ -288,7 +288,7 @@ def _controls(config: Config, state: State) -> Iterator[State]:
 def _check_conservation(config: Config, state: State) -> None:
     """Check that the results and the open round hold exactly the accepted contributions."""
     slot = state.slot
-    opened = slot.sums[slot.open % slot.membership.history] if slot.count else EMPTY
+    opened = slot.sums[slot.open % slot.config.history] if slot.count else EMPTY
     total = np.zeros(_places(config), np.int64)
     contributors = 0
     for entry in (*state.results, opened):
@@ -306,7 +306,7 @@ def _check_conservation(config: Config, state: State) -> None:
 def _check_end(config: Config, state: State) -> None:
     """All is contributed: a quorum of one, at the largest S, closes what is left; the results then hold everything."""
     slot = _copy(state.slot)
-    slot.membership = replace(slot.membership, quorum=1, staleness=config.max_staleness)
+    slot.config = replace(slot.config, quorum=1, staleness=config.max_staleness)
     closed = slot.poke()
     results = state.results if closed is None else (*state.results, closed[1])
     if slot.count:

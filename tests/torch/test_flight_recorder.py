@@ -140,7 +140,7 @@ def test_rings_keep_the_latest_collectives_of_each_group(tmp_path: Path) -> None
     assert idle is not None
     assert busy.recorder is idle.recorder
     for ring, name in ((busy, "busy"), (idle, "idle")):
-        ring.recorder.named(ring, name, "undefined")
+        ring.recorder.rename(ring, name, "undefined")
     idle.begin("barrier", True, (), 1.0)
     for _ in range(10):
         busy.begin("all_reduce", False, ([torch.ones(2)],), 1.0)

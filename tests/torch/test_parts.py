@@ -283,7 +283,7 @@ def test_options_come_from_the_caller_then_the_world_then_the_environment(monkey
 def test_a_variable_without_effect_is_told_once(
     given: Options | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(backend, "_told", set())
+    monkeypatch.setattr(backend, "_logged", set())
     monkeypatch.setenv("FANIN_SWITCHES", "udp://env:1")
     options_for(given, None)
     options_for(given, None)

@@ -14,7 +14,7 @@ from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import FaninError, UnsupportedError
 from fanin.host.session.any_session import AnySession
-from fanin.host.session.failures import Membership
+from fanin.host.session.failures import MemberNames
 from fanin.host.session.leased import LeasedSession
 from fanin.host.session.shards import JoinedSession
 from fanin.host.torch.device import device_agreement
@@ -137,7 +137,7 @@ class DeviceParts:
         side = side_of(self._store) if gives_back else None
         self._codes = LeasedSession(
             lambda lease, interrupted: join(lease, options, interrupted),
-            Membership(address=words.address, job_name=name, rank=self._rank, size=self._size),
+            MemberNames(address=words.address, job_name=name, rank=self._rank, size=self._size),
             ballot=None if side is None else StoreBallot(side, name, self._size),
             idle_s=options.idle_return_s,
         )

@@ -118,7 +118,7 @@ class Exchanges:
             return LocalWork(self._completion, call.outputs)
         says = _said((*agreed, dtype_bits(call.source.dtype)))
         fast_path = self._fast_path
-        if call.waits and fast_path is not None and finish is None and source.is_cpu and fast_path.free:
+        if call.waits and fast_path is not None and finish is None and source.is_cpu and fast_path.may_submit_and_wait:
             packed = (
                 source.data_ptr(), 0 if kept is None else kept.data_ptr(), total, Element.UINT8, COPIED,
                 tag_of(call.collective, average=False, says=says),

@@ -134,7 +134,7 @@ class Record:
             self.completed_ns = time.time_ns()
             self.ring.tell(self, None)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Find out, without waiting, whether the result has come."""
         work = None if self.work is None else self.work()
         if self.completed_ns is None and work is not None and work.arrived():
@@ -218,7 +218,7 @@ class Ring:
         """The kept records, oldest first, with their states brought up to date."""
         kept = list(self._records)
         for record in kept:
-            record.look()
+            record.poll()
         return kept
 
     def entry(self, record: Record) -> dict[str, Any]:
@@ -311,7 +311,7 @@ class FlightRecorder:
             self._step = STEPS.begun
             self.telemetry.step(self._step, time.time_ns())
 
-    def named(self, ring: Ring, name: str, description: str) -> None:
+    def rename(self, ring: Ring, name: str, description: str) -> None:
         """Give the ring its group's name and description. Rings beyond MAX_GROUPS are forgotten, the oldest first."""
         with self._lock:
             if self._rings.get(ring.name) is ring:

@@ -37,7 +37,7 @@ from fanin.errors import (
 )
 from fanin.host.session.any_session import AnySession
 from fanin.host.session.control import ENDING, RUNNING, job_state
-from fanin.host.session.failures import Membership
+from fanin.host.session.failures import MemberNames
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.leased import LeasedSession
 from fanin.host.session.outputs import without_effect_alone
@@ -279,7 +279,7 @@ class GroupResources:
 
         return LeasedSession(
             join,
-            Membership(address=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size),
+            MemberNames(address=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size),
             ballot=StoreBallot(side, meeting.job_name, self.size) if gives_back and side is not None else None,
             idle_s=self.options.idle_return_s,
             elsewhere=self._lost_elsewhere,

@@ -125,7 +125,7 @@ class FaninProcessGroup(TorchCalls):
             self._resources.failures.on_error = self.flight.recorder.failed
             self._resources.on_close = self.flight.recorder.closed
             self.flight.job_name = "" if self.session is None else self.job_name
-            self._named()
+            self._renamed()
         self._store_host = StoreHost(store, rank) if parts_with_store else None
         if world is not None and self._resources.side is not None:
             world._resources.side = self._resources.side  # for the groups after this one, too
@@ -188,10 +188,10 @@ class FaninProcessGroup(TorchCalls):
         self._reductions = ReduceCollectives(self._resources, self._counters, self._arguments, self._codec)
         self._exchanges = Exchanges(self._resources) if carries(self._resources) else None
 
-    def _named(self) -> None:
+    def _renamed(self) -> None:
         self._resources.failures.group_name = self._name
         if self.flight is not None:
-            self.flight.recorder.named(self.flight, self._name, self._description)
+            self.flight.recorder.rename(self.flight, self._name, self._description)
 
     @property
     def timeline(self) -> Timeline | None:

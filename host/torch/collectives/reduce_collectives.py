@@ -90,7 +90,9 @@ class ReduceCollectives:
             travels_as = (self._summed_exactly if small else self._summed).get(tensor.dtype)
             if travels_as is not None:
                 fast_path, (element, lanes, tag) = self._fast_path, travels_as
-                if call.waits and fast_path is not None and fast_path.free:  # nearly every call that waits
+                if (
+                    call.waits and fast_path is not None and fast_path.may_submit_and_wait
+                ):  # nearly every call that waits
                     self._counters["switch.all_reduce"] += 1
                     self._counters["switch.bytes"] += tensor.nbytes
                     packed = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, tag)
@@ -163,7 +165,7 @@ class ReduceCollectives:
         if self._size == 1:
             return LocalWork(self._completion, [])
         self._count(Path.SWITCH, call)
-        if call.waits and self._fast_path is not None and self._fast_path.free:
+        if call.waits and self._fast_path is not None and self._fast_path.may_submit_and_wait:
             return self._fast_path.submit_and_wait(call, _BARRIER)
         return self._submit(call.but(element=Element.INT32, lanes=WORD_BITS))
 
@@ -190,7 +192,7 @@ class ReduceCollectives:
         if factor != 1.0 and element is Element.FLOAT64:
             travelling = travelling * factor  # the switch path multiplies in float32
             factor = 1.0
-        kept, finish = self._landing(travelling, tensor, output, first, route)
+        kept, finish = self._destination(travelling, tensor, output, first, route)
         return self._submit(
             call.but(
                 source=travelling, kept=kept, keep_first=first, element=element, lanes=lanes,
@@ -203,7 +205,7 @@ class ReduceCollectives:
 
     # --- the ways ---
 
-    def _landing(
+    def _destination(
         self, travelling: torch.Tensor, tensor: torch.Tensor, output: torch.Tensor | None, first: int, route: Route
     ) -> tuple[torch.Tensor | None, Callable[[], None] | None]:
         """The memory for the switch's result, and the action that then brings it to `output`."""
@@ -215,15 +217,15 @@ class ReduceCollectives:
             own_memory = False
         if own_memory and not route.divide_after:
             return seen, None
-        landed = seen if own_memory else travelling if output is tensor else torch.empty_like(seen)
+        result = seen if own_memory else travelling if output is tensor else torch.empty_like(seen)
 
         def finish() -> None:
             if route.divide_after:
-                landed.div_(self._size, rounding_mode="trunc")
+                result.div_(self._size, rounding_mode="trunc")
             if not own_memory:
-                _arrive(landed, output, route)
+                _copy_result(result, output, route)
 
-        return landed, finish
+        return result, finish
 
     def _by_gloo(
         self, call: Call, travelling: torch.Tensor, output: torch.Tensor | None, first: int, route: Route
@@ -238,7 +240,7 @@ class ReduceCollectives:
                 host.div_(self._size, rounding_mode=None if host.is_floating_point() else "trunc")
             if output is not None and not in_place:
                 count = output.numel() * (host.numel() // max(tensor.numel(), 1))
-                _arrive(host.reshape(-1)[first : first + count], output, route)
+                _copy_result(host.reshape(-1)[first : first + count], output, route)
 
         needed = None if in_place and not route.divide_after else finish
         return self._resources.inner.all_reduce(call.but(source=host, finish=needed), route.gloo_op)
@@ -317,13 +319,13 @@ def _travelling(tensor: torch.Tensor, route: Route) -> torch.Tensor:
     return dense.reshape(-1).view(route.wire_dtype) if route.view else dense.to(route.wire_dtype)
 
 
-def _arrive(landed: torch.Tensor, output: torch.Tensor, route: Route) -> None:
+def _copy_result(result: torch.Tensor, output: torch.Tensor, route: Route) -> None:
     """Copy a result in the route's element type into the user's tensor."""
     if output.is_complex():
-        landed = torch.view_as_complex(landed.reshape(*output.shape, 2))
-    elif route.view and landed.dtype != output.dtype:
-        landed = landed.reshape(-1).view(output.dtype)
-    copy_back(output, landed.reshape(output.shape))
+        result = torch.view_as_complex(result.reshape(*output.shape, 2))
+    elif route.view and result.dtype != output.dtype:
+        result = result.reshape(-1).view(output.dtype)
+    copy_back(output, result.reshape(output.shape))
 
 
 def _overlaps(output: torch.Tensor, source: torch.Tensor, first: int) -> bool:

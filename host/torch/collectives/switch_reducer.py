@@ -63,7 +63,7 @@ class SwitchReducer:
 
     def _on_host(self, call: Call) -> FaninWork:
         # Calls on host memory queue behind CUDA's: every rank must submit in the order of the calls.
-        if self.device is not None and not self.free:
+        if self.device is not None and not self.may_submit_and_wait:
             return self.device.queue(call, self.hand_over)
         if call.empty:
             return LocalWork(self._completion, call.outputs)
@@ -97,7 +97,7 @@ class SwitchReducer:
         return self.device
 
     @property
-    def free(self) -> bool:
+    def may_submit_and_wait(self) -> bool:
         """Whether `submit_and_wait` may be called: no pieces of CUDA tensors wait, behind which all others queue."""
         return self.device is None or (not self.device.busy and self.device.error is None)
 

@@ -61,9 +61,9 @@ class TorchCalls(TorchIdentity):
         terms: Terms | None = getattr(tensor, TERMS, None)
         if terms is None:
             work = self._reductions.all_reduce(call)
-            return work if call.waits else self._noted(work)
+            return work if call.waits else self._tracked(work)
         call = call.but(lanes=terms.lanes, residual=terms.residual)
-        return self._noted(self._reductions.all_reduce_in_lanes(call))
+        return self._tracked(self._reductions.all_reduce_in_lanes(call))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = SUM) -> FaninWork:
         """All-reduce several tensors in place, one after the other without waiting in between."""
@@ -92,7 +92,7 @@ class TorchCalls(TorchIdentity):
         mine = self.rank() == call.root
         call = call.but(says=call.root + 1)  # or two ranks that each name another would both get nothing
         work = self._reductions.reduce(call if mine else call.but(outputs=()), tensor if mine else None)
-        return self._noted(work, [tensor])
+        return self._tracked(work, [tensor])
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = SUM, timeout: timedelta | None = None) -> FaninWork:
         """Reduce a list of parts and keep one's own."""
@@ -105,7 +105,7 @@ class TorchCalls(TorchIdentity):
         self._sequence += 1
         if not self._arguments.of_list("reduce_scatter", parts, output, gathers=False, uneven=True):
             return self._nothing([output])
-        return self._noted(self._reductions.reduce_scatter_list(call, parts))
+        return self._tracked(self._reductions.reduce_scatter_list(call, parts))
 
     def reduce_scatter_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Reduce one tensor and keep one's own part."""
@@ -121,7 +121,7 @@ class TorchCalls(TorchIdentity):
         (output,) = call.outputs
         if not self._arguments.of_parts("reduce_scatter_tensor", call.source, output, output):
             return self._nothing(call.outputs)
-        return self._noted(self._reductions.reduce_scatter(call))
+        return self._tracked(self._reductions.reduce_scatter(call))
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> FaninWork:
         """Reduce several tensors and keep one's own part of each, one after the other without waiting in between."""
@@ -144,7 +144,7 @@ class TorchCalls(TorchIdentity):
         refuse_in_capture("barrier")
         self._sequence += 1
         call = self._call("barrier", BARRIER, (), opts, timeout)
-        return self._noted(self._reductions.barrier(call))
+        return self._tracked(self._reductions.barrier(call))
 
     # --- exchanges ---
 
@@ -157,7 +157,7 @@ class TorchCalls(TorchIdentity):
         call = self._call("broadcast", tensor, [tensor], opts, timeout, root)
         if not self._arguments.of_one("broadcast", tensor, call.root):
             return self._nothing([tensor])
-        return self._noted(self._moving(call).broadcast(call))
+        return self._tracked(self._moving(call).broadcast(call))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> FaninWork:
         """Gather every rank's tensor on all."""
@@ -170,7 +170,7 @@ class TorchCalls(TorchIdentity):
         if not self._arguments.of_list("all_gather", outputs, tensor, gathers=True, uneven=uneven):
             return self._nothing(outputs)
         call = self._call("all_gather", tensor, outputs, opts, timeout).but(waits=False)
-        return self._noted(self._moving(call).all_gather(call))
+        return self._tracked(self._moving(call).all_gather(call))
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> FaninWork:
         """Gather every rank's tensor into one."""
@@ -180,7 +180,7 @@ class TorchCalls(TorchIdentity):
         if not self._arguments.of_parts("all_gather_into_tensor", output, tensor, output):
             return self._nothing([output])
         call = self._call("all_gather_into_tensor", tensor, [output], opts)
-        return self._noted(self._moving(call).all_gather_single(call))
+        return self._tracked(self._moving(call).all_gather_single(call))
 
     _allgather_base = all_gather_single
 
@@ -228,7 +228,7 @@ class TorchCalls(TorchIdentity):
         call = self._call("gather", tensor, outputs, opts, timeout, root)
         if not self._arguments.of_list("gather", outputs, tensor, gathers=True, root=call.root):
             return self._nothing(outputs)
-        return self._noted(self._gloo(call).gather(call))
+        return self._tracked(self._gloo(call).gather(call))
 
     def scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None, root: int = 0
@@ -244,7 +244,7 @@ class TorchCalls(TorchIdentity):
         call = self._call("scatter", output, [output], opts, timeout, root)
         if not self._arguments.of_list("scatter", parts, output, gathers=False, root=call.root):
             return self._nothing([output])
-        return self._noted(self._gloo(call).scatter(call, parts))
+        return self._tracked(self._gloo(call).scatter(call, parts))
 
     def all_to_all_single(
         self, output: torch.Tensor, tensor: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int],
@@ -258,7 +258,7 @@ class TorchCalls(TorchIdentity):
         if not self._arguments.of_rows("all_to_all_single", output, tensor, output_splits, input_splits):
             return self._nothing([output])
         call = self._call("all_to_all_single", tensor, [output], opts, timeout)
-        return self._noted(self._gloo(call).all_to_all_single(call, output_splits, input_splits))
+        return self._tracked(self._gloo(call).all_to_all_single(call, output_splits, input_splits))
 
     alltoall_base = all_to_all_single
 
@@ -272,7 +272,7 @@ class TorchCalls(TorchIdentity):
         if not self._arguments.of_lists("all_to_all", outputs, parts):
             return self._nothing(outputs)
         call = self._call("all_to_all", parts[self.rank()], outputs, opts, timeout)
-        return self._noted(self._gloo(call, *parts).all_to_all(call, parts))
+        return self._tracked(self._gloo(call, *parts).all_to_all(call, parts))
 
     def send(self, tensors: Tensors, destination: int, tag: int) -> FaninWork:
         """Send one tensor to a rank."""
@@ -280,7 +280,7 @@ class TorchCalls(TorchIdentity):
             return self._through_layers("send", self.send, (list_of(tensors),), destination, tag)
         call = self._message("send", tensors, destination)
         there = self._arguments.of_peer("send", call.source, destination)
-        return self._noted(self._gloo(call).send(call, tag)) if there else self._nothing(call.outputs)
+        return self._tracked(self._gloo(call).send(call, tag)) if there else self._nothing(call.outputs)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> FaninWork:
         """Receive one tensor from a rank."""
@@ -288,7 +288,7 @@ class TorchCalls(TorchIdentity):
             return self._through_layers("recv_", self.recv, (list_of(tensors),), source, tag)
         call = self._message("recv", tensors, source)
         there = self._arguments.of_peer("recv", call.source, source)
-        return self._noted(self._gloo(call).recv(call, tag)) if there else self._nothing(call.outputs)
+        return self._tracked(self._gloo(call).recv(call, tag)) if there else self._nothing(call.outputs)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> FaninWork:
         """Receive one tensor from whoever sends first."""
@@ -296,7 +296,7 @@ class TorchCalls(TorchIdentity):
             return self._through_layers("recv_any_source_", self.recv_anysource, (list_of(tensors),), tag)
         call = self._message("recv", tensors, 0)
         there = self._arguments.of_one("recv", call.source)
-        return self._noted(self._gloo(call).recv_anysource(call, tag)) if there else self._nothing(call.outputs)
+        return self._tracked(self._gloo(call).recv_anysource(call, tag)) if there else self._nothing(call.outputs)
 
     # --- coalescing ---
 
@@ -307,7 +307,7 @@ class TorchCalls(TorchIdentity):
         works, self._coalescing = self._coalescing or [], None
         return self._combined(works, [], self.default_timeout)
 
-    def _noted(self, work: FaninWork, tensors: Tensors | None = None) -> FaninWork:
+    def _tracked(self, work: FaninWork, tensors: Tensors | None = None) -> FaninWork:
         """Note a collective that may still run when its method returns, and return its work.
 
         Between `_start_coalescing` and `_end_coalescing` the combined handle waits for it. torch notes it, too, where
@@ -330,13 +330,13 @@ class TorchCalls(TorchIdentity):
 
     def _nothing(self, outputs: Tensors) -> FaninWork:
         """The handle of a collective of tensors without memory, which is done at once."""
-        return self._noted(LocalWork(self._resources.completion, outputs))
+        return self._tracked(LocalWork(self._resources.completion, outputs))
 
     def _combined(self, works: list[FaninWork], outputs: Tensors, timeout: Timeout) -> FaninWork:
         completion = self._resources.completion
         if not works:
             return LocalWork(completion, outputs)
-        return self._noted(CombinedWork(works, completion, outputs, timeout))
+        return self._tracked(CombinedWork(works, completion, outputs, timeout))
 
     # --- reading what torch gives ---
 

@@ -27,7 +27,7 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
         """The timeout of collectives that are given none."""
         self._bound_device: torch.device | None = None
 
-    def _named(self) -> None:
+    def _renamed(self) -> None:
         """Called when the group has a new name or description."""
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
@@ -43,7 +43,7 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
     def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name
         """Set by torch once the group is made."""
         self._name = name
-        self._named()
+        self._renamed()
 
     _set_group_name = setGroupName
     group_name = property(getGroupName)
@@ -55,7 +55,7 @@ class TorchIdentity(_ProcessGroup):  # type: ignore[misc]
     def setGroupDesc(self, description: str) -> None:  # noqa: N802 - torch's name
         """Set by torch once the group is made."""
         self._description = description
-        self._named()
+        self._renamed()
 
     _set_group_desc = setGroupDesc
     group_desc = property(getGroupDesc)

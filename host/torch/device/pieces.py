@@ -66,7 +66,7 @@ def raw_pieces(call: Call, session: AnySession, divisor: float, sight: Sight | N
         yield Piece(
             out=out, out_first=own_at * size, back=back, back_first=kept_at * size,
             place=placer(session, piece, own_at * size, kept_at * size),
-            look=None if sight is None else partial(sight.ask, session, start),
+            inspect=None if sight is None else partial(sight.ask, session, start),
         )  # fmt: skip
 
 
@@ -80,9 +80,9 @@ def _whole_packets(whole: Reduction, session: AnySession, most: int) -> int:
 
 
 def code_pieces(
-    codes: torch.Tensor, session: AnySession, tag: int, look: Callable[[int, int], None] | None
+    codes: torch.Tensor, session: AnySession, tag: int, inspect: Callable[[int, int], None] | None
 ) -> Iterator[Piece]:
-    """Pieces of scale codes, int16, which become the largest of all ranks'. `look`: at the first one (`Piece.look`)."""
+    """Pieces of scale codes, int16, which become the largest of all ranks'. `inspect`: the first one's."""
     bytes_of = as_bytes(codes)
     for first in range(0, len(bytes_of), lines.CODE_SLOT_BYTES):
         part = bytes_of[first : first + lines.CODE_SLOT_BYTES]
@@ -90,7 +90,7 @@ def code_pieces(
             source=NOWHERE, destination=NOWHERE, count=len(part) // CODE_BYTES, element=Element.INT16, lanes=EXACT,
             operator=Operator.MAX, tag=tag,
         )  # fmt: skip
-        yield Piece(out=part, back=part, place=placer(session, maximum, 0, 0), look=None if first else look)
+        yield Piece(out=part, back=part, place=placer(session, maximum, 0, 0), inspect=None if first else inspect)
 
 
 def overlap(start: int, count: int, keep_first: int, keep_count: int) -> tuple[int, int]:

@@ -49,7 +49,7 @@ class Piece:
     """Offset of the sum in the slot."""
     place: Callable[[int], Callable[[], int]]
     """From the address of the slot: the action that submits the reduction there, and returns its ticket."""
-    look: Callable[[int, int], None] | None = None
+    inspect: Callable[[int, int], None] | None = None
     """Called by the courier with the ticket and the address of the slot, when the sum is there."""
     decode: Action | None = None
     """Launched behind the copy back, and behind a look at the status."""
@@ -125,7 +125,7 @@ class Channel:
             self._carrier.put(
                 Parcel(
                     start=piece.place(slot.address),
-                    land=partial(land_within, self._land, timeout_s, piece.look, slot.address),
+                    land=partial(land_within, self._land, timeout_s, piece.inspect, slot.address),
                     written=partial(self._flags.wait, self.ring.gone, slot.number),
                     come=partial(self._device.raise_flag, self.ring.come, slot.number),
                     over=over if slot is slots[-1] else None,
@@ -161,13 +161,13 @@ class Channel:
 
 
 def land_within(
-    land: Callable[[int, float], None], timeout_s: float, look: Callable[[int, int], None] | None, address: int,
+    land: Callable[[int, float], None], timeout_s: float, inspect: Callable[[int, int], None] | None, address: int,
     ticket: int,
 ) -> None:  # fmt: skip
     """Wait for a ticket, as a parcel does: without a closure, which could hold more than it needs."""
     land(ticket, timeout_s)
-    if look is not None:
-        look(ticket, address)
+    if inspect is not None:
+        inspect(ticket, address)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -104,7 +104,7 @@ class Failures:
                 f"{where}: {_late(timeout_s)}. No rank is known to be gone; "
                 f"some have not called this collective, or are slow. Remedy: find it, or allow more time. ({error})"
             )
-        elif (cause := self.named()) is not None:
+        elif (cause := self.session_failure()) is not None:
             explained = self._because(cause, where)
         else:
             explained = WorkerLostError(
@@ -122,7 +122,7 @@ class Failures:
         where = self._where(name)
         if isinstance(error, CollectiveTimeoutError):
             explained: FaninError = CollectiveTimeoutError(f"{where}: {_late(timeout_s)}: {error}")
-        elif (cause := error if isinstance(error, FaninError) else self.named()) is not None:
+        elif (cause := error if isinstance(error, FaninError) else self.session_failure()) is not None:
             explained = self._because(cause, where)
         else:
             explained = FaninError(f"{where}: {error}")
@@ -148,7 +148,7 @@ class Failures:
             return WorkerLostError(cause.ranks, f"{where}: Connection closed by peer: {cause}{self._globally(cause)}")
         return _again(cause, f"{where}: {cause}")
 
-    def named(self) -> FaninError | None:
+    def session_failure(self) -> FaninError | None:
         """The group's failure; waits NAMING_GRACE_S for it, since the switch soon names a rank that gloo has lost."""
         deadline = time.monotonic() + NAMING_GRACE_S
         while self.session is not None and self.session.failure is None and time.monotonic() < deadline:

@@ -115,7 +115,7 @@ class NonFinite:
         self._reports: OrderedDict[int, NonFiniteReport] = OrderedDict()
         self._keys = itertools.count(1)
         self._counts: Counter[str] = Counter()
-        self._told: tuple[int, ...] = ()
+        self._logged_ranks: tuple[int, ...] = ()
         """Ranks that the log has named last."""
         STEPS.add(self)
 
@@ -167,7 +167,7 @@ class NonFinite:
             if report is None:
                 report = self._reports[key] = self._report(key, name, spoilers)
                 self._count(report)
-            told, self._told = self._told, report.ranks
+            told, self._logged_ranks = self._logged_ranks, report.ranks
         if is_new:
             self._tell(report, told)
         if self.policy == "raise":

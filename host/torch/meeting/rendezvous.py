@@ -66,7 +66,7 @@ START_GRACE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Message:
     """Rank 0's message. It has `of_world` or `through_racks`, or `switches` or `starts` or both."""
 
     job: str = ""
@@ -101,11 +101,11 @@ class _Told:
         return json.dumps(asdict(self))
 
     @classmethod
-    def read(cls, text: bytes) -> _Told:
-        told = json.loads(text)
-        lists = {name: tuple(told[name]) for name in ("missing", "switches", "of_world", "leaders", "weights")}
-        lists |= {name: tuple(map(tuple, told[name])) for name in ("hosts", "racks")}
-        return cls(**told | lists)
+    def read(cls, text: bytes) -> _Message:
+        message = json.loads(text)
+        lists = {name: tuple(message[name]) for name in ("missing", "switches", "of_world", "leaders", "weights")}
+        lists |= {name: tuple(map(tuple, message[name])) for name in ("hosts", "racks")}
+        return cls(**message | lists)
 
 
 def meet(
@@ -129,14 +129,14 @@ def meet(
     if rank == 0:
         store.set(HERE_KEY, "")
         try:
-            told = _decided(store, size, options, timeout, global_ranks, world)
+            message = _decided(store, size, options, timeout, global_ranks, world)
         except Exception as error:
             missing = error.missing if isinstance(error, JoinTimeoutError) else ()
-            store.set(KEY, _Told(error=str(error), kind=type(error).__name__, missing=missing).text())
+            store.set(KEY, _Message(error=str(error), kind=type(error).__name__, missing=missing).text())
             _wait_until_read(store, KEY, size - len(missing))
             raise
         job = f"{job_prefix}-{uuid.uuid4().hex[:12]}"
-        store.set(KEY, replace(told, job=job, shared=shared_values(options, job)).text())
+        store.set(KEY, replace(message, job=job, shared=shared_values(options, job)).text())
     return hear(store, options, timeout, rank, world, starts=True)
 
 
@@ -153,12 +153,12 @@ def hear(
     patience = timedelta(seconds=max(timeout.total_seconds(), START_GRACE * options.connect_timeout_s))
     store.wait([KEY], patience)
     Versions(store, rank).check({0: HERE_KEY})
-    told = _Told.read(store.get(KEY))
-    if told.error:
+    message = _Message.read(store.get(KEY))
+    if message.error:
         _note_read(store, KEY)
-        raise _error_of_rank_0(told)
-    meeting = _met(store, told, options, patience, rank, world, starts=starts)
-    if differences := unlike(told.shared, options, rank, told.job, one_host=len(told.hosts) == 1):
+        raise _error_of_rank_0(message)
+    meeting = _met(store, message, options, patience, rank, world, starts=starts)
+    if differences := unlike(message.shared, options, rank, message.job, one_host=len(message.hosts) == 1):
         error = ConfigurationError("; ".join(differences))
         if starts:
             tell_refusal(store, meeting, rank, error)
@@ -180,21 +180,21 @@ def wait_for_all(store: c10d.Store, meeting: Meeting, rank: int, size: int, time
 
 
 def _met(
-    store: c10d.Store, told: _Told, options: Options, patience: timedelta, rank: int, world: Meeting | None,
+    store: c10d.Store, message: _Message, options: Options, patience: timedelta, rank: int, world: Meeting | None,
     *, starts: bool,
 ) -> Meeting:  # fmt: skip
     """The agreement from rank 0's message, with the switches that have started since."""
-    secret = told.secret or options.secret or ""
-    hosts = Hosts(told.hosts) if told.hosts else None
-    if (told.of_world or told.through_racks) and (options.switch_list.word or not options.switches):
+    secret = message.secret or options.secret or ""
+    hosts = Hosts(message.hosts) if message.hosts else None
+    if (message.of_world or message.through_racks) and (options.switch_list.word or not options.switches):
         assert world is not None, "all ranks of a group within the world are in the world"
-        return _within_world(told, secret, world, hosts)
-    there = options.switches or tuple(map(SwitchAddress.parse, told.switches))
-    if not told.starts:
-        return Meeting(told.job, secret, True, there, told.weights, hosts)
+        return _within_world(message, secret, world, hosts)
+    there = options.switches or tuple(map(SwitchAddress.parse, message.switches))
+    if not message.starts:
+        return Meeting(message.job, secret, True, there, message.weights, hosts)
     assert hosts is not None
-    leaders = told.leaders
-    meeting = Meeting(told.job, secret, bool(told.switches), (), told.weights, hosts, leaders)
+    leaders = message.leaders
+    meeting = Meeting(message.job, secret, bool(message.switches), (), message.weights, hosts, leaders)
     meeting.homes = homes_of(hosts, leaders, rank)
     try:
         if starts and rank in leaders:
@@ -203,12 +203,12 @@ def _met(
         started = tuple(
             address for leader in each_once for address in _address_of(store, _shard_key(leader), leader, patience)
         )
-        meeting.shards = (*started, *there) if told.switches else started
+        meeting.shards = (*started, *there) if message.switches else started
         if rank in leaders:
             warn_of_idle_cards(cards_of(options), [each.host for each in meeting.shards if not meeting.is_local(each)])
-        if told.racks:
-            _meet_in_racks(store, meeting, rank, RackPlan.of(told.racks), options, patience, starts=starts)
-        if told.leaves:
+        if message.racks:
+            _meet_in_racks(store, meeting, rank, RackPlan.of(message.racks), options, patience, starts=starts)
+        if message.leaves:
             leader = hosts.leader_of(rank)
             if starts and rank == leader:
                 leaf_options = replace(options, flows=None)  # each leaf has as many as its parent
@@ -221,14 +221,14 @@ def _met(
     return meeting
 
 
-def _error_of_rank_0(told: _Told) -> FaninError:
+def _error_of_rank_0(message: _Message) -> FaninError:
     """Rank 0's error, of the same kind where callers tell kinds apart (fallback: gloo cannot cure every one)."""
-    if told.kind == JoinTimeoutError.__name__:
-        return JoinTimeoutError(told.missing, f"rank 0: {told.error}")
+    if message.kind == JoinTimeoutError.__name__:
+        return JoinTimeoutError(message.missing, f"rank 0: {message.error}")
     for kind in (ConfigurationError, UnsupportedError):
-        if told.kind == kind.__name__:
-            return kind(f"rank 0: {told.error}")
-    return SwitchUnreachableError("", f"rank 0 could not start a switch: {told.error}")
+        if message.kind == kind.__name__:
+            return kind(f"rank 0: {message.error}")
+    return SwitchUnreachableError("", f"rank 0 could not start a switch: {message.error}")
 
 
 def _meet_in_racks(
@@ -262,7 +262,7 @@ def _decided(
     timeout: timedelta,
     global_ranks: Sequence[int],
     world: Meeting | None,
-) -> _Told:
+) -> _Message:
     """Rank 0's decision about switches, hosts and racks."""
     drawn = STARTED.secret() if options.secret is None else None
     said = options.switch_list
@@ -270,57 +270,57 @@ def _decided(
         if world is not None and set(options.switches) == set(world.shards):
             drawn = world.secret  # the world's switch may serve this secret alone
         weights = weights_of(optimal_parts((), said.weights))
-        return _Told(switches=tuple(map(str, options.switches)), weights=weights, secret=drawn)
+        return _Message(switches=tuple(map(str, options.switches)), weights=weights, secret=drawn)
     if world is not None:
         return _of_world(world, global_ranks)
     where = where_to_sum(options, one_machine=one_machine())
     if where == "rank0" and options.host is None:
         check_size(size, leaves=False)
-        return _Told(starts=True, leaders=(0,), hosts=(tuple(range(size)),), secret=drawn)
+        return _Message(starts=True, leaders=(0,), hosts=(tuple(range(size)),), secret=drawn)
     facts = _gathered(store, size, min(options.join_timeout_s, timeout.total_seconds()))
     judge(facts)
     hosts = hosts_of([each.host for each in facts])
     spread = where == "hosts" or (where == "auto" and len(hosts.ranks) > 1)
     if not spread:
         check_size(size, leaves=False)
-        return _Told(starts=True, leaders=(0,), hosts=hosts.ranks, secret=drawn)
+        return _Message(starts=True, leaders=(0,), hosts=hosts.ranks, secret=drawn)
     racks = racks_for(hosts, facts, options)
     leaves = not racks and 1 < len(hosts.ranks) < size and options.on_worker_loss == "raise"
     check_size(size, leaves=leaves or bool(racks))
     if racks:
-        return _Told(starts=True, leaders=hosts.leaders, racks=racks, hosts=hosts.ranks, secret=drawn)
+        return _Message(starts=True, leaders=hosts.leaders, racks=racks, hosts=hosts.ranks, secret=drawn)
     shards = shards_for(hosts, facts, said)
-    return _Told(
+    return _Message(
         starts=True, leaders=shards.leaders, switches=tuple(map(str, shards.addresses)), weights=shards.weights,
         leaves=leaves, hosts=hosts.ranks, secret=drawn,
     )  # fmt: skip
 
 
-def _of_world(world: Meeting, global_ranks: Sequence[int]) -> _Told:
+def _of_world(world: Meeting, global_ranks: Sequence[int]) -> _Message:
     """The world's shards, for a group within it: those of the hosts that the group's ranks are on, and those on none.
 
     Parts are in the proportion that they have in the world, whose other groups may be summing at the same time.
     """
     left = tuple(number for number in range(len(world.shards)) if number not in world.lost)
     if world.hosts is None:
-        return _Told(of_world=left, weights=_weights(world, left), secret=world.secret)
+        return _Message(of_world=left, weights=_weights(world, left), secret=world.secret)
     numbers, ranks = _by_host(world.hosts, global_ranks)
     if world.racks is not None:
         homes = [world.leaders.index(leader) for leader in numbers]
         across = len({world.racks.rack_of(host) for host in homes}) > 1
-        return _Told(of_world=() if across else tuple(homes), through_racks=across, hosts=ranks, secret=world.secret)
+        return _Message(of_world=() if across else tuple(homes), through_racks=across, hosts=ranks, secret=world.secret)
     if len(world.shards) == 1:
-        return _Told(of_world=(0,), hosts=ranks, secret=world.secret)
+        return _Message(of_world=(0,), hosts=ranks, secret=world.secret)
     homes = [home for number in numbers for home in homes_of(world.hosts, world.leaders, number)]
     spares = range(len(world.leaders), len(world.shards))
     wanted = tuple(homes) if len(numbers) == 1 and homes else (*homes, *spares)
     own = tuple(number for number in wanted if number in left)
     if own == wanted:
-        return _Told(of_world=own, weights=_weights(world, own), hosts=ranks, secret=world.secret)
+        return _Message(of_world=own, weights=_weights(world, own), hosts=ranks, secret=world.secret)
     # A shard was lost, and the ranks of its host were not: they use a shard elsewhere. With all of the world's hosts it
     # does not count as local, even if all of the group's ranks are on one host.
     used = own or left[:1]
-    return _Told(of_world=used, weights=_weights(world, used), hosts=world.hosts.ranks, secret=world.secret)
+    return _Message(of_world=used, weights=_weights(world, used), hosts=world.hosts.ranks, secret=world.secret)
 
 
 def _weights(world: Meeting, numbers: Sequence[int]) -> tuple[int, ...]:
@@ -335,15 +335,15 @@ def _by_host(hosts: Hosts, global_ranks: Sequence[int]) -> tuple[tuple[int, ...]
     return tuple(found), tuple(map(tuple, found.values()))
 
 
-def _within_world(told: _Told, secret: str, world: Meeting, hosts: Hosts | None) -> Meeting:
+def _within_world(message: _Message, secret: str, world: Meeting, hosts: Hosts | None) -> Meeting:
     """The meeting of a group within the world, at shards of the world's: through leaves if these are several."""
-    if told.through_racks:
-        return replace(world, job_name=told.job, secret=secret, holds_switch=False, lost=frozenset())
-    shards = tuple((world.own or world.shards)[number] for number in told.of_world)
-    homes = tuple(told.of_world.index(home) for home in world.homes if home in told.of_world)
+    if message.through_racks:
+        return replace(world, job_name=message.job, secret=secret, holds_switch=False, lost=frozenset())
+    shards = tuple((world.own or world.shards)[number] for number in message.of_world)
+    homes = tuple(message.of_world.index(home) for home in world.homes if home in message.of_world)
     through_leaves = world.leaves and world.racks is None and len(shards) > 1
-    leaves = tuple(world.leaves[number] for number in told.of_world) if through_leaves else ()
-    return Meeting(told.job, secret, world.discloses, shards, told.weights, hosts, homes=homes, leaves=leaves)
+    leaves = tuple(world.leaves[number] for number in message.of_world) if through_leaves else ()
+    return Meeting(message.job, secret, world.discloses, shards, message.weights, hosts, homes=homes, leaves=leaves)
 
 
 def _gathered(store: c10d.Store, size: int, timeout_s: float) -> list[Facts]:
@@ -386,10 +386,10 @@ def _tell(store: c10d.Store, key: str, start: Callable[[], Sequence[SwitchAddres
 
 def _address_of(store: c10d.Store, key: str, leader: int, patience: timedelta) -> tuple[SwitchAddress, ...]:
     store.wait([key], patience)
-    told = json.loads(store.get(key))
-    if "error" in told:
-        raise SwitchUnreachableError("", f"rank {leader} could not start a switch: {told['error']}")
-    return tuple(map(SwitchAddress.parse, told["switches"]))
+    message = json.loads(store.get(key))
+    if "error" in message:
+        raise SwitchUnreachableError("", f"rank {leader} could not start a switch: {message['error']}")
+    return tuple(map(SwitchAddress.parse, message["switches"]))
 
 
 def tell_refusal(
@@ -397,9 +397,9 @@ def tell_refusal(
 ) -> None:
     """Tell the other ranks that this one does not join, with the reason `error`, so that they do not wait for it."""
     address = error.address if isinstance(error, SwitchUnreachableError) else None
-    told = json.dumps({"rank": rank, "address": address, "text": str(error)})
+    message = json.dumps({"rank": rank, "address": address, "text": str(error)})
     with contextlib.suppress(dist.DistError):
-        store.set(_refusal_key(meeting), told)
+        store.set(_refusal_key(meeting), message)
 
 
 def raise_if_refused(store: c10d.Store, meeting: Meeting, rank: int, size: int = 1) -> None:
@@ -469,13 +469,13 @@ def refusal_of_another(store: c10d.Store, meeting: Meeting, rank: int) -> FaninE
     key = _refusal_key(meeting)
     if not store.check([key]):
         return None
-    told = json.loads(store.get(key))
-    if told["rank"] == rank:
+    message = json.loads(store.get(key))
+    if message["rank"] == rank:
         return None
-    if told["address"] is None:
-        return ConfigurationError(told["text"])
+    if message["address"] is None:
+        return ConfigurationError(message["text"])
     return SwitchUnreachableError(
-        told["address"], f"rank {told['rank']} cannot reach switch {told['address']}: {told['text']}"
+        message["address"], f"rank {message['rank']} cannot reach switch {message['address']}: {message['text']}"
     )
 
 

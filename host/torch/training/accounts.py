@@ -51,8 +51,8 @@ def gather_accounts(
         newcomers = store.add(_newcomers(session.job_name), 0)
         store.set(f"{key}all", json.dumps({"ranks": there, "newcomers": newcomers}))
     _posted(store, session, 0, f"{key}all", ends_at)
-    told = _read(store.get(f"{key}all"), _Verdict, "accounts of whom")
-    ranks, newcomers = told.ranks, told.newcomers
+    decision = _read(store.get(f"{key}all"), _Decision, "accounts of whom")
+    ranks, newcomers = decision.ranks, decision.newcomers
     if rank not in ranks:
         raise HandoverError(
             f"rank {rank} came into job {session.job_name!r} when the others had finished. Remedy: none is needed; the "
@@ -67,7 +67,7 @@ def gather_accounts(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
+class _Decision:
     """Rank 0's decision about the accounts."""
 
     ranks: tuple[int, ...]

@@ -251,7 +251,7 @@ class _Peers:
         self._patience_s = group.options.join_timeout_s
         size = session.size
         self._left = [(session.rank - distance) % size for distance in range(1, size)]
-        self._told: list[str] = []
+        self._failures: list[str] = []
         self.gave = -1
         """The rank that was asked last."""
 
@@ -274,7 +274,7 @@ class _Peers:
                 return source, standing
         raise HandoverError(
             f"rank {self._session.rank} came into job {self._session.job_name!r}, and nobody gave it the weights: "
-            f"{'; '.join(self._told)}. Remedy: see the output of those ranks; start this one again while others run"
+            f"{'; '.join(self._failures)}. Remedy: see the output of those ranks; start this one again while others run"
         )
 
     def finish(self, source: Source, base: int) -> tuple[int, dict[str, Any]]:
@@ -290,7 +290,7 @@ class _Peers:
 
     def _note(self, error: Exception) -> None:
         log.warning("rank %d: rank %d gave no weights: %s", self._session.rank, self.gave, error)
-        self._told.append(f"rank {self.gave}: {error}")
+        self._failures.append(f"rank {self.gave}: {error}")
 
 
 def facts_key(job_name: str) -> str:

@@ -62,7 +62,7 @@ class DigestEntries:
         return [self._message(each, now) for each in self.streams.due(now)]
 
     def _check(self, digest_id: int) -> None:
-        if digest_id not in (*self._described.digests, *self._described.gone):
+        if digest_id not in (*self._described.digests, *self._described.removed):
             raise StatusError(Code.NOT_FOUND, f"there is no digest with id {digest_id:#x}")
         self._described.known(self._described.digests, digest_id, "digest")
 

@@ -4,7 +4,7 @@ p4c writes the P4Info from the source, and the JSON after simplifying it. So eac
 lacks, although both belong to one program:
 
 * The P4Info alone has objects that no packet reaches, such as an action profile without tables. They are listed in
-  `Described.gone`, and requests that name them are refused.
+  `Described.removed`, and requests that name them are refused.
 * The program alone has tables that the compiler has made, for example of a `switch` statement, and those marked @hidden
   in the source. They are not for the control plane: their entries are constant, or they have no key.
 """
@@ -94,7 +94,7 @@ class Described:
     """Ids of digests, by the number of their learn list."""
     packet_in: Any = None
     packet_out: Any = None
-    gone: dict[int, str] = field(default_factory=dict)
+    removed: dict[int, str] = field(default_factory=dict)
     """Names of objects that the compiler has left out of the program, by id."""
 
     @classmethod
@@ -148,7 +148,7 @@ class Described:
             self.profiles[each.preamble.id] = profile
             self.group_sizes[each.preamble.id] = each.max_group_size
         for each in info.action_profiles:
-            if each.preamble.id in self.gone:
+            if each.preamble.id in self.removed:
                 comparison.check_profile_left_out(each, info, program)
 
     def _match_arrays(self) -> None:
@@ -172,9 +172,9 @@ class Described:
 
     def known(self, things: Mapping[int, Thing], number: int, what: str) -> Thing:
         """The table, counter, ... with an id that a request names; StatusError without one."""
-        if number in self.gone:
+        if number in self.removed:
             raise StatusError(
-                Code.UNKNOWN, f"no packet gets to the {what} {self.gone[number]!r}: the compiler has left it out"
+                Code.UNKNOWN, f"no packet gets to the {what} {self.removed[number]!r}: the compiler has left it out"
             )
         if number not in things:
             raise StatusError(Code.INVALID_ARGUMENT, f"there is no {what} with id {number:#x}")
@@ -187,7 +187,7 @@ class Described:
             if each.preamble.name in objects:
                 found.append((each, objects[each.preamble.name]))
             else:
-                self.gone[each.preamble.id] = each.preamble.name
+                self.removed[each.preamble.id] = each.preamble.name
         return found
 
     def _match_digests(self) -> None:
@@ -210,7 +210,7 @@ class Described:
         default action cannot be changed, although the JSON marks it as constant for some of them only.
         """
         actions = {each.preamble.name for each in self.info.actions} - {NO_ACTION}
-        if self.gone and actions and not actions & self.program.actions.keys():
+        if self.removed and actions and not actions & self.program.actions.keys():
             raise ProgramError(f"the P4Info has none of the program's actions. {comparison.REMEDY}")
         names = {table.name for _, table in self.tables.values()}
         for name, table in self.program.tables.items():

@@ -135,9 +135,9 @@ class TableEntries:
                 if not entry.idle_us:
                     continue
                 # Check an entry again even if its idleness was reported: a packet may have matched it since.
-                due = (now_us if entry.told else entry.used_us) + entry.idle_us
+                due = (now_us if entry.notified else entry.used_us) + entry.idle_us
                 if due <= now_us:
-                    entry.told, due = True, now_us + entry.idle_us
+                    entry.notified, due = True, now_us + entry.idle_us
                     message = self._message(table_id, info, table, entry, default=False)
                     message.ClearField("action")
                     found.append(message)
@@ -369,7 +369,7 @@ def _match(given: Any, field: Any, values: Values, *, new: bool) -> Match:
         return Match(values.read(given.exact.value, field, what, new=new))
     if kind == "optional":
         return Match(values.read(given.optional.value, field, what, new=new), whole)
-    if values.named(field):
+    if values.has_names(field):
         raise StatusError(Code.UNIMPLEMENTED, f"{what} has names, which have neither masks nor order: leave it out")
     if kind == "range":
         low, high = (decoded(each, field.bitwidth, what) for each in (given.range.low, given.range.high))

@@ -104,13 +104,13 @@ class Values:
         self._errors = errors
         self._names = names
 
-    def named(self, field: Any) -> bool:
+    def has_names(self, field: Any) -> bool:
         """Whether the field's numbers have names, so that masks and ranges have no meaning."""
         return field.type_name.name in self._names
 
     def read(self, data: bytes, field: Any, what: str, *, new: bool = True) -> int:
         """The number that packets carry, from a message's bytes; `new` as in Names.number."""
-        if self.named(field):
+        if self.has_names(field):
             return self._names[field.type_name.name].number(data, what, new=new)
         if field.bitwidth:
             return decoded(data, field.bitwidth, what)
@@ -121,7 +121,7 @@ class Values:
 
     def written(self, number: int, field: Any) -> bytes:
         """The bytes of a number in a message."""
-        if not self.named(field) and not field.bitwidth:
+        if not self.has_names(field) and not field.bitwidth:
             names = (name for name, each in self._errors.items() if each == number)
             return next((name.encode() for name in names), encoded(number))
         return self.of_type(number, field.type_name.name)
