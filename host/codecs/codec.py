@@ -187,6 +187,27 @@ class Encoder(ABC):
         return []
 
 
+class ResidualEncoder(Encoder):
+    """An encoder that adds what a step has lost to the next one, as far as the codec's user wants feedback."""
+
+    def __init__(self, place: Place, seed: int, elements: int, *, feedback: bool = True) -> None:
+        """`elements`: size of the residual."""
+        super().__init__(place, seed)
+        self._feedback = feedback
+        self._owed: Floats = np.zeros(elements if feedback else 0, np.float32)
+
+    def state(self) -> State:
+        return {"owed": self._owed.copy()} if self._feedback else {}
+
+    def _load(self, state: State) -> None:
+        if self._feedback:
+            self._owed[:] = state["owed"]
+
+    @property
+    def residual_norm(self) -> float:
+        return float(np.sqrt(energy_of(self._owed)))
+
+
 @dataclass(frozen=True, slots=True)
 class Codec(ABC):
     """A codec's parameters; the same on every rank."""

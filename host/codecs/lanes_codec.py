@@ -29,8 +29,8 @@ from fanin.host.codecs.codec import (
     Encoder,
     Floats,
     Place,
+    ResidualEncoder,
     Stages,
-    State,
     Sum,
     energy_of,
     levels,
@@ -75,11 +75,10 @@ class Lanes(Codec):
         return _Encoder(self, place)
 
 
-class _Encoder(Encoder):
+class _Encoder(ResidualEncoder):
     def __init__(self, codec: Lanes, place: Place) -> None:
-        super().__init__(place, codec.seed)
+        super().__init__(place, codec.seed, place.count, feedback=codec.feedback)
         self._codec = codec
-        self._owed: Floats = np.zeros(place.count if codec.feedback else 0, np.float32)
 
     def reduce(self, x: Floats, step: int) -> Stages:
         if self._codec.stochastic:
@@ -115,17 +114,6 @@ class _Encoder(Encoder):
         total = Sum(sent, self._codec.bits, scale_code=code)
         yield total
         x[:] = total.values
-
-    def state(self) -> State:
-        return {"owed": self._owed.copy()} if self._codec.feedback else {}
-
-    def _load(self, state: State) -> None:
-        if self._codec.feedback:
-            self._owed[:] = state["owed"]
-
-    @property
-    def residual_norm(self) -> float:
-        return float(np.sqrt(energy_of(self._owed)))
 
 
 def steps_at_random(whole: Floats, bound: float, most: int, u: Floats) -> tuple[npt.NDArray[np.float64], Floats]:

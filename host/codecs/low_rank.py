@@ -23,7 +23,18 @@ from typing import ClassVar
 import numpy as np
 
 from fanin.errors import ConfigurationError
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels
+from fanin.host.codecs.codec import (
+    Codec,
+    Encoder,
+    Floats,
+    Place,
+    ResidualEncoder,
+    Stages,
+    State,
+    Sum,
+    energy_of,
+    levels,
+)
 from fanin.host.codecs.philox import Purpose
 
 
@@ -64,9 +75,9 @@ class _Matrix:
         return array[self.first : self.first + self.count].reshape(self.rows, self.columns)
 
 
-class _Encoder(Encoder):
+class _Encoder(ResidualEncoder):
     def __init__(self, codec: LowRank, place: Place) -> None:
-        super().__init__(place, codec.seed)
+        super().__init__(place, codec.seed, place.count)
         self._codec = codec
         self._matrices: list[_Matrix] = []
         self._plain = np.ones(place.count, bool)
@@ -82,7 +93,6 @@ class _Encoder(Encoder):
                 self._plain[first : first + count] = False
                 drawn += columns * codec.rank
             first += count
-        self._owed: Floats = np.zeros(place.count, np.float32)
 
     def _start(self, skipped: int, columns: int, rank: int) -> Floats:
         """Draw the first Q, orthonormal, shape (columns, rank), the same at all workers.
@@ -132,16 +142,12 @@ class _Encoder(Encoder):
             start += mine.size
 
     def state(self) -> State:
-        return {"owed": self._owed.copy(), **{f"q{n}": each.q.copy() for n, each in enumerate(self._matrices)}}
+        return {**super().state(), **{f"q{n}": each.q.copy() for n, each in enumerate(self._matrices)}}
 
     def _load(self, state: State) -> None:
-        self._owed[:] = state["owed"]
+        super()._load(state)
         for number, each in enumerate(self._matrices):
             each.q = np.array(state[f"q{number}"], np.float32)
-
-    @property
-    def residual_norm(self) -> float:
-        return float(np.sqrt(energy_of(self._owed)))
 
 
 def orthogonal(columns: Floats) -> Floats:

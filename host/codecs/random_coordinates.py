@@ -16,7 +16,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from fanin.host.codecs.codec import Codec, Encoder, Floats, Place, Stages, State, Sum, check_share, energy_of, levels
+from fanin.host.codecs.codec import (
+    Codec,
+    Encoder,
+    Floats,
+    Place,
+    ResidualEncoder,
+    Stages,
+    Sum,
+    check_share,
+    energy_of,
+    levels,
+)
 from fanin.host.codecs.philox import Purpose
 
 RUN = 32
@@ -46,13 +57,12 @@ class RandomCoordinates(Codec):
         return _Encoder(self, place)
 
 
-class _Encoder(Encoder):
+class _Encoder(ResidualEncoder):
     def __init__(self, codec: RandomCoordinates, place: Place) -> None:
-        super().__init__(place, codec.seed)
-        self._codec = codec
         self._runs = -(-place.count // RUN)
+        super().__init__(place, codec.seed, self._runs * RUN, feedback=codec.feedback)
+        self._codec = codec
         self._taken = max(1, round(codec.share * self._runs)) if self._runs else 0
-        self._owed: Floats = np.zeros(self._runs * RUN if codec.feedback else 0, np.float32)
 
     def reduce(self, x: Floats, step: int) -> Stages:
         runs = np.zeros((self._runs, RUN), np.float32)
@@ -77,14 +87,3 @@ class _Encoder(Encoder):
         runs[:] = 0.0
         runs[taken] = values.reshape(-1, RUN)
         x[:] = runs.reshape(-1)[: len(x)]
-
-    def state(self) -> State:
-        return {"owed": self._owed.copy()} if self._codec.feedback else {}
-
-    def _load(self, state: State) -> None:
-        if self._codec.feedback:
-            self._owed[:] = state["owed"]
-
-    @property
-    def residual_norm(self) -> float:
-        return float(np.sqrt(energy_of(self._owed)))

@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 
 from fanin.host.codecs.blocks import block_squares
-from fanin.host.codecs.codec import Codec, DevicePlan, Encoder, Floats, Place, Stages, State, Sum, energy_of, levels
+from fanin.host.codecs.codec import Codec, DevicePlan, Encoder, Floats, Place, ResidualEncoder, Stages, Sum, levels
 from fanin.host.codecs.rotation import block_for, rotate_and_clip, rotate_back
 
 CLIPS = ((1, 1.22), (3, 1.95), (7, 2.5), (15, 2.9), (31, 3.27), (63, 3.6), (127, 3.9))
@@ -57,14 +57,13 @@ class Rotated(Codec):
         return _Encoder(self, place, clip_for(levels(self.bits, place.size)))
 
 
-class _Encoder(Encoder):
+class _Encoder(ResidualEncoder):
     def __init__(self, codec: Rotated, place: Place, clip: float) -> None:
-        super().__init__(place, codec.seed)
-        self._codec, self._clip = codec, np.float32(clip)
         self._block = block_for(place.count)
         self._padded = -(-place.count // self._block) * self._block
+        super().__init__(place, codec.seed, self._padded, feedback=codec.feedback)
+        self._codec, self._clip = codec, np.float32(clip)
         self._signs = self.random.sign_words(place.count)
-        self._owed: Floats = np.zeros(self._padded if codec.feedback else 0, np.float32)
         self._kept: list[Floats] = []
         """Arrays of the last step, used again in the next: fresh memory takes longer to map than to fill."""
 
@@ -87,17 +86,6 @@ class _Encoder(Encoder):
         if self._codec.feedback:
             self._owed, cut = cut, self._owed
             self._kept = [cut, lost]
-
-    def state(self) -> State:
-        return {"owed": self._owed.copy()} if self._codec.feedback else {}
-
-    def _load(self, state: State) -> None:
-        if self._codec.feedback:
-            self._owed = np.array(state["owed"], np.float32)
-
-    @property
-    def residual_norm(self) -> float:
-        return float(np.sqrt(energy_of(self._owed)))
 
 
 def _total(squares: Floats) -> float:

@@ -28,8 +28,8 @@ from fanin.host.codecs.codec import (
     Encoder,
     Floats,
     Place,
+    ResidualEncoder,
     Stages,
-    State,
     Sum,
     check_share,
     energy_of,
@@ -72,16 +72,15 @@ class Sketched(Codec):
         return _Encoder(self, place, integer_lanes(self.bits, place.size))
 
 
-class _Encoder(Encoder):
+class _Encoder(ResidualEncoder):
     def __init__(self, codec: Sketched, place: Place, number: int) -> None:
-        super().__init__(place, codec.seed)
+        super().__init__(place, codec.seed, place.count)
         self._number = number
         self._taken = max(1, round(codec.share * place.count)) if place.count else 0
         self._levels = np.float32((2**31 - 1) // (place.size * 64))
         """Levels of one contribution; a cell with up to 64 elements of each worker does not wrap around, and if it
         does, the sums that are peeled from it come out right all the same.
         """
-        self._owed: Floats = np.zeros(place.count, np.float32)
 
     def reduce(self, x: Floats, step: int) -> Stages:
         if not len(x):
@@ -118,16 +117,6 @@ class _Encoder(Encoder):
         self.lost = energy_of(self._owed)
         x[:] = 0.0
         x[present] = sums.astype(np.float32) / np.float32(self.place.size) * unit
-
-    def state(self) -> State:
-        return {"owed": self._owed.copy()}
-
-    def _load(self, state: State) -> None:
-        self._owed[:] = state["owed"]
-
-    @property
-    def residual_norm(self) -> float:
-        return float(np.sqrt(energy_of(self._owed)))
 
 
 @dataclass(frozen=True, slots=True)

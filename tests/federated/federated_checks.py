@@ -18,15 +18,10 @@ from fanin.host.federated.policies.layer_wise import LayerWise
 from fanin.host.federated.policies.policy import FederatedPolicy
 from fanin.host.stale.account import Account
 from fanin.host.torch import Federated, FederatedOptions, LocalSteps
+from tests.support.replicas import CLASSES, WIDTH, compute, expect_identical, make_model
 
-WIDTH, CLASSES = 24, 4
 SAMPLES = (64, 16, 32, 48)
 """Samples of each client: unlike, so that weights matter."""
-
-
-def make_model() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(WIDTH, 48), nn.Tanh(), nn.Linear(48, CLASSES))
 
 
 def data(client: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,12 +41,6 @@ def turn(model: nn.Module, client: int, rate: float = 0.2) -> torch.Tensor:
     return loss
 
 
-def compute(times: int) -> None:
-    """Be slow by having more to compute."""
-    for _ in range(10 * times):
-        torch.mm(torch.ones(128, 128), torch.ones(128, 128))
-
-
 def train(client: int, policy: FederatedPolicy | str, rounds: int, **given: Any) -> tuple[nn.Module, Federated]:
     model = make_model()
     federated = Federated(model, samples=SAMPLES[client], rounds=rounds, policy=policy, **given)
@@ -69,13 +58,6 @@ def expect_balance(accounts: list[list[Account]], federated: Federated) -> None:
             assert account.handed_in == account.contributed + sum(account.dropped.values())
         assert set(own.dropped) <= {"at the end"}
         assert sum(account.contributed for account in of_part) == sum(of_part[0].contributors)
-
-
-def expect_identical(model: nn.Module, size: int) -> None:
-    bits = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-    everyones = [torch.empty_like(bits) for _ in range(size)]
-    dist.all_gather(everyones, bits)
-    assert all(torch.equal(bits, other) for other in everyones), "replicas differ"
 
 
 def check_every_policy_trains_to_identical_replicas_and_a_balance(rank: int, size: int) -> None:

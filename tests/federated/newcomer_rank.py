@@ -18,7 +18,8 @@ import torch.distributed as dist
 from fanin.errors import FaninError
 from fanin.examples.train import replica_hash
 from fanin.host.torch import Federated, FederatedOptions, is_newcomer
-from tests.federated.federated_checks import SAMPLES, make_model, turn
+from tests.federated.federated_checks import SAMPLES, turn
+from tests.support.replicas import make_model
 
 ROUNDS, DIES_AFTER = 60, 4
 EMPTY_UNTIL, ALONE_UNTIL = 24, 40

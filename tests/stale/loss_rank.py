@@ -20,7 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fanin.examples.train import replica_hash
 from fanin.host.torch import AsynchronousOptimizer, StaleOptions, StaleSynchronousState, stale_synchronous_hook
-from tests.stale.stale_checks import accuracy, batch, make_model
+from tests.stale.stale_checks import accuracy, batch
+from tests.support.replicas import make_model
 
 STEPS = 60
 DIES_AFTER = {"asynchronous": 10, "hook": 12}

@@ -23,7 +23,8 @@ from fanin.errors import FaninError, UnsupportedError
 from fanin.examples.train import replica_hash
 from fanin.host.session import handover
 from fanin.host.torch import AsynchronousOptimizer, StaleOptions, is_newcomer
-from tests.stale.stale_checks import CLASSES, WIDTH, batch
+from tests.stale.stale_checks import batch
+from tests.support.replicas import CLASSES, WIDTH
 
 ROUNDS, DIES_AFTER = 60, 8
 EMPTY_UNTIL, ALONE_UNTIL = 24, 40

@@ -18,13 +18,9 @@ from fanin.host.stale.account import PASSED_DRAIN
 from fanin.host.stale.bound import DynamicBound
 from fanin.host.stale.quorum import SemiAsynchronousQuorum
 from fanin.host.torch import AsynchronousOptimizer, StaleOptions, StaleSynchronousState, stale_synchronous_hook
+from tests.support.replicas import CLASSES, WIDTH, compute, expect_identical, make_model
 
-WIDTH, CLASSES, BATCH = 24, 4, 16
-
-
-def make_model() -> nn.Sequential:
-    torch.manual_seed(3)
-    return nn.Sequential(nn.Linear(WIDTH, 48), nn.Tanh(), nn.Linear(48, CLASSES))
+BATCH = 16
 
 
 def batch(rank: int, step: int, count: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,23 +30,10 @@ def batch(rank: int, step: int, count: int = BATCH) -> tuple[torch.Tensor, torch
     return inputs, inputs[:, :CLASSES].argmax(dim=1)
 
 
-def compute(times: int) -> None:
-    """Be slow by having more to compute."""
-    for _ in range(10 * times):
-        torch.mm(torch.ones(128, 128), torch.ones(128, 128))
-
-
 def accuracy(model: nn.Module) -> float:
     inputs, targets = batch(99, 99_999, 512)
     with torch.no_grad():
         return float((model(inputs).argmax(dim=1) == targets).float().mean())
-
-
-def expect_identical(model: nn.Module, size: int) -> None:
-    bits = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
-    everyones = [torch.empty_like(bits) for _ in range(size)]
-    dist.all_gather(everyones, bits)
-    assert all(torch.equal(bits, other) for other in everyones), "replicas differ"
 
 
 def expect_shards(description: str) -> None:

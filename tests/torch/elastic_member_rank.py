@@ -13,7 +13,8 @@ from torch import nn
 from fanin.examples.train import replica_hash
 from fanin.host.torch import ElasticLocalSteps, Members, Outer
 from fanin.host.torch.training.meetings.agreement import Patience
-from tests.stale.stale_checks import accuracy, batch, make_model
+from tests.stale.stale_checks import accuracy, batch
+from tests.support.replicas import make_model
 
 DIES_AFTER, GOES_ON = 4, 6
 """Meetings after which one of them kills itself in a period; meetings after the newcomer's first."""

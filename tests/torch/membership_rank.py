@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fanin.examples.train import replica_hash
 from fanin.host.torch import Membership, is_newcomer
-from tests.stale.stale_checks import accuracy, batch, make_model
+from tests.stale.stale_checks import accuracy, batch
+from tests.support.replicas import make_model
 
 STEPS, DIES_AT, WAITS_AT = 40, 8, 16
 PATIENCE_S = 600.0

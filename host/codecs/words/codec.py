@@ -105,9 +105,9 @@ class WordCodec(ABC):
         """Return the workers that have spoiled elements of a packet; `words`: as `collect` has returned them."""
         return []
 
-    @abstractmethod
     def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
         """Return what encoding loses of x * factor + residual. Only for float32, float16 and bfloat16."""
+        raise NotImplementedError("error feedback is for float32, float16 and bfloat16")
 
 
 class Blocks(WordCodec):

@@ -41,7 +41,3 @@ class Copied(Blocks):
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
         """Unpack the words into bytes, which are never divided."""
         return words.astype("<u4").view(np.uint8)[:count]
-
-    def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
-        """Bytes take no residual."""
-        raise NotImplementedError("error feedback is for float32, float16 and bfloat16")

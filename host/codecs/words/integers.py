@@ -40,7 +40,3 @@ class Integers(Blocks):
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
         """Truncate each word to the element type; the sum is never divided."""
         return words[:count].astype(self._dtype)
-
-    def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
-        """Integers take no residual."""
-        raise NotImplementedError("error feedback is for float32, float16 and bfloat16")

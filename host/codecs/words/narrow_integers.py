@@ -48,7 +48,3 @@ class NarrowIntegers(Blocks):
     def decode(self, words: Words, count: int, codes: Codes, contributors: int, divisor: float) -> Array:
         """Return the sums of the lanes, truncated to the element type; they are never divided."""
         return unpack(words, self._bits, count, self._bound, contributors).astype(self._dtype)
-
-    def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
-        """Integers take no residual."""
-        raise NotImplementedError("error feedback is for float32, float16 and bfloat16")

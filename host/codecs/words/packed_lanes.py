@@ -71,10 +71,6 @@ class PackedLanes(Blocks):
         result[summed] = shift
         return result.view(np.int32)
 
-    def residual_after(self, x: Array, codes: Codes, factor: float, residual: Residual) -> Residual:
-        """Words take no residual."""
-        raise NotImplementedError("error feedback is for float32, float16 and bfloat16")
-
 
 def _words_of(count: int) -> int:
     """Return how many of a packet's `count` elements are words of the sum."""
