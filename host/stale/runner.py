@@ -215,6 +215,13 @@ class StaleRunner:
         self._wait_until(lambda: self._rounds.rests, "the round's result has not come")
 
     @property
+    def has_sent(self) -> bool:
+        """Whether the gradient handed in is under way, dropped or folded, so that `hand_in` would take the next one at
+        once. For any thread."""
+        with self._changed:
+            return not self._rounds.ready
+
+    @property
     def has_results(self) -> bool:
         """Whether `wait_for_results` would return at once. For any thread."""
         with self._changed:

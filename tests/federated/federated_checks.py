@@ -130,6 +130,21 @@ def check_a_round_closes_without_those_who_still_compute(rank: int, size: int) -
     expect_identical(model, size)
 
 
+def check_a_fast_client_begins_no_turn_while_a_delta_of_its_waits(rank: int, size: int) -> None:
+    """Rounds of all clients: a delta is one round old at most, since it is computed while the last one travels."""
+    model = make_model()
+    federated = Federated(model, samples=1, rounds=8, policy=FedBuff(quorum=size))
+    while federated.begin():
+        turn(model, rank)
+        if rank == size - 1:
+            compute(20)  # far slower than the others
+        federated.hand_in()
+    accounts = federated.flush()[0]
+    assert set(federated.accounts[0].ages) <= {0, 1}, federated.accounts[0].ages
+    assert sum(account.contributed for account in accounts) >= 7 * size
+    expect_identical(model, size)
+
+
 def check_deep_layers_travel_every_few_rounds(rank: int, size: int) -> None:
     model = make_model()
     federated = Federated(model, samples=SAMPLES[rank], rounds=10, policy=LayerWise(deep_every=3, fraction=0.5))

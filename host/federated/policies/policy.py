@@ -21,7 +21,8 @@ class FederatedPolicy(ABC):
 
     name: ClassVar[str]
     waits: ClassVar[bool] = True
-    """Whether a client that has handed in begins its next turn with the result of a round, and not at once."""
+    """Whether a client that has handed in begins its next turn with the result of its delta's round, and not already
+    when the delta is on its way to it."""
     deep_every: int = 1
     """Rounds from one that carries the model's deep layers to the next; 1: every round carries the whole model."""
 

@@ -287,12 +287,15 @@ class Federated:
                 f"policy {self._policy.name!r} gives weight {weight} to a delta of {self._samples} samples, computed "
                 f"on version {version}, in round {round}. Remedy: a weight that is finite and above 0"
             )
+        with self._changed:
+            self._changed.notify_all()  # the delta is on its way
         return weight
 
     def _may_begin(self) -> bool:
-        """Whether the result that this client waits for has come, and the plan in force selects it."""
-        # Not by the version: rounds without deltas, in which the scale changes, move it as well.
-        if self._policy.waits and not self._part.has_results:
+        """Whether what this client waits for has come, and the plan in force selects it."""
+        # Not by the version: rounds without deltas, in which the scale changes, move it as well. A round takes one
+        # delta of a client, so a turn that began while one waits for the next round would only be on older weights.
+        if not (self._part.has_results if self._policy.waits else self._part.has_sent):
             return False
         version = self.version
         if version > self._plan_round or self._plan.clients is not None:
