@@ -709,7 +709,7 @@ def check_groups_cost_one_thread_each_and_descriptors_when_they_sum(rank: int, s
     dist.barrier()
     until(lambda: (threads() - before).total() == 0)
     del groups, group
-    assert descriptors() <= open_before
+    until(lambda: descriptors() <= open_before)  # the switch in rank 0 closes connections when it notices their ends
 
 
 def check_a_group_that_is_destroyed_finishes_what_is_under_way(rank: int, size: int) -> None:
@@ -763,7 +763,7 @@ def check_groups_that_come_and_go_leave_nothing_behind(rank: int, size: int) -> 
     for _ in range(10):
         come_and_go()
     until(lambda: (threads() - before).total() == 0)
-    assert descriptors() <= open_before
+    until(lambda: descriptors() <= open_before)  # the switch in rank 0 closes connections when it notices their ends
 
 
 def check_two_threads_sum_over_two_groups_at_once_while_a_third_goes(rank: int, size: int) -> None:
