@@ -179,7 +179,8 @@ def test_a_restarted_switch_is_survived_with_the_fallback_to_gloo() -> None:
 
 
 def test_a_short_cut_is_survived_and_a_long_one_reported_by_name() -> None:
-    with ComposeProject(TRAIN=ENDLESS, LIVENESS_TIMEOUT="10") as cluster:
+    """The liveness timeout is far longer than the polls by which the short cut is known to have stopped rounds."""
+    with ComposeProject(TRAIN=ENDLESS, LIVENESS_TIMEOUT="30") as cluster:
         cluster.start(workers=2)
         lines = cluster.follow_job()
         read_until(lines, "epoch   1")
