@@ -16,10 +16,10 @@ from typing import Annotated, Any
 from fanin.benchmarks.codecs_train_rows import half_interval
 from fanin.benchmarks.harness import Output, Report, alike, by, reports, table
 from fanin.emulation.figures import FigureTable
+from fanin.emulation.network.hidden_exchange import Exchanged, hidden
 from fanin.emulation.network.switch_place import Place, SwitchPlace
 from fanin.emulation.network.topology import Link
 from fanin.emulation.network.units import Rate
-from fanin.emulation.tracing.hidden_exchange import Exchanged, hidden
 from fanin.errors import ConfigurationError, FaninError
 from fanin.records.record import Progress, Quantity
 from fanin.settings import Bounds, Named, OneOf, Words, check_bounds

@@ -25,8 +25,8 @@ from torch.utils.data import TensorDataset
 from fanin.benchmarks.device_bytes import device_bytes
 from fanin.benchmarks.meetings import ALONE, Asked
 from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT, asked_of, group_of_ranks, progress, report
+from fanin.emulation.network.hidden_exchange import exchanges_of
 from fanin.emulation.network.timelines import legal, read_lines
-from fanin.emulation.tracing.hidden_exchange import exchanges_of
 from fanin.examples import digits
 from fanin.examples.tasks import TASKS
 from fanin.examples.train import cross_entropy, replica_hash

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fanin.emulation.network import timelines
+from fanin.emulation.network.hidden_exchange import Exchanged, exchanges_of, hidden_in_words
 from fanin.emulation.tracing.clocks import Alignment, RankTimes, Sum, align
-from fanin.emulation.tracing.hidden_exchange import Exchanged, exchanges_of, hidden_in_words
 from fanin.emulation.tracing.trace_events import Lanes, Trace
 from fanin.errors import ConfigurationError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fanin.emulation.network import timelines
+from fanin.emulation.network.hidden_exchange import hidden_in_words
 from fanin.emulation.tracing.clocks import Alignment, Sum, align
-from fanin.emulation.tracing.hidden_exchange import hidden_in_words
 from fanin.emulation.tracing.rank_files import RankFile, alignment_in_words, exchanges_in, gaps_in_words, read_files
 from fanin.records.record import MAX_SPANS, VERSION, RunRecord, Span, WorkerRecord
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
+from fanin.emulation.network.hidden_exchange import exchanges_of
 from fanin.emulation.network.timelines import legal, read_lines
-from fanin.emulation.tracing.hidden_exchange import exchanges_of
 from fanin.errors import CollectiveMismatchError, ConfigurationError, DivergedError, FaninError, UnsupportedError
 from fanin.host.torch import Every, LocalSteps, Outer, Quadratic, describe_training
 from fanin.options import Options

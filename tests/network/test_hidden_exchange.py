@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from fanin.emulation.network.hidden_exchange import Exchanged, exchanges_of, hidden, hidden_in_words
 from fanin.emulation.network.timelines import legal
-from fanin.emulation.tracing.hidden_exchange import Exchanged, exchanges_of, hidden, hidden_in_words
 
 
 def meeting(number: int, launched: float, submitted: float, awaited: float, landed: float) -> dict[str, Any]:
