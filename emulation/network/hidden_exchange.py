@@ -12,6 +12,7 @@ which that result lay there unread; the rest of its seconds are hidden.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,13 +60,14 @@ class Hidden:
 
 def exchanges_of(lines: Sequence[dict[str, Any]]) -> list[Exchanged]:
     """Return the meetings of one life of a rank that have landed, from the legal lines of its file, by their launch."""
-    sums = [(float(line["submitted"]), float(line["done"])) for line in lines if line["kind"] == "reduction"]
+    sums = sorted((float(line["submitted"]), float(line["done"])) for line in lines if line["kind"] == "reduction")
+    begun = [begun_s for begun_s, _ in sums]
     found = []
     for line in lines:
         if line["kind"] != "meeting":
             continue
         launched_s, submitted_s, landed_s = (float(line[each]) for each in ("launched", "submitted", "landed"))
-        done = [done_s for begun_s, done_s in sums if launched_s <= begun_s <= submitted_s]
+        own = sums[bisect_left(begun, launched_s) : bisect_right(begun, submitted_s)]
         found.append(
             Exchanged(
                 number=int(line["number"]),
@@ -74,7 +76,7 @@ def exchanges_of(lines: Sequence[dict[str, Any]]) -> list[Exchanged]:
                 submitted_s=submitted_s,
                 awaited_s=float(line["awaited"]),
                 landed_s=landed_s,
-                arrived_s=min(max(done, default=landed_s), landed_s),
+                arrived_s=min(max((done_s for _, done_s in own), default=landed_s), landed_s),
             )
         )
     return sorted(found, key=lambda each: each.launched_s)

@@ -69,6 +69,10 @@ class RankFile:
             for index, line in enumerate((each for each in lines if each["kind"] == "reduction"), 1)
         }
 
+    def exchanges(self) -> list[Exchanged]:
+        """The meetings of all lives that have landed."""
+        return [each for _, lines in self.lives() for each in exchanges_of(lines)]
+
     @property
     def times(self) -> RankTimes:
         """The rank's times for the alignment of its clock."""
@@ -136,20 +140,17 @@ def gaps_in_words(ranks: Sequence[RankFile]) -> list[str]:
     return found
 
 
-def exchanges_in(ranks: Sequence[RankFile]) -> list[Exchanged]:
-    """The meetings of all ranks and lives that have landed."""
-    return [each for file in ranks for _, lines in file.lives() for each in exchanges_of(lines)]
-
-
 def trace_of_files(paths: Sequence[Path]) -> Trace:
     """The trace of a job from its ranks' files. ConfigurationError as in `read_files`."""
     ranks = read_files(paths)
     alignments = align({file.rank: file.times for file in ranks})
     origin_s = min(alignments[file.rank].to_reference(float(file.starts[0]["time"])) for file in ranks)
     facts = {"source": "FANIN_TIMELINE", "job": ranks[-1].job, "clocks": _in_words(alignments)}
-    trace = Trace({**facts, "notes": [*gaps_in_words(ranks), *hidden_in_words(exchanges_in(ranks))]})
-    for file in ranks:
-        _add_rank(trace, file, alignments[file.rank], origin_s)
+    meetings = [file.exchanges() for file in ranks]
+    hidden = hidden_in_words([each for of_rank in meetings for each in of_rank])
+    trace = Trace({**facts, "notes": [*gaps_in_words(ranks), *hidden]})
+    for file, of_rank in zip(ranks, meetings, strict=True):
+        _add_rank(trace, file, of_rank, alignments[file.rank], origin_s)
     return trace
 
 
@@ -173,14 +174,15 @@ def alignment_in_words(alignment: Alignment) -> str:
     return "not aligned: no sum in common, and no calendar's time"
 
 
-def _add_rank(trace: Trace, file: RankFile, alignment: Alignment, origin_s: float) -> None:
+def _add_rank(
+    trace: Trace, file: RankFile, meetings: Sequence[Exchanged], alignment: Alignment, origin_s: float
+) -> None:
     pid = file.rank + 1
     host = str(file.starts[-1].get("host", ""))
     trace.process(pid, f"rank {file.rank}" + (f" on {host}" if host else ""))
     trace.track(pid, STEPS, "steps")
     trace.track(pid, COMPUTING, "computing")
     lanes, meeting_lanes = Lanes(), Lanes()
-    meetings: list[tuple[int, Exchanged]] = []
 
     def at(time_s: float) -> float:
         return alignment.to_reference(time_s) - origin_s
@@ -192,10 +194,9 @@ def _add_rank(trace: Trace, file: RankFile, alignment: Alignment, origin_s: floa
         for line in reductions:
             lane = lanes.take(line["submitted"], line["done"])
             _add_sum(trace, pid, SUMS + lane, line, at)
-        meetings += [(meeting_lanes.take(each.launched_s, each.landed_s), each) for each in exchanges_of(lines)]
     first = SUMS + len(lanes)
-    for lane, each in meetings:
-        _add_meeting(trace, pid, first + lane, each, at)
+    for each in meetings:
+        _add_meeting(trace, pid, first + meeting_lanes.take(each.launched_s, each.landed_s), each, at)
     for what, begin, count in (("sums", SUMS, len(lanes)), ("meetings", first, len(meeting_lanes))):
         for lane in range(count):
             trace.track(pid, begin + lane, what if lane == 0 else f"{what} {lane + 1}")

@@ -12,7 +12,7 @@ from typing import Any
 from fanin.emulation.network import timelines
 from fanin.emulation.network.hidden_exchange import hidden_in_words
 from fanin.emulation.tracing.clocks import Alignment, Sum, align
-from fanin.emulation.tracing.rank_files import RankFile, alignment_in_words, exchanges_in, gaps_in_words, read_files
+from fanin.emulation.tracing.rank_files import RankFile, alignment_in_words, gaps_in_words, read_files
 from fanin.records.record import MAX_SPANS, VERSION, RunRecord, Span, WorkerRecord
 
 UNFINISHED = "its file has no end: it was killed, or still runs"
@@ -55,7 +55,7 @@ def _notes(files: Sequence[RankFile], alignments: dict[int, Alignment]) -> list[
     for rank, alignment in alignments.items():
         if alignment.way not in ("reference", "same clock"):
             notes.append(f"clock of rank {rank}: {alignment_in_words(alignment)}")
-    return notes + hidden_in_words(exchanges_in(files))
+    return notes + hidden_in_words([each for file in files for each in file.exchanges()])
 
 
 def _last_moment(file: RankFile) -> float:
