@@ -90,9 +90,7 @@ class ReduceCollectives:
             travels_as = (self._summed_exactly if small else self._summed).get(tensor.dtype)
             if travels_as is not None:
                 fast_path, (element, lanes, tag) = self._fast_path, travels_as
-                if (
-                    call.waits and fast_path is not None and fast_path.may_submit_and_wait
-                ):  # nearly every call that waits
+                if call.waits and fast_path is not None and fast_path.may_submit_and_wait:  # nearly all that wait
                     self._counters["switch.all_reduce"] += 1
                     self._counters["switch.bytes"] += tensor.nbytes
                     packed = sum_in_place(tensor.data_ptr(), tensor.numel(), element, lanes, tag)

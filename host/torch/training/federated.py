@@ -295,7 +295,8 @@ class Federated:
         """Whether what this client waits for has come, and the plan in force selects it."""
         # Not by the version: rounds without deltas, in which the scale changes, move it as well. A round takes one
         # delta of a client, so a turn that began while one waits for the next round would only be on older weights.
-        if not (self._part.has_results if self._policy.waits else self._part.has_sent):
+        runner = self._part.job.runner
+        if not (runner.has_results if self._policy.waits else runner.has_sent):
             return False
         version = self.version
         if version > self._plan_round or self._plan.clients is not None:

@@ -98,16 +98,6 @@ class FederatedPart:
         """Contribute `delta`, shape (elements,), start minus end, computed on this version. Raises as StaleRunner's."""
         self.job.runner.hand_in(lambda out: self._write(out, delta), version)
 
-    @property
-    def has_sent(self) -> bool:
-        """Whether the last delta is on its way to a round, or dropped."""
-        return self.job.runner.has_sent
-
-    @property
-    def has_results(self) -> bool:
-        """Whether the last delta is in a round, or dropped, and the results up to that round's are applied."""
-        return self.job.runner.has_results
-
     def take(self) -> tuple[int, Values]:
         """Give the model the newest shared weights; returns their version and the weights, shape (elements,)."""
         with self.lock, torch.no_grad():
