@@ -8,6 +8,7 @@ seeds, and losses are compared; a file keeps each training, so that hours of tra
 from __future__ import annotations
 
 import dataclasses
+import operator
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -132,6 +133,10 @@ class Row:
     """Processor time of one rank in a step, with all its threads; the largest of any rank. It does not include the
     host's shard, which is a process of its own.
     """
+    host_s: float | None = None
+    """Processor time of a host in a step, its rank and its shard: the mean of the hosts, median of steps."""
+    host_of_gloo: float | None = None
+    """This one's `host_s` over gloo's, median of steps."""
     waited_s: float | None = None
     """Time of the last step spent waiting for gathers and reductions."""
     link_bytes: float | None = None
@@ -201,9 +206,23 @@ def _timed(plan: Plan, label: str, timed: dict[str, list[Report]]) -> Row:
         share_of_exact=sent / exact if sent and exact else None,
         processor=_most(own, "processor"),
         used_s=max(report["used_s"] for report in own),
+        host_s=statistics.median(_host_means(own)),
+        host_of_gloo=_of_gloo(own, timed["gloo"]),
         waited_s=_most(own, "waited_s"),
         link_bytes=_most(own, "link_bytes"),
     )
+
+
+def _host_means(ranks: list[Report]) -> list[float]:
+    """Processor time of a host by step, the mean of the hosts."""
+    return [statistics.fmean(hosts) for hosts in zip(*(rank["host_s"] for rank in ranks), strict=True)]
+
+
+def _of_gloo(own: list[Report], gloo: list[Report]) -> float | None:
+    """Processor time of a host over gloo's in the same turn, median of steps; None without gloo."""
+    if not gloo:
+        return None
+    return statistics.median(map(operator.truediv, _host_means(own), _host_means(gloo)))
 
 
 def _most(found: Sequence[Report], key: str) -> float | None:
@@ -274,12 +293,14 @@ def bounds_of(rows: Sequence[Row]) -> FigureTable:
             ("busy", lambda row: busy_in_words(row.processor)),
             ("link ms", "link_s:ms0"),
             ("rank's ms", "used_s:ms0"),
+            ("host's ms", "host_s:ms0"),
+            ("of gloo's", "host_of_gloo:.2f"),
             ("waited ms", "waited_s:ms0"),
             ("with own core", "own_core_s:ms0"),
             ("to gloo", to_gloo),
         ],
         caption="of a step; busy: this machine's processors, with all ranks on them (*: they set the time); link: "
         "what the bytes alone take, by a host's device; rank's: what one rank used of a processor, without its host's "
-        "shard; waited: for gathers and reductions; with own core: link and rank's, a step of ranks with a core each "
-        "if nothing overlaps, and by that gloo's time / this one's",
+        "shard; host's: with its shard, and over gloo's; waited: for gathers and reductions; with own core: link and "
+        "rank's, a step of ranks with a core each if nothing overlaps, and by that gloo's time / this one's",
     )

@@ -7,7 +7,7 @@ import itertools
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from fanin.benchmarks.device_bytes import device_bytes
+from fanin.benchmarks.process_times import spent
 from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT, asked_of, group_of_ranks, progress, report
 from fanin.benchmarks.sharded import Asked
 from fanin.benchmarks.sharded_rivals import ShardedRival
@@ -39,6 +40,8 @@ class ShardedTrainee(Trainee[ShardedRival]):
     bytes_before: float = 0.0
     link_bytes: tuple[int, int] = (0, 0)
     """Bytes that this host's device sent and received in the timed steps, the shard's included."""
+    host_s: list[float] = field(default_factory=list)
+    """Processor time of the host per timed step: this rank's and its shard's, until all ranks have taken the step."""
 
 
 def group_of(rival: ShardedRival) -> dist.ProcessGroup:
@@ -76,10 +79,11 @@ def steps_in_turn(meshes: Mapping[str, DeviceMesh], rivals: Sequence[str], steps
         for one in trainees:
             if number == WARM_UP_STEPS:
                 one.bytes_before = sent_bytes(one.codecs)
-            before = device_bytes()
+            before, spent_before = device_bytes(), spent()
             one.timed_step(training, number)
             dist.barrier()  # other ranks may still need this host's shard for the step
             if number >= WARM_UP_STEPS:
+                one.host_s.append(sum(spent().since(spent_before)))
                 passed = zip(one.link_bytes, device_bytes(), before, strict=True)
                 out, come = (known + now - then for known, now, then in passed)
                 one.link_bytes = out, come
@@ -91,6 +95,7 @@ def steps_in_turn(meshes: Mapping[str, DeviceMesh], rivals: Sequence[str], steps
                 "seconds": one.seconds,
                 "processor": one.processor.share,
                 "used_s": statistics.median(one.used_s),
+                "host_s": one.host_s,
                 "link_bytes": max(one.link_bytes) / steps,
                 "waited_s": 0.0 if one.codecs is None else sum(row.waited_ms for row in one.codecs.statement()) / 1e3,
                 "parameter_bytes": sum(p.numel() * 4 for p in one.model.parameters()),

@@ -146,8 +146,9 @@ def test_sharded_training_has_times_bytes_and_losses_for_every_rival(bench: Benc
     done = bench("sharded", *size, "--rivals", "gloo,nccl,fanin-32,fanin-8")
     gloo, exact, narrow = done.rows
     assert "nccl did not run: rank 0: RuntimeError: " in done.said
-    assert gloo["to_gloo"] == 1
+    assert gloo["to_gloo"] == gloo["host_of_gloo"] == 1
     assert exact["median_s"] > 0
+    assert exact["host_s"] > 0
     assert exact["share_of_exact"] == 1
     assert narrow["share_of_exact"] <= 0.27
 
