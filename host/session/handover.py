@@ -90,13 +90,16 @@ class Giver:
         self._snapshot = snapshot
         self._places = threading.Semaphore(MAX_AT_ONCE)
         self._closing = threading.Event()
-        threading.Thread(target=self._listen, name="fanin-giver", daemon=True).start()
+        self._thread = threading.Thread(target=self._listen, name="fanin-giver", daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Listen no more. Idempotent."""
         self._closing.set()
         with contextlib.suppress(OSError):  # not connected: shutting down wakes the thread that accepts all the same
             self._listener.shutdown(socket.SHUT_RDWR)
+        # accept() may already have read the descriptor: closed earlier, its number could be another socket's by then.
+        self._thread.join()
         self._listener.close()
 
     def _listen(self) -> None:
