@@ -25,7 +25,10 @@ from fanin.switch.p4.program_file import read_program, write_program
 from tools import tofino_resources
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMENT = re.compile(rb"/\*.*?\*/|//[^\n]*", re.DOTALL)
+COMMENT = re.compile(rb"[ \t]*(?:/\*.*?\*/|//[^\n]*)", re.DOTALL)
+"""A comment of a P4 source, with the blanks before it."""
+QUOTED_SOURCE = re.compile(rb',\n *"source_fragment" : "[^\n]*"')
+"""Source text that BMv2 JSON quotes for people beside file and line; it can hold comments."""
 P4 = ROOT / "p4"
 MANIFEST = "build/manifest.json"
 ARCHITECTURES = {"bmv2": "v1model", "tofino": "tna", "tofino2": "t2na"}
@@ -90,16 +93,20 @@ def sources(main: str) -> Iterator[Path]:
 
 
 def content(path: Path) -> bytes:
-    """The bytes of a file, decompressed, because versions of zlib may compress differently."""
-    return read_program(path) if path.suffix == ".gz" else path.read_bytes()
+    """The bytes of a file that affect a switch: of a P4 source all but comments, whose line ends stay.
+
+    A program is decompressed, because versions of zlib may compress differently.
+    """
+    if path.suffix == ".gz":
+        return QUOTED_SOURCE.sub(b"", read_program(path))
+    if path.suffix == ".p4":
+        return COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), path.read_bytes())
+    return path.read_bytes()
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file's content; in a P4 source without the text of comments, which affects no artefact."""
-    found = content(path)
-    if path.suffix == ".p4":
-        found = COMMENT.sub(lambda comment: b"\n" * comment[0].count(b"\n"), found)
-    return hashlib.sha256(found).hexdigest()
+    """SHA-256 of a file's `content`."""
+    return hashlib.sha256(content(path)).hexdigest()
 
 
 def record(configuration: Configuration, compiler: str) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """p4/build/ is what p4/ compiles to: by the hashes in its manifest, and, where p4c is at hand, by compiling again."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from fanin.switch.p4.program_file import read_program
+from fanin.switch.p4.program_file import read_program, write_program
 from tools import p4_artefacts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,29 @@ def test_a_changed_source_is_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     found = list(p4_artefacts.drift())
     assert any("sources changed" in line and line.startswith("v1model-256") for line in found)
     assert "v1model-64: build/v1model-64.json.gz is missing" in found
+
+
+def test_a_comment_is_no_drift_unless_it_moves_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "p4", tmp_path / "p4")
+    monkeypatch.setattr(p4_artefacts, "P4", tmp_path / "p4")
+    commented = tmp_path / "p4" / "shared" / "sizes.p4"
+    text = commented.read_text(encoding="utf-8")
+    commented.write_text(text.replace("#endif\n", "#endif  /* FANIN_SIZES_P4 */\n"), encoding="utf-8")
+    assert commented.read_text(encoding="utf-8") != text
+    assert list(p4_artefacts.drift()) == []
+    commented.write_text("/* The programs quote the lines of their sources. */\n" + text, encoding="utf-8")
+    assert any("sources changed" in line for line in p4_artefacts.drift())
+
+
+def test_programs_are_compared_without_the_source_text_that_they_quote(tmp_path: Path) -> None:
+    compiled, again = ROOT / "p4" / "build" / "v1model-64.json.gz", tmp_path / "again.json.gz"
+    program = read_program(compiled)
+    requoted = re.sub(rb'"source_fragment" : "[^\n]*"', rb'"source_fragment" : "x; /* a comment */ ..."', program)
+    assert requoted != program
+    write_program(again, requoted)
+    assert p4_artefacts.digest(again) == p4_artefacts.digest(compiled)
+    write_program(again, program.replace(b'"op" : "=="', b'"op" : "!="', 1))
+    assert p4_artefacts.digest(again) != p4_artefacts.digest(compiled)
 
 
 @pytest.mark.parametrize("configuration", p4_artefacts.CONFIGURATIONS, ids=lambda one: str(one.name))
