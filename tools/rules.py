@@ -3,7 +3,7 @@
 docs/rules.md has them all in one place: number, text, lines and tests. It is generated, and its texts are those of
 docs/slot-machine.md, docs/protocol.md and docs/control.md, where a rule is written in its context, as
 **R-SLOT-3, its title.** and its text, in a list, in a paragraph or in a row of a table. A comment names it at the line
-that obeys it, in Python and in C++, and in or above the test that shows it. The rules of the worker's result are rows
+that obeys it, in Python, C++ and P4, and in or above the test that shows it. The rules of the worker's result are rows
 of data (host/machine/result_rows.py), from which docs/protocol.md and the native table are generated.
 
 `python -m tools.rules` prints docs/rules.md. `python -m tools.rules R-SLOT-3` prints the text and places of one rule.
@@ -40,7 +40,17 @@ TITLES = {
     "JOB": "Life of a job",
 }
 """Titles of the groups of rules, in the order of the index."""
-CODE = ("switch/machine", "switch/controller", "host/machine", "fanin/protocol", "native/machine")
+CODE = (
+    "switch/machine",
+    "switch/controller",
+    "host/machine",
+    "fanin/protocol",
+    "native/machine",
+    "p4/v1model",
+    "p4/tna",
+)
+COMMENT_MARKS = {".py": "#", ".hpp": "//", ".cpp": "//", ".p4": "/*"}
+"""By a file's suffix, the start of a comment that may name a rule."""
 ONE_LANGUAGE = frozenset({"JOB"})
 """Groups that are implemented in Python alone, because controllers have no native twin."""
 OWN_TEST = "tests/documents/test_rules.py"
@@ -122,7 +132,7 @@ def collect(root: Path = ROOT) -> Rules:
             rules.page[rule], rules.title[rule], rules.text[rule] = page, title, text
     for folder in CODE:
         for path in sorted((root / folder).rglob("*")):
-            if path.suffix in {".py", ".hpp", ".cpp"}:
+            if path.suffix in COMMENT_MARKS:
                 _collect(rules.code, root, path)
     for path in sorted((root / "tests").rglob("test_*.py")):
         if path != root / OWN_TEST:
@@ -161,13 +171,14 @@ def _cells(row: str) -> list[str]:
 
 def _collect(found: dict[str, list[Place]], root: Path, path: Path, *, tests: bool = False) -> None:
     """Add to `found` the places in a file where a comment names a rule."""
-    mark = "#" if path.suffix == ".py" else "//"
+    mark = COMMENT_MARKS[path.suffix]
     source = path.read_text(encoding="utf-8")
     if not NUMBER.search(source):
         return
     functions = _python_functions(source) if path.suffix == ".py" else {}
     for number, line in enumerate(source.splitlines(), 1):
-        comment = line.partition(mark)[2]
+        continued = path.suffix == ".p4" and line.startswith(" *")
+        comment = line if continued else line.partition(mark)[2]
         for match in NUMBER.finditer(comment):
             function = functions.get(number, "")
             if not tests or function.startswith("test_"):
@@ -200,9 +211,9 @@ def index(rules: Rules) -> str:
         "",
         "Each rule of the machines has a number.",
         "Its text, with its reason, is the same here and on the page that is linked, which shows it in its context.",
-        "A comment names the number at each line that obeys the rule, in Python and C++, and in each test that shows "
-        "it.",
-        "`grep -rn R-SLOT-9 switch native tests`, or `python -m tools.rules R-SLOT-9`, finds the lines.",
+        "A comment names the number at each line that obeys the rule, in Python, C++ and P4, and in each test that "
+        "shows it.",
+        "`grep -rn R-SLOT-9 switch native p4 tests`, or `python -m tools.rules R-SLOT-9`, finds the lines.",
         "`python -m tools.rules --write` makes this page; `tests/documents/test_rules.py` refuses a text that differs "
         "from the other page's, and a rule without a line or a test.",
     ]
@@ -228,7 +239,8 @@ def _links(places: list[Place]) -> str:
         if place.function and place.function not in functions:
             functions.append(place.function)
     return "; ".join(
-        f"[{Path(path).name}](../{path})" + "".join(f" `{function}`" for function in functions)
+        f"[{path.removeprefix('p4/') if path.startswith('p4/') else Path(path).name}](../{path})"
+        + "".join(f" `{function}`" for function in functions)
         for path, functions in files.items()
     )
 

@@ -7,7 +7,7 @@
 
 #include "admission.p4"
 
-/* Sets the worker's bit in the entry of its base; an entry of an older base is overwritten. */
+/* R-SLOT-7: sets the worker's bit in the entry of its base; an entry of an older base is overwritten. */
 #define MARK                                                                                                           \
     if (held.low == hdr.fanin.base) { held.high = held.high | meta.worker_bit; }                                       \
     else if (held.low < hdr.fanin.base) { held.high = meta.worker_bit; held.low = hdr.fanin.base; }
@@ -108,7 +108,7 @@ control ArrivedAge(in headers_t hdr, inout metadata_t meta) {
 #undef MARK
 #undef WIPE
 
-/* Table key, and rows that match if the worker's bit was set already. */
+/* Table key, and rows that match if the worker's bit was set already (R-SLOT-3). */
 #define VERDICT_KEY                                                                                                    \
     meta.age: ternary @name("age");                                                                                    \
     hdr.fanin.worker: ternary @name("worker");                                                                         \
@@ -129,10 +129,10 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
         const entries = {
             (0, _, _): judge(NONE);             /* not admitted */
             (CLEANED, _, _): judge(CLEAN);
-            (NEITHER, _, _): judge(ANCIENT);
+            (NEITHER, _, _): judge(ANCIENT);    /* R-SLOT-2 */
             WITH_LEAF((_, SWITCH_WORKER, _): judge(NONE);)      /* the parent's result; outcome.p4 decides */
             EACH_WORKER(ROW)
-            /* otherwise NEW */
+            /* otherwise NEW: R-SLOT-6 */
         }
     }
 #undef ROW

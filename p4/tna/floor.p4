@@ -1,7 +1,7 @@
 /* `floor`: the number of bases that every live worker has contributed, stored with S added: rounds below that may close.
  *
- * Bases become complete in order, so base b is complete exactly if floor is at least b + 1, and setting floor twice does no
- * harm. A duplicate of a base that an eviction made complete advances it as well; that is why this target needs no poke.
+ * R-SLOT-8: bases become complete in order, so base b is complete exactly if floor is at least b + 1, and setting floor
+ * twice does no harm. A duplicate of a base that an eviction made complete advances it too, so this target needs no poke.
  *
  * The same table selects what `open` does one stage later (`turn`). */
 #ifndef FANIN_TNA_FLOOR_P4
@@ -66,9 +66,9 @@ control Floor(in headers_t hdr, inout metadata_t meta) {
         const entries = {
             (NEW, 0, 0): complete();
             (NEW, _, 0): incomplete();
-            (NEW, 0, 1): complete_late_pass();
-            (NEW, _, 1): incomplete_late_pass();
-            (DUPLICATE, 0, _): complete_duplicate();
+            (NEW, 0, 1): complete_late_pass();      /* R-SLOT-10 */
+            (NEW, _, 1): incomplete_late_pass();    /* R-SLOT-10 */
+            (DUPLICATE, 0, _): complete_duplicate();    /* R-SLOT-13 */
             (DUPLICATE, _, _): incomplete_duplicate();
             (CLEAN, _, _): clean();
         }

@@ -1,4 +1,4 @@
-/* Finds the job that a packet names, and whether its source is the registered worker. The tables are v1model's.
+/* Finds the job that a packet names, and whether its source is the registered worker (R-MEMBER-2). The tables are v1model's.
  *
  * An action of the first stage subtracts or XORs the packet's field and its entry's number, so that the next stage can
  * compare: two numbers are equal if their XOR is 0, and a > b if the top bit of b - a is set (both below 2^31). An entry's

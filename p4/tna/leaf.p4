@@ -45,7 +45,7 @@ control Parents(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* Ring by base: an entry holds 1 + the last of its bases that the parent has closed. */
+/* Ring by base (R-LEAF-3): an entry holds 1 + the last of its bases that the parent has closed. */
 control Closed(in headers_t hdr, inout metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, closed)
     ON_WORD(entry_t, predicate_t, closed, close,
@@ -148,7 +148,7 @@ control Descents(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* Egress: sends a complete round to the parent, as a contribution of the parent's worker that this switch is. */
+/* R-LEAF-1, in egress: sends a complete round to the parent, as a contribution of the parent's worker that this switch is. */
 control Ascent(inout ethernet_t ethernet, inout ipv4_t ipv4, inout udp_t udp, inout fanin_t fanin, inout bit<1> drop) {
     action to_parent(bit<16> job, bit<32> generation, bit<8> worker, mac_t mac, ipv4_address_t address, bit<16> port) {
         fanin.job = job;

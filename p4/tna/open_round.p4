@@ -9,7 +9,7 @@
  *   LOOK           another duplicate                                                                       V = base
  *   CLEAN_UP       the controller, for a new job              0, as is V
  *
- * CLOSE_IF_DUE closes a round only after an eviction, or when K has been lowered: the twin's poke. If base b = V is
+ * CLOSE_IF_DUE closes a round only after an eviction, or when K has been lowered: R-SLOT-13, without a poke. If base b = V is
  * complete then V < floor, so that the staleness bound holds. Workers that wait for such a round send again, and all of them
  * have contributed base V, so a duplicate of theirs closes it. `limit` is the base of a duplicate. */
 #ifndef FANIN_TNA_OPEN_ROUND_P4
@@ -17,7 +17,7 @@
 
 #include "types.p4"
 
-/* The two conditions of a turn; RESULT is the statement that derives a copy's result from them or from the old entry. */
+/* The two conditions of a turn (R-SLOT-11); RESULT derives a copy's result from them or from the old entry. */
 #define BELOW held.low < meta.limit
 #define IS_BASE held.low == meta.limit
 #define ENOUGH held.high >= meta.needed

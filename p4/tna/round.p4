@@ -31,7 +31,7 @@
 #define SUM_ROWS NOTHING: nothing(); START: start(); CLEAR: start(); ADD: add(); FETCH: fetch(); _: show();
 #define SYNCHRONOUS_KEY VERDICT_KEY meta.sealed: ternary @name("sealed"); meta.passes: ternary @name("passes");
 #if LEAF
-/* The parent's first result of a round replaces it. */
+/* R-LEAF-3: the parent's first result of a round replaces it. */
 #define EARLY_KEY SYNCHRONOUS_KEY meta.closed: ternary @name("closed");
 #define LEAF_ROWS (_, _, _, DESCENDED, _, FIRST): start(); (_, _, _, DESCENDED, _, _): nothing();
 #else
@@ -122,7 +122,7 @@ control Held(in headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* Largest scale code of a round; 0 without codes. */
+/* Largest scale code of a round (R-SLOT-9); 0 without codes. */
 control Code(inout headers_t hdr, inout metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, codes)
     ON_WORD(entry_t, bit<32>, codes, set, held = hdr.code.both; result = held;)
@@ -147,8 +147,8 @@ control Code(inout headers_t hdr, inout metadata_t meta) {
 }
 
 #if STALE
-/* Bitmap of a result: the workers that had contributed base V when round V closed. Only contributions that came while V was
- * open count, so it is kept by round; `arrived` is read by base, before V is known. */
+/* Bitmap of a result (R-SLOT-11): the workers that had contributed base V when round V closed. Only contributions that came
+ * while V was open count, so it is kept by round; `arrived` is read by base, before V is known. */
 control Present(in headers_t hdr, inout metadata_t meta) {
     WORD_REGISTER(ENTRIES_HELD, present)
     ON_WORD(entry_t, bit<32>, present, first, held = meta.worker_bit; result = held;)

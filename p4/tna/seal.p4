@@ -1,5 +1,5 @@
 /* A round's seal identifies its collective: signature and shape in one word. The first contribution with words sets it;
- * one with another seal is a MISMATCH.
+ * one with another seal is a MISMATCH (R-SLOT-5).
  *
  * In a synchronous build a base is a round, so the seal is checked before any other register changes, and a MISMATCH leaves
  * no trace. With staleness a round is known only once the contribution has been counted in; so a MISMATCH then counts as a

@@ -1,4 +1,4 @@
-/* `sum`: a ring by round, a register for each word of a packet, or with PAIRS for every two. Words wrap around at 32 bits. */
+/* `sum` (R-SLOT-9): a ring by round, a register for each word of a packet or, with PAIRS, for two. Words wrap at 32 bits. */
 #ifndef FANIN_TNA_SUMS_P4
 #define FANIN_TNA_SUMS_P4
 

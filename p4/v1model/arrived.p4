@@ -22,7 +22,7 @@ control ArrivedRead(inout metadata_t meta, ARRIVED) {
     }
 }
 
-/* Bitmap of the workers that have contributed the base of the closing round; 0 if none. */
+/* Bitmap of the workers that have contributed the base of the closing round; 0 if none (R-SLOT-11). */
 control ArrivedOfRound(inout metadata_t meta, ARRIVED) {
     apply {
         bit<32> generation;
@@ -36,7 +36,7 @@ control ArrivedOfRound(inout metadata_t meta, ARRIVED) {
     }
 }
 
-/* Sets the worker's bit in the entry of its base; an entry of another base is overwritten. */
+/* R-SLOT-7: sets the worker's bit in the entry of its base; an entry of another base is overwritten. */
 control ArrivedSet(in headers_t hdr, inout metadata_t meta, ARRIVED) {
     apply {
         if (meta.tag != hdr.fanin.base) {
@@ -46,7 +46,7 @@ control ArrivedSet(in headers_t hdr, inout metadata_t meta, ARRIVED) {
         generations.write(meta.base_entry, meta.job.generation);
         tags.write(meta.base_entry, hdr.fanin.base);
         bitmaps.write(meta.base_entry, meta.bitmap);
-        meta.full = (bit<1>)((meta.bitmap & meta.job.live) == meta.job.live);
+        meta.full = (bit<1>)((meta.bitmap & meta.job.live) == meta.job.live);  /* R-SLOT-8 */
     }
 }
 

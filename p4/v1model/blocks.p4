@@ -92,7 +92,7 @@ LARGEST(Largest8, block8_t, 256, CODE_TOPS8)
 LARGEST(Largest16, block16_t, 512, CODE_TOPS16)
 LARGEST(Largest32, block32_t, 1024, CODE_TOPS32)
 
-/* Adds all words of a packet to their registers, and copies a round's words to the packet. */
+/* R-SLOT-9: adds all words of a packet to their registers, and copies a round's words to the packet. */
 control Sums(inout headers_t hdr, inout metadata_t meta) {
     Sums1() sums1;
     Sums2() sums2;
@@ -127,7 +127,7 @@ control Sums(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-/* Compares all scale codes of a packet, two to a word, and copies a round's codes to the packet. */
+/* R-SLOT-9: compares all scale codes of a packet, two to a word, and copies a round's codes to the packet. */
 control Exponents(inout headers_t hdr, inout metadata_t meta) {
     Largest1() largest1;
     Largest2() largest2;

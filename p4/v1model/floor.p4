@@ -15,7 +15,7 @@ control FloorRead(inout metadata_t meta, register<bit<32>> floors) {
 
 control FloorAdvance(inout metadata_t meta, register<bit<32>> floors) {
     apply {
-        meta.floor = meta.floor + (bit<32>)meta.full;
+        meta.floor = meta.floor + (bit<32>)meta.full;  /* R-SLOT-8 */
         floors.write(meta.slot, meta.floor);
     }
 }

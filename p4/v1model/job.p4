@@ -1,7 +1,7 @@
 /* Finds the job that a packet names, and whether its source is the registered worker.
  *
  * The controller fills all tables. A worker is registered once it has said HELLO with its token, which the controller
- * checks; from then on a packet of that worker counts only from the address that the HELLO came from. */
+ * checks; from then on a packet of it counts only from the address that the HELLO came from (R-MEMBER-2). */
 #ifndef FANIN_JOB_P4
 #define FANIN_JOB_P4
 

@@ -9,7 +9,7 @@
 
 #define OPEN register<bit<32>> generations, register<bit<32>> rounds, register<bit<8>> counts
 
-/* Whether a round that holds `COUNT` is due to close: V - S < floor, without negative numbers. */
+/* Whether a round that holds `COUNT` is due to close (R-SLOT-11): V - S < floor, without negative numbers. */
 #define DUE(RESULT, COUNT)                                                                                             \
     RESULT = (bit<1>)(COUNT != 0 && COUNT >= meta.job.quorum && meta.open < meta.floor + meta.job.staleness);
 
@@ -32,14 +32,14 @@ control OpenRead(inout metadata_t meta, OPEN) {
 control OpenCount(in headers_t hdr, inout metadata_t meta, OPEN) {
     apply {
         bit<8> count = meta.count;
-        if (meta.poke == 0 && meta.down == 0 && (hdr.fanin.flags & FLAG_LATE) == 0) {
+        if (meta.poke == 0 && meta.down == 0 && (hdr.fanin.flags & FLAG_LATE) == 0) {  /* R-SLOT-10 */
             count = count + 1;
         }
-        DUE(meta.due, count)
+        DUE(meta.due, count)  /* R-SLOT-11 */
         if (meta.uplink.known == 0) {
             meta.closes = meta.due;
         } else if (meta.down == 0) {
-            meta.closes = 0;                /* at a leaf only the parent's result closes it (Descent) */
+            meta.closes = 0;                /* R-LEAF-1: at a leaf only the parent's result closes it */
         }
         if (meta.closes == 1) {
             rounds.write(meta.slot, meta.open + 1);

@@ -15,7 +15,7 @@ control RoundRead(inout metadata_t meta, ROUND) {
     }
 }
 
-/* Records an accepted contribution; tells the blocks whether to add it (`adds`), and to overwrite the entry (`starts`). */
+/* R-SLOT-9: records an accepted contribution; tells the blocks to add it (`adds`), and to overwrite the entry (`starts`). */
 control RoundAdd(in headers_t hdr, inout metadata_t meta, ROUND) {
     apply {
         if (meta.count == 0) {
@@ -43,7 +43,7 @@ control RoundAdd(in headers_t hdr, inout metadata_t meta, ROUND) {
     }
 }
 
-/* The parent's result replaces the sums and facts of this switch. */
+/* R-LEAF-3: the parent's result replaces the sums and facts of this switch. */
 control RoundReplace(in headers_t hdr, inout metadata_t meta, ROUND) {
     apply {
         meta.adds = 1;

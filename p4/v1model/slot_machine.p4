@@ -62,7 +62,7 @@ control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
         }
         if (meta.down == 1) {
             descent.apply(hdr, meta);
-        } else if (meta.poke == 1) {
+        } else if (meta.poke == 1) {  /* R-SLOT-13 */
             meta.fate = Fate.SILENT;
             meta.full = (bit<1>)(meta.tag == base && (meta.bitmap & meta.job.live) == meta.job.live);
         } else {
@@ -86,13 +86,13 @@ control SlotMachine(inout headers_t hdr, inout metadata_t meta) {
             if (meta.closes == 1) {
                 meta.fate = Fate.RESULT;
                 if (late == 1) {
-                    meta.fate = Fate.RESULT_AND_BARE;
+                    meta.fate = Fate.RESULT_AND_BARE;  /* R-SLOT-12 */
                 }
                 meta.out_round = meta.open;
             } else if (late == 1) {
-                meta.fate = Fate.ANSWER;
+                meta.fate = Fate.ANSWER;  /* R-SLOT-12 */
             } else if (meta.uplink.known == 1 && meta.due == 1) {
-                meta.fate = Fate.ASCEND;
+                meta.fate = Fate.ASCEND;  /* R-LEAF-1 */
             }
         }
         if (meta.closes == 1 || meta.fate == Fate.ASCEND) {

@@ -140,13 +140,13 @@ control Descent(in headers_t hdr, inout metadata_t meta) {
             over: ternary;                  /* base < V */
         }
         actions = { close; ascend; ask; ignore; duplicate; drop; }
-        const default_action = drop(REASON_FUTURE);
+        const default_action = drop(REASON_FUTURE);  /* R-LEAF-5 */
         const entries = {
-            (1, 1, 1, 1, _): ask();         /* the parent has closed it, but its result does not fit a pass: ask with zeros */
-            (1, _, 1, 1, _): ascend();      /* the parent has closed it: contribute again, to be answered with the result */
+            (1, 1, 1, 1, _): ask();         /* R-LEAF-3: closed there, but the result does not fit a pass: ask with zeros */
+            (1, _, 1, 1, _): ascend();      /* R-LEAF-3: closed there: contribute again, to be answered with the result */
             (1, _, _, _, _): ignore();
-            (_, _, 1, 1, _): close();
-            (_, _, _, _, 1): duplicate();
+            (_, _, 1, 1, _): close();       /* R-LEAF-3 */
+            (_, _, _, _, 1): duplicate();   /* R-LEAF-4 */
         }
     }
 

@@ -32,14 +32,14 @@ control Verdict(in headers_t hdr, inout metadata_t meta) {
         actions = { refuse; go; }
         const default_action = go(Fate.SILENT);
         const entries = {
-            (1, _, _, _, _, _, _): refuse(Fate.DROP, REASON_FUTURE);
-            (_, 1, _, _, _, _, _): refuse(Fate.DROP, REASON_ANCIENT);
-            (_, _, 1, 1, _, _, _): go(Fate.ANSWER);                 /* DUPLICATE, answered with result b */
-            (_, _, 1, 0, _, _, 1): go(Fate.ASCEND);                 /* DUPLICATE: contribute again to the parent as well */
-            (_, _, 1, 0, _, _, _): refuse(Fate.DROP, 0);            /* DUPLICATE: the round is open, its result will answer */
-            (_, _, _, _, 1, _, _): refuse(Fate.DROP, REASON_ANCIENT);
-            (_, _, _, _, _, 1, _): refuse(Fate.NOTICE, REASON_MISMATCH);
-            /* otherwise ACCEPTED */
+            (1, _, _, _, _, _, _): refuse(Fate.DROP, REASON_FUTURE);       /* R-SLOT-1 */
+            (_, 1, _, _, _, _, _): refuse(Fate.DROP, REASON_ANCIENT);      /* R-SLOT-2 */
+            (_, _, 1, 1, _, _, _): go(Fate.ANSWER);                        /* R-SLOT-3: answered with result b */
+            (_, _, 1, 0, _, _, 1): go(Fate.ASCEND);                        /* R-LEAF-2: contribute again to the parent */
+            (_, _, 1, 0, _, _, _): refuse(Fate.DROP, 0);                   /* R-SLOT-3: the open round's result answers */
+            (_, _, _, _, 1, _, _): refuse(Fate.DROP, REASON_ANCIENT);      /* R-SLOT-4 */
+            (_, _, _, _, _, 1, _): refuse(Fate.NOTICE, REASON_MISMATCH);   /* R-SLOT-5 */
+            /* otherwise ACCEPTED (R-SLOT-6) */
         }
     }
 

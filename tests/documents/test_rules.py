@@ -87,6 +87,8 @@ def test_a_rule_with_a_line_and_a_test_is_complete(tmp_path: Path) -> None:
         ({"tests/control/test_a.py": "# R-JOB-1\n"}, ["R-JOB-1 has no test"]),
         ({"docs/control.md": "- **R-JOB-1, one life.**\n\nA paragraph.\n"}, ["R-JOB-1 has no text"]),
         ({"switch/machine/b.py": "# R-JOB-2\n"}, ["R-JOB-2, named in switch/machine/b.py, is no rule"]),
+        ({"p4/tna/c.p4": "x = 1;  /* R-JOB-2 */\n"}, ["R-JOB-2, named in p4/tna/c.p4, is no rule"]),
+        ({"p4/tna/c.p4": "/* A block\n * of R-JOB-2. */\n"}, ["R-JOB-2, named in p4/tna/c.p4, is no rule"]),
         ({"docs/protocol.md": "**R-JOB-1, again.** A text."}, ["R-JOB-1 stands twice"]),
         (
             {"docs/protocol.md": "**R-JOB-3, a gap.** A text.", "switch/machine/b.py": "# R-JOB-3\n"},
