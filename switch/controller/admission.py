@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from fanin.protocol.control import Join, Refusal, Refused, Tune, one_line
 from fanin.protocol.job import MAX_JOIN_TIMEOUT_S, MAX_STALENESS, MAX_TREE_WORKERS, Agreed, AskedRounds, JobSpec
 from fanin.protocol.strict import MAX_TEXT_CHARACTERS
-from fanin.protocol.tag_algorithm import TAG_ALGORITHMS, TagAlgorithm, preferred
+from fanin.protocol.tag_algorithm import TagAlgorithm, preferred
 from fanin.protocol.window import IP_UDP_HEADER_BYTES, MAX_SHARDS
 from fanin.protocol.wire import MAX_WORKERS
 from fanin.protocol.wire import VERSION as WIRE_VERSION
@@ -129,27 +129,28 @@ def judge_accumulators(join: Join, *, able: bool) -> Refused | None:
     )
 
 
-def judge_tags(
-    join: Join, *, open_job: bool = False, able: Collection[TagAlgorithm] = TAG_ALGORITHMS
-) -> Refused | None:
-    """The objection to a rank that asks for keyed tags which this job or switch cannot provide; None without one.
+def judge_tags(join: Join, *, able: Collection[TagAlgorithm]) -> Refused | None:
+    """The objection to a rank whose keyed tags this switch cannot compute; None without one.
 
-    `open_job`: no secret is behind the job's key. `able`: tag algorithms that the data plane computes.
+    `able`: tag algorithms that the data plane computes.
     """
     if join.tags and able and join.authenticate is not False and preferred([join.tags, able]) is None:
         reason = (
             f"rank {join.rank} takes keyed tags by {' or '.join(join.tags)}; this switch computes {' or '.join(able)}"
         )
         return refuse(Refusal.SHAPE, reason, UNLIKE_TAGS)
-    if not join.authenticate:
-        return None
-    if open_job:
-        reason = f"rank {join.rank} asks for keyed tags in a job without a secret: anybody could make them"
-        return refuse(Refusal.KEY, reason, "give every rank FANIN_SECRET, or leave FANIN_AUTHENTICATE unset")
-    if not able:
+    if join.authenticate and not able:
         reason = f"rank {join.rank} asks for keyed tags, and this switch's pipeline computes none"
         return refuse(Refusal.SHAPE, reason, "leave FANIN_AUTHENTICATE unset, or use a software switch")
     return None
+
+
+def judge_secret(join: Join, *, open_job: bool) -> Refused | None:
+    """The objection to a rank that asks for keyed tags in an `open_job`, whose key everybody has; None without one."""
+    if not (join.authenticate and open_job):
+        return None
+    reason = f"rank {join.rank} asks for keyed tags in a job without a secret: anybody could make them"
+    return refuse(Refusal.KEY, reason, "give every rank FANIN_SECRET, or leave FANIN_AUTHENTICATE unset")
 
 
 def tag_of(joins: Sequence[Join], *, open_job: bool, able: Collection[TagAlgorithm]) -> TagAlgorithm | None:

@@ -58,9 +58,9 @@ class Direct:
 
     def spec(self, job: Job) -> JobSpec:
         """The specification with the K and S that the ranks ask for."""
-        first = job.first
-        shape = choose_shape(job.joins, self.plane(job).buffers)
-        spec = self._resources.new_spec(shape, first.size, job.tagging(self.plane(job).tags))
+        first, plane = job.first, self.plane(job)
+        shape = choose_shape(job.joins, plane.buffers)
+        spec = self._resources.new_spec(shape, first.size, job.tagging(plane.tags))
         return replace(spec, **first.settled(first.size), **facts_of(first, Agreed))
 
     def admit(self, job: Job, spec: JobSpec, *, share_memory: bool) -> None:
@@ -105,7 +105,7 @@ def all_processes(job: Job) -> Started:
 def adopt(jobs: Lifecycle, attachment: Direct, spec: JobSpec, scheme: Scheme, now: float) -> None:
     """Take over a job that an earlier controller has put on the data plane, and that is still running."""
     job = adopted(spec, scheme, attachment, now)
-    job.registered, job.lost, job.left = attachment.plane(job).server.members(spec.job)
+    job.registered, job.lost, job.left = job.server.members(spec.job)
     jobs.table.placed[spec.job] = jobs.table.open[job.job_id] = job
     jobs.resources.pass_over(spec.job)
     if gone := tuple(bits(job.lost | job.left)):
@@ -136,7 +136,7 @@ def tune(jobs: Lifecycle, peer: bytes, wish: control.Tune, caller: Caller) -> No
         return
     assert job is not None
     assert spec is not None
-    server = job.attachment.plane(job).server
+    server = job.server
     if wish.staleness is not None:  # first, since it may be refused: then nothing has changed
         try:
             server.set_staleness(spec.job, wish.staleness)

@@ -34,6 +34,7 @@ from fanin.protocol.job import SUSPICION_TIMEOUT_S, JobSpec
 from fanin.protocol.tag_algorithm import TagAlgorithm
 from fanin.switch.controller.admission import tag_of
 from fanin.switch.controller.data_plane import DataPlane
+from fanin.switch.server.any_server import Server
 
 JobId = tuple[str, str]
 """Id of a job at a switch: its name, and the fingerprint of its ranks' key."""
@@ -203,6 +204,11 @@ class Job:
     """The ranks' reports on lost shards, by rank (regroup.py)."""
     regrouped: Regrouped | None = None
     """The decision on these reports."""
+
+    @property
+    def server(self) -> Server:
+        """The server whose data plane runs the job, or will run it."""
+        return self.attachment.plane(self).server
 
     @property
     def joins(self) -> list[Join]:

@@ -32,7 +32,13 @@ from fanin.protocol.job import JobSpec, ParentRoute, Shape, facts_of
 from fanin.protocol.seal import OPEN
 from fanin.protocol.tag_algorithm import SIPHASH, TagAlgorithm
 from fanin.schemes import tree_scheme
-from fanin.switch.controller.admission import judge_accumulators, judge_tags, judge_unlike_tags, refuse
+from fanin.switch.controller.admission import (
+    judge_accumulators,
+    judge_secret,
+    judge_tags,
+    judge_unlike_tags,
+    refuse,
+)
 from fanin.switch.controller.controller import AnyController
 from fanin.switch.controller.data_plane import DataPlane, Limits
 from fanin.switch.controller.gate import Caller
@@ -240,7 +246,8 @@ class LeafController(AnyController):
         if job is not None and job.spec is not None:
             text = f"rank {join.rank} of job {job.name!r} is none of those that it was placed at this leaf with"
             return refuse(Refusal.RANK, text, "give the job another name", [join.rank])
-        if (refused := judge_tags(join, open_job=caller.is_open, able=self.plane.tags)) is not None:
+        refused = judge_tags(join, able=self.plane.tags) or judge_secret(join, open_job=caller.is_open)
+        if refused is not None:
             return refused
         if job is None and (refused := self._resources.judge_new_job(caller.source)) is not None:
             return refused

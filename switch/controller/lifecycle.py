@@ -19,7 +19,7 @@ from fanin.switch.controller.admission import (
     in_words,
     judge_beside,
     judge_newcomer,
-    judge_tags,
+    judge_secret,
     patience_s,
     rank_taken,
     refuse,
@@ -127,8 +127,11 @@ class Lifecycle:
     def _judge(self, attachment: Attachment, join: Join, job: Job | None, now: float, caller: Caller) -> Refused | None:
         """The objection to a rank that joins `job` (None: it opens a new one); None without one."""
         # R-JOB-2: after a refusal, the other ranks of the same job are refused for a while, with its reason.
-        refused = self._refusals.judge(join, caller.key, now) or attachment.judge(join)
-        refused = refused or judge_tags(join, open_job=caller.is_open)
+        refused = (
+            self._refusals.judge(join, caller.key, now)
+            or attachment.judge(join)
+            or judge_secret(join, open_job=caller.is_open)
+        )
         if refused is not None:
             return refused
         if job is None:  # quotas: requests alone must not use up resources that others need
@@ -190,7 +193,7 @@ class Lifecycle:
             return
         assert job.spec is not None
         # R-JOB-5: the name is free as soon as the data plane knows that the workers are gone.
-        _, lost, left = job.attachment.plane(job).server.members(job.spec.job)
+        _, lost, left = job.server.members(job.spec.job)
         for worker in bits(lost & ~job.lost):  # R-JOB-5
             self.handle_event(WorkerSilent(job.spec.job, worker, job.spec.liveness_timeout_s), now)
         for worker in bits(left & ~job.left):
@@ -230,7 +233,7 @@ class Lifecycle:
         if job.state is State.ENDED and before is not State.ENDED:  # once, and it can be explained from then on
             self.table.end(job, now)
         if job.state is State.FORGOTTEN and job.spec is not None:  # one that was never placed holds no memory
-            job.attachment.plane(job).server.remove(job.spec.job)
+            job.server.remove(job.spec.job)
             del self.table.placed[job.spec.job]
 
     # --- onto the data plane ---
@@ -241,19 +244,20 @@ class Lifecycle:
         refused = attachment.judge_all(job) or self._judge_only_successor(job)
         try:
             if refused is None:
-                workers, spec, server = attachment.workers(job), attachment.spec(job), attachment.plane(job).server
+                workers, spec, server = attachment.workers(job), attachment.spec(job), job.server
                 memory_bytes = spec.pool_bytes * len(server.ports)
-                # R-JOB-6: a job that only waits to be forgotten must not refuse a complete one, nor count in its quota.
-                if self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None:
-                    self._make_room(memory_bytes, now)
-                # When memory is scarce, jobs run without accumulators and rings: sums are the same, but slower.
-                if attachment.decides and (
-                    not self.resources.may_have_accumulators(job.source)
-                    or self.resources.judge_memory(memory_bytes, job.source, spec.slots) is not None
-                ):
-                    spec = without_accumulators(spec, [member.join for member in job.members.values()])
-                    memory_bytes = spec.pool_bytes * len(server.ports)
                 refused = self.resources.judge_memory(memory_bytes, job.source, spec.slots)
+                if refused is not None:
+                    # R-JOB-6: a job that only waits to be forgotten must not refuse a complete one, nor count in its
+                    # quota.
+                    self._make_room(memory_bytes, now)
+                    refused = self.resources.judge_memory(memory_bytes, job.source, spec.slots)
+                scarce = refused is not None or not self.resources.may_have_accumulators(job.source)
+                # When memory is scarce, jobs run without accumulators and rings: sums are the same, but slower.
+                if scarce and attachment.decides:
+                    spec = without_accumulators(spec, job.joins)
+                    memory_bytes = spec.pool_bytes * len(server.ports)
+                    refused = self.resources.judge_memory(memory_bytes, job.source, spec.slots)
             if refused is None:
                 attachment.admit(job, spec, share_memory=self.resources.may_have_rings(job.source))
         except AdmissionError as error:
@@ -304,7 +308,7 @@ class Lifecycle:
         assert spec is not None
         assert worker is not None
         token = self.resources.draw_token()
-        job.attachment.plane(job).server.admit_worker(spec.job, worker, token)
+        job.server.admit_worker(spec.job, worker, token)
         job.spec = replace(spec, tokens=(*spec.tokens[:worker], token, *spec.tokens[worker + 1 :]))
         # Forget the previous process's state for this worker.
         others = ~(1 << worker)
@@ -322,7 +326,7 @@ class Lifecycle:
     def _evict(self, job: Job, workers: int) -> None:
         assert job.spec is not None
         for worker in bits(workers):
-            job.attachment.plane(job).server.evict(job.spec.job, worker)
+            job.server.evict(job.spec.job, worker)
 
     def ready(self, job: Job, now: float) -> None:
         """Start the job: every worker, here and at other switches, is on the data path."""
@@ -388,7 +392,7 @@ class Lifecycle:
                 # The process may live on without taking part: suspect it, so that the others soon miss it.
                 departing = job.departed & ~(job.lost | job.left)
                 if job.spec is not None and worker is not None and departing >> worker & 1:
-                    job.attachment.plane(job).server.suspect(job.spec.job, worker)
+                    job.server.suspect(job.spec.job, worker)
             self.handle_departure(job, (leave.rank,), how, now, lost=leave.lost or missed, who=who, sent_leave=True)
 
     def handle_departure(
@@ -460,7 +464,7 @@ class Lifecycle:
                 job.members[rank].hung_up(now)
             for worker, ranks in enumerate(job.workers):  # R-JOB-10
                 if job.spec is not None and behind.intersection(ranks) and not job.departed >> worker & 1:
-                    job.attachment.plane(job).server.suspect(job.spec.job, worker)
+                    job.server.suspect(job.spec.job, worker)
 
     def explain(self, job_id: JobId, generation: int) -> control.Explanation | None:
         """The outcome of a job; None for one that was never here, or was forgotten."""
