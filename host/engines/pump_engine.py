@@ -51,7 +51,8 @@ class PumpEngine:
         """Process that made the engine. A forked child has none of its threads: submitting, waiting and leaving raise
         there, and `close` does nothing.
         """
-        self._description = description
+        self.description = description
+        """Machine, loop and transport, in words."""
         self._clock = clock
         self._machines = [machine for machine, _ in flows]
         self._submitting = threading.Lock()
@@ -95,11 +96,6 @@ class PumpEngine:
         self._threads = [threading.Thread(target=pump.run, name=pump.name, daemon=True) for pump in self._pumps]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def description(self) -> str:
-        """Machine, loop and transport, in words."""
-        return self._description
 
     @property
     def failed(self) -> bool:

@@ -153,7 +153,8 @@ class ShardedSession:
 
     def _use(self, sessions: Sequence[Session], spread: Spread) -> None:
         """Deal reductions to these sessions from now on, and set the facts that follow: spec, flows, description."""
-        self._sessions, self._spread = tuple(sessions), spread
+        self.sessions, self._spread = tuple(sessions), spread
+        """The memberships at the shards, and how sums are dealt to them."""
         self.address: SwitchAddress = sessions[0].address
         # A reduction that one session would refuse is refused before any of them has a part of it.
         accumulators = all(each.spec.accumulators for each in sessions)
@@ -163,11 +164,6 @@ class ShardedSession:
         self.description = f"{sessions[0].description}; one of {len(sessions)} shards: {where}"
         self._packet_elements = functools.cache(functools.partial(elements_per_packet, self.spec))
         """By element type and lanes; cached, since every sum asks for it, and small sums are quick."""
-
-    @property
-    def sessions(self) -> tuple[Session, ...]:
-        """The memberships at the shards."""
-        return self._sessions
 
     @observed
     def submit(self, reduction: Reduction) -> int:
@@ -191,7 +187,7 @@ class ShardedSession:
             firsts: tuple[int, ...] = (0,)
             try:
                 for shard, part in dealt:
-                    parts += ((self._sessions[shard], self._sessions[shard].submit(part)),)
+                    parts += ((self.sessions[shard], self.sessions[shard].submit(part)),)
                     firsts += (firsts[-1] + part.count,)
             except SwitchLostError:
                 self._begin_naming()
@@ -213,7 +209,7 @@ class ShardedSession:
             with self._lock:
                 self._raise_unless_whole()
                 ticket = self._submitted = self._submitted + 1
-            session = self._sessions[self._spread.in_turn(ticket)]
+            session = self.sessions[self._spread.in_turn(ticket)]
             left = session.submit_and_wait(packed, owner)
         except FaninError as error:
             raise self._settled(error).with_traceback(None) from None
@@ -239,7 +235,7 @@ class ShardedSession:
     @property
     def spoiled(self) -> bool:
         """Whether any sum so far was spoiled, as in `Session.spoiled`."""
-        return any(each.spoiled for each in self._sessions)
+        return any(each.spoiled for each in self.sessions)
 
     def spoilers_of(self, ticket: int) -> list[Spoiler]:
         """The ranks that have spoiled that sum, as `Session.spoilers_of` says, in any of its parts."""
@@ -285,7 +281,7 @@ class ShardedSession:
         """Follow the rounds, as `Session.follow` does, for jobs whose every reduction has a part at each shard: stale
         ones.
         """
-        self._progress = Progress(self._sessions)
+        self._progress = Progress(self.sessions)
 
     def next_progress(self, timeout_s: float) -> ReductionDone | RoundHeard | None:
         """The next event, as of `Session.next_progress`: a round is reported once every shard has reported it."""
@@ -301,14 +297,14 @@ class ShardedSession:
 
     def tune(self, *, quorum: int | None = None, staleness: int | None = None) -> Rounds:
         """Tune as `Session.tune` does, one shard after another: each slot has its own rounds at one switch, too."""
-        first, *_ = [each.tune(quorum=quorum, staleness=staleness) for each in self._sessions]
+        first, *_ = [each.tune(quorum=quorum, staleness=staleness) for each in self.sessions]
         return first
 
     @property
     def failure(self) -> FaninError | None:
         if self._life is ShardsState.OVER or self.inherited:
-            return self._failure or self._sessions[0].failure
-        failures = [failure for each in self._sessions if (failure := each.failure) is not None]
+            return self._failure or self.sessions[0].failure
+        failures = [failure for each in self.sessions if (failure := each.failure) is not None]
         if not failures:
             return None
         with self._lock:
@@ -355,16 +351,16 @@ class ShardedSession:
     @property
     def path_trouble(self) -> str:
         """Trouble of the first path that has any (Session.path_trouble)."""
-        return next((trouble for each in self._sessions if (trouble := each.path_trouble)), "")
+        return next((trouble for each in self.sessions if (trouble := each.path_trouble)), "")
 
     @property
     def inherited(self) -> bool:
-        return self._sessions[0].inherited
+        return self.sessions[0].inherited
 
     @property
     def members(self) -> tuple[int, ...]:
         """The ranks that every shard waits for."""
-        found = [set(each.members) for each in self._sessions]
+        found = [set(each.members) for each in self.sessions]
         return tuple(sorted(set.intersection(*found)))
 
     def take_changes(self) -> list[MembershipChange]:
@@ -373,14 +369,14 @@ class ShardedSession:
 
     def counters(self) -> dict[str, int | float]:
         """Counters of all sessions, added up over the shards (srtt_us: the largest)."""
-        return added_up([each.counters() for each in self._sessions])
+        return added_up([each.counters() for each in self.sessions])
 
     def abandon(self, failure: FaninError) -> None:
-        for each in self._sessions:
+        for each in self.sessions:
             each.abandon(failure)
 
     def close(self, timeout_s: float = 10) -> None:
-        leave_all(self._sessions, timeout_s)
+        leave_all(self.sessions, timeout_s)
 
     def _forget_done(self) -> None:
         for ticket in [ticket for ticket in self._parts if self._done(ticket)]:

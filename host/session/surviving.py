@@ -38,7 +38,7 @@ Rejoin = Callable[
 """Joins the successor at its shards, which have these addresses (made by join_shards).
 
 Returns a session per shard, or the error in its place where that shard is lost, too; at least one is a session. The
-last argument is Session.join's `interrupted`.
+last argument is `JoinTerms.interrupted`.
 """
 
 log = logging.getLogger("fanin")
@@ -131,7 +131,7 @@ class SurvivingSession(ShardedSession):
     def failure(self) -> FaninError | None:
         """The error that has ended this session, or None; a lost shard is no failure as long as others are left."""
         if self.inherited:
-            return self._sessions[0].failure
+            return self.sessions[0].failure
         if self._survivor.state is SurvivorState.WHOLE:
             self._take_failures()
         return self._survivor.failure
@@ -232,7 +232,7 @@ class SurvivingSession(ShardedSession):
             if self._survivor.state is SurvivorState.OVER:
                 leaving = tuple(sessions.values())
             else:
-                leaving = self._sessions
+                leaving = self.sessions
                 self._go_on(sessions)
         leave_all(leaving, LEAVE_TIMEOUT_S)
 
@@ -242,9 +242,9 @@ class SurvivingSession(ShardedSession):
         self._past = self.counters()
         before = set(survivor.shards)
         superseded = FaninError(f"job {self.job_name!r} goes on at other shards")
-        for each in self._sessions:  # first, since they may still write to memory that is reduced anew
+        for each in self.sessions:  # first, since they may still write to memory that is reduced anew
             each.abandon(superseded)
-        processes = next((each.processes for each in self._sessions if each.processes), ())
+        processes = next((each.processes for each in self.sessions if each.processes), ())
         self._at = sessions
         for each in sessions.values():
             each.stands_for(self.rank, survivor.successors_ranks, processes)
@@ -281,7 +281,7 @@ class SurvivingSession(ShardedSession):
         return changes
 
     def _take_in(self) -> None:
-        told = [change for each in self._sessions for change in each.take_changes()]
+        told = [change for each in self.sessions for change in each.take_changes()]
         with self._lock:
             for change in told:
                 self._note(change.gone, change.base)

@@ -60,8 +60,10 @@ class PumpServer:
         description: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._description = description
-        self._ports = ports
+        self.description = description
+        """Names of the driver, the machine and the transport."""
+        self.ports = ports
+        """The port of each flow."""
         self._clock = clock
         self._machines = [machine for machine, _ in flows]
         self._reported: dict[tuple[type, int, int | None], int] = {}
@@ -85,16 +87,6 @@ class PumpServer:
         self._threads = [threading.Thread(target=pump.run, name=pump.name, daemon=True) for pump in self._pumps]
         for thread in self._threads:
             thread.start()
-
-    @property
-    def description(self) -> str:
-        """Names of the driver, the machine and the transport."""
-        return self._description
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """The port of each flow."""
-        return self._ports
 
     def admit_leaf(self, spec: JobSpec, parent: ParentRoute, *, share_memory: bool = True) -> None:
         """Admit a part of a job at a parent on every flow or, if one refuses, on none."""

@@ -25,7 +25,8 @@ class DeviceServer:
         """`close`: called to close the ports that carry the device's packets, if this process owns them."""
         self._control = control
         self._link = link
-        self._ports = ports
+        self.ports = ports
+        """Ports that workers send to."""
         self._close_ports = close
         self._turnstile = threading.Lock()
         """Guards `_control` and the attributes below."""
@@ -38,11 +39,6 @@ class DeviceServer:
     def description(self) -> str:
         """Description of the device, in words."""
         return self._link.description
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        """Ports that workers send to."""
-        return self._ports
 
     def admit(self, spec: JobSpec, *, share_memory: bool = True) -> None:
         """Implements the interface `any_server.Server`."""
