@@ -13,6 +13,7 @@ import numpy as np
 from fanin.benchmarks.control_flood import FLOODS
 from fanin.benchmarks.fairness import COUNT, Asked
 from fanin.benchmarks.ranks import asked_of, report
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
@@ -99,7 +100,9 @@ def main(asked: Asked) -> None:
     options = Options.from_environment(os.environ)
     assert options.switch is not None
     switch = SwitchAddress.parse(options.switch)
-    with Session.join(options=options, switch=switch, job_name=f"job {job}", rank=own_rank, size=2) as session:
+    with Session.join(
+        JoinTerms(options=options, switch=switch, job_name=f"job {job}", rank=own_rank, size=2)
+    ) as session:
         if job == 0 or asked.second_job == "sum":
             found = summing(session, asked.seconds)
         elif asked.second_job == "packets":

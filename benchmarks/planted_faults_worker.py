@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
-from fanin.protocol.seal import OPEN
 
 COMPUTE_S = 0.03
 ELEMENTS = 250_000
@@ -44,11 +44,8 @@ def main(folder: Path, switches: list[SwitchAddress], job: str) -> None:
 def _joined(
     options: Options, switches: list[SwitchAddress], job: str, rank: int, size: int
 ) -> Session | ShardedSession:
-    if len(switches) == 1:
-        return Session.join(options=options, switch=switches[0], job_name=job, rank=rank, size=size)
-    return join_shards(
-        options=options, switches=switches, local=frozenset(), job_name=job, rank=rank, size=size, credentials=OPEN
-    )
+    terms = JoinTerms(options=options, switch=switches[0], job_name=job, rank=rank, size=size)
+    return Session.join(terms) if len(switches) == 1 else join_shards(terms, switches, frozenset())
 
 
 if __name__ == "__main__":

@@ -87,16 +87,18 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinTerms:
-    """The job that a rank is to join, and as whom; `Session.join` has the errors."""
+    """The job that a rank is to join, and as whom (`Session.join`)."""
 
     options: Options
     switch: SwitchAddress
     job_name: str
+    """Name by which the job's ranks find each other, with `credentials`."""
     rank: int
     size: int
     rounds: Rounds = SYNCHRONOUS
+    """The job's K and S."""
     credentials: Credentials | None = None
-    """The keys of the rank's requests; None: those that follow from options.secret."""
+    """Keys of the rank's requests; None: those that follow from options.secret."""
     interrupted: Callable[[], None] | None = None
     """Called about twice per second while joining; it raises to cancel."""
     shards: int = 1

@@ -13,33 +13,31 @@ from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
 from fanin.host.session.survivor import Successor
-from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
-from fanin.protocol.seal import OPEN, Credentials
+from fanin.options import SYNCHRONOUS, SwitchAddress
 from fanin.protocol.spread import Spread
 
 JoinOne = Callable[[int, Callable[[], None] | None], Session]
-"""Joins at the switch of that number; the other argument is Session.join's `interrupted`."""
+"""Joins at the switch of that number; the other argument is `JoinTerms.interrupted`."""
 REJOIN_TIMEOUT_S = 10.0
 """How long ranks that go on at other shards may take to meet there: all of them have just agreed to."""
 
 
 def join_shards(
-    *, options: Options, switches: Sequence[SwitchAddress], local: frozenset[SwitchAddress], job_name: str,
-    rank: int, size: int, credentials: Credentials = OPEN, interrupted: Callable[[], None] | None = None,
-    spread: Spread | None = None, rounds: Rounds = SYNCHRONOUS, slots: Sequence[int] = (),
-) -> ShardedSession:  # fmt: skip
-    """Become rank `rank` of the `size` workers of `job_name` at every one of `switches`, at the same time.
+    terms: JoinTerms,
+    switches: Sequence[SwitchAddress],
+    local: frozenset[SwitchAddress],
+    *,
+    spread: Spread | None = None,
+    slots: Sequence[int] = (),
+) -> ShardedSession:
+    """Become rank `terms.rank` of the job's workers at every one of `switches`, at the same time.
 
-    `local` are those whose shared memory may be used; `interrupted` as in Session.join; `spread` says how large each
-    shard's part of a sum is, the same on every rank (None: all alike). A stale job has `rounds`, as in Session.join,
-    and `slots` by shard. Raises what Session.join raises, of the first shard that refuses or cannot be reached; the
-    sessions at the others are closed then.
+    `local` are those whose shared memory may be used; `spread` says how large each shard's part of a sum is, the same
+    on every rank (None: all alike); `slots` is by shard, for a stale job. Raises what Session.join raises, of the first
+    shard that refuses or cannot be reached; the sessions at the others are closed then.
     """
     spread = spread or Spread.evenly(len(switches))
-    terms = JoinTerms(
-        options=options, switch=switches[0], job_name=job_name, rank=rank, size=size, rounds=rounds,
-        credentials=credentials,
-    )  # fmt: skip
+    options = terms.options
 
     def rejoin(
         addresses: Sequence[SwitchAddress], job: Successor, interrupted: Callable[[], None]
@@ -54,11 +52,11 @@ def join_shards(
         return _join_living(join_one, len(addresses), interrupted)
 
     join_one = _joining(terms, switches, spread, local, slots)
-    joined = _join_all(join_one, len(switches), interrupted, f"rank {rank} of job {job_name!r}")
+    joined = _join_all(join_one, len(switches), terms.interrupted, f"rank {terms.rank} of job {terms.job_name!r}")
     try:
         if joined[0].spec.survives_loss and options.fallback != "gloo":  # else ranks go on over gloo
-            return SurvivingSession(joined, job_name, rejoin, options, spread)
-        return ShardedSession(joined, job_name, spread)
+            return SurvivingSession(joined, terms.job_name, rejoin, options, spread)
+        return ShardedSession(joined, terms.job_name, spread)
     except BaseException:
         for session in joined:
             session.close()
@@ -124,7 +122,7 @@ def _joining(
         address, options = switches[number], terms.options
         shared = options.shared_memory if address in local else False
         here = dataclasses.replace(options, shared_memory=shared, slots=slots[number] if slots else options.slots)
-        return Session.enter(
+        return Session.join(
             dataclasses.replace(
                 terms, options=here, switch=address, interrupted=interrupted, shards=len(switches),
                 share=spread.part(number),

@@ -15,7 +15,6 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 
@@ -53,8 +52,7 @@ from fanin.host.session.questions import Questions
 from fanin.host.session.spoilers import SpoiledSums, Spoiler
 from fanin.interruptions import interrupts
 from fanin.numerics.reduction import Element, PackedReduction, Reduction
-from fanin.options import SYNCHRONOUS, Options, Rounds, SwitchAddress
-from fanin.protocol.control import Predecessor
+from fanin.options import Options, Rounds, SwitchAddress
 from fanin.protocol.events import (
     EngineStopped,
     MembersChanged,
@@ -123,13 +121,14 @@ class Session:
     """One line for people: job, rank, switch, engine (native or twin), transport, packet and window sizes."""
 
     def __init__(self, joined: joining.Joined, options: Options, credentials: Credentials | None = None) -> None:
-        """Take over what a join has brought; called by `enter`, and by tests that bring their own engine."""
+        """Take over what a join has brought; called by `join`, and by tests that bring their own engine."""
         self.credentials = credentials or Credentials.of_job(options.secret)
         """The keys of this rank's requests to the controller."""
         self._engine: Engine = joined.engine
         self._who: MemberNames = joined.who
         self._questions = Questions(joined.who, options, self.credentials)
-        self._nonce = joined.nonce
+        self.nonce = joined.nonce
+        """Random text by which the controller knows this rank, besides its number."""
         self._joined_path = joined.path
         self._path_was_suspected = False
         self._falls_back = options.fallback == "gloo"
@@ -166,45 +165,21 @@ class Session:
             self._take(event)
 
     @classmethod
-    def join(
-        cls,
-        *,
-        options: Options,
-        switch: SwitchAddress,
-        job_name: str,
-        rank: int,
-        size: int,
-        rounds: Rounds = SYNCHRONOUS,
-        credentials: Credentials | None = None,
-        interrupted: Callable[[], None] | None = None,
-        shards: int = 1,
-        share: float = 1.0,
-        succeeds: Predecessor | None = None,
-    ) -> Session:
-        """Become rank `rank` of the `size` workers of `job_name`; returns when all of them are reachable.
+    def join(cls, terms: joining.JoinTerms) -> Session:
+        """Become rank `terms.rank` of the job's workers; returns when all of them are reachable.
 
-        A job is known by its name and by the secret that its ranks share: `credentials`, or options.secret
+        A job is known by its name and by the secret that its ranks share: terms.credentials, or options.secret
         (FANIN_SECRET). Without either, whoever knows the name may join it, take a rank before its owner, and end it; a
         warning says so where the switch is not on this machine (docs/security.md).
 
         Raises SwitchUnreachableError (within options.connect_timeout_s), JoinTimeoutError naming the ranks that are
         missing (after options.join_timeout_s), AdmissionError when the controller refuses, WorkerLostError when a rank
-        dies meanwhile, ConfigurationError. JoinTerms has what each argument is.
+        dies meanwhile, ConfigurationError.
 
         Where the job runs already with options.on_worker_loss="continue", and has lost or been left by this very rank,
         this process takes its place: `newcomer` is True, and `first_base` says where its reductions begin. It passes
         all bases before that, and must get the state of training there from a peer. Its reductions need a `signature`.
         """
-        return cls.enter(
-            joining.JoinTerms(
-                options=options, switch=switch, job_name=job_name, rank=rank, size=size, rounds=rounds,
-                credentials=credentials, interrupted=interrupted, shards=shards, share=share, succeeds=succeeds,
-            )
-        )  # fmt: skip
-
-    @classmethod
-    def enter(cls, terms: joining.JoinTerms) -> Session:
-        """Join on these terms, as `join` does."""
         options, given = terms.options, terms.credentials
         check_outputs(options, terms.rank)
         if given is None and options.secret is None and not terms.switch.is_loopback:
@@ -393,7 +368,7 @@ class Session:
 
         def tell_controller() -> None:
             if not confirmed and not isinstance(self._failure, SwitchLostError):
-                self._questions.leave(self._nonce, self._failure, timeout_s)
+                self._questions.leave(self.nonce, self._failure, timeout_s)
 
         # No caller could act on a failure of one step, and it must not keep the others from being done: above all,
         # nothing may write to tensors from here on. An ExitStack runs the last callback first.
@@ -434,7 +409,7 @@ class Session:
             if narrowed or isinstance(error, CollectiveMismatchError):
                 # The other ranks wait for this one, and would only see that it is gone, not why.
                 with contextlib.suppress(FaninError):
-                    self._questions.leave(self._nonce, error, TELL_TIMEOUT_S, own=True)
+                    self._questions.leave(self.nonce, error, TELL_TIMEOUT_S, own=True)
             self._fail(error)
 
     def _note(self, event: MembersChanged) -> None:
@@ -478,11 +453,6 @@ class Session:
                 self._take(event)
             elif time.monotonic() >= deadline:
                 self._fail(engine_stopped(self._who, self._engine.trouble or "without saying why"))
-
-    @property
-    def nonce(self) -> str:
-        """Random text by which the controller knows this rank, besides its number."""
-        return self._nonce
 
     def stands_for(self, rank: int, ranks: tuple[int, ...], processes: tuple[str, ...]) -> None:
         """Name the workers by these ranks of a larger job that this one is part of, in errors, logs and `members`."""

@@ -7,6 +7,7 @@ import io
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fanin.cli import stats as stats_command
 from fanin.errors import AdmissionError, WorkerLostError
 from fanin.host import diagnosis
 from fanin.host.diagnosis import Check, examine_environment, examine_machine, examine_options, examine_switch
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.path import PathFacts, Reached
 from fanin.host.session.session import Session
 from fanin.key_file import default_path, load_or_create
@@ -133,12 +135,12 @@ def test_whether_packets_would_be_tagged_is_said(
 def test_ranks_that_are_missing_are_named() -> None:
     with a_service(operator_key=load_or_create(default_path())) as service:
         address = address_of(service)
-        join = partial(Session.join, options=Options(), switch=address, job_name="late")
-        waiting = in_thread(partial(join, rank=1, size=4))
+        terms = JoinTerms(options=Options(), switch=address, job_name="late", rank=1, size=4)
+        waiting = in_thread(partial(Session.join, terms))
         until(lambda: service.controller.live_jobs > 0)
         check = by_name(examine_switch(address, Options()))["job late"]
         with pytest.raises(AdmissionError):
-            join(rank=0, size=3)  # another size, which ends the job for all
+            Session.join(replace(terms, rank=0, size=3))  # another size, which ends the job for all
         assert isinstance(waiting.exception(DEADLINE_S), WorkerLostError)
     assert check.state == "warning"
     assert "waits for ranks 0, 2, 3" in check.result

@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from fanin.errors import SwitchLostError, WorkerLostError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.job import SUSPICION_TIMEOUT_S
@@ -100,7 +101,9 @@ def test_ranks_at_other_leaves_of_a_tree_are_told_of_a_rank_that_hung_up() -> No
         given = options("native-udp")
 
         def join(rank: int) -> Session:
-            return Session.join(options=given, switch=address_of(leaves[rank % 2]), job_name="j", rank=rank, size=4)
+            return Session.join(
+                JoinTerms(options=given, switch=address_of(leaves[rank % 2]), job_name="j", rank=rank, size=4)
+            )
 
         joining = [in_thread(partial(join, rank)) for rank in range(4)]
         sessions = [future.result(DEADLINE_S) for future in joining]

@@ -24,6 +24,7 @@ from fanin.errors import (
     WorkerLostError,
 )
 from fanin.host.session.control import ControlClient, ask
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
@@ -46,7 +47,7 @@ def service() -> Iterator[SwitchService]:
 
 
 def join(address: SwitchAddress, rank: int = 0, size: int = 2, job: str = "j", options: Options = PATIENT) -> Session:
-    return Session.join(options=options, switch=address, job_name=job, rank=rank, size=size)
+    return Session.join(JoinTerms(options=options, switch=address, job_name=job, rank=rank, size=size))
 
 
 @pytest.mark.parametrize("scheme", ["udp", "zmq"])

@@ -20,6 +20,7 @@ import pytest
 from fanin.emulation.processes import free_port
 from fanin.errors import ConfigurationError
 from fanin.host.session.exported import EXPORTED
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Options
 from fanin.protocol import control
@@ -120,7 +121,7 @@ def test_a_switch_and_a_rank_serve_what_the_table_says() -> None:
     known = {metric.name for metric in METRICS}
     with a_service() as service, exporter("0", service) as exported:
         options, there = Options(metrics="0"), address_of_service(service)
-        with Session.join(options=options, switch=there, job_name="seen", rank=0, size=1):
+        with Session.join(JoinTerms(options=options, switch=there, job_name="seen", rank=0, size=1)):
             port = EXPORTED.port
             assert port is not None
             switch, rank = text_at(exported.port), text_at(port)
@@ -135,8 +136,8 @@ def test_a_rank_whose_metrics_port_is_taken_leaves_the_job_with_a_remedy() -> No
     with a_service() as service:
         options, there = Options(metrics=f":{service.port}"), address_of_service(service)
         with pytest.raises(ConfigurationError, match=rf"metrics at 127\.0\.0\.1:{service.port} cannot be had"):
-            Session.join(options=options, switch=there, job_name="taken", rank=0, size=1)
-        with Session.join(options=Options(), switch=there, job_name="taken", rank=0, size=1):
+            Session.join(JoinTerms(options=options, switch=there, job_name="taken", rank=0, size=1))
+        with Session.join(JoinTerms(options=Options(), switch=there, job_name="taken", rank=0, size=1)):
             pass
 
 
@@ -204,7 +205,9 @@ def test_prometheus_scrapes_a_switch(tmp_path: Path) -> None:
         )
         command = [PROMETHEUS, f"--config.file={config}", f"--storage.tsdb.path={tmp_path}/data"]
         with (
-            Session.join(options=Options(), switch=address_of_service(service), job_name="seen", rank=0, size=1),
+            Session.join(
+                JoinTerms(options=Options(), switch=address_of_service(service), job_name="seen", rank=0, size=1)
+            ),
             (tmp_path / "log").open("wb") as log,
             subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log) as process,
             contextlib.ExitStack() as ending,

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -25,6 +26,7 @@ from fanin.errors import (
     SwitchUnreachableError,
     WorkerLostError,
 )
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession, deal
@@ -186,8 +188,9 @@ def test_a_shard_that_is_not_there_is_named_and_the_others_are_left() -> None:
     with switches(1, native=True) as addresses:
         nowhere = SwitchAddress("udp", "127.0.0.1", 1)
         options = Options(connect_timeout_s=0.2, join_timeout_s=DEADLINE_S)
+        terms = JoinTerms(options=options, switch=nowhere, job_name="j", rank=0, size=2)
         with pytest.raises(SwitchUnreachableError, match=r"127\.0\.0\.1:1"):
-            join_shards(options=options, switches=[nowhere], local=frozenset(), job_name="j", rank=0, size=2)
+            join_shards(terms, [nowhere], frozenset())
         assert addresses
 
 
@@ -199,14 +202,12 @@ def test_a_join_ends_at_all_shards_when_it_fails_at_one_or_is_interrupted() -> N
         raise said
 
     with switches(1, native=True) as addresses:
-        join = partial(
-            join_shards, options=Options(connect_timeout_s=0.3, join_timeout_s=DEADLINE_S),
-            local=frozenset[SwitchAddress](), job_name="j", rank=0, size=2,
-        )  # fmt: skip
+        options = Options(connect_timeout_s=0.3, join_timeout_s=DEADLINE_S)
+        terms = JoinTerms(options=options, switch=addresses[0], job_name="j", rank=0, size=2)
         with pytest.raises(SwitchUnreachableError, match=r"127\.0\.0\.1:1\b"):
-            join(switches=[*addresses, SwitchAddress("udp", "127.0.0.1", 1)])
+            join_shards(terms, [*addresses, SwitchAddress("udp", "127.0.0.1", 1)], frozenset())
         with pytest.raises(SwitchUnreachableError, match="rank 1 cannot"):
-            join(switches=addresses, interrupted=interrupted)
+            join_shards(replace(terms, interrupted=interrupted), addresses, frozenset())
 
 
 def test_a_join_that_ctrl_c_interrupts_leaves_no_session_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +221,9 @@ def test_a_join_that_ctrl_c_interrupts_leaves_no_session_open(monkeypatch: pytes
 
     monkeypatch.setattr("fanin.host.session.joining_shards.wait", interrupted)
     with switches(2, native=True) as addresses:
+        terms = JoinTerms(options=OPTIONS, switch=addresses[0], job_name="j", rank=0, size=1)
         with pytest.raises(KeyboardInterrupt):
-            join_shards(options=OPTIONS, switches=addresses, local=frozenset(addresses), job_name="j", rank=0, size=1)
+            join_shards(terms, addresses, frozenset(addresses))
         assert len(joined) == 2
         for session in joined:
             with pytest.raises(FaninError, match="closed"):
@@ -318,14 +320,14 @@ def test_threads_may_submit_and_wait_at_once() -> None:
 
 LEAVES_AT_EXIT = """
 import atexit, sys
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
 from fanin.options import Options, SwitchAddress
 from fanin.protocol.spread import MIN_PACKETS_PER_SHARD, Spread
 
 addresses = [SwitchAddress("udp", "127.0.0.1", int(port)) for port in sys.argv[1:]]
-session = join_shards(
-    options=Options(), switches=addresses, local=frozenset(addresses), job_name="ends", rank=0, size=1
-)
+terms = JoinTerms(options=Options(), switch=addresses[0], job_name="ends", rank=0, size=1)
+session = join_shards(terms, addresses, frozenset(addresses))
 atexit.register(session.close)
 """
 

@@ -15,6 +15,7 @@ import pytest
 import zmq
 
 from fanin.errors import AdmissionError, WorkerLostError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
@@ -91,7 +92,9 @@ def controller(*replies: tuple[control.Reply, ...]) -> Iterator[SwitchAddress]:
 
 
 def join(address: SwitchAddress) -> Session:
-    return Session.join(options=Options(connect_timeout_s=DEADLINE_S), switch=address, job_name="j", rank=0, size=2)
+    return Session.join(
+        JoinTerms(options=Options(connect_timeout_s=DEADLINE_S), switch=address, job_name="j", rank=0, size=2)
+    )
 
 
 @pytest.fixture

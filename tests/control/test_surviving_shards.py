@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
@@ -58,10 +59,8 @@ class Cluster:
         self.sessions = together([partial(self._join, rank, workers) for rank in range(workers)])
 
     def _join(self, rank: int, size: int) -> ShardedSession:
-        return join_shards(
-            options=self._options, switches=self.addresses, local=frozenset(self.addresses), job_name="spread",
-            rank=rank, size=size,
-        )  # fmt: skip
+        terms = JoinTerms(options=self._options, switch=self.addresses[0], job_name="spread", rank=rank, size=size)
+        return join_shards(terms, self.addresses, frozenset(self.addresses))
 
     def shard_dies(self, number: int) -> SwitchAddress:
         self._running[number].close()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fanin.errors import AdmissionError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Options, SwitchAddress
 from tests.support.builders import reduction
@@ -20,7 +21,7 @@ LEFT = "left"
 
 
 def join(address: SwitchAddress, rank: int, options: Options) -> Session:
-    return Session.join(options=options, switch=address, job_name="survivors", rank=rank, size=SIZE)
+    return Session.join(JoinTerms(options=options, switch=address, job_name="survivors", rank=rank, size=SIZE))
 
 
 def mean(session: Session, value: float) -> tuple[int, np.ndarray[tuple[int], np.dtype[np.float32]]]:

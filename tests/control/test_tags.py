@@ -16,7 +16,7 @@ from fanin.cli.stats import render
 from fanin.errors import ConfigurationError
 from fanin.host.session import joining
 from fanin.host.session.control import ask
-from fanin.host.session.joining import spec_of, tags_taken
+from fanin.host.session.joining import JoinTerms, spec_of, tags_taken
 from fanin.host.session.session import Session
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
@@ -162,11 +162,13 @@ def test_without_a_secret_there_is_nothing_to_tag_with() -> None:
     assert [bool(spec.data_key) for spec in world.servers["udp"].specs.values()] == [False]
     with pytest.raises(ConfigurationError, match="FANIN_SECRET"):
         Session.join(
-            options=Options(authenticate=True),
-            switch=SwitchAddress("udp", "127.0.0.1", 1),
-            job_name="j",
-            rank=0,
-            size=1,
+            JoinTerms(
+                options=Options(authenticate=True),
+                switch=SwitchAddress("udp", "127.0.0.1", 1),
+                job_name="j",
+                rank=0,
+                size=1,
+            )
         )
 
 
@@ -250,14 +252,11 @@ def test_a_tree_sums_tagged_packets(mode: Mode) -> None:
         leaves: list[SwitchProcess] = [
             stack.enter_context(a_switch(mode, "--parent", f"udp://127.0.0.1:{root.port}")) for _ in range(2)
         ]
-        joining = [
-            in_thread(
-                partial(
-                    Session.join, options=given, switch=leaves[rank % 2].address, job_name="tree", rank=rank, size=4
-                )
-            )
+        terms = [
+            JoinTerms(options=given, switch=leaves[rank % 2].address, job_name="tree", rank=rank, size=4)
             for rank in range(4)
         ]
+        joining = [in_thread(partial(Session.join, each)) for each in terms]
         sessions = [future.result(DEADLINE_S) for future in joining]
         for session in sessions:
             stack.callback(session.close)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ import pytest
 
 from fanin.errors import AdmissionError, WorkerLostError
 from fanin.host.session.control import ask
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.key_file import operator_credentials
 from fanin.options import Options, SwitchAddress
@@ -55,7 +56,7 @@ def leaves(mode: str) -> Iterator[list[SwitchProcess]]:
 
 
 def join(address: SwitchAddress, job: str, rank: int, given: Options, size: int = SIZE) -> Session:
-    return Session.join(options=given, switch=address, job_name=job, rank=rank, size=size)
+    return Session.join(JoinTerms(options=given, switch=address, job_name=job, rank=rank, size=size))
 
 
 @pytest.mark.parametrize("lanes", [32, 8])

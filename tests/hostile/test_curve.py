@@ -9,6 +9,7 @@ import zmq
 
 from fanin.curve import CLIENT_VARIABLE, CurveKeys, load_or_create
 from fanin.errors import AdmissionError, SwitchUnreachableError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Options
 from tests.support.processes import join_all, reduce_together
@@ -23,7 +24,7 @@ def test_only_clients_on_the_list_come_in(scheme: str, tmp_path: Path, monkeypat
         address = address_of(service, scheme)
         given = Options(curve_server_key=public, connect_timeout_s=1.0)
         with pytest.raises((SwitchUnreachableError, AdmissionError)):
-            Session.join(options=given, switch=address, job_name="not listed", rank=0, size=1)
+            Session.join(JoinTerms(options=given, switch=address, job_name="not listed", rank=0, size=1))
         monkeypatch.setenv(CLIENT_VARIABLE, str(tmp_path / "client.json"))
         sessions = join_all(address, "listed", 2, Options(curve_server_key=public, connect_timeout_s=10.0))
         reduce_together(sessions)

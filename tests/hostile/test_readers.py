@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 
 from fanin.errors import ConfigurationError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.memory import memory_bytes
 from fanin.options import Options, SwitchAddress
@@ -128,5 +129,7 @@ def test_a_workers_file_that_cannot_be_written_is_refused_before_it_joins(option
     path = str(tmp_path / "missing" / "rank%r")
     options = Options(**{option: path}, connect_timeout_s=0.1)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError) as caught:
-        Session.join(options=options, switch=SwitchAddress("udp", "127.0.0.1", 1), job_name="j", rank=3, size=4)
+        Session.join(
+            JoinTerms(options=options, switch=SwitchAddress("udp", "127.0.0.1", 1), job_name="j", rank=3, size=4)
+        )
     assert f"rank 3: FANIN_{option.upper()}={path}: there is no folder" in str(caught.value)

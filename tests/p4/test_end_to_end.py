@@ -16,6 +16,7 @@ pytest.importorskip("p4.v1.p4runtime_pb2", reason="needs p4runtime: pip install 
 
 from fanin.errors import AdmissionError, SwitchLostError
 from fanin.host.session.control import ask
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.options import Rounds, SwitchAddress
 from fanin.protocol import control
@@ -134,12 +135,11 @@ def add_up(sessions: list[Session]) -> None:
 def test_quorum_and_staleness_of_a_running_job_change_through_the_controller() -> None:
     rounds = Rounds(quorum=2, staleness=0, max_staleness=2)
     with device_and_controller() as address:
-        joining = [
-            in_thread(
-                partial(Session.join, options=GIVEN, switch=address, job_name="j", rank=rank, size=2, rounds=rounds)
-            )
+        terms = [
+            JoinTerms(options=GIVEN, switch=address, job_name="j", rank=rank, size=2, rounds=rounds)
             for rank in range(2)
         ]
+        joining = [in_thread(partial(Session.join, each)) for each in terms]
         sessions = [cast("Session", future.result(LIVENESS_S)) for future in joining]
         add_up(sessions)
         for quorum, staleness in ((1, 2), (1, 0), (2, 1)):

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Reduction
 from fanin.options import Options, SwitchAddress
@@ -233,7 +234,7 @@ def join_all(address: SwitchAddress, job: str, size: int, given: Options, ranks:
     """Sessions of several ranks in this process."""
 
     def join(rank: int) -> Session:
-        return Session.join(options=given, switch=address, job_name=job, rank=rank, size=size)
+        return Session.join(JoinTerms(options=given, switch=address, job_name=job, rank=rank, size=size))
 
     return on_every(join, range(size) if ranks is None else ranks)
 
@@ -282,7 +283,7 @@ def reduced(addresses: list[SwitchAddress], job: str, given: Options, lanes: int
     size = len(addresses)
 
     def join(rank: int) -> Session:
-        return Session.join(options=given, switch=addresses[rank], job_name=job, rank=rank, size=size)
+        return Session.join(JoinTerms(options=given, switch=addresses[rank], job_name=job, rank=rank, size=size))
 
     def mean(session: Session) -> bytes:
         values = np.random.default_rng(session.rank).normal(size=50_000).astype(np.float32)

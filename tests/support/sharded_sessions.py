@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.shards import ShardedSession
 from fanin.options import Options, SwitchAddress
@@ -32,8 +33,12 @@ def join_all(
         words_per_packet=64, slots=8, connect_timeout_s=DEADLINE_S, join_timeout_s=DEADLINE_S, native=native
     )
     local = frozenset(addresses) if shared else frozenset[SwitchAddress]()
-    join = partial(join_shards, options=options, switches=addresses, local=local, job_name="spread", size=workers)
-    return together([partial(join, rank=rank) for rank in range(workers)])
+
+    def join(rank: int) -> ShardedSession:
+        terms = JoinTerms(options=options, switch=addresses[0], job_name="spread", rank=rank, size=workers)
+        return join_shards(terms, addresses, local)
+
+    return together([partial(join, rank) for rank in range(workers)])
 
 
 def tensors(count: int, workers: int = WORKERS) -> list[npt.NDArray[np.float32]]:

@@ -4,7 +4,7 @@
 
 | fact | is | otherwise |
 |---|---|---|
-| `switch`, `rank`, `size` | as in Session.join | FANIN_SWITCH, RANK, WORLD_SIZE |
+| `switch`, `rank`, `size` | as in JoinTerms | FANIN_SWITCH, RANK, WORLD_SIZE |
 | `job` | its name | sums |
 | `engine` | further options | none |
 | `element`, `count` | of what is summed | float32, 20,000 |
@@ -28,6 +28,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from fanin.errors import FaninError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.numerics.reduction import Element, Reduction
 from fanin.options import Options, SwitchAddress
@@ -42,11 +43,13 @@ def main(facts: dict[str, Any]) -> None:
     options = Options.from_environment(environment, connect_timeout_s=10.0, **facts.get("engine", {}))
     try:
         with Session.join(
-            options=options,
-            switch=SwitchAddress.parse(facts.get("switch") or environment["FANIN_SWITCH"]),
-            job_name=facts.get("job", "sums"),
-            rank=int(facts["rank"] if "rank" in facts else environment["RANK"]),
-            size=int(facts["size"] if "size" in facts else environment["WORLD_SIZE"]),
+            JoinTerms(
+                options=options,
+                switch=SwitchAddress.parse(facts.get("switch") or environment["FANIN_SWITCH"]),
+                job_name=facts.get("job", "sums"),
+                rank=int(facts["rank"] if "rank" in facts else environment["RANK"]),
+                size=int(facts["size"] if "size" in facts else environment["WORLD_SIZE"]),
+            )
         ) as session:
             print(json.dumps({"joined": session.description}), flush=True)
             if facts.get("habit") == "forks" and os.fork() == 0:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import CollectiveTimeoutError, SwitchUnreachableError, WorkerLostError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.host.torch import FaninProcessGroup
 from fanin.options import Options, SwitchAddress
@@ -196,10 +197,10 @@ def test_a_group_that_may_fall_back_to_gloo(native: Options) -> None:
 
 def looked_for(connect_timeout_s: float) -> Session:
     """A switch where there is none."""
-    return Session.join(
+    return Session.join(JoinTerms(
         options=Options(connect_timeout_s=connect_timeout_s), switch=SwitchAddress.parse("udp://127.0.0.1:9"),
         job_name="nobody", rank=0, size=2,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 @pytest.mark.parametrize("make", RAISED, ids=lambda make: type(make()).__name__)

@@ -38,6 +38,7 @@ from fanin.errors import (
 from fanin.host.session.any_session import AnySession
 from fanin.host.session.control import ENDING, RUNNING, job_state
 from fanin.host.session.failures import MemberNames
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.leased import LeasedSession
 from fanin.host.session.outputs import without_effect_alone
@@ -350,18 +351,14 @@ class GroupResources:
         return session
 
     def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None], options: Options) -> JoinedSession:
-        if len(meeting.switches) > 1:
-            return join_shards(
-                options=options, switches=meeting.switches, local=meeting.local, job_name=meeting.job_name,
-                rank=self.rank, size=self.size, credentials=meeting.credentials, interrupted=interrupted,
-                spread=meeting.spread,
-            )  # fmt: skip
-        shared = options.shared_memory if meeting.local else False
-        return Session.join(
-            options=replace(options, shared_memory=shared), switch=meeting.address,
-            job_name=meeting.job_name, rank=self.rank, size=self.size, credentials=meeting.credentials,
-            interrupted=interrupted,
+        terms = JoinTerms(
+            options=options, switch=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size,
+            credentials=meeting.credentials, interrupted=interrupted,
         )  # fmt: skip
+        if len(meeting.switches) > 1:
+            return join_shards(terms, meeting.switches, meeting.local, spread=meeting.spread)
+        shared = options.shared_memory if meeting.local else False
+        return Session.join(replace(terms, options=replace(options, shared_memory=shared)))
 
     def _join_or_fall_back(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         """Start on the switch if every rank can, else on gloo from the first reduction on."""

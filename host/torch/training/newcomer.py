@@ -30,6 +30,7 @@ from torch._C import _distributed_c10d as c10d
 from fanin.errors import AdmissionError, ConfigurationError, HandoverError
 from fanin.host.session.control import RUNNING, job_state
 from fanin.host.session.handover import PURPOSE, Giver, GiverAddress, Source
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.host.stale.account import PASSED_ABSENT, Account
 from fanin.host.stale.policies import make_policy
@@ -217,20 +218,20 @@ def _take_place(group: FaninProcessGroup, policy: str, options: StaleOptions, na
     """Join the running job as soon as the switch has given the predecessor up."""
     given, size = group.switch_options, dist.get_world_size(group)
     deadline = time.monotonic() + given.join_timeout_s
-    attempt = dataclasses.replace(given, join_timeout_s=min(given.join_timeout_s, ATTEMPT_TIMEOUT_S))
+    terms = JoinTerms(
+        options=dataclasses.replace(given, join_timeout_s=min(given.join_timeout_s, ATTEMPT_TIMEOUT_S)),
+        switch=group.switch,
+        job_name=name,
+        rank=group.rank(),
+        size=size,
+        rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
+        credentials=group.credentials,
+    )
     while True:
         if job_state(group.switch, name, given, group.credentials) != RUNNING:
             raise _over(group, name)
         try:
-            session = Session.join(
-                options=attempt,
-                switch=group.switch,
-                job_name=name,
-                rank=group.rank(),
-                size=size,
-                rounds=dataclasses.replace(options.rounds, quorum=options.quorum_for(policy, size)),
-                credentials=group.credentials,
-            )
+            session = Session.join(terms)
         except AdmissionError as error:
             if error.code != Refusal.RANK_TAKEN.value or time.monotonic() >= deadline:
                 raise

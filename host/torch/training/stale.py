@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 from fanin.errors import ConfigurationError, UnsupportedError
+from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
 from fanin.host.session.session import Session
 from fanin.host.session.shards import JoinedSession
@@ -197,19 +198,15 @@ def _join(
         lanes=group.options.lanes if options.lanes is None else options.lanes,
         codec=None,
     )
-    if len(layout.slots) == 1:
-        shared = group.switch_options.shared_memory
-        return Session.join(
-            options=dataclasses.replace(
-                shaped, slots=layout.slots[0], switch=str(group.switch), shared_memory=shared
-            ),
-            switch=group.switch, job_name=job_name, rank=rank, size=size, rounds=rounds, credentials=group.credentials,
-        )  # fmt: skip
-    return join_shards(
-        options=shaped, switches=meeting.shards, local=meeting.local_shards,
-        job_name=job_name, rank=rank, size=size, rounds=rounds, credentials=group.credentials,
-        spread=layout.spread, slots=layout.slots,
+    terms = JoinTerms(
+        options=shaped, switch=group.switch, job_name=job_name, rank=rank, size=size, rounds=rounds,
+        credentials=group.credentials,
     )  # fmt: skip
+    if len(layout.slots) > 1:
+        return join_shards(terms, meeting.shards, meeting.local_shards, spread=layout.spread, slots=layout.slots)
+    shared = group.switch_options.shared_memory
+    own = dataclasses.replace(shaped, slots=layout.slots[0], switch=str(group.switch), shared_memory=shared)
+    return Session.join(dataclasses.replace(terms, options=own))
 
 
 class StaleJob:
