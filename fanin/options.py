@@ -107,9 +107,9 @@ class Options(Asked):
     """True: the native engine or an error. False: the Python twin. None: native where it is built."""
     shared_memory: bool | None = None
     """False: packets go by UDP even to a switch on this machine. None, True: through shared memory where they can."""
-    fallback: Literal["raise", "gloo"] = "raise"
-    """Reaction to a lost switch: an error on every rank, or, loudly and once, gloo from there on. The same on every
-    rank.
+    fallback: Literal["raise", "gloo", "cards"] = "raise"
+    """Reaction to a lost switch: an error on every rank, or, loudly and once, gloo from there on. `cards`: to a lost
+    network of hosts with several network cards, the cards that are left (docs/torch.md). The same on every rank.
     """
     on_nonfinite: Literal["warn", "raise", "skip"] = "warn"
     """Reaction to NaN or infinities that a rank contributes to a sum (docs/nonfinite.md): a warning that names rank,
@@ -199,7 +199,15 @@ class Options(Asked):
             self.on_worker_loss in ("raise", "continue"),
             f"on_worker_loss = {self.on_worker_loss!r}; must be 'raise' or 'continue'",
         )
-        check(self.fallback in ("raise", "gloo"), f"fallback = {self.fallback!r}; must be 'raise' or 'gloo'")
+        check(
+            self.fallback in ("raise", "gloo", "cards"),
+            f"fallback = {self.fallback!r}; must be 'raise', 'gloo' or 'cards'",
+        )
+        check(
+            self.fallback != "cards" or self.on_worker_loss == "raise",
+            f"fallback = 'cards' with on_worker_loss = {self.on_worker_loss!r}: a job goes on with all of its ranks "
+            "over the network cards that are left, or without lost ranks. Remedy: leave out one of the two",
+        )
         check(
             self.on_nonfinite in ("warn", "raise", "skip"),
             f"on_nonfinite = {self.on_nonfinite!r}; must be 'warn', 'raise' or 'skip'",
@@ -238,6 +246,11 @@ class Options(Asked):
     def largest_exact(self, ranks: int) -> int:
         """The largest count of elements that a group of so many ranks reduces exactly."""
         return max(EXACT_ELEMENTS, EXACT_WORDS // ranks) if self.exact_elements is None else self.exact_elements
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a job may go on over shards without what it has lost: ranks and shards, or a network."""
+        return self.on_worker_loss == "continue" or self.fallback == "cards"
 
     @property
     def interface_list(self) -> InterfaceList | None:

@@ -7,7 +7,14 @@ from collections.abc import Callable
 from fanin.emulation.simulator.machines import Worker, WorkerType
 from fanin.emulation.simulator.switch_host import SwitchHost
 from fanin.emulation.simulator.virtual_network import Network, Node
-from fanin.errors import AdmissionError, FaninError, JoinTimeoutError, SwitchLostError, SwitchUnreachableError
+from fanin.errors import (
+    AdmissionError,
+    FaninError,
+    JoinTimeoutError,
+    SwitchLostError,
+    SwitchUnreachableError,
+    WorkerLostError,
+)
 from fanin.host.session.failures import ranks_of
 from fanin.host.session.joining import spec_of, worker_of
 from fanin.numerics.reduction import Reduction
@@ -22,7 +29,7 @@ from fanin.protocol.events import (
     SwitchSilent,
     WorkersGone,
 )
-from fanin.protocol.job import JobSpec
+from fanin.protocol.job import JobSpec, OnWorkerLoss
 from fanin.protocol.window import DEFAULT_RECEIVE_BUFFER_BYTES
 from fanin.protocol.wire import VERSION
 
@@ -53,6 +60,7 @@ class ShardMember:
         changed: Callable[[], None],
         cut: Callable[[ShardMember], None],
         succeeds: control.Predecessor | None = None,
+        on_worker_loss: OnWorkerLoss = "continue",
     ) -> None:
         """Rank `rank` at shard `number`, with an address of its own. `changed` is called when something has happened,
         and `cut` with this object before it sends anything."""
@@ -67,6 +75,7 @@ class ShardMember:
         self.replied_to: Callable[[int, control.Reply], None] | None = None
         """Gets the controller's replies once it is a member; None: they are ignored."""
         self._job, self._worker, self._workers, self._succeeds = job, worker, workers, succeeds
+        self._on_worker_loss: OnWorkerLoss = on_worker_loss
         self._network, self._worker_type, self._changed = network, worker_type, changed
         self._machine: Worker | None = None
         self._node: Node | None = None
@@ -112,7 +121,7 @@ class ShardMember:
             job=self._job, rank=self._worker, size=self._workers, nonce=self.nonce, wire_version=VERSION,
             software="simulated", process=f"worker:{self._worker}", scheme="udp", path_mtu=65_536,
             receive_buffer_bytes=DEFAULT_RECEIVE_BUFFER_BYTES, slots=SLOTS, words_per_packet=WORDS,
-            on_worker_loss="continue", succeeds=self._succeeds,
+            on_worker_loss=self._on_worker_loss, succeeds=self._succeeds,
         )  # fmt: skip
         if self._network.queue.now - self._heard_at >= CONNECT_TIMEOUT_S:
             self._fail(SwitchUnreachableError(f"shard {self.number}", "silent"))
@@ -196,7 +205,7 @@ class ShardMember:
             elif isinstance(event, MembersChanged):
                 self.members = tuple(self._ranks[worker] for worker in ranks_of(event.members))
             elif isinstance(event, WorkersGone):
-                self._fail(FaninError(str(event)))
+                self._fail(WorkerLostError(ranks_of(event.lost | event.left), str(event)))
 
     def _fail(self, failure: FaninError) -> None:
         self.failure = failure

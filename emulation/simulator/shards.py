@@ -62,6 +62,7 @@ from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.survivor import Successor, Survivor, SurvivorState
 from fanin.numerics.reduction import Element, Reduction
 from fanin.protocol import control
+from fanin.protocol.job import OnWorkerLoss
 from fanin.protocol.spread import Spread
 
 FaultKind = Literal["dies", "halts", "kills", "power", "ends", "stops", "part", "cut"]
@@ -160,11 +161,13 @@ def simulate_shards(
 ) -> ShardReport:
     """Run a plan until all ranks are done or have stopped. A ViolationError says what does not hold; `survivor`
     replaces the class that keeps and agrees for a rank."""
-    return _Run(plan, seed, kind, survivor, show).run()
+    return ShardRun(plan, seed, kind, survivor, show).run()
 
 
-class _Run:
+class ShardRun:
     """One run in progress."""
+
+    on_worker_loss: OnWorkerLoss = "continue"
 
     def __init__(
         self, plan: ShardPlan, seed: int, kind: Kind, survivor: SurvivorType, show: Callable[[str], None] | None
@@ -175,7 +178,7 @@ class _Run:
         dice = random.Random(seed)
         self.network = Network(self.queue, plan.link, dice)
         self.network.watchers.append(self.recorder)
-        self.worker_type, self.survivor_type = worker_type(kind), survivor
+        self.worker_type, self._survivor_type = worker_type(kind), survivor
         setup = SwitchSetup(
             network=self.network, make=switch_type(kind), dice=dice, memory_bytes=1 << 24,
             liveness_timeout_s=LIVENESS_TIMEOUT_S, note=self.recorder.note, evicted=lambda ledger: None,
@@ -196,8 +199,12 @@ class _Run:
         """Ranks and shards of every job, by the job's name."""
         self.steps: set[Step] = set()
         """Steps that some rank has reached."""
-        self.ranks = [_Rank(self, number) for number in range(plan.hosts)]
+        self.ranks = [ShardRank(self, number) for number in range(plan.hosts)]
         self._begun = 0
+
+    def survivor(self, rank: int, members: Sequence[ShardMember], names: Sequence[str]) -> Survivor:
+        """Make the part that keeps and agrees for that rank, which is a member at all shards."""
+        return self._survivor_type(JOB, rank, self.plan.hosts, members, Spread.evenly(len(members)), names)
 
     def begun(self) -> None:
         """Note that a rank has begun to work; after the last, schedule the faults that follow no step."""
@@ -205,12 +212,12 @@ class _Run:
         if self._begun == len(self.ranks):
             for fault in self.plan.faults:
                 if fault.after is None:
-                    self.queue.after(fault.at_s, self._strike, fault)
+                    self.queue.after(fault.at_s, self.strike, fault)
 
     def run(self) -> ShardReport:
         try:
             self._run()
-            self._judge()
+            self.judge()
         except ViolationError as violation:
             violation.locate(self.seed, self.queue.happened, self.queue.now, self.recorder.tail())
             raise
@@ -243,9 +250,10 @@ class _Run:
             self.recorder.note(f"step: {step}")
             for fault in self.plan.faults:
                 if fault.after == step:
-                    self.queue.after(fault.at_s, self._strike, fault)
+                    self.queue.after(fault.at_s, self.strike, fault)
 
-    def _strike(self, fault: ShardFault) -> None:
+    def strike(self, fault: ShardFault) -> None:
+        """Let a fault happen."""
         self.recorder.note(f"fault: {fault}")
         if fault.kind == "part":
             self.parted_at = fault.host if self.parted_at is None else self.parted_at
@@ -288,7 +296,7 @@ class _Run:
 
     # --- what must hold ---
 
-    def is_in(self, rank: _Rank) -> None:
+    def is_in(self, rank: ShardRank) -> None:
         """Check that a rank and the others in its present job agree on ranks and shards."""
         survivor = rank.survivor
         found = (survivor.ranks, survivor.shards)
@@ -297,7 +305,8 @@ class _Run:
         if rank.number not in survivor.ranks:
             raise AgreementError(f"{rank} is in job {survivor.name} of the ranks {survivor.ranks}")
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
+        """Raise a ViolationError unless everything that must hold does."""
         going_on = [rank for rank in self.ranks if rank.going_on]
         names = {rank.survivor.name for rank in going_on}
         if len(names) > 1:
@@ -309,10 +318,10 @@ class _Run:
             if len(results) > 1:
                 raise AgreementError(f"unlike results of step {step}")
             for rank in going_on[:1]:
-                self._judge_words(step, rank.results[step], {each.number for each in going_on})
+                self.judge_words(step, rank.results[step], {each.number for each in going_on})
         self._judge_stops()
 
-    def _judge_words(self, step: int, words: Words, needed: set[int]) -> None:
+    def judge_words(self, step: int, words: Words, needed: set[int]) -> None:
         """Check a step's result: even words count contributors, a digit per rank; odd ones add up the step's number."""
         for digits, total in zip(words[::2].tolist(), words[1::2].tolist(), strict=True):
             counts = [digits >> DIGIT_BITS * rank & (1 << DIGIT_BITS) - 1 for rank in range(self.plan.hosts)]
@@ -323,7 +332,7 @@ class _Run:
     def _judge_stops(self) -> None:
         stopped = [rank for rank in self.ranks if rank.alive and not rank.going_on]
         if not stopped or self.parted_at is not None:
-            return  # either part may stop; `_judge` has checked that they do not both go on
+            return  # either part may stop; `judge` has checked that they do not both go on
         cut_off = {rank for rank, _ in self.paths_cut}
         stopped = [rank for rank in stopped if rank.number not in cut_off]
         for rank in stopped:
@@ -339,10 +348,10 @@ class _Run:
         return left == 0 or (2 * left <= left + len(silent) and bool(missing))
 
 
-class _Rank:
+class ShardRank:
     """A rank as a process: a Survivor, its memberships, and its steps; surviving.py does this with threads."""
 
-    def __init__(self, run: _Run, number: int) -> None:
+    def __init__(self, run: ShardRun, number: int) -> None:
         self.run, self.number = run, number
         self.alive = True
         self.everywhere: list[ShardMember] = []
@@ -395,7 +404,7 @@ class _Rank:
             shard: ShardMember(
                 self.run.shards[shard], shard, self.run.address(), rank=self.number, job=job, worker=worker,
                 workers=workers, network=self.run.network, worker_type=self.run.worker_type, changed=self._changed,
-                cut=self.run.part, succeeds=succeeds,
+                cut=self.run.part, succeeds=succeeds, on_worker_loss=self.run.on_worker_loss,
             )
             for shard in shards
         }  # fmt: skip
@@ -423,9 +432,7 @@ class _Rank:
                 raise ProgressError(f"{self} could not join: {[member.failure for member in self._at.values()]}")
             if all(member.ready for member in self._at.values()):
                 names = [f"shard {number}" for number in self._at]
-                self._survivor = self.run.survivor_type(
-                    JOB, self.number, self.run.plan.hosts, list(self._at.values()), Spread.evenly(len(self._at)), names
-                )
+                self._survivor = self.run.survivor(self.number, list(self._at.values()), names)
                 self._poll()
                 self.run.begun()
             return
@@ -496,8 +503,9 @@ class _Rank:
         for member in before:
             member.abandon(FaninError("goes on elsewhere"))
         self._at = ready
-        for member in ready.values():
-            member.stands_for(self.survivor.successors_ranks)
+        if self.run.on_worker_loss == "continue":
+            for member in ready.values():
+                member.stands_for(self.survivor.successors_ranks)
         self.survivor.joined(ready, now)
         if self.survivor.state is SurvivorState.WHOLE:
             self.run.is_in(self)

@@ -110,6 +110,7 @@ class Agreement:
         whole: Whole,
         patience_s: float,
         now: float,
+        settling_s: float = SETTLING_S,
     ) -> None:
         """`shards`: those of the present job. `places`: by shard, where this rank is a member. `progress`: first, last
         and done of Regroup. `gone`: workers that are missed at any shard. `whole`: the present job, or one before it.
@@ -125,7 +126,7 @@ class Agreement:
         self.lost, self.dead, self.gone = set(lost), set(dead), set(gone)
         self._job, self._shards, self._whole = job, tuple(shards), whole
         self._places, self._progress = places, progress
-        self._settled_at = now + SETTLING_S
+        self._settled_at = now + settling_s
         self._ends_at = self._settled_at + patience_s + AGREEMENT_GRACE_S
         self._ask_at = self._settled_at
         self._silent_at = float("inf")

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 
 from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.joining import JoinTerms
@@ -15,6 +16,24 @@ from fanin.host.session.surviving import SurvivingSession
 from fanin.host.session.survivor import Successor
 from fanin.options import SYNCHRONOUS, SwitchAddress
 from fanin.protocol.spread import Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """The ways of this rank to the shards of a job."""
+
+    shards: tuple[SwitchAddress, ...]
+    """Addresses of the shards, also where ranks join at leaves of them."""
+    cards: tuple[str, ...]
+    """By shard, the network card of this host on the way there, for people."""
+    homes: tuple[int, ...]
+    """The numbers of the shards on this host."""
+
+    @property
+    def several(self) -> bool:
+        """Whether the ways lead through several network cards."""
+        return len(set(self.cards)) > 1
+
 
 JoinOne = Callable[[int, Callable[[], None] | None], Session]
 """Joins at the switch of that number; the other argument is `JoinTerms.interrupted`."""
@@ -29,12 +48,14 @@ def join_shards(
     *,
     spread: Spread | None = None,
     slots: Sequence[int] = (),
+    ways: Ways | None = None,
 ) -> ShardedSession:
     """Become rank `terms.rank` of the job's workers at every one of `switches`, at the same time.
 
     `local` are those whose shared memory may be used; `spread` says how large each shard's part of a sum is, the same
-    on every rank (None: all alike); `slots` is by shard, for a stale job. Raises what Session.join raises, of the first
-    shard that refuses or cannot be reached; the sessions at the others are closed then.
+    on every rank (None: all alike); `slots` is by shard, for a stale job. `ways`: those of this rank to the shards,
+    where it is to go on when one of several networks is lost (fallback="cards"). Raises what Session.join raises, of
+    the first shard that refuses or cannot be reached; the sessions at the others are closed then.
     """
     spread = spread or Spread.evenly(len(switches))
     options = terms.options
@@ -56,6 +77,11 @@ def join_shards(
     try:
         if joined[0].spec.survives_loss and options.fallback != "gloo":  # else ranks go on over gloo
             return SurvivingSession(joined, terms.job_name, rejoin, options, spread)
+        if ways is not None and ways.several:
+            return SurvivingSession(
+                joined, terms.job_name, rejoin, options, spread,
+                parents=ways.shards, cards=ways.cards, homes=ways.homes,
+            )  # fmt: skip
         return ShardedSession(joined, terms.job_name, spread)
     except BaseException:
         for session in joined:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -37,6 +38,9 @@ class Summing(Counted, Protocol):
 
 Part = tuple[Summing, int]
 """A session and the ticket that it gave to a part."""
+MAX_SPARE = 8
+MIN_SPARE_WORDS = 1 << 14
+"""From this size on, memory of results is used again; of the last MAX_SPARE such results."""
 RESIDUAL_BYTES = 4
 WORD_BYTES = 4
 
@@ -61,11 +65,10 @@ class KeptReduction:
     """Whether the rank that handed its result on was lost meanwhile."""
 
     @classmethod
-    def of(cls, ticket: int, given: Reduction) -> KeptReduction:
-        """Make the entry of a reduction that is not dealt out yet, with a copy of its residual."""
-        words = -(-given.count * given.element.bytes // WORD_BYTES)
+    def of(cls, ticket: int, given: Reduction, result: Words) -> KeptReduction:
+        """The entry of a reduction that is not dealt out yet, with a copy of its residual; `result`: room for it."""
         residual = ctypes.string_at(given.residual, given.count * RESIDUAL_BYTES) if given.residual else b""
-        return cls(ticket, given, np.zeros(words, np.int32), residual)
+        return cls(ticket, given, result, residual)
 
     @property
     def is_done(self) -> bool:
@@ -125,6 +128,8 @@ class KeptReductions:
     def __init__(self) -> None:
         self._log: ReductionLog[KeptReduction] = ReductionLog()
         self._by_ticket: dict[int, KeptReduction] = {}
+        self._spare: deque[Words] = deque(maxlen=MAX_SPARE)
+        """Memory of large results that are done everywhere: new memory would cost a page fault per page."""
         self.restart(())
 
     def restart(self, sessions: Sequence[Summing]) -> None:
@@ -137,6 +142,15 @@ class KeptReductions:
 
     def __len__(self) -> int:
         return len(self._log)
+
+    def room_for(self, given: Reduction) -> Words:
+        """Memory for that reduction's result, which may have been another's."""
+        words = -(-given.count * given.element.bytes // WORD_BYTES)
+        for number, room in enumerate(self._spare):
+            if len(room) == words:
+                del self._spare[number]
+                return room
+        return np.zeros(words, np.int32)
 
     def get(self, ticket: int) -> KeptReduction | None:
         """The reduction of that ticket; None if it is forgotten."""
@@ -160,6 +174,8 @@ class KeptReductions:
             kept.finish()
         for kept in self._log.forget():
             del self._by_ticket[kept.ticket]
+            if len(kept.result) >= MIN_SPARE_WORDS:
+                self._spare.append(kept.result)
 
     @property
     def handing(self) -> bool:

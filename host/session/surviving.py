@@ -6,14 +6,16 @@ waits of the program's threads, and a thread that carries the agreement's questi
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
+from fanin.host.session.card_survivor import CardSurvivor
 from fanin.host.session.control import ControlClient
 from fanin.host.session.failures import session_closed
 from fanin.host.session.observing import observed
@@ -23,6 +25,7 @@ from fanin.host.session.survivor import Successor, Survivor, SurvivorState
 from fanin.numerics.reduction import PackedReduction, Reduction
 from fanin.options import Options, SwitchAddress
 from fanin.protocol import control
+from fanin.protocol.seal import Credentials
 from fanin.protocol.spread import Spread
 
 LEAVE_TIMEOUT_S = 2.0
@@ -49,18 +52,26 @@ class SurvivingSession(ShardedSession):
 
     def __init__(
         self, sessions: Sequence[Session], job_name: str, rejoin: Rejoin, options: Options,
-        spread: Spread | None = None,
+        spread: Spread | None = None, parents: Sequence[SwitchAddress] = (), cards: Sequence[str] = (),
+        homes: Collection[int] = (),
     ) -> None:  # fmt: skip
-        """`rejoin` joins a successor. Parts of a lost shard go to the others, in proportion to `spread`."""
+        """`rejoin` joins a successor. Parts of a lost shard go to the others, in proportion to `spread`. `parents`: the
+        shards, where sessions are at leaves of them. `cards`: by shard, the network card on this rank's way there, in a
+        job that goes on without a network, and with all of its ranks (card_survivor.py), and `homes` the shards on this
+        host; empty: without lost ranks."""
         super().__init__(sessions, job_name, spread)
         self._first_spread = self._spread
         self._rejoin, self._options = rejoin, options
         self._all_addresses = tuple(each.address for each in sessions)
+        self._asked = tuple(parents) or self._all_addresses
+        """The switch to ask how to go on, by shard: a leaf decides nothing."""
+        self._cards, self._homes = tuple(cards), frozenset(homes)
         self._at = dict(enumerate(sessions))
         """Sessions by shard; a change replaces the dictionary, so that its identity shows whether it changed."""
         self._changed = threading.Condition(self._lock)
-        self._survivor = Survivor(
-            job_name, self.rank, self.size, sessions, self._spread, [str(each) for each in self._all_addresses]
+        kept_by = functools.partial(CardSurvivor, cards=self._cards) if cards else Survivor
+        self._survivor = kept_by(
+            job_name, self.rank, self.size, sessions, self._spread, [str(each) for each in self._asked]
         )
         self._present = set(self._survivor.ranks)
         self._news: deque[MembershipChange] = deque(maxlen=MAX_CHANGES)
@@ -138,8 +149,14 @@ class SurvivingSession(ShardedSession):
 
     def _take_failures(self) -> None:
         """Tell the survivor which sessions have failed, and let it see which results have come."""
-        sessions = self._at
-        failures = {number: failure for number, each in sessions.items() if (failure := each.failure) is not None}
+        sessions, gone, homes = self._at, set(self._survivor.lost), self._homes
+        failures: dict[int, FaninError] = {}
+        # A switch out of reach is asked for a second why a session has failed. So it is not asked once its loss is
+        # known, and those on this host, which answer and name ranks, are asked first.
+        for number in sorted(sessions, key=lambda each: each not in homes):
+            if (number not in gone or number in homes) and (failure := sessions[number].failure) is not None:
+                failures[number] = failure
+                gone = self._survivor.lost_with(gone | {number})
         if failures or self._survivor.handing:
             with self._lock:
                 if sessions is self._at:
@@ -186,7 +203,7 @@ class SurvivingSession(ShardedSession):
                 if successor is not None and (joining is None or not joining.is_alive()):
                     joining = threading.Thread(target=self._join, args=(successor,), name="fanin-joining", daemon=True)
                     joining.start()
-                lost = [shard for shard, request in requests if not questions.ask(self._at[shard], shard, request)]
+                lost = [shard for shard, request in requests if not self._ask(questions, shard, request)]
                 left_s = LOOK_INTERVAL_S if at is None else min(max(at - time.monotonic(), 0.0), LOOK_INTERVAL_S)
                 reply = None if lost else questions.answer(left_s)
                 with self._lock:
@@ -205,6 +222,9 @@ class SurvivingSession(ShardedSession):
             questions.close()
             if joining is not None:
                 joining.join()
+
+    def _ask(self, questions: _Questions, shard: int, request: control.Regroup) -> bool:
+        return questions.ask(self._asked[shard], self._at[shard].credentials, shard, request)
 
     def _dealing(self) -> bool:
         with self._lock:
@@ -240,26 +260,20 @@ class SurvivingSession(ShardedSession):
         """Go over to the sessions at the successor, which this rank has joined (called with the lock held)."""
         survivor = self._survivor
         self._past = self.counters()
-        before = set(survivor.shards)
+        news = survivor.going_on(sessions.keys())
         superseded = FaninError(f"job {self.job_name!r} goes on at other shards")
         for each in self.sessions:  # first, since they may still write to memory that is reduced anew
             each.abandon(superseded)
         processes = next((each.processes for each in self.sessions if each.processes), ())
         self._at = sessions
-        for each in sessions.values():
-            each.stands_for(self.rank, survivor.successors_ranks, processes)
+        if not self._cards:  # else its workers are the same ranks
+            for each in sessions.values():
+                each.stands_for(self.rank, survivor.successors_ranks, processes)
         survivor.joined(sessions, time.monotonic())
         self._use(tuple(sessions.values()), self._first_spread.only(tuple(sessions)))
         gone = tuple(sorted(self._present.difference(survivor.ranks)))
         self._note(gone, 0)
-        lost, who = before.difference(sessions), "a rank that had a result is"
-        if lost:
-            who = f"{survivor.shard_names(lost)} {'is' if len(lost) == 1 else 'are'}"
-        log.warning(
-            "job %r: %s lost; sums are dealt to %d shards from here on%s", self.job_name,
-            who, len(sessions),
-            f", over {len(survivor.ranks)} ranks" if gone else "",
-        )  # fmt: skip
+        log.warning("job %r: %s", self.job_name, news)
         self._changed.notify_all()
 
     # --- who is there ---
@@ -325,14 +339,14 @@ class _Questions:
         self._client: ControlClient | None = None
         self._shard = -1
 
-    def ask(self, session: Session, shard: int, request: control.Regroup) -> bool:
+    def ask(self, address: SwitchAddress, credentials: Credentials, shard: int, request: control.Regroup) -> bool:
         """Whether the shard could be asked."""
-        if self._client is None or self._client.address != session.address:
+        if self._client is None or self._client.address != address:
             self.close()
             try:
                 self._client = ControlClient(
-                    session.address, curve_server_key=self._options.curve_server_key, timeout_s=CONNECT_TIMEOUT_S,
-                    credentials=session.credentials,
+                    address, curve_server_key=self._options.curve_server_key, timeout_s=CONNECT_TIMEOUT_S,
+                    credentials=credentials,
                 )  # fmt: skip
             except SwitchUnreachableError:
                 return False

@@ -41,12 +41,12 @@ import dataclasses
 import enum
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from fanin.errors import AdmissionError, FaninError, SwitchLostError, WorkerLostError
-from fanin.host.machine.shard_agreement import Agreement, Place, Stage, Whole, Why
+from fanin.host.machine.shard_agreement import SETTLING_S, Agreement, Place, Stage, Whole, Why
 from fanin.host.session.kept_reductions import KeptReduction, KeptReductions, Summing
 from fanin.host.session.shards import deal, elements_per_packet
 from fanin.numerics.reduction import Reduction
@@ -105,6 +105,9 @@ class Survivor:
     """One rank's state and decisions. Not thread safe. Shards keep the numbers that they had when the job began."""
 
     agreement_type = Agreement
+    settling_s = SETTLING_S
+    losses: tuple[type[FaninError], ...] = (SwitchLostError,)
+    """Failures at a shard that are its loss; others end the job."""
 
     def __init__(
         self, job: str, rank: int, size: int, members: Sequence[Member], spread: Spread, names: Sequence[str]
@@ -156,7 +159,7 @@ class Survivor:
     def submit(self, reduction: Reduction, now: float) -> int:
         """Deal a reduction out and return its ticket; only while WHOLE."""
         ticket = self.submitted = self.submitted + 1
-        kept = KeptReduction.of(ticket, reduction)
+        kept = KeptReduction.of(ticket, reduction, self.kept.room_for(reduction))
         self.kept.append(kept)
         self._deal(kept, kept.summed(), now)
         if self.state is SurvivorState.WHOLE:  # what is done does not change while the ranks agree
@@ -170,7 +173,7 @@ class Survivor:
         try:
             for at, part in deal(reduction, packet_elements, self.spread, kept.ticket):
                 dealt.append((at, self.members[self.shards[at]].submit(part), part))
-        except SwitchLostError as error:
+        except self.losses as error:
             kept.parts = ()
             self.lose({self.shards[at]: error}, now)
             return
@@ -217,14 +220,17 @@ class Survivor:
         if told is not None and self.state is SurvivorState.WHOLE:
             self.end(told)
             return
+        self._lose_shards({at: each for at, each in failures.items() if isinstance(each, SwitchLostError)}, now)
+
+    def _lose_shards(self, failures: Mapping[int, FaninError], now: float) -> None:
+        """Count these shards as lost, and agree with the others, unless they are at it."""
         for number, failure in failures.items():
-            if isinstance(failure, SwitchLostError):
-                dead = self.members[number].switch_is_dead
-                self._reason = self._reason or failure
-                self._lost.add(number)
-                self._dead.update({number} if dead else ())
-                if self.agreement is not None:
-                    self.agreement.lose(number, now, dead=dead)
+            dead = number in self.members and self.members[number].switch_is_dead
+            self._reason = self._reason or failure
+            self._lost.add(number)
+            self._dead.update({number} if dead else ())
+            if self.agreement is not None:
+                self.agreement.lose(number, now, dead=dead)
         if self.state is SurvivorState.WHOLE:
             self._agree(now)
 
@@ -259,7 +265,7 @@ class Survivor:
         places = {number: Place(worker=self._me, nonce=each.nonce) for number, each in self.members.items()}
         self.agreement = self.agreement_type(
             self.name, self.shards, places, self.progress(), lost=self._lost, dead=self._dead, gone=self._gone(),
-            whole=self._whole, patience_s=self._liveness_timeout_s, now=now,
+            whole=self._whole, patience_s=self._liveness_timeout_s, now=now, settling_s=self.settling_s,
         )  # fmt: skip
 
     def _gone(self) -> set[int]:
@@ -315,7 +321,7 @@ class Survivor:
         holding = [holder != control.NOBODY and self.holds(holder) for holder in agreed.holders]
         self.ranks = self.successors_ranks
         self.name, self.shards, self.state = successor.name, successor.shards, SurvivorState.WHOLE
-        self._lost = set(self.shards).difference(members)
+        self._lost = self.lost_with(set(self.shards).difference(members))
         self._dead &= self._lost  # as far as the sessions of the job before have seen
         self.dealt_anew += 1
         self.successor = self.agreement = None
@@ -337,6 +343,24 @@ class Survivor:
             elif kept is not None:
                 nobody = holder == control.NOBODY
                 self._deal(kept, kept.summed() if nobody else kept.handed_on(holds=holds), now)
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """Lost shards of the present job."""
+        return frozenset(self._lost)
+
+    def lost_with(self, shards: set[int]) -> set[int]:
+        """The shards of the present job that count as lost where these are."""
+        return shards
+
+    def going_on(self, shards: Collection[int]) -> str:
+        """News of this rank, for the log: it is about to go over to the successor, which it has joined at `shards`."""
+        lost, who = set(self.shards).difference(shards), "a rank that had a result is"
+        if lost:
+            who = f"{self.shard_names(lost)} {'is' if len(lost) == 1 else 'are'}"
+        ranks = self.successors_ranks
+        over = f", over {len(ranks)} ranks" if len(ranks) < len(self.ranks) else ""
+        return f"{who} lost; sums are dealt to {len(shards)} shards from here on{over}"
 
     def holds(self, holder: int) -> bool:
         """Whether this rank is the worker of the present job that holds a result."""

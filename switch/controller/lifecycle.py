@@ -100,7 +100,8 @@ class Lifecycle:
         if not job.attachment.decides:  # the parent decides, because it knows the ranks at other leaves
             return False
         succeeds = job.first.succeeds
-        if succeeds is not None and (before := self.table.open.get((succeeds.job, job.key))) is not None:
+        before = None if succeeds is None else self.table.open.get((succeeds.job, job.key))
+        if succeeds is not None and before is not None and job.survives_loss:
             lost = before.lost_ranks  # R-JOB-11: nobody waits for these, in the successor as in the job itself
             job.excused = frozenset(rank for rank, place in enumerate(succeeds.ranks) if place in lost)
         if job.missing:  # R-JOB-4

@@ -27,14 +27,15 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
     jobs.catch_up((request.job, caller.key), now)
     job = jobs.table.job_of(request, caller.key)
     worker = None if job is None else job.worker_of(request.rank)
+    if job is not None and not job.survives_loss and (job.state is not State.RUNNING or job.departed):
+        # R-JOB-7: such a job goes on with all of its ranks at other shards, or not at all.
+        lost = tuple(sorted(job.lost_ranks)) or job.ranks_at(job.departed)
+        jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, job.explanation().text, _REMEDY, lost))
+        return
     # Once the data plane has lost the rank, results exist that lack its contributions.
     if job is None or worker is None or job.state is not State.RUNNING or job.departed >> worker & 1:
         text = f"job {request.job!r} goes on without rank {request.rank}, or has ended"
         jobs.outbox.refuse(peer, refuse(Refusal.MEMBER_LOST, text, _REMEDY, (request.rank,)))
-        return
-    if job.attachment.tree or not job.survives_loss:  # R-JOB-7: any other job ends
-        text = f"job {request.job!r} ends with the first rank or shard that it loses"
-        jobs.outbox.refuse(peer, refuse(Refusal.DISAGREEMENT, text, "give every rank on_worker_loss='continue'"))
         return
     # R-JOB-12: another shard, lost since, has told this rank its decision, which stays valid.
     if job.regrouped is None and request.decided is not None and request.decided.job == job.name:
@@ -46,7 +47,7 @@ def regroup(jobs: Lifecycle, peer: bytes, request: Regroup, now: float, caller: 
     if job.regrouped is None:
         job.regrouping[request.rank] = request
         # R-JOB-12: a rank that is missed at any shard is left out, since results exist without its contributions.
-        missed = {rank for each in job.regrouping.values() for rank in each.gone}
+        missed = {rank for each in job.regrouping.values() for rank in each.gone if job.survives_loss}
         living = tuple(rank for rank in job.ranks_at(job.full & ~job.departed) if rank not in missed)
         missing = tuple(rank for rank in living if rank not in job.regrouping)
         if missing:  # R-JOB-12: decide once, when all living ranks have reported

@@ -81,11 +81,13 @@ def test_what_a_rank_has_heard_at_another_shard_is_what_was_decided() -> None:
     assert isinstance(regroup(world, said(1)), control.Refused)
 
 
-def goes_on(rank: int, places: tuple[int, ...] = (0, 1, 2), **changes: object) -> control.Join:
+def goes_on(
+    rank: int, places: tuple[int, ...] = (0, 1, 2), *, loss: str = "continue", **changes: object
+) -> control.Join:
     """A rank of the successor, whose ranks had these places before."""
     succeeds = control.Predecessor(job="j", ranks=places)
     return join(
-        rank, len(places), job="j~1@2", nonce=f"next-{rank}", on_worker_loss="continue", succeeds=succeeds, **changes
+        rank, len(places), job="j~1@2", nonce=f"next-{rank}", on_worker_loss=loss, succeeds=succeeds, **changes
     )  # fmt: skip
 
 
@@ -197,11 +199,47 @@ def test_ranks_that_cannot_be_so_far_apart_are_refused() -> None:
     assert decide("j", 2, {0: said(0, 1, 1), 1: said(1, 1, MAX_OPEN_REDUCTIONS + 1)}) is None
 
 
-def test_a_job_that_ends_with_its_first_loss_and_strangers_are_refused() -> None:
+# R-JOB-7
+def test_a_job_that_ends_with_its_first_loss_goes_on_elsewhere_with_all_of_its_ranks() -> None:
+    """A rank that is missed at a shard that is lost may be here all the same."""
     world, _ = a_running_job("raise")
-    refused = regroup(world, said(0))
-    assert isinstance(refused, control.Refused)
-    assert refused.code == Refusal.DISAGREEMENT
+    assert regroup(world, said(0, gone=(1,))) == Waiting(job="j", missing=(1, 2))
+    assert regroup(world, said(2, gone=(1,))) == Waiting(job="j", missing=(1,))
+    decided = regroup(world, said(1, lost=(0,)))
+    assert isinstance(decided, Regrouped)
+    assert (decided.ranks, decided.lost) == ((0, 1, 2), (0, 1))
+    for rank in (0, 2):
+        assert isinstance(world.join(goes_on(rank, loss="raise")), Waiting)
+    assert isinstance(world.join(goes_on(1, loss="raise")), control.Admitted)
+
+
+# R-JOB-7
+@pytest.mark.parametrize("how", ["lost", "left", "lost after it has said it", "leaves"])
+def test_a_job_that_ends_with_its_first_loss_does_not_go_on_without_it(how: str) -> None:
+    world, index = a_running_job("raise")
+    if how == "lost after it has said it":
+        regroup(world, said(1))
+    if how == "leaves":
+        world.say("nonce-1", control.Leave(job="j", rank=1, nonce="nonce-1"))
+    else:
+        world.event(WorkerLeft(index, 1) if how == "left" else WorkerSilent(index, 1, 1.0))
+    for rank in (0, 2):
+        refused = regroup(world, said(rank))
+        assert isinstance(refused, control.Refused)
+        assert (refused.code, refused.ranks) == (Refusal.MEMBER_LOST, (1,))
+
+
+# R-JOB-11
+def test_a_successor_of_a_job_that_ends_with_its_first_loss_waits_for_all() -> None:
+    world, before = a_running_job("raise")
+    for rank in (0, 2):
+        assert isinstance(world.join(goes_on(rank, loss="raise")), Waiting)
+    world.event(WorkerSilent(before, 1, 1.0))
+    assert world.join(goes_on(0, loss="raise")) == Waiting(job="j~1@2", missing=(1,))
+
+
+def test_strangers_are_refused() -> None:
+    world, _ = a_running_job()
     stranger = world.say(
         "x", Regroup(job="j", rank=0, nonce="another", shard=2, lost=(), dead=(), gone=(), first=1, last=0)
     )

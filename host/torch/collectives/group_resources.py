@@ -161,7 +161,7 @@ class GroupResources:
         if not isinstance(session, SurvivingSession):
             return meeting
         left = {each.address for each in session.sessions}
-        lost = frozenset(number for number, address in enumerate(meeting.shards) if address not in left)
+        lost = frozenset(number for number, address in enumerate(meeting.switches) if address not in left)
         return replace(meeting, lost=lost, holds_switch=False)
 
     @property
@@ -246,7 +246,7 @@ class GroupResources:
         """Have the watch thread watch the session, so that its failure ends waits for gloo, too."""
         if isinstance(self.session, LeasedSession):
             WATCH.add(self.session, self._failed, self.session.return_if_idle)
-        elif self.session is not None and self.options.on_worker_loss == "continue" and self.options.flight_recorder:
+        elif self.session is not None and self.options.goes_on and self.options.flight_recorder:
             survived = SurvivedLosses(self.session)
             WATCH.add(self.session, self._failed, lambda: self._tell(survived))
         elif self.session is not None:
@@ -260,7 +260,7 @@ class GroupResources:
     def _join(self, store: c10d.Store, group_name: str, timeout: timedelta) -> None:
         if self.options.fallback == "gloo":
             self._join_or_fall_back(store, group_name, timeout)
-        elif self._is_world or self.options.on_worker_loss == "continue":
+        elif self._is_world or self.options.goes_on:
             self._use(self._join_switch(store, group_name, timeout))
         else:
             self._use(self._lease(store, group_name, timeout))
@@ -351,12 +351,19 @@ class GroupResources:
         return session
 
     def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None], options: Options) -> JoinedSession:
+        ways = meeting.ways if options.fallback == "cards" else None
+        if ways is not None and not ways.several and self._is_world:
+            log.warning(
+                "FANIN_FALLBACK=cards: rank %d reaches %s through one network card, %s, and ends with it. Remedy: "
+                "FANIN_INTERFACES with several, each on a network of its own",
+                self.rank, ", ".join(map(str, meeting.shards)), ways.cards[0],
+            )  # fmt: skip
         terms = JoinTerms(
             options=options, switch=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size,
             credentials=meeting.credentials, interrupted=interrupted,
         )  # fmt: skip
         if len(meeting.switches) > 1:
-            return join_shards(terms, meeting.switches, meeting.local, spread=meeting.spread)
+            return join_shards(terms, meeting.switches, meeting.local, spread=meeting.spread, ways=ways)
         shared = options.shared_memory if meeting.local else False
         return Session.join(replace(terms, options=replace(options, shared_memory=shared)))
 

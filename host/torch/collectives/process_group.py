@@ -225,7 +225,7 @@ class FaninProcessGroup(TorchCalls):
         if session is None:
             return f"group {self._name!r}: no switch in use"
         levels = self._resources.two_levels
-        parts = (session.description, self._resources.meeting.in_words, self._resources.device_in_words)
+        parts = (session.description, self._resources.meeting_now.in_words, self._resources.device_in_words)
         return "".join(parts) + (levels.in_words if levels else "")
 
     def all_reduce_lanes(

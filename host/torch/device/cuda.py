@@ -394,7 +394,8 @@ def asked_by(options: Options) -> tuple[str, str]:
     if options.on_worker_loss != "raise":
         return "block", f"on_worker_loss={options.on_worker_loss!r} waits for the number of contributions"
     if options.fallback != "raise":
-        return "block", f"fallback={options.fallback!r} takes CUDA tensors by the host"
+        how = "may sum anew over other cards" if options.fallback == "cards" else "takes CUDA tensors by the host"
+        return "block", f"fallback={options.fallback!r} {how}"
     return options.device_wait, ""
 
 

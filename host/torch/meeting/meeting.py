@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fanin.host.session.joining_shards import Ways
+from fanin.host.torch.meeting.network_interfaces import card_towards
 from fanin.host.torch.meeting.placement import Hosts
 from fanin.host.torch.meeting.started_switches import STARTED
 from fanin.options import SwitchAddress
@@ -84,12 +86,19 @@ class Meeting:
         return any((self.own or self.shards)[home] == shard for home in self.homes)
 
     @property
+    def ways(self) -> Ways:
+        """The ways of this rank to the shards, as the kernel has them now."""
+        cards = tuple(card_towards(each.host) for each in self.shards)
+        return Ways(shards=self.shards, cards=cards, homes=self.homes)
+
+    @property
     def in_words(self) -> str:
         """Text that names the parents of `switches`, if these are leaves; it follows the session's own description."""
         if not self.leaves:
             return ""
         where = "leaves on this host" if self.racks is None else f"leaves in this rack, one of {len(self.racks.racks)},"
-        return f"; these are {where} of {', '.join(map(str, self.shards))}"
+        shards = (str(each) for number, each in enumerate(self.shards) if number not in self.lost)
+        return f"; these are {where} of {', '.join(shards)}"
 
     def close(self) -> None:
         """Release the switch that this process has started, if this group holds it. Idempotent."""

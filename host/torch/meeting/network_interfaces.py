@@ -79,6 +79,14 @@ def own_address_towards(host: str) -> str | None:
         return None
 
 
+def card_towards(host: str) -> str:
+    """The card through which the kernel sends to a name or address, for people: `eth1 (10.0.1.2)`."""
+    address = own_address_towards(host)
+    if address is None:
+        return f"none towards {host}"
+    return f"{interface_of(address) or 'unnamed'} ({address})"
+
+
 def warn_of_idle_cards(cards: Sequence[NetworkCard], hosts: Iterable[str]) -> None:
     """Log the cards through which the kernel sends nothing that is for `hosts`: names or addresses of other machines.
 

@@ -73,10 +73,11 @@ class TwoLevelState:
             raise ConfigurationError("two_level_hook needs a group whose backend is 'fanin'")
         if inside not in ("nccl", "gloo"):
             raise ConfigurationError(f"inside = {inside!r}; must be 'nccl' or 'gloo'")
-        if found.options.on_worker_loss == "continue" or found.options.fallback == "gloo":
+        if found.options.on_worker_loss == "continue" or found.options.fallback != "raise":
             raise ConfigurationError(
                 "two_level_hook is for jobs that end with the first rank or switch that is lost: a group inside a host "
-                "does. Remedy: lanes_hook, or leave out on_worker_loss='continue' and fallback='gloo'"
+                f"does. Remedy: lanes_hook, or leave out on_worker_loss='continue' and fallback="
+                f"{found.options.fallback!r}"
             )
         if codec is not None and (lanes is not None or error_feedback):
             raise ConfigurationError("a codec has lanes and error feedback of its own. Remedy: codec=, or the others")
