@@ -36,6 +36,12 @@ def main() -> None:
             return [float(low)]
         return tensor.unique().tolist() if group.options.on_worker_loss == "continue" else [float("nan")]
 
+    def any_rank(flag: bool) -> bool:
+        """Whether any rank has given the flag: all do the same number of sums, whoever sees a change first."""
+        flags = torch.tensor([int(flag)])
+        dist.all_reduce(flags)
+        return bool(flags.item())
+
     sums, error, before = totals(), "", group.describe()
     if sys.argv[1] == "cut":
         print_object({"event": "ready"})
@@ -46,7 +52,7 @@ def main() -> None:
             except FaninError as failure:
                 error = f"{type(failure).__name__}: {failure}"
                 break
-            left -= group.describe() != before
+            left -= any_rank(group.describe() != before)
     print_object({"event": "end", "sums": sorted(set(sums)), "error": error, "described": group.describe()})
     if not error:
         dist.destroy_process_group()
