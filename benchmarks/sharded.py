@@ -8,7 +8,6 @@ seeds, and losses are compared; a file keeps each training, so that hours of tra
 from __future__ import annotations
 
 import dataclasses
-import operator
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -222,7 +221,7 @@ def _of_gloo(own: list[Report], gloo: list[Report]) -> float | None:
     """Processor time of a host over gloo's in the same turn, median of steps; None without gloo."""
     if not gloo:
         return None
-    return statistics.median(map(operator.truediv, _host_means(own), _host_means(gloo)))
+    return statistics.median(mine / its for mine, its in zip(_host_means(own), _host_means(gloo), strict=True))
 
 
 def _most(found: Sequence[Report], key: str) -> float | None:
