@@ -58,10 +58,9 @@ class SwitchReducer:
         """Start a reduction; raise the group's failure when nothing can be started any more."""
         if call.device.type != "cpu":
             reducer = self._reducer_of(call.device)
-            return self._on_host(_beside(call)) if reducer is None else reducer.submit(call)
-        return self._on_host(call)
-
-    def _on_host(self, call: Call) -> FaninWork:
+            if reducer is not None:
+                return reducer.submit(call)
+            call = _beside(call)
         # Calls on host memory queue behind CUDA's: every rank must submit in the order of the calls.
         if self.device is not None and not self.may_submit_and_wait:
             return self.device.queue(call, self.hand_over)
