@@ -1,14 +1,15 @@
 """Decides when a contribution is sent again: when it is missing itself, not when a peer's is.
 
 The rules are R-RECOVERY in docs/protocol.md. Three words (docs/glossary.md) say where an outstanding transmission is:
-*in flight*, it may load the path; *overdue*, results that show its own to be late have come; *lost*, it is known to be
-missing, and is sent again at once.
+*in flight*, it may load the path; *overdue*, results of later transmissions have come, and its own has not; *lost*, it
+is known to be missing, and is sent again at once.
 
-Three things say so. A RECEIPT of the switch says which orders had arrived, and which rounds had closed. A result of
-something that was sent later makes a gap. If nothing comes, a timer (fanin/protocol/timers.py) sends one item again.
+Three kinds of evidence tell them apart. A RECEIPT of the switch says which orders had arrived, and which rounds had
+closed. The result of a later transmission leaves a gap. If nothing comes, a timer (fanin/protocol/timers.py) sends one
+item again.
 
-Every transmission has a higher order number than the one before, whether it is the first of its item or not. All is
-bounded: a transmission is sent again at most once, whatever says that it is lost.
+Every transmission has a higher order number than the one before, whether it is the first of its item or not. Repetition
+is bounded: a transmission is sent again at most once, however many kinds of evidence say that it is lost.
 """
 
 from __future__ import annotations

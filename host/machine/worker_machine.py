@@ -113,7 +113,7 @@ class WorkerMachine:
         self._tickets = 0
         self._runs = False
         """Whether the switch takes passes as runs."""
-        self._capable = False
+        self._has_receipts = False
         """Whether the switch gives receipts, which say whether contributions met congestion."""
         self._begun = False
         self._outstanding = 0
@@ -122,7 +122,7 @@ class WorkerMachine:
     # --- what the engine asks ---
 
     def submit(self, reduction: Reduction) -> int:
-        """Take in a reduction, whose memory is the machine's until it is done or fails; its ticket: 1, 2, ...
+        """Take in a reduction and return its ticket (1, 2, ...). Its memory is the machine's until it is done or fails.
 
         Raises ConfigurationError for what would be computed wrongly, OverflowError when a slot has used up its bases,
         RuntimeError when the machine has failed or is leaving.
@@ -193,14 +193,14 @@ class WorkerMachine:
     # --- the five verbs ---
 
     def receive_datagram(self, data: bytes | bytearray | memoryview, source: int, now: float) -> None:
-        """Take in what arrived. Any bytes from anybody are fine."""
+        """Handle a datagram with any bytes from any source; malformed ones are counted and never raise."""
         self._counters["packets_in"] += 1
         self._counters["bytes_in"] += len(data)
         self._counters["marks"] += isinstance(data, Marked)
         self._count_drop(self._receive(data, source, now))
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, int]]:
-        """All that is to be sent now, with the address that it goes to: always the switch's."""
+        """Take the datagrams to send now, each with its destination, which is always the switch."""
         datagrams: list[bytes] = []
         run: Packet | None = None  # the last datagram, if it is a pass that was not sent before, or several
         if self._presence.hello_due(now):
@@ -240,7 +240,7 @@ class WorkerMachine:
                 datagrams.pop()
             run = longer or (contribution if first and Flag.PASS in contribution.flags else None)
             datagram = self._keys.finish((longer or contribution).to_bytes())
-            datagrams.append(Capable(datagram) if self._capable else datagram)
+            datagrams.append(Capable(datagram) if self._has_receipts else datagram)
             if paced:  # R-CONGESTION-13: repetitions count towards the pace, too
                 self._congestion.sent(round_trip_s, now)
             if self._recovery.idle:  # waiting begins here: the pause before it counts against no departed peer
@@ -253,7 +253,7 @@ class WorkerMachine:
         return [(datagram, self._switch) for datagram in datagrams]
 
     def next_timer(self) -> float | None:
-        """When to call `handle_timer`, then `datagrams_to_send`; None: not before something else happens."""
+        """Time at which `handle_timer` is due, and `datagrams_to_send` after it; None if nothing waits."""
         deadlines = [self._presence.next_timer()]
         if self._presence.phase is Phase.MEMBER:
             deadlines.append(self._recovery.deadline())
@@ -264,7 +264,7 @@ class WorkerMachine:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def handle_timer(self, now: float) -> None:
-        """Do what is due; nothing, when it is early."""
+        """Send again what is due, and notice silence; a call before `next_timer` does nothing."""
         deadline = self._recovery.deadline()
         if self._presence.phase is Phase.MEMBER and deadline is not None and now >= deadline:
             for slot in self._recovery.take_due(now):  # R-RECOVERY-6
@@ -284,7 +284,7 @@ class WorkerMachine:
             self._presence.peers_hold_up(self._moved_at, now)
 
     def next_event(self) -> WorkerEvent | None:
-        """The next thing to know, oldest first; None when there is no more."""
+        """Take the oldest event that was not fetched yet; None without one."""
         return self._events.popleft() if self._events else None
 
     # --- packets in; each returns the reason for which the packet is dropped ---
@@ -411,7 +411,7 @@ class WorkerMachine:
         self._counters["receipts"] += 1
         echoed = bool(packet.contributors & RECEIPT_MARKED)
         self._counters["marks"] += echoed
-        self._capable = True
+        self._has_receipts = True
         if echoed or marked:  # R-CONGESTION-10
             self._congestion.marked(self._recovery.sent_as(packet.signature), self._recovery.next_order)
         if repeated:  # R-RECOVERY-6

@@ -25,9 +25,8 @@ RUNNING, ENDING = "running", "ending"
 
 LINGER_MS = 300
 """How long closing waits for what was sent last (a Leave) to reach the system."""
-
-
-_TOLD = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_MONITORED = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+"""Events of the socket that its monitor reports."""
 
 
 class ControlClient:
@@ -63,7 +62,7 @@ class ControlClient:
             opened.callback(CONTROL.release, self._context)
             self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
             opened.callback(self._socket.close, linger=0)
-            self.monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_TOLD)
+            self.monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(_MONITORED)
             """Reports when the connection comes and goes."""
             opened.callback(self.monitor.close, linger=0)
             opened.callback(self._socket.disable_monitor)

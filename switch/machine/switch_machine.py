@@ -123,7 +123,7 @@ class SwitchMachine:
                 "free; ask for fewer slots, end another job or give the switch more memory"
             )
         self._jobs[spec.job] = self.job_type(spec)
-        self._look_at_own_watch()
+        self._watch_own_stops()
 
     def remove(self, job: int) -> None:
         """Forget a job and free its memory. This and all methods below raise KeyError for an unknown job."""
@@ -132,9 +132,9 @@ class SwitchMachine:
         self._past.add(gone.tally)
         if gone.uplink is not None:
             self._leaf.remove(gone.uplink.uplink)
-        self._look_at_own_watch()
+        self._watch_own_stops()
 
-    def _look_at_own_watch(self) -> None:
+    def _watch_own_stops(self) -> None:
         self._stops.watch_every(min((job.spec.heartbeat_s for job in self._jobs.values()), default=None))
 
     def evict(self, job: int, worker: int, now: float) -> None:

@@ -180,7 +180,7 @@ class GroupResources:
 
     def renew(self, store: c10d.Store, group_name: str, timeout: timedelta, name: str) -> None:
         """Make job and gloo group anew: on every rank at the same point, with a `name` that was not used before."""
-        self._part()
+        self._leave_job()
         self._open(renewed_store(store, self.rank, self.global_ranks, name), group_name, timeout)
         self.outside = False
 
@@ -248,11 +248,11 @@ class GroupResources:
             WATCH.add(self.session, self._failed, self.session.return_if_idle)
         elif self.session is not None and self.options.goes_on and self.options.flight_recorder:
             survived = SurvivedLosses(self.session)
-            WATCH.add(self.session, self._failed, lambda: self._tell(survived))
+            WATCH.add(self.session, self._failed, lambda: self._report(survived))
         elif self.session is not None:
             WATCH.add(self.session, self._failed)
 
-    def _tell(self, survived: SurvivedLosses) -> None:
+    def _report(self, survived: SurvivedLosses) -> None:
         """Report ranks and shards that a continuing job has lost since the last call; on the watch thread."""
         for loss in survived.since_last():
             self.failures.on_error(loss)
@@ -456,7 +456,7 @@ class GroupResources:
             for levels in self.opened_levels:
                 levels.break_connections()
 
-    def _part(self, timeout_s: float = 10.0, finish_s: float = 0.0) -> None:
+    def _leave_job(self, timeout_s: float = 10.0, finish_s: float = 0.0) -> None:
         """Leave the job, and close the timeline and the reducers that used it."""
         if self.timeline is not None:
             self.timeline.close()
@@ -490,7 +490,7 @@ class GroupResources:
                 steps.callback(self.fallback.close)
             steps.callback(self.completion.close)
             steps.callback(self._end_gloo, breaking, finish_s)
-            steps.callback(self._part, timeout_s, finish_s)
+            steps.callback(self._leave_job, timeout_s, finish_s)
             for levels in self.opened_levels:
                 steps.callback(levels.close, breaking=breaking)
             self.side = None  # it holds the store, which is to end with the world's group
