@@ -526,6 +526,14 @@ def test_a_late_delta_joins_the_next_meeting_and_accounts_balance(groups: Groups
     assert contributed == 6 * SIZE
 
 
+def test_a_quorum_of_more_ranks_than_there_are_is_refused_before_training(groups: Groups) -> None:
+    def act(rank: int) -> None:
+        with pytest.raises(ConfigurationError, match=f"quorum = {SIZE + 1}; the group has {SIZE} ranks"):
+            Rank(groups, rank, period=4, quorum=SIZE + 1)
+
+    on_every_rank(act)
+
+
 def test_a_rank_that_is_lost_in_an_overlapped_meeting_is_named_and_the_last_meeting_stands() -> None:
     with groups_of(Options()) as own_groups:
 

@@ -252,6 +252,10 @@ def test_the_first_setting_that_differs_is_named() -> None:
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
+        ({"period": 1.5}, "period = 1.5"),
+        ({"period": None}, "period = None"),
+        ({"period": "16"}, "period = '16'"),
+        ({"period": Every}, "period = <class"),
         ({"fragments": 5}, "fragments = 5"),
         ({"overlap": 5}, "overlap = 5"),
         ({"mix": 0.5}, "mix = 0.5"),

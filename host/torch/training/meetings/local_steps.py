@@ -106,6 +106,9 @@ class LocalSteps:
             quorum=quorum,
             staleness=staleness,
         )
+        if quorum is not None and self.group.size() > 1 and quorum > self.group.size():
+            ranks = self.group.size()
+            raise ConfigurationError(f"quorum = {quorum}; the group has {ranks} ranks. Remedy: a quorum in 1..{ranks}")
         self.model, self.optimizer = model, optimizer
         found = parameters.trained(optimizer)
         parameters.check(model, found, self.group)

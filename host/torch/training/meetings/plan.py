@@ -24,6 +24,10 @@ class Plan:
     staleness: int
 
     def __post_init__(self) -> None:
+        if not isinstance(self.period, Period):
+            raise ConfigurationError(
+                f"period = {self.period!r} is no number of steps and no rule. Remedy: 16, Every(16) or Quadratic(...)"
+            )
         shortest = self.period.shortest
         if not 1 <= self.fragments <= shortest:
             raise ConfigurationError(
