@@ -131,7 +131,7 @@ class _CardRun(ShardRun):
         self._cut: set[tuple[int, int]] = set()
         """Hosts and cards through which nothing passes now."""
         self._dead: set[tuple[int, int]] = set()
-        """Those of them through which nothing ever passes again."""
+        """Hosts and cards through which nothing will ever pass again."""
         shards = ShardPlan(
             hosts=plan.hosts, spares=plan.hosts * (plan.cards - 1), steps=plan.steps, packets=plan.packets,
             link=plan.link, faults=plan.faults,

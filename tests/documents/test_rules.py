@@ -23,7 +23,7 @@ GOOD = {
 CHANGES = [
     ("docs/slot-machine.md", "tag = b and w's bit is set", "w's bit is set"),
     ("docs/protocol.md", "carries both masks", "carries one mask"),
-    ("docs/control.md", "Any other ends.", "Any other goes on."),
+    ("docs/control.md", "Any other ends,", "Any other goes on,"),
 ]
 """Changes to the text of a rule: in a row, in a sentence, in the last sentence of a list's item."""
 

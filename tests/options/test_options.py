@@ -92,6 +92,7 @@ def test_numbers_of_numpy_pass() -> None:
         ("OTEL", "2", "FANIN_OTEL='2'; expected 1, true, 0 or false. Remedy"),
         ("EXACT_ELEMENTS", "1e3", "FANIN_EXACT_ELEMENTS='1e3'; expected a whole number, "),
         ("ON_WORKER_LOSS", "junk", "on_worker_loss = 'junk'; must be 'raise' or 'continue'. Remedy"),
+        ("FALLBACK", "card", "fallback = 'card'; must be 'raise', 'gloo' or 'cards'"),
         ("ON_NONFINITE", "junk", "on_nonfinite = 'junk'; must be 'warn', 'raise' or 'skip'. Remedy"),
         ("DEVICE_WAIT", "junk", "device_wait = 'junk'; must be one of auto, value, kernel, block. Remedy"),
         ("SECRET", "junk", "secret must have 16..512 characters. Remedy"),
@@ -105,6 +106,15 @@ def test_junk_in_a_variable_is_told_with_what_is_legal_and_the_remedy(name: str,
         Options.from_environment({"FANIN_HOST": "a", f"FANIN_{name}": text})
     assert str(refused.value).startswith(expected)
     assert str(refused.value).endswith(f". Remedy: correct FANIN_{name}, or unset it")
+
+
+def test_a_job_goes_on_over_the_cards_that_are_left_or_without_lost_ranks() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"fallback = 'cards' with on_worker_loss = 'continue': .* Remedy: leave"
+    ):
+        Options(fallback="cards", on_worker_loss="continue")
+    assert Options(fallback="cards").goes_on
+    assert not Options(fallback="gloo").goes_on
 
 
 def test_the_remedy_for_a_value_of_the_program_names_no_variable() -> None:

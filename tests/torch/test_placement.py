@@ -279,6 +279,15 @@ def test_a_group_within_one_host_uses_the_shards_of_its_cards() -> None:
     assert right[0].homes == (0, 1)
 
 
+def test_ways_to_all_shards_through_one_card_are_warned_of_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    shards = (SwitchAddress.parse("udp://127.0.0.1:4001"), SwitchAddress.parse("udp://127.0.0.1:4002"))
+    meeting = Meeting("job", "secret", discloses=True, shards=shards)
+    assert not meeting.ways.several
+    meeting.warn_of_one_card(3)
+    assert "rank 3 reaches udp://127.0.0.1:4001, udp://127.0.0.1:4002 through one network card, lo (127" in caplog.text
+    assert "Remedy: FANIN_INTERFACES with several" in caplog.text
+
+
 @pytest.mark.usefixtures("cards")
 def test_one_switch_beside_rank_0_is_at_its_first_card() -> None:
     (one, _) = met(with_cards(("left", "eth0,eth1"), ("right", "eth2,eth3"), switch="rank0"), size=2)

@@ -347,17 +347,13 @@ class GroupResources:
             raise JoinTimeoutError(error.missing, f"timeout after {timeout_ms:.0f}ms: {error}") from error
         if self._is_world:
             json_log.identify(self.rank, self._group_name, meeting.job_name)
+            if self.options.fallback == "cards" and not isinstance(session, SurvivingSession):
+                meeting.warn_of_one_card(self.rank)
         log.info("%s%s", session.description, meeting.in_words)
         return session
 
     def _join_meeting(self, meeting: Meeting, interrupted: Callable[[], None], options: Options) -> JoinedSession:
         ways = meeting.ways if options.fallback == "cards" else None
-        if ways is not None and not ways.several and self._is_world:
-            log.warning(
-                "FANIN_FALLBACK=cards: rank %d reaches %s through one network card, %s, and ends with it. Remedy: "
-                "FANIN_INTERFACES with several, each on a network of its own",
-                self.rank, ", ".join(map(str, meeting.shards)), ways.cards[0],
-            )  # fmt: skip
         terms = JoinTerms(
             options=options, switch=meeting.address, job_name=meeting.job_name, rank=self.rank, size=self.size,
             credentials=meeting.credentials, interrupted=interrupted,

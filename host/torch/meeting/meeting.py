@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from fanin.options import SwitchAddress
 from fanin.protocol.racks import RackPlan
 from fanin.protocol.seal import Credentials
 from fanin.protocol.spread import Spread
+
+log = logging.getLogger("fanin")
 
 
 @dataclass(slots=True)
@@ -90,6 +93,16 @@ class Meeting:
         """The ways of this rank to the shards, as the kernel has them now."""
         cards = tuple(card_towards(each.host) for each in self.shards)
         return Ways(shards=self.shards, cards=cards, homes=self.homes)
+
+    def warn_of_one_card(self, rank: int) -> None:
+        """Log that all shards are behind one network card, so that a job that was to go on over others ends with it."""
+        log.warning(
+            "FANIN_FALLBACK=cards: rank %d reaches %s through one network card, %s, and ends with it. Remedy: "
+            "FANIN_INTERFACES with several, each on a network of its own",
+            rank,
+            ", ".join(map(str, self.shards)),
+            self.ways.cards[0],
+        )
 
     @property
     def in_words(self) -> str:
