@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from fanin.benchmarks.device_bytes import device_bytes
-from fanin.benchmarks.meetings import ALONE, Asked
+from fanin.benchmarks.meetings import ALONE, DDP, Asked
 from fanin.benchmarks.ranks import COLLECTIVE_TIMEOUT, asked_of, group_of_ranks, progress, report
 from fanin.emulation.network.hidden_exchange import exchanges_of
 from fanin.emulation.network.timelines import legal, read_lines
@@ -39,6 +39,8 @@ SLOW_PROBABILITY, SLOW_FACTOR = 0.1, 5.0
 SAMPLED_S, WINDOW_S = 0.1, 1.0
 """Seconds between two readings of the byte counter, and over which a rate is averaged."""
 DILOCO = Outer(lr=0.7, momentum=0.9, nesterov=True)
+RARE_DILOCO = Outer(lr=0.7, momentum=0.5, nesterov=True)
+"""DiLoCo's outer step for a handful of meetings: with 0.9 the first deltas weigh most when the inner rate is small."""
 CO2 = Outer(momentum=0.2)
 """CO2's outer step; the momentum is within the range of the released code, whose gap is 1."""
 MEASURED_GAP = Outer(momentum=0.2, gap="measured")
@@ -118,7 +120,7 @@ def training_of(mode: str, subject: Subject, network: nn.Module, steps: int) -> 
     optimizer = subject.optimizer(network.parameters(), subject.rate)
     if mode == ALONE:
         return Training(network, optimizer.step, optimizer, meetings=lambda _: 0)
-    if mode.startswith("ddp-"):
+    if mode.startswith(DDP):
         model = DistributedDataParallel(network, process_group=group_of(mode), init_sync=False)
         return Training(model, optimizer.step, optimizer)
     if mode == "local-sgd":
@@ -141,16 +143,18 @@ def training_of(mode: str, subject: Subject, network: nn.Module, steps: int) -> 
 
 def settings(mode: str, subject: Subject, steps: int) -> dict[str, Any]:
     """Keyword arguments of LocalSteps in this mode."""
-    name, _, detail = mode.partition("-")
-    if mode == "co2-gap":
-        return {"period": Every(8), "outer": MEASURED_GAP, "overlap": 8}
+    streaming = {"fragments": 4, "mix": 0.5}
     kinds: dict[str, dict[str, Any]] = {
         "qsr": {"period": Quadratic(alpha=GROWTH * subject.rate, base=4, init=4, total=steps)},
         "diloco": {"period": Every(16), "outer": DILOCO},
-        "streaming": {"period": Every(16), "outer": DILOCO, "fragments": 4, "overlap": 2, "mix": 0.5},
+        "diloco-100": {"period": Every(100), "outer": RARE_DILOCO},
+        "streaming": streaming | {"period": Every(16), "outer": DILOCO, "overlap": 2},
+        "streaming-100": streaming | {"period": Every(100), "outer": RARE_DILOCO, "overlap": 10},
         "co2": {"period": Every(8), "outer": CO2, "overlap": 8},
+        "co2-gap": {"period": Every(8), "outer": MEASURED_GAP, "overlap": 8},
     }
-    return kinds[name] | ({"codec": detail} if detail else {})
+    kind, codec = mode.rsplit("-", 1) if "/" in mode else (mode, None)
+    return kinds[kind] | ({} if codec is None else {"codec": codec})
 
 
 _groups: dict[str, dist.ProcessGroup] = {}
@@ -159,7 +163,7 @@ _groups: dict[str, dist.ProcessGroup] = {}
 def group_of(name: str) -> dist.ProcessGroup:
     """The group of all ranks for a mode or backend; made on the first call, in which all ranks must take part."""
     if name not in _groups:
-        lanes = name.removeprefix("ddp-")
+        lanes = name.removeprefix(DDP)
         if lanes == "gloo":
             made = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
         else:
@@ -192,6 +196,8 @@ def seconds_of(condition: str, step_s: float, seed: int) -> Iterator[float]:
 def train(mode: str, asked: Asked, seed: int) -> None:
     """Train in one mode, and report."""
     subject = SUBJECTS[asked.task]
+    if asked.learning_rate:
+        subject = replace(subject, rate=asked.learning_rate)
     torch.manual_seed(5 + seed)
     network = subject.network()
     training = training_of(mode, subject, network, asked.steps)
@@ -200,15 +206,20 @@ def train(mode: str, asked: Asked, seed: int) -> None:
     )
     data, sleeps = batches(subject, seed), seconds_of(asked.condition, asked.step_ms / 1e3, seed)
     every = max(asked.steps // POINTS, 1)
+    taken, step_s, timed_replica = asked.steps_of(mode), [], ""
     dist.barrier()
     traffic, started, launched_after_s = Traffic(), time.perf_counter(), time.monotonic()
-    for step in range(1, asked.steps + 1):
+    for step in range(1, taken + 1):
+        began = time.perf_counter()
         inputs, targets = next(data)
         training.optimizer.zero_grad()
         time.sleep(next(sleeps))
         cross_entropy(training.model(inputs), targets).backward()
         training.step()
         schedule.step()
+        step_s.append(time.perf_counter() - began)
+        if step == asked.timed and not asked.links:
+            timed_replica = replica_hash(network)
         if dist.get_rank() == 0 and step % every == 0 and step < asked.steps:
             copied = [each.detach().clone() for each in network.parameters()]
             training.snapshots.append((time.perf_counter() - started, copied))
@@ -225,7 +236,9 @@ def train(mode: str, asked: Asked, seed: int) -> None:
             "seconds": ended_s,
             "points": curve(training, network, subject) if dist.get_rank() == 0 else [],
             "replica": replica,
-            "meetings": training.meetings(asked.steps),
+            "timed_replica": timed_replica,
+            "step_s": step_s[: asked.timed],
+            "meetings": training.meetings(taken),
             "waited_s": training.waited_s(),
             "exchanges": exchanges(launched_after_s),
             "sent_bytes": sent if asked.links else None,

@@ -50,6 +50,16 @@ def duration_s(text: str) -> float:
     return _quantity("a duration", text, DURATIONS, "50us, 2ms or 1s")
 
 
+def duration_text(seconds: float) -> str:
+    """The text that `duration_s` parses into this duration."""
+    name, unit = next((each for each in DURATIONS.items() if seconds >= each[1]), ("us", DURATIONS["us"]))
+    return f"{seconds / unit:g}{name}"
+
+
+Duration = Annotated[float, Text(lambda _, text: duration_s(text), duration_text)]
+"""Type of a dataclass field of seconds."""
+
+
 def size_bytes(text: str) -> int:
     """Parse a size such as `512kib` into bytes."""
     return int(_quantity("a size", text, SIZES, "512kib or 1mib"))

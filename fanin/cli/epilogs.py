@@ -90,6 +90,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sudo fanin bench meetings --task digits --rate 4mbit",
         "sudo fanin bench meetings --task text --rate 100mbit --steps 48 --step-ms 100 --repeats 1 --conditions even",
         "fanin bench meetings --rate none --modes ddp-gloo,diloco,co2-8/8,alone",
+        "sudo fanin bench meetings --task text --rate 10mbit --delay 50ms --steps 800 --step-ms 0 --timed 4 "
+        "--conditions even --learning-rate 0.002 --modes ddp-gloo,diloco-100-4/8",
     ),
     "staleness": (
         "fanin bench staleness --plot staleness.png",

@@ -29,6 +29,12 @@ def test_a_quantity_is_read_in_its_unit(read: Callable[[str], float], text: str,
     assert read(text) == pytest.approx(value)
 
 
+@pytest.mark.parametrize(("seconds", "text"), [(0.0, "0us"), (50e-6, "50us"), (0.05, "50ms"), (1.5, "1.5s")])
+def test_a_duration_is_written_as_it_is_read(seconds: float, text: str) -> None:
+    assert units.duration_text(seconds) == text
+    assert units.duration_s(text) == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize(
     ("read", "text"),
     [
