@@ -60,7 +60,7 @@ inline std::vector<Arrival> arrivals_of(const std::vector<std::pair<pybind11::by
   std::vector<Arrival> arrivals;
   for (const auto& [data, source] : datagrams) {
     const std::string_view bytes = data;
-    arrivals.push_back({{reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, source});
+    arrivals.push_back({{reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()}, source, is_marked(data)});
   }
   return arrivals;
 }

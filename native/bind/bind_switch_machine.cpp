@@ -134,6 +134,7 @@ void bind_switch_machine(py::module_& module) {
             self.receive_datagrams(arrivals_of(datagrams), now);
           },
           py::arg("datagrams"), py::arg("now"))
+      .def("regular", &SwitchMachine::regular)
       .def(
           "datagrams_to_send",
           [](SwitchMachine& self, double now) {

@@ -121,6 +121,7 @@ void bind_worker_machine(py::module_& module) {
       .def(
           "handle_timer", [](Bound& self, double now) { self.machine().handle_timer(now); }, py::arg("now"))
       .def("next_event", &Bound::next_event)
+      .def("regular", [](Bound& self) { return self.machine().regular(); })
       .def("outstanding", [](Bound& self) { return self.machine().outstanding(); })
       .def("counters", &Bound::counters)
       .def("buffer_bytes", [](Bound& self) { return self.machine().buffer_bytes(); })

@@ -17,11 +17,11 @@ class GrowingRing {
   std::uint64_t front_number() const { return front_; }
   std::uint64_t end_number() const { return end_; }
   T& front() { return (*this)[front_]; }
-  T& operator[](std::uint64_t number) { return entries_[number & (entries_.size() - 1)]; }
-  const T& operator[](std::uint64_t number) const { return entries_[number & (entries_.size() - 1)]; }
+  T& operator[](std::uint64_t number) { return entries_[number & (capacity_ - 1)]; }
+  const T& operator[](std::uint64_t number) const { return entries_[number & (capacity_ - 1)]; }
 
   void push_back(T entry) {
-    if (size() == entries_.size()) grow();
+    if (size() == capacity_) grow();
     (*this)[end_++] = std::move(entry);
   }
   void pop_front() { ++front_; }
@@ -29,13 +29,16 @@ class GrowingRing {
 
  private:
   void grow() {
-    std::vector<T> larger(entries_.empty() ? 8 : 2 * entries_.size());
+    const std::size_t more = capacity_ == 0 ? 8 : 2 * capacity_;
+    std::vector<T> larger(more);
     for (std::uint64_t number = front_; number != end_; ++number)
-      larger[number & (larger.size() - 1)] = std::move((*this)[number]);
+      larger[number & (more - 1)] = std::move((*this)[number]);
     entries_ = std::move(larger);
+    capacity_ = more;
   }
 
   std::vector<T> entries_;
+  std::size_t capacity_ = 0;  // their number, 0 or a power of two; asking the vector divides by the size of an entry
   std::uint64_t front_ = 0;
   std::uint64_t end_ = 0;
 };

@@ -10,12 +10,14 @@
 namespace fanin {
 
 ItemStream::ItemStream(std::uint32_t slots, std::uint64_t window, std::uint32_t codes_per_packet)
-    : parities_((std::size_t{slots} + WORD_BITS - 1) / WORD_BITS),
+    : slot_count_(slots),
+      entry_mask_(std::bit_ceil(window + slots) - 1),
+      parities_((std::size_t{slots} + WORD_BITS - 1) / WORD_BITS),
       window_(window),
       in_order_(slots),
       again_(slots),
       codes_per_packet_(codes_per_packet),
-      agreed_for_(std::bit_ceil(window_ + slots)),
+      agreed_for_(entry_mask_ + 1),
       agreed_(agreed_for_.size() * codes_per_packet) {
   entering_slot_ = static_cast<std::uint32_t>(window_ % slots);
   others_.reserve(slots);
@@ -25,24 +27,24 @@ ItemStream::ItemStream(std::uint32_t slots, std::uint64_t window, std::uint32_t 
 
 void ItemStream::append(const Operation& operation) {
   const std::uint64_t repeats = most_repeats_ + operations_.size() + 1;
-  if (operation.end_item() / slots_.size() + repeats > MAX_BASE)
+  if (operation.end_item() / slot_count_ + repeats > MAX_BASE)
     throw std::overflow_error("a slot counts 2^32 - 1 rounds, and this job has used them up: join a new one");
   if (operation.chunks == 0) return;  // without items here, it would never leave operations_
   const std::uint64_t number = operations_.end_number();
   operations_.push_back(operation);
   end_item_ = operation.end_item();
-  const std::uint64_t last = std::min<std::uint64_t>(end_item_, operation.first_item + slots_.size());
-  auto slot = static_cast<std::uint32_t>(operation.first_item % slots_.size());
+  const std::uint64_t last = std::min<std::uint64_t>(end_item_, operation.first_item + slot_count_);
+  auto slot = static_cast<std::uint32_t>(operation.first_item % slot_count_);
   for (std::uint64_t item = operation.first_item; item < last; ++item, slot = further(slot, 1))
     offer(item, slot, number);
 }
 
 void ItemStream::begin(std::uint32_t base) {
-  end_item_ = oldest_item_ = std::uint64_t{base} * slots_.size();
+  end_item_ = oldest_item_ = std::uint64_t{base} * slot_count_;
   oldest_slot_ = 0;
-  entering_slot_ = static_cast<std::uint32_t>(window_ % slots_.size());
+  entering_slot_ = static_cast<std::uint32_t>(window_ % slot_count_);
   std::ranges::fill(parities_, 0u);
-  for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
+  for (std::uint32_t slot = 0; slot < slot_count_; ++slot) {
     slots_[slot] = {.item = end_item_ + slot, .held = true, .base = base};
     parities_[slot / WORD_BITS] |= (base & 1) << slot % WORD_BITS;
   }
@@ -51,19 +53,6 @@ void ItemStream::begin(std::uint32_t base) {
 void ItemStream::release(std::uint32_t slot) {
   slots_[slot].held = false;
   if (slots_[slot].item < end_item_) offer(slots_[slot].item, slot, operations_.front_number());
-}
-
-void ItemStream::take() {
-  const std::uint32_t next_slot = next();
-  if (next_slot == NONE) return;
-  Slot& slot = slots_[next_slot];
-  if (slot.state == State::again) {
-    again_.pop();
-    slot.in_again = false;
-  } else {
-    pop();
-  }
-  slot.state = State::sent;
 }
 
 void ItemStream::send_again(std::uint32_t index) {
@@ -78,7 +67,7 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
   Slot& slot = slots_[slot_index];
   const std::uint64_t item = slot.item, number = slot.operation;
   Operation& operation = operations_[number];
-  slot.item += slots_.size();
+  slot.item += slot_count_;
   next_base(slot_index);
   slot.state = State::idle;
   if (operation.carries_codes(item)) {
@@ -88,7 +77,8 @@ std::uint64_t ItemStream::finish(std::uint32_t slot_index, const std::uint8_t* c
   offer(slot.item, slot_index, number);
   advance(number);
   if (!operation.carries_words(item)) return 0;
-  const std::uint64_t done = --operation.unfinished_chunks == 0 ? operation.ticket : 0;
+  if (--operation.unfinished_chunks != 0) return 0;
+  const std::uint64_t done = operation.ticket;
   // Remove operations in order only, even if a later one is done first: `find` needs numbers without gaps.
   while (!operations_.empty() && operations_.front().unfinished_chunks == 0) operations_.pop_front();
   return done;
@@ -108,20 +98,7 @@ void ItemStream::learn_codes(std::uint64_t item, std::uint32_t count, const std:
   agreed_for_[entry(item)] = item + 1;
 }
 
-void ItemStream::advance(std::uint64_t hint) {
-  std::uint64_t item = window_end();
-  std::uint32_t slot = entering_slot_;
-  while (slots_[oldest_slot_].item > oldest_item_) {
-    ++oldest_item_;
-    oldest_slot_ = further(oldest_slot_, 1);
-    entering_slot_ = further(entering_slot_, 1);
-  }
-  for (const std::uint64_t last = std::min(window_end(), end_item_); item < last; ++item, slot = further(slot, 1))
-    offer(item, slot, hint);
-}
-
-std::uint64_t ItemStream::find(std::uint64_t item, std::uint64_t hint) const {
-  if (operations_[hint].contains(item)) return hint;
+std::uint64_t ItemStream::search(std::uint64_t item) const {
   std::uint64_t low = operations_.front_number(), high = operations_.end_number();
   while (high - low > 1) {
     const std::uint64_t middle = low + (high - low) / 2;
@@ -130,36 +107,21 @@ std::uint64_t ItemStream::find(std::uint64_t item, std::uint64_t hint) const {
   return low;
 }
 
-void ItemStream::offer(std::uint64_t item, std::uint32_t index, std::uint64_t hint) {
-  // R-WORKER-1: no slot may run away from the oldest unfinished item, whose codes are kept that long.
-  if (item >= end_item_ || item >= window_end()) return;
-  Slot& slot = slots_[index];
-  if (slot.item != item || slot.state != State::idle || slot.held) return;
+void ItemStream::offer_idle(std::uint64_t item, std::uint32_t index, std::uint64_t hint) {
   const std::uint64_t number = find(item, hint);
   const Operation& operation = operations_[number];
   // R-WORKER-2: its codes travel in an earlier item, whose `finish` offers this one.
   if (operation.lead != 0 && operation.carries_words(item) && !knows_codes(item)) return;
-  slot.operation = number;
+  slots_[index].operation = number;
   enqueue(index);
 }
 
-void ItemStream::enqueue(std::uint32_t index) {
-  Slot& slot = slots_[index];
-  slot.state = State::queued;
-  if (slot.in_queue) return;
-  slot.in_queue = true;
-  const Queued entry{slot.item, index};
-  if (in_order_.empty() || in_order_.back() < entry) return in_order_.push(entry);
+void ItemStream::enqueue_other(const Queued& entry) {
   others_.push_back(entry);
   std::ranges::push_heap(others_, std::ranges::greater{});
 }
 
-void ItemStream::pop() {
-  slots_[lowest().second].in_queue = false;
-  if (!others_first()) {
-    in_order_.pop();
-    return;
-  }
+void ItemStream::pop_other() {
   std::ranges::pop_heap(others_, std::ranges::greater{});
   others_.pop_back();
 }

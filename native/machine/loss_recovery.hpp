@@ -54,7 +54,7 @@ class LossRecovery {
 
   // Notes the slot's result; `answered`: it was sent in answer to this worker's repetition. Returns the round trip, if
   // it measures one. Items that this result shows to be due are sent again by `take_due`.
-  std::optional<double> finished(std::uint32_t slot, double now, bool answered = false) {
+  [[gnu::always_inline]] std::optional<double> finished(std::uint32_t slot, double now, bool answered = false) {
     Transmission& transmission = transmissions_[slot];
     withdraw(slot);
     restarted_at_ = now;
@@ -65,16 +65,7 @@ class LossRecovery {
     transmission.count = 0;
     --waiting_;
     if (!once) {
-      answers_in_a_row_ += answered;
-      if (timer.tells_rounds && answered && answers_in_a_row_ > ANSWERS_IN_A_ROW) {  // R-RECOVERY-9
-        resend_more_results(now);
-        // R-RECOVERY-8: results have been lost. R-RECOVERY-15: without receipts nothing else would ever say so.
-      } else if (answered || (!has_receipts_ && next_order_ > NO_RECEIPTS_AFTER)) {
-        resend_oldest_if_timed_out(now);
-        if (timer.tells_rounds && overdue_.oldest != NONE) transmissions_[overdue_.oldest].resend_at = now;
-      } else if (timer.tells_rounds && !transmission.spurious) {  // R-RECOVERY-10
-        resend_more_contributions(now);
-      }
+      finished_repeated(transmission, now, answered);
       return std::nullopt;
     }
     answers_in_a_row_ = 0;
@@ -227,7 +218,8 @@ class LossRecovery {
   }
 
   // Forgets the slot's transmission, because its item will be sent again for another reason.
-  void withdraw(std::uint32_t slot) {
+  // Inlined always: most of the calls are for transmissions that are on time and oldest, or nowhere.
+  [[gnu::always_inline]] void withdraw(std::uint32_t slot) {
     Transmission& transmission = transmissions_[slot];
     if (transmission.place == Place::nowhere) return;
     Chain& chain = transmission.place == Place::on_time ? on_time_ : overdue_;
@@ -281,8 +273,8 @@ class LossRecovery {
     std::uint32_t size = 0;
   };
 
-  // The latest transmission of a slot's current item.
-  struct Transmission {
+  // The latest transmission of a slot's current item; a line of the cache, so that no slot's lies in two.
+  struct alignas(CACHE_LINE_BYTES) Transmission {
     std::uint64_t order = 0;
     std::uint64_t order_before = 0;  // order of the item's transmission before this one; its own without one
     double sent_at = 0.0;
@@ -307,6 +299,20 @@ class LossRecovery {
 
   // R-RECOVERY-14: too few are outstanding for three to overtake one.
   bool thin() const { return on_time_.size + overdue_.size <= REORDER_THRESHOLD; }
+
+  // Draws the conclusions from the result of an item that was sent more than once.
+  void finished_repeated(const Transmission& transmission, double now, bool answered) {
+    answers_in_a_row_ += answered;
+    if (timer.tells_rounds && answered && answers_in_a_row_ > ANSWERS_IN_A_ROW) {  // R-RECOVERY-9
+      resend_more_results(now);
+      // R-RECOVERY-8: results have been lost. R-RECOVERY-15: without receipts nothing else would ever say so.
+    } else if (answered || (!has_receipts_ && next_order_ > NO_RECEIPTS_AFTER)) {
+      resend_oldest_if_timed_out(now);
+      if (timer.tells_rounds && overdue_.oldest != NONE) transmissions_[overdue_.oldest].resend_at = now;
+    } else if (timer.tells_rounds && !transmission.spurious) {  // R-RECOVERY-10
+      resend_more_contributions(now);
+    }
+  }
 
   // How long a result may be overdue.
   double wait_s() const { return timer.overdue_s(more_wait_); }

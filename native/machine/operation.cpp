@@ -78,6 +78,8 @@ Operation::Operation(std::uint64_t ticket_, const Reduction& asked, const JobSpe
   chunks = packets > flow_ ? (packets - flow_ + flow_count_ - 1) / flow_count_ : 0;
   unfinished_chunks = chunks;
   lead = code_count == 0 || forecasts ? 0 : std::min<std::uint64_t>(spec.slots, chunks);
+  plain_ = keeps_all() && !asked.passes && !forecasts;
+  streams_ = streams();
   signature = asked.signature != 0 ? asked.signature : signature_of(ticket, asked, *codec_);
 }
 
@@ -116,8 +118,8 @@ bool Operation::is_sole(std::uint64_t item) const {
   return own(Range{at.start, at.start + at.count}).count() == at.count;
 }
 
-bool Operation::keeps(std::uint64_t item, const std::uint16_t* agreed) const {
-  if (!carries_words(item) || forecasts || keeps_all() || spoiled(agreed)) return true;
+bool Operation::keeps_part(std::uint64_t item, const std::uint16_t* agreed) const {
+  if (!carries_words(item) || forecasts || spoiled(agreed)) return true;
   const Range wanted = kept(codec_->span(packet(words_chunk(item))));
   return wanted.count() > (owned() ? own(wanted).count() : 0);
 }
@@ -136,6 +138,21 @@ Operation::Range Operation::kept(const PacketSpan& at) const {
 Kept Operation::place(const PacketSpan& at, Range elements) const {
   return {static_cast<std::size_t>(elements.first - at.start), static_cast<std::size_t>(elements.count()),
           asked_.destination + (elements.first - asked_.keep_first) * element_bytes(asked_.element)};
+}
+
+inline void Operation::decode(const Sum& sum, const PacketSpan& at, Range part) {
+  if (part.count() == 0) return;
+  const Kept there = place(at, part);
+  const auto decode_to = [&](const Kept& kept) {
+    codec_->decode_narrowed(sum.words, at.count, sum.codes, sum.contributors, asked_.divisor, sum.shift, kept);
+  };
+  if (!streams_) return decode_to(there);
+  if (codec_->stream(sum.words, there)) return;
+  thread_local std::vector<std::uint8_t> near;
+  const std::size_t bytes = there.count * element_bytes(asked_.element);
+  if (near.size() < bytes) near.resize(bytes);
+  decode_to({there.skip, there.count, near.data()});
+  stream_copy(there.out, near.data(), bytes);
 }
 
 std::vector<Spoiler> Operation::store(std::uint64_t chunk, const std::uint16_t* agreed, const std::uint8_t* words,
@@ -163,21 +180,6 @@ std::vector<Spoiler> Operation::store(std::uint64_t chunk, const std::uint16_t* 
   return news;
 }
 
-void Operation::decode(const Sum& sum, const PacketSpan& at, Range part) {
-  if (part.count() == 0) return;
-  const Kept there = place(at, part);
-  const auto decode_to = [&](const Kept& kept) {
-    codec_->decode_narrowed(sum.words, at.count, sum.codes, sum.contributors, asked_.divisor, sum.shift, kept);
-  };
-  if (!streams()) return decode_to(there);
-  if (codec_->stream(sum.words, there)) return;
-  thread_local std::vector<std::uint8_t> near;
-  const std::size_t bytes = there.count * element_bytes(asked_.element);
-  if (near.size() < bytes) near.resize(bytes);
-  decode_to({there.skip, there.count, near.data()});
-  stream_copy(there.out, near.data(), bytes);
-}
-
 bool Operation::is_news(const Spoiler& spoiler) {
   const auto known = std::ranges::find(spoilers_, spoiler.place, &Spoiler::place);
   if (known == spoilers_.end()) {
@@ -196,7 +198,7 @@ void Operation::keep_own(const PacketSpan& at) const {
   const std::uint8_t* const from = asked_.source + (mine.first - asked_.own_first);
   std::uint8_t* const to = place(at, mine).out;
   if (from == to) return;
-  if (streams())
+  if (streams_)
     stream_copy(to, from, mine.count());
   else
     std::memcpy(to, from, mine.count());

@@ -37,12 +37,15 @@ class Operation {
   // Whether every element is contributed by one worker only.
   bool owned() const { return asked_.owned; }
   bool keeps_all() const { return !owned() && asked_.keep_first == 0 && asked_.keep_count == asked_.count; }
+  // Whether every worker contributes to every element and keeps it, and codes are agreed before words are sent.
+  bool plain() const { return plain_; }
   // Whether this worker contributes nothing to the item.
   bool passes(std::uint64_t item) const;
   // Whether this worker alone contributes to the item.
   bool is_sole(std::uint64_t item) const;
   // Whether the words of the item's result are needed here, also to tell who has spoiled the sum.
-  bool keeps(std::uint64_t item, const std::uint16_t* agreed) const;
+  bool keeps(std::uint64_t item, const std::uint16_t* agreed) const { return keeps_all() || keeps_part(item, agreed); }
+  bool keeps_part(std::uint64_t item, const std::uint16_t* agreed) const;
   Shape shape() const { return {asked_.count, asked_.element, codec_->number}; }
 
   // --- items ---
@@ -54,6 +57,8 @@ class Operation {
   bool carries_words(std::uint64_t item) const { return item - first_item >= lead; }
   std::uint64_t codes_chunk(std::uint64_t item) const { return item - first_item; }
   std::uint64_t words_chunk(std::uint64_t item) const { return item - first_item - lead; }
+  // Whether the item carries words of another chunk than the last one, so as many as all of these do.
+  bool is_whole(std::uint64_t item) const { return item - first_item - lead < chunks - 1; }
   std::size_t word_count(std::uint64_t item) const {
     return carries_words(item) ? codec_->word_count(packet(words_chunk(item))) : 0;
   }
@@ -101,7 +106,7 @@ class Operation {
   };
   // The part of a range of elements that this worker owns; an empty part is at one end of the range.
   Range own(Range of) const;
-  bool streams() const;  // whether results are written past the caches
+  bool streams() const;
   // Copies this worker's own elements of a packet to the destination, if they are kept and not there already.
   void keep_own(const PacketSpan& at) const;
   Range kept(const PacketSpan& at) const;
@@ -113,7 +118,7 @@ class Operation {
     std::uint32_t shift;
   };
   // Writes elements `part` of a packet to the destination.
-  void decode(const Sum& sum, const PacketSpan& at, Range part);
+  [[gnu::always_inline]] void decode(const Sum& sum, const PacketSpan& at, Range part);
   // The destination of a range of a packet's elements.
   Kept place(const PacketSpan& at, Range elements) const;
 
@@ -124,6 +129,8 @@ class Operation {
   std::array<std::uint16_t, MAX_CODES> given_codes_{};
   Reduction asked_;
   std::shared_ptr<WordCodec> codec_;
+  bool plain_ = false;
+  bool streams_ = false;  // whether results are written past the caches
   std::uint64_t flow_ = 0;
   std::uint64_t flow_count_ = 1;
   std::vector<Spoiler> spoilers_;  // for each worker, the first spoiled range that is known

@@ -157,6 +157,72 @@ std::uint32_t SlotRing::missing() const {
   return std::max(arrivals_to_close_ - most, 1u);
 }
 
+// `last`: the round closes with this contribution, so that its words need not wait.
+inline void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last) {
+  Facts& facts = entry.facts;
+  std::uint8_t* const codes = entry.words - codes_bytes(given.code_count);
+  const bool first = facts.contributors == 0;
+  facts.contributors += given.contributors;
+  if (first) {
+    facts.signature = given.signature;
+    facts.code_count = static_cast<std::uint16_t>(given.code_count);
+    facts.lanes = without_shift(given.lanes);
+    facts.given_words = given.word_count;
+    facts.word_count = static_cast<std::uint32_t>(words_of_result(given.lanes, given.word_count));
+    for (std::uint32_t i = 0; i < given.code_count; ++i)
+      store_be16(codes + i * CODE_BYTES, load_be16(given.codes + i * CODE_BYTES));
+    if (given.code_count % 2 != 0) store_be16(codes + given.code_count * CODE_BYTES, 0);  // pads the codes to a word
+  } else {
+    max_codes(codes, given.codes, given.code_count);
+  }
+  if (waiting_.empty()) return add_up(slot, entry, given.lanes, {&given.words, 1}, first);
+  Waiting& waiting = waiting_[slot];
+  if (first) waiting = {};  // contributions wait within one round only
+  const bool shifted = lane_shift(given.lanes) != 0;
+  if (!last && !shifted && lasts(given) && waiting.count < MAX_ADDED - 1) {
+    waiting_slots_ += waiting.count == 0;
+    waiting.words[waiting.count++] = given.words;
+    return;
+  }
+  add_waiting(slot, entry, shifted ? nullptr : given.words, last && !shifted);
+  if (!shifted) return;
+  add_up(slot, entry, given.lanes, {&given.words, 1}, !waiting.begun);
+  waiting.begun = true;
+}
+
+inline void SlotRing::finish_sums(std::uint32_t slot, const Entry& entry) {
+  Facts& facts = entry.facts;
+  if (!waiting_.empty()) add_waiting(slot, entry, nullptr, true);
+  if (facts.lanes == 0) return;  // whole words need no narrowing
+  // R-SLOT-17: from here on, only the narrowed sum is kept and sent.
+  const std::size_t given_bytes = std::size_t{facts.given_words} * WORD_BYTES;
+  const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, facts.most, entry.words);
+  facts.lanes = lanes_of_result(facts.lanes, shift);
+}
+
+inline void SlotRing::close(std::uint32_t slot, Slot& state, const Entry& entry) {
+  const Facts& facts = entry.facts;
+  const Arrived& arrived = state.arrived()[place(state.open)];
+  std::uint8_t* const image = entry.image();
+  std::atomic_thread_fence(std::memory_order_release);  // a reader that sees the header in shared memory sees the words
+  store_header(image, {.kind = Kind::result,
+                       .job = job_,
+                       .worker = SWITCH_WORKER,
+                       .flags = flags_,
+                       .generation = generation_,
+                       .slot = slot,
+                       .base = state.open,
+                       .signature = facts.contributors == 0 ? 0 : facts.signature,
+                       .bitmap = arrived.tag == state.open ? arrived.bitmap : 0,
+                       .contributors = static_cast<std::uint16_t>(facts.contributors),
+                       .code_count = static_cast<std::uint8_t>(facts.code_count),
+                       .lanes = facts.lanes});
+  const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
+  if (flags_ != 0) seal(datagram);
+  ++state.open;
+  set_count(state, 0);
+}
+
 SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::uint32_t base,
                                  const Contribution* given, SwitchQueue& queue, const ContributionHeader& header) {
   Slot& state = slot_at(slot);
@@ -210,72 +276,6 @@ SlotOutcome SlotRing::contribute(std::uint32_t slot, std::uint32_t worker, std::
 bool SlotRing::takes(const Facts& facts, const Contribution& given) const {
   return facts.signature == given.signature && facts.code_count == given.code_count &&
          facts.given_words == given.word_count && without_shift(facts.lanes) == without_shift(given.lanes);
-}
-
-// `last`: the round closes with this contribution, so that its words need not wait.
-void SlotRing::add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last) {
-  Facts& facts = entry.facts;
-  std::uint8_t* const codes = entry.words - codes_bytes(given.code_count);
-  const bool first = facts.contributors == 0;
-  facts.contributors += given.contributors;
-  if (first) {
-    facts.signature = given.signature;
-    facts.code_count = static_cast<std::uint16_t>(given.code_count);
-    facts.lanes = without_shift(given.lanes);
-    facts.given_words = given.word_count;
-    facts.word_count = static_cast<std::uint32_t>(words_of_result(given.lanes, given.word_count));
-    for (std::uint32_t i = 0; i < given.code_count; ++i)
-      store_be16(codes + i * CODE_BYTES, load_be16(given.codes + i * CODE_BYTES));
-    if (given.code_count % 2 != 0) store_be16(codes + given.code_count * CODE_BYTES, 0);  // pads the codes to a word
-  } else {
-    max_codes(codes, given.codes, given.code_count);
-  }
-  if (waiting_.empty()) return add_up(slot, entry, given.lanes, {&given.words, 1}, first);
-  Waiting& waiting = waiting_[slot];
-  if (first) waiting = {};  // contributions wait within one round only
-  const bool shifted = lane_shift(given.lanes) != 0;
-  if (!last && !shifted && lasts(given) && waiting.count < MAX_ADDED - 1) {
-    waiting_slots_ += waiting.count == 0;
-    waiting.words[waiting.count++] = given.words;
-    return;
-  }
-  add_waiting(slot, entry, shifted ? nullptr : given.words, last && !shifted);
-  if (!shifted) return;
-  add_up(slot, entry, given.lanes, {&given.words, 1}, !waiting.begun);
-  waiting.begun = true;
-}
-
-void SlotRing::finish_sums(std::uint32_t slot, const Entry& entry) {
-  Facts& facts = entry.facts;
-  if (!waiting_.empty()) add_waiting(slot, entry, nullptr, true);
-  if (facts.lanes == 0) return;  // whole words need no narrowing
-  // R-SLOT-17: from here on, only the narrowed sum is kept and sent.
-  const std::size_t given_bytes = std::size_t{facts.given_words} * WORD_BYTES;
-  const std::uint32_t shift = narrow_lanes(sums_at(slot), facts.lanes, given_bytes, facts.most, entry.words);
-  facts.lanes = lanes_of_result(facts.lanes, shift);
-}
-
-void SlotRing::close(std::uint32_t slot, Slot& state, const Entry& entry) {
-  const Facts& facts = entry.facts;
-  const Arrived& arrived = state.arrived()[place(state.open)];
-  std::uint8_t* const image = entry.image();
-  std::atomic_thread_fence(std::memory_order_release);  // a reader that sees the header in shared memory sees the words
-  store_header(image, {.kind = Kind::result,
-                       .job = job_,
-                       .worker = SWITCH_WORKER,
-                       .flags = flags_,
-                       .generation = generation_,
-                       .slot = slot,
-                       .base = state.open,
-                       .signature = facts.contributors == 0 ? 0 : facts.signature,
-                       .bitmap = arrived.tag == state.open ? arrived.bitmap : 0,
-                       .contributors = static_cast<std::uint16_t>(facts.contributors),
-                       .code_count = static_cast<std::uint8_t>(facts.code_count),
-                       .lanes = facts.lanes});
-  const std::span datagram(image, datagram_bytes(facts.code_count, facts.word_count));
-  if (flags_ != 0) seal(datagram);
-  ++state.open;
-  set_count(state, 0);
 }
 
 std::optional<std::uint32_t> SlotRing::poke(std::uint32_t slot) {

@@ -208,7 +208,7 @@ class SlotRing {
   bool due(const Slot& slot, std::uint32_t count) const {
     return count >= arrivals_to_close_ && slot.open < std::uint64_t{slot.floor} + staleness_;
   }
-  void close(std::uint32_t slot, Slot& state, const Entry& entry);
+  [[gnu::always_inline]] void close(std::uint32_t slot, Slot& state, const Entry& entry);
   void set_count(Slot& state, std::uint32_t count) {
     if (synchronous_) {
       --slots_with_[state.count];
@@ -218,7 +218,7 @@ class SlotRing {
   }
   void make_contribution(std::uint32_t slot, Slot& state, const Entry& entry) const;
   bool takes(const Facts& facts, const Contribution& given) const;
-  void add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last);
+  [[gnu::always_inline]] void add(std::uint32_t slot, const Entry& entry, const Contribution& given, bool last);
   // Adds the words of these contributions to the open round, or with `begins` starts its sum with them. All have
   // `lanes`.
   void add_up(std::uint32_t slot, const Entry& entry, std::uint8_t lanes, std::span<const std::uint8_t* const> words,
@@ -227,7 +227,7 @@ class SlotRing {
   void add_waiting(std::uint32_t slot, const Entry& entry, const std::uint8_t* more, bool last);
   bool lasts(const Contribution& given) const;
   // Completes the words to send: adds waiting contributions, and narrows accumulators.
-  void finish_sums(std::uint32_t slot, const Entry& entry);
+  [[gnu::always_inline]] void finish_sums(std::uint32_t slot, const Entry& entry);
   LaneSums sums_at(std::uint32_t slot) const {
     const bool at_once = !waiting_.empty() && waiting_[slot].at_once;
     return {at_once ? sums_at_once_.get() : sums_.get() + slot * sums_bytes_, accumulator_bytes_};

@@ -29,6 +29,17 @@ bool fits(const JobSpec& spec, const Parsed& packet) {
          !(runs && !spec.synchronous()) && !(spec.branches && header.contributors > MAX_TREE_WORKERS);
 }
 
+Contribution given_by(const JobSpec& spec, const Parsed& packet) {
+  const Header& header = packet.header;
+  return {.signature = header.signature,
+          .codes = packet.codes,
+          .code_count = header.code_count,
+          .words = packet.words,
+          .word_count = static_cast<std::uint32_t>(packet.word_count),
+          .contributors = spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1,
+          .lanes = header.lanes};
+}
+
 }  // namespace
 
 SwitchMachine::SwitchMachine(std::uint64_t memory_bytes) : state_(std::make_unique<State>(memory_bytes)) {}
@@ -221,6 +232,67 @@ std::vector<CounterList> SwitchMachine::member_counters(std::uint16_t job) const
   return counts;
 }
 
+// --- one contribution ---
+
+template <bool Alone>
+[[gnu::always_inline]] inline bool SwitchMachine::State::handle(SwitchJob& job, const Header& each,
+                                                                const Contribution* given, const Asked& asked,
+                                                                Owed& owed, double now) {
+  MemberTally& member = job.members[each.worker];
+  const SlotOutcome outcome =
+      job.ring.contribute(each.slot, each.worker, each.base, given, queue,
+                          {.late = asked.late, .bare = (each.flags & FLAG_BARE) != 0, .signature = each.signature});
+  switch (outcome.verdict) {
+    case Verdict::accepted:
+      ++(given == nullptr ? job.tally.passes : job.tally.contributions);
+      ++member.contributions;
+      // Late contributions get an answer, and no round waited for them.
+      if (!outcome.answered) member.accepted(job.times[each.slot], outcome.closed || outcome.ascends, now);
+      job.heard[each.worker] = now;
+      break;
+    case Verdict::duplicate:
+      ++job.tally.duplicates;
+      ++(outcome.answered && Alone ? member.asked_again : member.repeated);
+      break;
+    case Verdict::future:
+      job.tally.drop(Reason::future);
+      return true;
+    case Verdict::ancient:
+      job.tally.drop(Reason::ancient);
+      return true;
+    case Verdict::mismatch:  // the rest of the run has the same signature
+      refuse(job.tally, &job, Reason::mismatch, each, asked.source);
+      return false;
+  }
+  member.spoke(now);
+  const bool again = outcome.verdict == Verdict::duplicate;
+  // R-LEAF-2: a worker's repetition may send the leaf's round again, since the leaf has no timer.
+  if (outcome.ascends && !again) job.ascents->complete(each.slot, each.base);
+  const bool ascends = outcome.ascends && (!again || job.ascents->asked(each.slot, now));
+  if (each.bitmap != 0) {  // R-RECEIPT-9
+    Arrivals& arrivals = job.arrivals[each.worker];
+    const bool uncovers = arrivals.take(each.bitmap);
+    // R-RECEIPT-2, R-RECEIPT-3, R-RECEIPT-4 and R-RECEIPT-6, in this order.
+    const bool due = (uncovers || arrivals.incomplete() || again || measures(each.bitmap)) && !ascends;
+    // R-RECEIPT-7: an answer acknowledges as well, and so will the parent's result. R-RECEIPT-5: neither reports
+    // marks, and a worker that is always the last one at its leaf would never be told of them.
+    const bool met_congestion = job.has(job.marked, each.worker);
+    if (!outcome.answered && (due || met_congestion)) {
+      owed.receipt = true;
+      owed.header = each;
+      owed.repeated = again;
+    }
+  }
+  if (owed.receipt && !asked.more) receipt(job, owed.header, asked.bytes, owed.repeated, asked.source);
+  if (outcome.closed) {
+    ++job.last_arrivals[each.worker];
+    job.times[each.slot].closed_s = now;
+    multicast(job, each.slot, outcome.number);
+  }
+  if (outcome.answered && Alone) answer(job, each, asked.bytes, asked.source);
+  return true;
+}
+
 // --- the five verbs ---
 
 void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked) {
@@ -230,13 +302,54 @@ void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Add
 }
 
 void SwitchMachine::receive_datagrams(std::span<const Arrival> datagrams, double now) {
-  const auto open = [this](const Arrival& arrival, State::Opened& opened) {
-    return state_->open(arrival.bytes, opened);
+  State::Contributions run;
+  const auto open = [&](const Arrival& arrival, State::Opened& opened) {
+    const bool regular = run.alike.continues(arrival, opened.place);
+    opened.run = regular ? run.alike.number() : 0;
+    return regular ? run.key : state_->open(arrival.bytes, opened);
   };
-  const auto take = [this, now](const Arrival& arrival, const State::Opened& opened, const ComputedTag& computed) {
-    state_->receive(opened, arrival.bytes, arrival.source, now, arrival.marked, computed);
+  const auto take = [&](const Arrival& arrival, State::Opened& opened, const ComputedTag& computed) {
+    if (opened.run == run.alike.number() && state_->receive(run, opened.place, arrival, now, computed)) return;
+    if (opened.run != 0) state_->open(arrival.bytes, opened);  // a datagram between has ended the run
+    run.alike.end();
+    if (state_->receive(opened, arrival.bytes, arrival.source, now, arrival.marked, computed))
+      state_->begin(run, opened, arrival);
   };
   for_each_tagged<State::Opened>(datagrams, Direction::to_switch, open, take);
+}
+
+std::uint64_t SwitchMachine::regular() const { return state_->regular; }
+
+void SwitchMachine::State::begin(Contributions& run, const Opened& opened, const Arrival& arrival) const {
+  const Header& header = opened.packet.header;
+  SwitchJob& job = *opened.job;
+  if ((header.flags & ~FLAG_BARE) != 0 || !parts.empty() || job.uplink) return;
+  run.alike.begin(arrival, header);
+  run.job = &job;
+  run.key = job.keys.of_worker(header.worker);
+  run.header = header;
+  run.given = given_by(job.spec, opened.packet);
+}
+
+// False, with nothing done, for a datagram that is refused: it takes the ordinary way.
+bool SwitchMachine::State::receive(Contributions& run, const RegularRun::Place& place, const Arrival& arrival,
+                                   double now, const ComputedTag& computed) {
+  SwitchJob& job = *run.job;
+  Header& header = run.header;
+  if (place.slot >= job.spec.slots || !job.keys.holds(arrival.bytes, header.worker, computed)) return false;
+  header.slot = place.slot;
+  header.base = place.base;
+  header.bitmap = place.order;
+  run.given.codes = arrival.bytes.data() + HEADER_BYTES;
+  run.given.words = run.given.codes + codes_bytes(header.code_count);
+  ++regular;
+  ++job.tally.packets_in;
+  job.tally.bytes_in += arrival.bytes.size();
+  job.members[header.worker].bytes_in += arrival.bytes.size();
+  Owed owed;
+  handle<true>(job, header, &run.given,
+               {.bytes = arrival.bytes.size(), .source = arrival.source, .late = false, .more = false}, owed, now);
+  return true;
 }
 
 // Parses a datagram and finds its job. Returns the key for its tag; null if the job has no tags, or the datagram is
@@ -253,20 +366,22 @@ const TagKey* SwitchMachine::State::open(std::span<const std::uint8_t> datagram,
   return worker < opened.job->spec.workers ? opened.job->keys.of_worker(worker) : nullptr;
 }
 
-void SwitchMachine::State::receive(const Opened& opened, std::span<const std::uint8_t> datagram, Address source,
+bool SwitchMachine::State::receive(const Opened& opened, std::span<const std::uint8_t> datagram, Address source,
                                    double now, bool marked, const ComputedTag& computed) {
   turn(now);
   const Parsed& packet = opened.packet;
   const Kind kind = packet.header.kind;  // of this datagram, unless it is TOO_SHORT or BAD_MAGIC
-  if (packet.ok() && !parts.empty())
-    if (SwitchJob* const part = find_part(source, packet.header))
-      return receive_from_parent(*part, packet, datagram, now, marked);
+  if (packet.ok() && !parts.empty()) {
+    if (SwitchJob* const part = find_part(source, packet.header)) {
+      receive_from_parent(*part, packet, datagram, now, marked);
+      return false;
+    }
+  }
   SwitchTally& tally = opened.job != nullptr ? opened.job->tally : past;
   ++tally.packets_in;
   tally.bytes_in += datagram.size();
-  if (opened.job != nullptr) {
-    receive(*opened.job, packet, datagram, source, now, marked, computed);
-  } else if (packet.reason == Reason::version && (from_workers(kind) || kind == Kind::probe)) {
+  if (opened.job != nullptr) return receive(*opened.job, packet, datagram, source, now, marked, computed);
+  if (packet.reason == Reason::version && (from_workers(kind) || kind == Kind::probe)) {
     refuse(tally, nullptr, packet.reason, packet.header, source);
   } else if (!packet.ok()) {
     tally.drop(packet.reason);
@@ -277,6 +392,7 @@ void SwitchMachine::State::receive(const Opened& opened, std::span<const std::ui
   } else {
     refuse(tally, nullptr, Reason::unknown_job, packet.header, source);
   }
+  return false;
 }
 
 void SwitchMachine::datagrams_to_send(double now, SwitchSink& sink) {
@@ -337,10 +453,13 @@ std::optional<SwitchEvent> SwitchMachine::next_event() {
 
 // --- packets of a job ---
 
-void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram,
+bool SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram,
                                    Address source, double now, bool marked, const ComputedTag& computed) {
   const Reason reason = objection(job, packet, datagram, source, computed);
-  if (reason != Reason{}) return refuse(job.tally, &job, reason, packet.header, source);
+  if (reason != Reason{}) {
+    refuse(job.tally, &job, reason, packet.header, source);
+    return false;
+  }
   const std::uint32_t worker = packet.header.worker;
   // A tagged contribution is a sign of life only where it counts (contribute): anybody can replay an old one.
   if (!job.keys.tags() || packet.header.kind != Kind::contribution) job.heard[worker] = now;
@@ -348,8 +467,9 @@ void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::sp
     job.marked |= std::uint32_t{marked} << worker;
     job.members[worker].marks += marked;
     job.members[worker].bytes_in += datagram.size();
-    contribute(job, packet, source, now);
-  } else if (packet.header.kind == Kind::bye) {  // R-MEMBER-4
+    return contribute(job, packet, source, now);
+  }
+  if (packet.header.kind == Kind::bye) {  // R-MEMBER-4
     part(job, worker, datagram, source);
     if (job.uplink && (job.left | job.lost) == job.spec.full_mask()) job.uplink->leave(now);
   } else {
@@ -362,83 +482,38 @@ void SwitchMachine::State::receive(SwitchJob& job, const Parsed& packet, std::sp
     welcome(job, packet, source);  // R-MEMBER-3
     if (job.uplink && job.registered == job.spec.full_mask()) job.uplink->start(now);
   }
+  return false;
 }
 
-void SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Address source, double now) {
+bool SwitchMachine::State::contribute(SwitchJob& job, const Parsed& packet, Address source, double now) {
   const Header& header = packet.header;
   const bool passes = (header.flags & FLAG_PASS) != 0;
   const std::uint32_t run = run_of(header);
   const bool late = (header.flags & FLAG_LATE) != 0;
-  if (!fits(job.spec, packet)) return job.tally.drop(Reason::length);
-  if (header.slot >= job.spec.slots) return job.tally.drop(Reason::slot_range);
-  if (passes && header.base == MAX_BASE) return tell_where(job, header, source);  // R-MEMBER-14
-  const Contribution given = {.signature = header.signature,
-                              .codes = packet.codes,
-                              .code_count = header.code_count,
-                              .words = packet.words,
-                              .word_count = static_cast<std::uint32_t>(packet.word_count),
-                              .contributors = job.spec.branches ? std::max<std::uint32_t>(header.contributors, 1) : 1,
-                              .lanes = header.lanes};
-  const std::size_t asked_bytes = datagram_bytes(header.code_count, packet.word_count);
+  const bool length_fits = fits(job.spec, packet);
+  if (!length_fits || header.slot >= job.spec.slots) {
+    job.tally.drop(length_fits ? Reason::slot_range : Reason::length);
+    return false;
+  }
+  if (passes && header.base == MAX_BASE) {  // R-MEMBER-14
+    tell_where(job, header, source);
+    return false;
+  }
+  const Contribution given = given_by(job.spec, packet);
   // A run of passes gets at most one reply, since it is as long as one pass. A worker that lacks a result asks with a
   // single pass.
-  std::optional<Header> owed;
-  bool repeated = false;
-  MemberTally& member = job.members[header.worker];
-  Header part;
-  for (std::uint32_t index = 0; index < run; ++index) {
-    if (run > 1) part = part_of(header, index, job.spec.slots);
-    const Header& each = run > 1 ? part : header;
-    const SlotOutcome outcome =
-        job.ring.contribute(each.slot, each.worker, each.base, passes ? nullptr : &given, queue,
-                            {.late = late, .bare = (each.flags & FLAG_BARE) != 0, .signature = each.signature});
-    switch (outcome.verdict) {
-      case Verdict::accepted:
-        ++(passes ? job.tally.passes : job.tally.contributions);
-        ++member.contributions;
-        // Late contributions get an answer, and no round waited for them.
-        if (!outcome.answered) member.accepted(job.times[each.slot], outcome.closed || outcome.ascends, now);
-        job.heard[each.worker] = now;
-        break;
-      case Verdict::duplicate:
-        ++job.tally.duplicates;
-        ++(outcome.answered && run == 1 ? member.asked_again : member.repeated);
-        break;
-      case Verdict::future:
-        job.tally.drop(Reason::future);
-        continue;
-      case Verdict::ancient:
-        job.tally.drop(Reason::ancient);
-        continue;
-      case Verdict::mismatch:  // the rest of the run has the same signature
-        return refuse(job.tally, &job, Reason::mismatch, each, source);
-    }
-    member.spoke(now);
-    const bool again = outcome.verdict == Verdict::duplicate;
-    // R-LEAF-2: a worker's repetition may send the leaf's round again, since the leaf has no timer.
-    if (outcome.ascends && !again) job.ascents->complete(each.slot, each.base);
-    const bool ascends = outcome.ascends && (!again || job.ascents->asked(each.slot, now));
-    if (each.bitmap != 0) {  // R-RECEIPT-9
-      Arrivals& arrivals = job.arrivals[each.worker];
-      const bool uncovers = arrivals.take(each.bitmap);
-      // R-RECEIPT-2, R-RECEIPT-3, R-RECEIPT-4 and R-RECEIPT-6, in this order.
-      const bool due = (uncovers || arrivals.incomplete() || again || measures(each.bitmap)) && !ascends;
-      // R-RECEIPT-7: an answer acknowledges as well, and so will the parent's result. R-RECEIPT-5: neither reports
-      // marks, and a worker that is always the last one at its leaf would never be told of them.
-      const bool met_congestion = job.has(job.marked, each.worker);
-      if (!outcome.answered && (due || met_congestion)) {
-        owed = each;
-        repeated = again;
-      }
-    }
-    if (owed && index + 1 == run) receipt(job, *owed, asked_bytes, repeated, source);
-    if (outcome.closed) {
-      ++job.last_arrivals[each.worker];
-      job.times[each.slot].closed_s = now;
-      multicast(job, each.slot, outcome.number);
-    }
-    if (outcome.answered && run == 1) answer(job, each, asked_bytes, source);
+  Asked asked = {
+      .bytes = datagram_bytes(header.code_count, packet.word_count), .source = source, .late = late, .more = false};
+  Owed owed;
+  if (run == 1) {
+    handle<true>(job, header, passes ? nullptr : &given, asked, owed, now);
+    return true;
   }
+  for (std::uint32_t index = 0; index < run; ++index) {
+    asked.more = index + 1 < run;
+    if (!handle<false>(job, part_of(header, index, job.spec.slots), nullptr, asked, owed, now)) break;
+  }
+  return true;
 }
 
 void SwitchMachine::State::register_source(SwitchJob& job, std::uint32_t worker, Address source) {

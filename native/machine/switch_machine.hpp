@@ -88,8 +88,10 @@ class SwitchMachine {
   // Handles a datagram with any bytes from any source; malformed ones are counted and never throw.
   // `marked`: it has met congestion (fanin/protocol/ecn.py).
   void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked = false);
-  // Handles datagrams in order; keyed tags are checked several at a time.
+  // Handles datagrams in order; keyed tags are checked several at a time, and regular runs take a shorter way
+  // (regular_run.hpp).
   void receive_datagrams(std::span<const Arrival> datagrams, double now);
+  std::uint64_t regular() const;  // datagrams that took it
   // Hands out all datagrams to send, in order. The spans stay valid until the machine is next called.
   void datagrams_to_send(double now, SwitchSink& sink);
   std::size_t pending_bytes() const;  // bytes of datagrams to send, each counted once

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "machine/own_stops.hpp"
+#include "machine/regular_run.hpp"
 #include "wire/packet.hpp"
 #include "machine/switch_job.hpp"
 #include "machine/switch_machine.hpp"
@@ -38,13 +39,45 @@ struct SwitchMachine::State {
   struct Opened {
     Parsed packet;
     SwitchJob* job = nullptr;
+    std::uint32_t run = 0;  // number of the run that it continues, so that it was not parsed; 0: none
+    RegularRun::Place place;
+  };
+  // Contributions with words of one worker to one job, which is no leaf's (regular_run.hpp). What the checks from
+  // CHECKSUM to LENGTH and `contribute` read, but for the places, are facts of the first one.
+  struct Contributions {
+    RegularRun alike;
+    SwitchJob* job = nullptr;
+    const TagKey* key = nullptr;  // of the worker; null without tags
+    Header header;                // of the latest one
+    Contribution given;           // the latest one
   };
   const TagKey* open(std::span<const std::uint8_t> datagram, Opened& opened);
-  void receive(const Opened& opened, std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
+  // Both return whether it was a contribution that fits the job.
+  bool receive(const Opened& opened, std::span<const std::uint8_t> datagram, Address source, double now, bool marked,
                const ComputedTag& computed = {});
-  void receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source, double now,
+  bool receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source, double now,
                bool marked, const ComputedTag& computed);
-  void contribute(SwitchJob& job, const Parsed& packet, Address source, double now);
+  bool contribute(SwitchJob& job, const Parsed& packet, Address source, double now);
+  // What becomes of one contribution, or of a part of a run of passes. `more`: more parts of its run follow. False: the
+  // rest of the run is refused as well. The only call with `Alone`, for a datagram that is one contribution, is
+  // inlined.
+  struct Owed {
+    bool receipt = false;
+    bool repeated = false;  // whether the switch had it before
+    Header header;          // of the contribution that a receipt is owed for
+  };
+  struct Asked {
+    std::size_t bytes;  // length of the datagram
+    Address source;
+    bool late;
+    bool more;
+  };
+  template <bool Alone>
+  bool handle(SwitchJob& job, const Header& each, const Contribution* given, const Asked& asked, Owed& owed,
+              double now);
+  void begin(Contributions& run, const Opened& opened, const Arrival& arrival) const;
+  bool receive(Contributions& run, const RegularRun::Place& place, const Arrival& arrival, double now,
+               const ComputedTag& computed);
   void register_source(SwitchJob& job, std::uint32_t worker, Address source);
   void welcome(SwitchJob& job, const Parsed& hello, Address source);
   void part(SwitchJob& job, std::uint32_t worker, std::span<const std::uint8_t> bye, Address source);
@@ -84,6 +117,7 @@ struct SwitchMachine::State {
   SwitchTally past;  // counts of packets for no job, and of removed jobs
   SwitchQueue queue;
   OwnStops stops;
+  std::uint64_t regular = 0;       // contributions that were handled as parts of a run
   std::deque<SwitchEvent> events;  // at most three per worker
 };
 

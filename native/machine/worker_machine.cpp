@@ -20,6 +20,7 @@
 #include "wire/packet.hpp"
 #include "machine/presence.hpp"
 #include "machine/receipts.hpp"
+#include "machine/regular_run.hpp"
 #include "machine/result_rows.hpp"
 #include "machine/scale_forecast.hpp"
 
@@ -58,6 +59,7 @@ class WorkerMachine::State {
   std::uint64_t submit(const Reduction& reduction);
   void receive(const Arrival& arrival, const Parsed& packet, double now, const ComputedTag& computed = {});
   void receive(std::span<const Arrival> datagrams, double now);
+  std::uint64_t regular() const { return regular_; }
   void tag(std::span<const iovec> datagrams) const;
   void send(double now, WorkerSink& sink);
   std::optional<double> next_timer();
@@ -99,6 +101,23 @@ class WorkerMachine::State {
   void result(const Parsed& packet, double now, bool marked);
   std::uint32_t facts(const Parsed& packet);
   void take(const Parsed& packet, double now, bool marked);
+  // RESULTs of one operation (regular_run.hpp), with words, and as many as all whole chunks have, which acknowledge
+  // this worker's contribution. If one is stored, so is each that is for what its slot has sent, since no other fact of
+  // result_rows.hpp depends on the slot, but ACCEPTED, which an acknowledgement overrules.
+  struct Results {
+    RegularRun alike;
+    std::uint64_t operation = 0;  // its number
+    Parsed packet;                // the latest one
+  };
+  struct Opened {
+    Parsed packet;
+    std::uint32_t run = 0;  // number of the run that it continues, so that it was not parsed; 0: none
+    RegularRun::Place place;
+  };
+  void begin(Results& run, const Arrival& arrival, const Parsed& packet) const;
+  bool receive(Results& run, const RegularRun::Place& place, const Arrival& arrival, double now,
+               const ComputedTag& computed);
+  void keep(std::uint32_t slot, Operation& operation, const Parsed& packet, const std::uint16_t* agreed);
   void caught(const Header& header, double now);
   void end_catch_up() {
     if (catch_up_ && catch_up_->done()) catch_up_.reset();
@@ -165,7 +184,10 @@ class WorkerMachine::State {
   std::vector<std::uint8_t> accepted_;  // by slot: a bare ANSWER has acknowledged the current contribution
   std::vector<std::uint64_t> closed_;   // by slot: one past the newest round known to be over without this worker
   std::uint64_t heard_ = 0;             // one past the newest round that RoundHeard told of
-  double moved_at_ = 0.0;               // when a result was last stored, or the first contribution sent after a pause
+  // The operation of the latest datagram, by number, if that was stored and of a whole chunk.
+  std::optional<std::uint64_t> stored_whole_;
+  std::uint64_t regular_ = 0;  // results that were handled as parts of a run
+  double moved_at_ = 0.0;      // when a result was last stored, or the first contribution sent after a pause
   std::uint64_t tickets_ = 0;
   std::size_t outstanding_ = 0;
   WorkerCounters counters_;
@@ -186,23 +208,98 @@ std::uint64_t WorkerMachine::State::submit(const Reduction& reduction) {
   return operation.ticket;
 }
 
+// Notes the result of the slot's contribution; `answered`: it answers this worker's repetition alone.
+inline void WorkerMachine::State::finished(std::uint32_t slot, double now, bool answered) {
+  const std::uint64_t order = recovery_.order(slot);
+  in_order_.finished(slot);
+  const std::optional<double> round_trip_s = recovery_.finished(slot, now, answered);
+  if (round_trip_s) congestion_.round_trip(*round_trip_s, now);
+  congestion_.result(order, recovery_.next_order(), recovery_.overdue());
+}
+
+// Counts the round of the slot's current item, which is over for this worker.
+inline void WorkerMachine::State::count_result(std::uint32_t slot, double now, bool answered) {
+  accepted_[slot] = 0;
+  presence_.heard(now);
+  ++counters_.results;
+  moved_at_ = now;
+  finished(slot, now, answered);
+}
+
+// Stores what a result has for the slot's item, which is done then.
+[[gnu::always_inline]] inline void WorkerMachine::State::keep(std::uint32_t slot, Operation& operation,
+                                                              const Parsed& packet, const std::uint16_t* agreed) {
+  const Header& header = packet.header;
+  const std::uint64_t item = stream_.current(slot);
+  if (operation.carries_words(item)) {
+    const std::uint64_t chunk = operation.words_chunk(item);
+    if (!operation.keeps(item, stream_.agreed_codes(item)))
+      operation.store(chunk, agreed, nullptr, header.contributors);
+    else if (packet.word_count == 0)  // a round of passes alone; any other result without words would not fit
+      operation.store_zeros(chunk);
+    else
+      for (const Spoiler& each :
+           operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes)))
+        events_.push_back(Spoiled{operation.ticket, each.place, each.first, each.count});
+  }
+  const std::uint64_t ticket = stream_.finish(slot, packet.codes);
+  if (ticket != 0) done(ticket);
+}
+
 // Computes the tags of datagrams of one length side by side, except of those dropped without a check of their tags.
 void WorkerMachine::State::receive(std::span<const Arrival> datagrams, double now) {
   const DefaultFloatingPoint arithmetic;  // of all kernels
-  const auto open = [this](const Arrival& arrival, Parsed& packet) -> const TagKey* {
-    packet.reason = parse_into(arrival.bytes, packet);
-    const bool ours = arrival.source == switch_ && packet.ok() && packet.header.job == spec_.job &&
-                      packet.header.generation == spec_.generation;
-    return ours ? &keys_.of_addressee(arrival.bytes) : nullptr;
+  Results run;
+  const auto open = [&](const Arrival& arrival, Opened& opened) -> const TagKey* {
+    const bool regular = run.alike.continues(arrival, opened.place);
+    opened.run = regular ? run.alike.number() : 0;
+    if (!regular) opened.packet.reason = parse_into(arrival.bytes, opened.packet);
+    const Parsed& packet = opened.packet;
+    const bool ours = regular || (arrival.source == switch_ && packet.ok() && packet.header.job == spec_.job &&
+                                  packet.header.generation == spec_.generation);
+    return ours && keys_.tags() ? &keys_.of_addressee(arrival.bytes) : nullptr;
   };
-  const auto take = [this, now](const Arrival& arrival, const Parsed& packet, const ComputedTag& computed) {
-    receive(arrival, packet, now, computed);
+  const auto take = [&](const Arrival& arrival, Opened& opened, const ComputedTag& computed) {
+    if (opened.run == run.alike.number() && receive(run, opened.place, arrival, now, computed)) return;
+    if (opened.run != 0) opened.packet.reason = parse_into(arrival.bytes, opened.packet);  // the run has ended
+    run.alike.end();
+    receive(arrival, opened.packet, now, computed);
+    begin(run, arrival, opened.packet);
   };
-  if (!keys_.tags()) {
-    for (const Arrival& arrival : datagrams) receive(arrival, parse(arrival.bytes), now);
-  } else {
-    for_each_tagged<Parsed>(datagrams, Direction::from_switch, open, take);
+  if (keys_.tags()) return for_each_tagged<Opened>(datagrams, Direction::from_switch, open, take);
+  Opened opened;
+  for (const Arrival& arrival : datagrams) {
+    open(arrival, opened);
+    take(arrival, opened, {});
   }
+}
+
+void WorkerMachine::State::begin(Results& run, const Arrival& arrival, const Parsed& packet) const {
+  const Header& header = packet.header;
+  if (!stored_whole_ || catch_up_ || header.kind != Kind::result || header.flags != 0) return;
+  if (packet.word_count == 0 || (header.bitmap >> worker_ & 1) == 0) return;
+  run.alike.begin(arrival, header);
+  run.operation = *stored_whole_;
+  run.packet = packet;
+}
+
+// False, with nothing done, unless the result is stored: it takes the ordinary way.
+bool WorkerMachine::State::receive(Results& run, const RegularRun::Place& place, const Arrival& arrival, double now,
+                                   const ComputedTag& computed) {
+  const std::uint32_t slot = place.slot;
+  if (slot >= spec_.slots || place.base != stream_.base(slot) || !recovery_.was_sent(slot)) return false;
+  Operation& operation = stream_.operation(slot);
+  if (stream_.operation_number(slot) != run.operation || !operation.is_whole(stream_.current(slot))) return false;
+  if (!keys_.holds(arrival.bytes, computed)) return false;
+  Parsed& packet = run.packet;
+  packet.codes = arrival.bytes.data() + HEADER_BYTES;
+  packet.words = packet.codes + codes_bytes(packet.header.code_count);
+  ++regular_;
+  ++counters_.packets_in;
+  counters_.bytes_in += arrival.bytes.size();
+  count_result(slot, now, false);
+  keep(slot, operation, packet, stream_.agreed_codes(stream_.current(slot)));
+  return true;
 }
 
 void WorkerMachine::State::tag(std::span<const iovec> datagrams) const {
@@ -223,6 +320,7 @@ void WorkerMachine::State::tag(std::span<const iovec> datagrams) const {
 void WorkerMachine::State::receive(const Arrival& arrival, const Parsed& packet, double now,
                                    const ComputedTag& computed) {
   const std::span<const std::uint8_t> datagram = arrival.bytes;
+  stored_whole_.reset();
   ++counters_.packets_in;
   counters_.bytes_in += datagram.size();
   counters_.marks += arrival.marked;
@@ -272,13 +370,14 @@ void WorkerMachine::State::send(double now, WorkerSink& sink) {
   while ((slot = stream_.next()) != ItemStream::NONE && sendable(slot)) {
     const bool first = !recovery_.was_sent(slot);
     // R-CONGESTION-13: a pass is short, and results for passes come at the pace of the contributors.
-    const bool paced = !(first && stream_.operation(slot).passes(stream_.current(slot)));
+    const Operation& operation = stream_.operation(slot);
+    const bool paced = !(first && !operation.plain() && operation.passes(stream_.current(slot)));
     if (first && paced && !congestion_.may_send(round_trip_s, now)) {
       ++counters_.paced;
       break;
     }
     if (!send_contribution(sink, slot)) return;
-    stream_.take();
+    stream_.take(slot);
     if (paced) congestion_.sent(round_trip_s, now);
     // The grace for departed peers begins here, since no result was awaited before.
     if (recovery_.idle()) moved_at_ = now;
@@ -566,20 +665,8 @@ void WorkerMachine::State::take(const Parsed& packet, double now, bool marked) {
   // R-WORKER-3: the round is over all the same: the words, quantized again with the agreed codes, go into the next one.
   if (forecasts && !forecast_held(operation, packet, packet.words + operation.result_word_count(item) * WORD_BYTES))
     return stream_.repeat(slot, packet.codes);
-  if (operation.carries_words(item)) {
-    const std::uint64_t chunk = operation.words_chunk(item);
-    const std::uint16_t* const agreed = forecasts ? operation.forecast.codes.data() : stream_.agreed_codes(item);
-    if (!operation.keeps(item, stream_.agreed_codes(item)))
-      operation.store(chunk, agreed, nullptr, header.contributors);
-    else if (packet.word_count == 0)  // a round of passes alone; any other result without words would not fit
-      operation.store_zeros(chunk);
-    else
-      for (const Spoiler& each :
-           operation.store(chunk, agreed, packet.words, header.contributors, lane_shift(header.lanes)))
-        events_.push_back(Spoiled{operation.ticket, each.place, each.first, each.count});
-  }
-  const std::uint64_t ticket = stream_.finish(slot, packet.codes);
-  if (ticket != 0) done(ticket);
+  if (operation.is_whole(item)) stored_whole_ = stream_.operation_number(slot);
+  keep(slot, operation, packet, forecasts ? operation.forecast.codes.data() : stream_.agreed_codes(item));
 }
 
 void WorkerMachine::State::begin(std::uint32_t base) {
@@ -624,24 +711,6 @@ void WorkerMachine::State::hear(std::uint32_t slot, std::uint64_t base) {
   events_.push_back(RoundHeard{.base = heard - 1});
 }
 
-// Counts the round of the slot's current item, which is over for this worker.
-void WorkerMachine::State::count_result(std::uint32_t slot, double now, bool answered) {
-  accepted_[slot] = 0;
-  presence_.heard(now);
-  ++counters_.results;
-  moved_at_ = now;
-  finished(slot, now, answered);
-}
-
-// Notes the result of the slot's contribution; `answered`: it answers this worker's repetition alone.
-void WorkerMachine::State::finished(std::uint32_t slot, double now, bool answered) {
-  const std::uint64_t order = recovery_.order(slot);
-  in_order_.finished(slot);
-  const std::optional<double> round_trip_s = recovery_.finished(slot, now, answered);
-  if (round_trip_s) congestion_.round_trip(*round_trip_s, now);
-  congestion_.result(order, recovery_.next_order(), recovery_.overdue());
-}
-
 // Whether the words of this result equal the sum of words quantized with the agreed codes.
 bool WorkerMachine::State::forecast_held(Operation& operation, const Parsed& packet, const std::uint8_t* age_sums) {
   const std::span agreed(packet.codes, operation.code_count * CODE_BYTES);
@@ -657,6 +726,18 @@ void WorkerMachine::State::done(std::uint64_t ticket) {
 }
 
 // --- packets out ---
+
+inline void WorkerMachine::State::finish(const WorkerSink& sink, std::span<std::uint8_t> datagram) const {
+  if (spec_.checksum) seal(datagram);
+  if (!sink.tags_later()) keys_.finish(datagram);
+}
+
+inline void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> datagram) {
+  finish(sink, datagram);
+  ++counters_.packets_out;
+  counters_.bytes_out += datagram.size();
+  sink.commit(datagram.size());
+}
 
 bool WorkerMachine::State::send_token(WorkerSink& sink, const Header& header, std::size_t bytes) {
   sink.go_ahead(false);
@@ -690,17 +771,18 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
   const std::uint64_t item = stream_.current(slot);
   Operation& operation = stream_.operation(slot);
   const std::uint64_t base = stream_.base(slot);
-  const bool forecasts = stream_.forecasts(slot);
+  const bool first = !recovery_.was_sent(slot);
+  const bool plain = first && operation.plain();  // as most are: then what follows is known
+  const bool forecasts = !plain && stream_.forecasts(slot);
   // R-WORKER-7: what is accepted and shorter than its result is sent again as zeros of that length.
-  const bool keeps = operation.keeps(item, stream_.agreed_codes(item));
-  const bool asks = keeps && accepted_[slot] != 0 &&
+  const bool keeps = plain || operation.keeps(item, stream_.agreed_codes(item));
+  const bool asks = !plain && keeps && accepted_[slot] != 0 &&
                     (operation.passes(item) || operation.result_word_count(item) > operation.word_count(item));
-  const bool passes = operation.passes(item) && !asks;
+  const bool passes = !plain && operation.passes(item) && !asks;
   const std::size_t words = passes ? 0
                             : asks ? operation.result_word_count(item)
                                    : operation.word_count(item) + forecasts * AGE_WORDS;
   const std::size_t bytes = datagram_bytes(operation.code_count, words);
-  const bool first = !recovery_.was_sent(slot);
   Header contribution = header(Kind::contribution);
   contribution.slot = slot;
   contribution.bitmap = order();
@@ -718,7 +800,7 @@ bool WorkerMachine::State::send_contribution(WorkerSink& sink, std::uint32_t slo
     return true;
   }
   // Later ones may find that the round has closed, and its result in that place.
-  const bool sole = operation.is_sole(item) && first;
+  const bool sole = !plain && operation.is_sole(item) && first;
   sink.go_ahead(ahead);
   const std::span<std::uint8_t> datagram =
       sole ? sink.reserve_sole(slot, contribution.base, bytes) : sink.reserve(bytes);
@@ -772,18 +854,6 @@ void WorkerMachine::State::store_by_forecast(Operation& operation, std::span<std
   operation.forecast.store_age(words.data() + words.size() - AGE_WORDS * WORD_BYTES);
 }
 
-void WorkerMachine::State::finish(const WorkerSink& sink, std::span<std::uint8_t> datagram) const {
-  if (spec_.checksum) seal(datagram);
-  if (!sink.tags_later()) keys_.finish(datagram);
-}
-
-void WorkerMachine::State::commit(WorkerSink& sink, std::span<std::uint8_t> datagram) {
-  finish(sink, datagram);
-  ++counters_.packets_out;
-  counters_.bytes_out += datagram.size();
-  sink.commit(datagram.size());
-}
-
 // --- the public face ---
 
 WorkerMachine::WorkerMachine(JobSpec spec, std::uint32_t worker, Address switch_address, std::uint64_t token,
@@ -807,6 +877,7 @@ std::optional<double> WorkerMachine::next_timer() const { return state_->next_ti
 void WorkerMachine::handle_timer(double now) { state_->handle_timer(now); }
 std::optional<WorkerEvent> WorkerMachine::next_event() { return state_->next_event(); }
 std::size_t WorkerMachine::outstanding() const { return state_->outstanding(); }
+std::uint64_t WorkerMachine::regular() const { return state_->regular(); }
 bool WorkerMachine::ready() const { return state_->phase() == Phase::member; }
 bool WorkerMachine::capable() const { return state_->capable(); }
 bool WorkerMachine::failed() const { return state_->phase() == Phase::failed; }

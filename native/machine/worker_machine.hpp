@@ -39,8 +39,10 @@ class WorkerMachine {
 
   // `marked`: it has met congestion (fanin/protocol/ecn.py).
   void receive_datagram(std::span<const std::uint8_t> datagram, Address source, double now, bool marked = false);
-  // Handles datagrams in order; keyed tags are checked several at a time.
+  // Handles datagrams in order; keyed tags are checked several at a time, and regular runs take a shorter way
+  // (regular_run.hpp).
   void receive_datagrams(std::span<const Arrival> datagrams, double now);
+  std::uint64_t regular() const;  // datagrams that took it
   // Makes the keyed tags of datagrams that were committed to a sink without them (WorkerSink::tags_later).
   void tag(std::span<const iovec> datagrams) const;
   // Writes all datagrams to send, all to the switch. Stops early if the sink has no room: call again when it has.

@@ -11,7 +11,7 @@ enum class Element : std::uint8_t { float32, float64, float16, bfloat16, int32, 
 inline bool is_floating(Element element) { return element <= Element::bfloat16; }
 
 inline std::size_t element_bytes(Element element) {
-  constexpr std::size_t sizes[] = {4, 8, 2, 2, 4, 2, 1, 1, 8};
+  static constexpr std::size_t sizes[] = {4, 8, 2, 2, 4, 2, 1, 1, 8};
   return sizes[static_cast<std::size_t>(element)];
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from fanin.numerics.reduction import WIDE_SUMS
 from fanin.protocol.ecn import Marked
@@ -39,11 +40,12 @@ def random_spec(random: Random) -> JobSpec:
 class Pair:
     """Both machines side by side, and what an observer of the network knows."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, *, in_trains: bool = False) -> None:
         assert TWIN is not None
         assert NATIVE is not None
         self.bench = Bench(TWIN, spec)
-        self.twin, self.native = self.bench.machine, Bench(NATIVE, spec).machine
+        self.twin = self.bench.machine
+        self.native: Any = Bench(NATIVE, spec).machine
         self.spec = spec
         self.lanes: LaneField | None = None
         """Lane field of workers that keep the rules."""
@@ -55,6 +57,10 @@ class Pair:
         """Next base of each worker's contribution if it keeps the host rules."""
         self.orders = [0] * spec.workers
         """Transmissions of each worker, some of which are lost."""
+        self.in_trains = in_trains
+        """Whether the native machine is handed what comes between two other verbs at once."""
+        self._train: list[tuple[bytes, int]] = []
+        self._train_at = 0.0
 
     def order(self, worker: int, random: Random) -> int:
         """The next transmission's order, or none."""
@@ -62,17 +68,31 @@ class Pair:
         return random.choice([self.orders[worker]] * 9 + [0])
 
     def both(self) -> tuple[Machine, Machine]:
+        self._hand_over()
         return self.twin, self.native
+
+    def _hand_over(self) -> None:
+        if self._train:
+            self.native.receive_datagrams(self._train, self._train_at)
+        self._train = []
 
     def deliver(self, data: bytes, source: int) -> None:
         """Every fifth datagram has met congestion."""
         self.seen.append((data, source))
         if len(self.seen) % 5 == 0:
             data = Marked(data)
-        for machine in self.both():
-            machine.receive_datagram(data, source, self.now)
+        if not self.in_trains:
+            for machine in self.both():
+                machine.receive_datagram(data, source, self.now)
+            return
+        if self.now != self._train_at:
+            self._hand_over()
+        self._train.append((data, source))
+        self._train_at = self.now
+        self.twin.receive_datagram(data, source, self.now)
 
     def compare(self) -> None:
+        self._hand_over()
         expected = self.twin.datagrams_to_send(self.now)
         assert self.native.datagrams_to_send(self.now) == expected
         for data, destination in expected:
@@ -83,6 +103,7 @@ class Pair:
             assert self.native.next_event() == event
         assert self.native.next_event() is None
         assert self.native.job_counters(1) == self.twin.job_counters(1)
+        assert self.native.member_counters(1) == self.twin.member_counters(1)
         assert self.native.counters() == self.twin.counters()
 
     def _observe(self, packet: Packet, destination: int) -> None:
@@ -99,8 +120,10 @@ class Pair:
             self.next_base[worker][packet.slot] = max(self.next_base[worker][packet.slot], packet.base + 1)
 
 
-def keep_the_rules(pair: Pair, random: Random) -> None:
-    worker, slot = random.randrange(pair.spec.workers), random.randrange(pair.spec.slots)
+def keep_the_rules(pair: Pair, random: Random, worker: int | None = None) -> None:
+    if worker is None:
+        worker = random.randrange(pair.spec.workers)
+    slot = random.randrange(pair.spec.slots)
     base = pair.next_base[worker][slot]
     order = pair.order(worker, random)
     bare = random.choice([NO_FLAGS, NO_FLAGS, Flag.BARE])
@@ -122,6 +145,12 @@ def keep_the_rules(pair: Pair, random: Random) -> None:
             lanes=pair.lanes,
         )
     pair.deliver(pair.bench.bytes_of(packet), address(worker))
+
+
+def keep_them_in_a_row(pair: Pair, random: Random) -> None:
+    worker = random.randrange(pair.spec.workers)
+    for _ in range(random.randint(2, 12)):
+        keep_the_rules(pair, random, worker)
 
 
 def pass_a_run(pair: Pair, random: Random) -> None:
@@ -211,3 +240,4 @@ STEPS: dict[Callable[[Pair, Random], None], int] = {
     keep_the_rules: 30, pass_a_run: 4, break_the_rules: 6, replay: 6, mutate: 4, greet: 3, control: 1, wait: 2,
 }  # fmt: skip
 """Possible next events, with their likelihoods."""
+STEPS_IN_TRAINS = STEPS | {keep_them_in_a_row: 20}

@@ -15,26 +15,40 @@ from hypothesis import strategies as st
 
 from fanin.protocol.wire import Kind, LaneField
 from tests.support.bench import PLENTY, Bench, make_spec
-from tests.switch.histories import NATIVE, STEPS, TWIN, WIDTHS, Pair, random_spec
+from tests.switch.histories import NATIVE, STEPS, STEPS_IN_TRAINS, TWIN, WIDTHS, Pair, random_spec
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="the native extension is not built")
 
 
-def tell(random: Random, steps: int) -> None:
-    pair = Pair(random_spec(random))
+def tell(random: Random, steps: int, *, in_trains: bool = False) -> Pair:
+    pair = Pair(random_spec(random), in_trains=in_trains)
     if pair.spec.accumulators and random.random() < 0.8:
         pair.lanes = LaneField(*random.choice(WIDTHS))
     fetches = random.choice([0.1, 0.7, 1.0])
-    for step in random.choices(list(STEPS), list(STEPS.values()), k=steps):
+    likely = STEPS_IN_TRAINS if in_trains else STEPS
+    for step in random.choices(list(likely), list(likely.values()), k=steps):
         step(pair, random)
         if random.random() < fetches:
             pair.compare()
     pair.compare()
+    return pair
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_any_long_history_is_told_alike(seed: int) -> None:
     tell(Random(seed), 120)
+
+
+def test_any_long_history_in_trains_is_told_alike() -> None:
+    """A native machine is handed trains, and takes the regular ones (native/machine/regular_run.hpp) by a short way."""
+    regular = [tell(Random(seed), 80, in_trains=True).native.regular() for seed in range(120)]
+    assert sum(each > 0 for each in regular) > len(regular) // 3
+
+
+@settings(max_examples=40)
+@given(random=st.randoms(use_true_random=False), steps=st.integers(0, 12))
+def test_any_short_history_in_trains_is_told_alike(random: Random, steps: int) -> None:
+    tell(random, steps, in_trains=True)
 
 
 @settings(max_examples=40)

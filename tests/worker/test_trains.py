@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fanin.protocol.job import JobSpec
 from fanin.protocol.packet_tag import MemberKeys
-from fanin.protocol.wire import OFFSET_GENERATION, OFFSET_JOB, Kind, parse
+from fanin.protocol.wire import HEADER_BYTES, OFFSET_GENERATION, OFFSET_JOB, Kind, parse
 from tests.support.builders import reduction
 from tests.support.cluster import MEMORY_BYTES, SWITCH_MACHINES, WORKER_MACHINES, job, worker_machine
 from tests.support.network import SWITCH
@@ -97,17 +99,24 @@ BREAKS: tuple[Break, ...] = (whole, lacking, lacking_a_row, doubled, disordered,
 class System:
     """A switch and its workers, all twins or all native, who take what they are handed."""
 
-    def __init__(self, kind: str, spec: JobSpec, arrays: list[np.ndarray[Any, Any]], lanes: int) -> None:
+    def __init__(
+        self, kind: str, spec: JobSpec, arrays: list[np.ndarray[Any, Any]], lanes: int, *, scatters: bool
+    ) -> None:
         self.native = kind == "native"
         self.switch: Any = SWITCH_MACHINES[kind](MEMORY_BYTES)
         self.switch.admit(spec)
         self.workers: list[Any] = [worker_machine(kind, spec, worker) for worker in range(spec.workers)]
         self.arrays = [np.array(array) for array in arrays]
         self.lanes = lanes
+        self.scatters = scatters
+        """Whether each worker keeps its part of the sum alone."""
 
     def submit(self) -> None:
-        for worker, array in zip(self.workers, self.arrays, strict=True):
-            worker.submit(reduction(array, lanes=self.lanes))
+        for place, (worker, array) in enumerate(zip(self.workers, self.arrays, strict=True)):
+            part = len(array) // len(self.workers)
+            kept = {"keep_first": place * part, "keep_count": part} if self.scatters else {}
+            kept_at = array[place * part :][:part] if self.scatters else None
+            worker.submit(reduction(array, kept_at, lanes=self.lanes, **kept))
 
     def take(self, machine: Any, train: Train, now: float) -> None:
         """At once, or one by one."""
@@ -124,10 +133,10 @@ class System:
 class Pair:
     """Both systems, to whom the same happens; what they say is compared."""
 
-    def __init__(self, spec: JobSpec, dice: Random, *, lanes: int, count: int) -> None:
+    def __init__(self, spec: JobSpec, dice: Random, *, lanes: int, count: int, scatters: bool = False) -> None:
         rng = np.random.default_rng(dice.randrange(1 << 30))
         arrays = [rng.standard_normal(count).astype(np.float32) for _ in range(spec.workers)]
-        self.systems = [System(kind, spec, arrays, lanes) for kind in ("twin", "native")]
+        self.systems = [System(kind, spec, arrays, lanes, scatters=scatters) for kind in ("twin", "native")]
         self.now = 0.0
         for worker in range(spec.workers):
             self._give_switch(self._from_worker(worker))
@@ -165,11 +174,27 @@ class Pair:
         return not any(twin)
 
     def compare(self) -> None:
+        self.compare_twins()
+        _, native = self.systems
+        assert native.scatters or all(array.tobytes() == native.arrays[0].tobytes() for array in native.arrays)
+
+    def compare_twins(self) -> None:
         twin, native = self.systems
         assert twin.counters() == native.counters()
+        (number,) = twin.switch.jobs()
+        assert twin.switch.job_counters(number) == native.switch.job_counters(number)
+        assert twin.switch.member_counters(number) == native.switch.member_counters(number)
         for ours, theirs in zip(twin.arrays, native.arrays, strict=True):
             assert ours.tobytes() == theirs.tobytes()
-        assert all(array.tobytes() == native.arrays[0].tobytes() for array in native.arrays)
+        for ours, theirs in zip(twin.workers, native.workers, strict=True):
+            while (event := ours.next_event()) is not None:
+                assert event == theirs.next_event()
+            assert theirs.next_event() is None
+
+    def regular(self) -> list[int]:
+        """Datagrams that the switch, and each worker, took by the short way (native/machine/regular_run.hpp)."""
+        _, native = self.systems
+        return [machine.regular() for machine in (native.switch, *native.workers)]
 
     def _from_worker(self, worker: int) -> Train:
         said = [system.workers[worker].datagrams_to_send(self.now) for system in self.systems]
@@ -206,7 +231,8 @@ def test_a_train_is_taken_as_its_packets_are(broken: Break, together: bool) -> N
     if broken is not with_strangers:  # which end a job that believes them
         kinds.append((32, {}))
     for lanes, fields in kinds:
-        pair = Pair(spec_of(**fields), dice, lanes=lanes, count=dice.choice([300, 1000, 1001]))
+        count, scatters = dice.choice([300, 1000, 1001]), dice.random() < 0.3
+        pair = Pair(spec_of(**fields), dice, lanes=lanes, count=count, scatters=scatters)
         for _ in range(2):
             pair.submit()
             while not pair.done():
@@ -285,3 +311,71 @@ def test_a_tag_that_is_wrong_costs_one_packet_of_its_train() -> None:
     pair.compare()
     assert pair.systems[1].switch.counters()["dropped_tag"] > 0
     assert all(worker.counters()["retransmissions"] == 0 for worker in pair.systems[1].workers)
+
+
+@pytest.mark.parametrize("fields", [{}, {"data_key": bytes(16)}], ids=["plain", "tagged"])
+def test_trains_take_the_short_way(fields: dict[str, Any]) -> None:
+    trains = 20
+    pair = Pair(spec_of(70, **fields), Random(5), lanes=32, count=16 * 70 * trains)
+    pair.submit()
+    while not pair.done():
+        assert pair.now < LIMIT_S
+        pair.turn(whole, Random(0), together=False)
+    pair.compare()
+    at_switch, *at_workers = pair.regular()
+    assert at_switch > 0.8 * WORKERS * 70 * trains
+    assert all(regular > 0.7 * 70 * trains for regular in at_workers)
+
+
+def test_checksums_leave_no_short_way() -> None:
+    pair = Pair(spec_of(checksum=True), Random(6), lanes=32, count=16 * SLOTS)
+    pair.submit()
+    while not pair.done():
+        assert pair.now < LIMIT_S
+        pair.turn(whole, Random(0), together=False)
+    pair.compare()
+    assert pair.regular() == [0] * (1 + WORKERS)
+
+
+@pytest.mark.parametrize("at", range(HEADER_BYTES))
+def test_a_header_may_differ_in_any_byte_in_the_midst_of_a_train(at: int) -> None:
+    """With another value there, packets may well be taken for others, and end the job: twins do likewise."""
+    dice = Random(at)
+    pair = Pair(spec_of(), dice, lanes=32, count=16 * 10 * SLOTS)
+
+    def altered(train: Train, dice: Random) -> list[Train]:
+        place = dice.randrange(len(train))
+        data, source = train[place]
+        other = data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :]
+        return [[*train[:place], (other, source), *train[place + dice.randrange(2) :]]]
+
+    pair.submit()
+    for turn in range(16):
+        pair.turn(altered if turn % 2 == 1 else whole, dice, together=False)
+        pair.compare_twins()
+    assert max(pair.regular()) > 0
+
+
+@settings(max_examples=60)
+@given(dice=st.randoms(use_true_random=False), lanes=st.sampled_from([8, 16, 32]), tagged=st.booleans())
+def test_any_trains_are_taken_as_their_packets_are(dice: Random, lanes: int, tagged: bool) -> None:
+    """Trains that break anew in every turn, in several ways at once, with any bits changed, also of the words."""
+
+    def broken(train: Train, dice: Random) -> list[Train]:
+        trains = [train]
+        for each in dice.choices(BREAKS, k=dice.randrange(3)):
+            trains = [part for whole_train in trains if whole_train for part in each(whole_train, dice)]
+        return [[mangled(*each, dice) for each in part] for part in trains]
+
+    def mangled(data: bytes, source: int, dice: Random) -> Datagram:
+        if not data or dice.random() > 0.03:
+            return data, source
+        at = dice.randrange(len(data))
+        return data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :], source
+
+    fields = {"data_key": bytes(16)} if tagged else {}
+    pair = Pair(spec_of(**fields), dice, lanes=lanes, count=16 * 4 * SLOTS, scatters=dice.random() < 0.3)
+    pair.submit()
+    for _ in range(12):
+        pair.turn(broken, dice, together=dice.random() < 0.3)
+        pair.compare_twins()
