@@ -303,6 +303,7 @@ void SwitchMachine::receive_datagram(std::span<const std::uint8_t> datagram, Add
 
 void SwitchMachine::receive_datagrams(std::span<const Arrival> datagrams, double now) {
   State::Contributions run;
+  std::optional<Address> before;  // source of the datagram before, if that took the ordinary way
   const auto open = [&](const Arrival& arrival, State::Opened& opened) {
     const bool regular = run.alike.continues(arrival, opened.place);
     opened.run = regular ? run.alike.number() : 0;
@@ -312,8 +313,10 @@ void SwitchMachine::receive_datagrams(std::span<const Arrival> datagrams, double
     if (opened.run == run.alike.number() && state_->receive(run, opened.place, arrival, now, computed)) return;
     if (opened.run != 0) state_->open(arrival.bytes, opened);  // a datagram between has ended the run
     run.alike.end();
-    if (state_->receive(opened, arrival.bytes, arrival.source, now, arrival.marked, computed))
-      state_->begin(run, opened, arrival);
+    const bool fits = state_->receive(opened, arrival.bytes, arrival.source, now, arrival.marked, computed);
+    // Where senders take turns a run would end at once: it begins with the second datagram of one.
+    if (fits && before == arrival.source) state_->begin(run, opened, arrival);
+    before = arrival.source;
   };
   for_each_tagged<State::Opened>(datagrams, Direction::to_switch, open, take);
 }
