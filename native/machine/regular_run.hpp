@@ -1,10 +1,10 @@
 // Regular runs: datagrams of a batch that differ in slot, round and order only.
 //
-// Rules speak of single datagrams, and a machine handles them one by one. But datagrams come in trains, and of those
-// behind the first one in a train nearly all are like it: of the same sender, length and kind, for the same job and
-// reduction. What a machine concludes from those fields is the same for all of them, so it concludes it once, from a
-// datagram that has taken the ordinary way and was accepted; for each that continues the run it looks only at what
-// differs. A datagram that is not like the run takes the ordinary way, and may begin another one.
+// Rules speak of single datagrams, and a machine handles them one by one. But datagrams come in trains, and nearly all
+// of a train are like the first one: of the same sender, length and kind, for the same job and reduction. A machine
+// concludes the same from those fields each time. So it does so once, for a datagram that has taken the ordinary way
+// and was accepted, and looks only at what differs in each that continues the run. A datagram that is not like the run
+// takes the ordinary way, and may begin another one.
 //
 // A run lives within one batch, so that no other verb of the machine comes in between, and ends with any datagram that
 // takes the ordinary way. In both machines these hold for a run (`begin`):
@@ -13,7 +13,7 @@
 // * Their headers are those of the first, except slot, base, the order number of a contribution, and tag. Flags are 0,
 //   or BARE in contributions: no passes, no runs in one datagram, and no checksums.
 //
-// What a machine requires besides stands where it begins a run. Everything else about a datagram is checked for each:
+// Each machine requires more, which stands where it begins a run. Everything else about a datagram is checked for each:
 // its tag, that there is such a slot, and what the slot's state says of its round.
 #pragma once
 

@@ -314,7 +314,7 @@ void SwitchMachine::receive_datagrams(std::span<const Arrival> datagrams, double
     if (opened.run != 0) state_->open(arrival.bytes, opened);  // a datagram between has ended the run
     run.alike.end();
     const bool fits = state_->receive(opened, arrival.bytes, arrival.source, now, arrival.marked, computed);
-    // Where senders take turns a run would end at once: it begins with the second datagram of one.
+    // A run begins with the second datagram of a sender, because it would end at once if senders took turns.
     if (fits && before == arrival.source) state_->begin(run, opened, arrival);
     before = arrival.source;
   };

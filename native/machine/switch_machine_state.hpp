@@ -42,8 +42,8 @@ struct SwitchMachine::State {
     std::uint32_t run = 0;  // number of the run that it continues, so that it was not parsed; 0: none
     RegularRun::Place place;
   };
-  // Contributions with words of one worker to one job, which is no leaf's (regular_run.hpp). What the checks from
-  // CHECKSUM to LENGTH and `contribute` read, but for the places, are facts of the first one.
+  // Contributions with words of one worker to one job, which is no leaf's (regular_run.hpp). The checks from CHECKSUM
+  // to LENGTH read only what is the same in all of them.
   struct Contributions {
     RegularRun alike;
     SwitchJob* job = nullptr;
@@ -58,9 +58,7 @@ struct SwitchMachine::State {
   bool receive(SwitchJob& job, const Parsed& packet, std::span<const std::uint8_t> datagram, Address source, double now,
                bool marked, const ComputedTag& computed);
   bool contribute(SwitchJob& job, const Parsed& packet, Address source, double now);
-  // What becomes of one contribution, or of a part of a run of passes. `more`: more parts of its run follow. False: the
-  // rest of the run is refused as well. The only call with `Alone`, for a datagram that is one contribution, is
-  // inlined.
+  // A receipt that `handle` finds to be owed to a datagram's sender.
   struct Owed {
     bool receipt = false;
     bool repeated = false;  // whether the switch had it before
@@ -72,6 +70,8 @@ struct SwitchMachine::State {
     bool late;
     bool more;
   };
+  // Handles one contribution (`Alone`: its datagram has no other), or a part of a run of passes; with `more`, other
+  // parts follow. Returns false if these are refused as well.
   template <bool Alone>
   bool handle(SwitchJob& job, const Header& each, const Contribution* given, const Asked& asked, Owed& owed,
               double now);

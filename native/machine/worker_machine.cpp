@@ -102,8 +102,8 @@ class WorkerMachine::State {
   std::uint32_t facts(const Parsed& packet);
   void take(const Parsed& packet, double now, bool marked);
   // RESULTs of one operation (regular_run.hpp), with words, and as many as all whole chunks have, which acknowledge
-  // this worker's contribution. If one is stored, so is each that is for what its slot has sent, since no other fact of
-  // result_rows.hpp depends on the slot, but ACCEPTED, which an acknowledgement overrules.
+  // this worker's contribution. After one that was stored, all that are for what their slots have sent are stored as
+  // well: no other fact of result_rows.hpp depends on the slot, but ACCEPTED, which an acknowledgement overrules.
   struct Results {
     RegularRun alike;
     std::uint64_t operation = 0;  // its number

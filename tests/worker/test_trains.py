@@ -373,7 +373,7 @@ def test_any_trains_are_taken_as_their_packets_are(dice: Random, lanes: int, tag
         at = dice.randrange(len(data))
         return data[:at] + bytes([data[at] ^ 1 << dice.randrange(8)]) + data[at + 1 :], source
 
-    fields = {"data_key": bytes(16)} if tagged else {}
+    fields: dict[str, Any] = {"data_key": bytes(16)} if tagged else {}
     pair = Pair(spec_of(**fields), dice, lanes=lanes, count=16 * 4 * SLOTS, scatters=dice.random() < 0.3)
     pair.submit()
     for _ in range(12):
