@@ -74,7 +74,8 @@ def with_strangers(train: Train, dice: Random) -> list[Train]:
     """Between its packets some of another job, generation, length or sender, and some that somebody has altered."""
 
     def altered(data: bytes, at: int) -> bytes:
-        return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        """A packet that is too short stays as it is: another break has put it there."""
+        return data[:at] + bytes(byte ^ 1 for byte in data[at : at + 1]) + data[at + 1 :]
 
     made: Train = []
     for data, source in train:
