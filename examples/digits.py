@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
@@ -10,8 +12,12 @@ TEST_SAMPLES = 360
 """Number of test samples: a fifth of the images, drawn with a fixed seed."""
 
 
+@functools.cache
 def load() -> tuple[TensorDataset, TensorDataset]:
-    """Training and test set: float32 images [n, 1, 8, 8] in 0..1 and int64 labels [n]."""
+    """Training and test set: float32 images [n, 1, 8, 8] in 0..1 and int64 labels [n].
+
+    They are read once, which takes longer than a step, and shared by all callers.
+    """
     # scipy comes with it and takes 2 s, and most importers of this module load no digits
     from sklearn.datasets import load_digits
 

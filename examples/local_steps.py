@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 
 import torch
 import torch.distributed as dist
@@ -32,15 +31,9 @@ def network(seed: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-@functools.cache
-def images() -> tuple[Tensor, ...]:
-    """Inputs and classes of the training set, read once: reading takes longer than a step."""
-    return digits.load()[0].tensors
-
-
 def batch(rank: int, workers: int, step: int) -> tuple[Tensor, Tensor]:
     """Inputs and classes of one worker's step."""
-    inputs, targets = (each[rank::workers] for each in images())
+    inputs, targets = (each[rank::workers] for each in digits.load()[0].tensors)
     generator = torch.Generator().manual_seed(1000 * step + rank)
     chosen = torch.randint(len(inputs), (SAMPLES,), generator=generator)
     return inputs[chosen], targets[chosen]
