@@ -20,8 +20,8 @@ What must hold
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -29,7 +29,6 @@ from fanin.emulation.simulator.links import Link
 from fanin.emulation.simulator.machines import Kind
 from fanin.emulation.simulator.shard_member import ShardMember
 from fanin.emulation.simulator.shards import (
-    JOB,
     LIVENESS_TIMEOUT_S,
     STEPS,
     FaultKind,
@@ -41,9 +40,7 @@ from fanin.emulation.simulator.shards import (
 )
 from fanin.emulation.simulator.violations import AgreementError, ProgressError
 from fanin.host.session.card_survivor import CardSurvivor
-from fanin.host.session.survivor import Survivor
 from fanin.protocol.job import OnWorkerLoss
-from fanin.protocol.spread import Spread
 
 FLAP_S = LIVENESS_TIMEOUT_S / 4
 CardFaultKind = Literal["card", "flaps"]
@@ -127,7 +124,7 @@ class _CardRun(ShardRun):
     on_worker_loss: OnWorkerLoss = "raise"
 
     def __init__(self, plan: CardPlan, seed: int, kind: Kind, survivor: type[CardSurvivor]) -> None:
-        self._cards, self._kept_by = plan, survivor
+        self._cards = plan
         self._cut: set[tuple[int, int]] = set()
         """Hosts and cards through which nothing passes now."""
         self._dead: set[tuple[int, int]] = set()
@@ -136,29 +133,13 @@ class _CardRun(ShardRun):
             hosts=plan.hosts, spares=plan.hosts * (plan.cards - 1), steps=plan.steps, packets=plan.packets,
             link=plan.link, faults=plan.faults,
         )  # fmt: skip
-        super().__init__(shards, seed, kind, Survivor, None)
-
-    def survivor(self, rank: int, members: Sequence[ShardMember], names: Sequence[str]) -> Survivor:
-        cards = [f"eth{number // self.plan.hosts}" for number in range(len(members))]
-        return self._kept_by(
-            JOB, rank, self.plan.hosts, members, Spread.evenly(len(members)), names, cards=cards
-        )  # fmt: skip
+        cards = [f"eth{card}" for card in range(plan.cards) for _ in range(plan.hosts)]
+        super().__init__(shards, seed, kind, functools.partial(survivor, cards=cards), None)
 
     # --- faults ---
 
-    def begun(self) -> None:
-        before = self._begun
-        super().begun()
-        if before + 1 == len(self.ranks):
-            self._schedule(None)
-
-    def comes_to(self, step: Step) -> None:
-        new = step not in self.steps
-        super().comes_to(step)
-        if new:
-            self._schedule(step)
-
-    def _schedule(self, after: Step | None) -> None:
+    def schedule(self, after: Step | None) -> None:
+        super().schedule(after)
         for fault in self._cards.card_faults:
             if fault.after == after:
                 self.queue.after(fault.at_s, self._cut_off, fault)

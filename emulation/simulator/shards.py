@@ -178,7 +178,7 @@ class ShardRun:
         dice = random.Random(seed)
         self.network = Network(self.queue, plan.link, dice)
         self.network.watchers.append(self.recorder)
-        self.worker_type, self._survivor_type = worker_type(kind), survivor
+        self.worker_type, self.survivor_type = worker_type(kind), survivor
         setup = SwitchSetup(
             network=self.network, make=switch_type(kind), dice=dice, memory_bytes=1 << 24,
             liveness_timeout_s=LIVENESS_TIMEOUT_S, note=self.recorder.note, evicted=lambda ledger: None,
@@ -202,17 +202,17 @@ class ShardRun:
         self.ranks = [ShardRank(self, number) for number in range(plan.hosts)]
         self._begun = 0
 
-    def survivor(self, rank: int, members: Sequence[ShardMember], names: Sequence[str]) -> Survivor:
-        """Make the part that keeps and agrees for that rank, which is a member at all shards."""
-        return self._survivor_type(JOB, rank, self.plan.hosts, members, Spread.evenly(len(members)), names)
-
     def begun(self) -> None:
         """Note that a rank has begun to work; after the last, schedule the faults that follow no step."""
         self._begun += 1
         if self._begun == len(self.ranks):
-            for fault in self.plan.faults:
-                if fault.after is None:
-                    self.queue.after(fault.at_s, self.strike, fault)
+            self.schedule(None)
+
+    def schedule(self, after: Step | None) -> None:
+        """Schedule the faults that follow this step, or none."""
+        for fault in self.plan.faults:
+            if fault.after == after:
+                self.queue.after(fault.at_s, self.strike, fault)
 
     def run(self) -> ShardReport:
         try:
@@ -248,9 +248,7 @@ class ShardRun:
         if step not in self.steps:
             self.steps.add(step)
             self.recorder.note(f"step: {step}")
-            for fault in self.plan.faults:
-                if fault.after == step:
-                    self.queue.after(fault.at_s, self.strike, fault)
+            self.schedule(step)
 
     def strike(self, fault: ShardFault) -> None:
         """Let a fault happen."""
@@ -432,7 +430,9 @@ class ShardRank:
                 raise ProgressError(f"{self} could not join: {[member.failure for member in self._at.values()]}")
             if all(member.ready for member in self._at.values()):
                 names = [f"shard {number}" for number in self._at]
-                self._survivor = self.run.survivor(self.number, list(self._at.values()), names)
+                self._survivor = self.run.survivor_type(
+                    JOB, self.number, self.run.plan.hosts, list(self._at.values()), Spread.evenly(len(self._at)), names
+                )
                 self._poll()
                 self.run.begun()
             return
