@@ -17,13 +17,32 @@ are left, and deal out there what is not done everywhere. The rules differ in th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from fanin.errors import FaninError, JoinTimeoutError, SwitchLostError, WorkerLostError
 from fanin.host.machine.shard_agreement import Agreement, Stage, Why
 from fanin.host.session.shards import NAMING_GRACE_S
 from fanin.host.session.survivor import Member, Survivor, SurvivorState
+from fanin.options import SwitchAddress
 from fanin.protocol import control
 from fanin.protocol.spread import Spread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ways:
+    """The ways of this rank to the shards of a job."""
+
+    shards: tuple[SwitchAddress, ...]
+    """Addresses of the shards, also where ranks join at leaves of them."""
+    cards: tuple[str, ...]
+    """By shard, the network card of this host on the way there, for people."""
+    homes: tuple[int, ...]
+    """The numbers of the shards on this host."""
+
+    @property
+    def several(self) -> bool:
+        """Whether the ways lead through several network cards."""
+        return len(set(self.cards)) > 1
 
 
 class CardSurvivor(Survivor):

@@ -6,9 +6,9 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 
 from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
+from fanin.host.session.card_survivor import Ways
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
@@ -16,24 +16,6 @@ from fanin.host.session.surviving import SurvivingSession
 from fanin.host.session.survivor import Successor
 from fanin.options import SYNCHRONOUS, SwitchAddress
 from fanin.protocol.spread import Spread
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ways:
-    """The ways of this rank to the shards of a job."""
-
-    shards: tuple[SwitchAddress, ...]
-    """Addresses of the shards, also where ranks join at leaves of them."""
-    cards: tuple[str, ...]
-    """By shard, the network card of this host on the way there, for people."""
-    homes: tuple[int, ...]
-    """The numbers of the shards on this host."""
-
-    @property
-    def several(self) -> bool:
-        """Whether the ways lead through several network cards."""
-        return len(set(self.cards)) > 1
-
 
 JoinOne = Callable[[int, Callable[[], None] | None], Session]
 """Joins at the switch of that number; the other argument is `JoinTerms.interrupted`."""
@@ -78,10 +60,7 @@ def join_shards(
         if joined[0].spec.survives_loss and options.fallback != "gloo":  # else ranks go on over gloo
             return SurvivingSession(joined, terms.job_name, rejoin, options, spread)
         if ways is not None and ways.several:
-            return SurvivingSession(
-                joined, terms.job_name, rejoin, options, spread,
-                parents=ways.shards, cards=ways.cards, homes=ways.homes,
-            )  # fmt: skip
+            return SurvivingSession(joined, terms.job_name, rejoin, options, spread, ways)
         return ShardedSession(joined, terms.job_name, spread)
     except BaseException:
         for session in joined:

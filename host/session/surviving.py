@@ -11,11 +11,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from fanin.errors import CollectiveTimeoutError, FaninError, SwitchLostError, SwitchUnreachableError
-from fanin.host.session.card_survivor import CardSurvivor
+from fanin.host.session.card_survivor import CardSurvivor, Ways
 from fanin.host.session.control import ControlClient
 from fanin.host.session.failures import session_closed
 from fanin.host.session.observing import observed
@@ -52,24 +52,22 @@ class SurvivingSession(ShardedSession):
 
     def __init__(
         self, sessions: Sequence[Session], job_name: str, rejoin: Rejoin, options: Options,
-        spread: Spread | None = None, parents: Sequence[SwitchAddress] = (), cards: Sequence[str] = (),
-        homes: Collection[int] = (),
+        spread: Spread | None = None, ways: Ways | None = None,
     ) -> None:  # fmt: skip
-        """`rejoin` joins a successor. Parts of a lost shard go to the others, in proportion to `spread`. `parents`: the
-        shards, where sessions are at leaves of them. `cards`: by shard, the network card on this rank's way there, in a
-        job that goes on without a network, and with all of its ranks (card_survivor.py), and `homes` the shards on this
-        host; empty: without lost ranks."""
+        """`rejoin` joins a successor. Parts of a lost shard go to the others, in proportion to `spread`. `ways`: this
+        rank's to the shards, in a job that goes on without a network, and with all of its ranks (card_survivor.py);
+        None: in one that goes on without lost ranks."""
         super().__init__(sessions, job_name, spread)
         self._first_spread = self._spread
         self._rejoin, self._options = rejoin, options
         self._all_addresses = tuple(each.address for each in sessions)
-        self._asked = tuple(parents) or self._all_addresses
+        self._ways = ways
+        self._asked = self._all_addresses if ways is None else ways.shards
         """The switch to ask how to go on, by shard: a leaf decides nothing."""
-        self._cards, self._homes = tuple(cards), frozenset(homes)
         self._at = dict(enumerate(sessions))
         """Sessions by shard; a change replaces the dictionary, so that its identity shows whether it changed."""
         self._changed = threading.Condition(self._lock)
-        kept_by = functools.partial(CardSurvivor, cards=self._cards) if cards else Survivor
+        kept_by = Survivor if ways is None else functools.partial(CardSurvivor, cards=ways.cards)
         self._survivor = kept_by(
             job_name, self.rank, self.size, sessions, self._spread, [str(each) for each in self._asked]
         )
@@ -149,7 +147,8 @@ class SurvivingSession(ShardedSession):
 
     def _take_failures(self) -> None:
         """Tell the survivor which sessions have failed, and let it see which results have come."""
-        sessions, gone, homes = self._at, set(self._survivor.lost), self._homes
+        sessions, gone = self._at, set(self._survivor.lost)
+        homes = () if self._ways is None else self._ways.homes
         failures: dict[int, FaninError] = {}
         # A switch out of reach is asked for a second why a session has failed. So it is not asked once its loss is
         # known, and those on this host, which answer and name ranks, are asked first.
@@ -266,7 +265,7 @@ class SurvivingSession(ShardedSession):
             each.abandon(superseded)
         processes = next((each.processes for each in self.sessions if each.processes), ())
         self._at = sessions
-        if not self._cards:  # else its workers are the same ranks
+        if self._ways is None:  # else its workers are the same ranks
             for each in sessions.values():
                 each.stands_for(self.rank, survivor.successors_ranks, processes)
         survivor.joined(sessions, time.monotonic())

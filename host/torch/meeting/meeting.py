@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fanin.host.session.joining_shards import Ways
+from fanin.host.session.card_survivor import Ways
 from fanin.host.torch.meeting.network_interfaces import card_towards
 from fanin.host.torch.meeting.placement import Hosts
 from fanin.host.torch.meeting.started_switches import STARTED
