@@ -189,6 +189,16 @@ def switch_gone(who: MemberNames) -> SwitchLostError:
     )
 
 
+def switch_restarted(who: MemberNames) -> SwitchLostError:
+    """The error for a switch whose control connection has closed, and at whose port another process answers."""
+    return SwitchLostError(
+        str(who.address),
+        f"switch {who.address} is lost: its connection to rank {who.rank} of job {who.job_name!r} closed, the process "
+        "that answers at its control port now does not know the job, and nothing comes from its data port: the switch "
+        "was restarted. Remedy: start the job again, or set FANIN_FALLBACK=gloo",
+    )
+
+
 def reduction_late(
     job_name: str, address: SwitchAddress, rank: int, ticket: int, timeout_s: float, narrow: str
 ) -> FaninError:

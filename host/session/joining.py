@@ -215,10 +215,17 @@ class _Joining:
             self._engine.begin(first_base)
         who = replace(self._who, processes=started.processes)
         engine, nonce = self._engine, self._request.nonce
+
+        def heard() -> int:
+            # A switch that was restarted answers each HELLO, without a tag, with a refusal: a sign of another life.
+            counters = engine.counters()
+            return int(counters["packets_in"] - counters.get("dropped_tag", 0))
+
         line = Line(
             self._client,
             serves_data=not admitted.data_host,
-            heard=lambda: int(engine.counters()["packets_in"]),
+            question=control.Explain(job=who.job_name, generation=spec.generation),
+            heard=heard,
             spent=accountant(engine, who, nonce),
         )
         path = self._path

@@ -10,13 +10,16 @@ Rules
   another one and nothing comes over the data path for SUSPICION_TIMEOUT_S, the process of the switch has ended.
 * Where data comes all the same, something on the way refuses, as a firewall does. That is logged once, and from there
   on refusals count for nothing, until there is a connection again: the data path shows whether the switch lives.
-* If the port accepts, or does not answer, nothing is concluded, and the data path decides, too.
+* Where the port accepts one, this rank asks over it what became of the job. If the process there does not know the
+  job, or its key, and nothing comes over the data path, the switch was restarted.
+* If the port does not answer, nothing is concluded, and the data path decides, too.
 * No poll waits: a thread that submits a reduction polls as well.
 * A forked child has a copy of the connection, which is closed there (host/transports/forking.py).
 """
 
 from __future__ import annotations
 
+import enum
 import errno
 import logging
 import select
@@ -28,10 +31,10 @@ from collections.abc import Callable
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from fanin.errors import FaninError
+from fanin.errors import AdmissionError, FaninError
 from fanin.host.session.control import ControlClient
 from fanin.host.transports.forking import OwnConnection
-from fanin.protocol.control import SPENT_INTERVAL_S, Refused, Spent
+from fanin.protocol.control import SPENT_INTERVAL_S, Explain, Explanation, Refusal, Refused, Reply, Spent
 from fanin.protocol.job import SUSPICION_TIMEOUT_S
 from fanin.transports.numeric import socket_address
 
@@ -45,6 +48,13 @@ MAX_PROBE_INTERVAL_S = 2.0
 log = logging.getLogger("fanin")
 
 
+class End(enum.Enum):
+    """How the switch's process has ended."""
+
+    REFUSED = "nothing listens at its control port any more"
+    FORGOTTEN = "the process at its control port does not know the job"
+
+
 class Line:
     """The control connection of one member. Owns the client; any thread may poll it."""
 
@@ -53,21 +63,27 @@ class Line:
         client: ControlClient,
         *,
         serves_data: bool,
+        question: Explain,
         heard: Callable[[], int],
         spent: Callable[[], Spent | None] = lambda: None,
     ) -> None:
-        """`heard` returns how many packets have come over the data path so far. `spent` returns how this rank has spent
-        its time, or None where its engine does not count that.
+        """`question` is about this rank's job. `heard` returns how many packets have come over the data path so far
+        whose tags hold, if the job has them. `spent` returns how this rank has spent its time, or None where its engine
+        does not count that.
 
         `serves_data`: whether the data path ends in the same process. If not, this connection ends at a controller that
         programs a switch from outside: it may be restarted while the job goes on.
         """
-        self._client, self._serves_data, self._heard = client, serves_data, heard
+        self._client, self._serves_data, self._question, self._heard = client, serves_data, question, heard
         self._looking = threading.Lock()
         self._next_look_s = 0.0
         self._connection = OwnConnection(client.address.port)
         self._ended_s: float | None = None
-        """When the connection was seen to have ended, if there is no new one."""
+        """When the connection was seen to have ended, if there is no new one to a process that knows the job."""
+        self._asked_s: float | None = None
+        """When the question was put over a new connection, if it is not answered; None: there is none to ask over."""
+        self._forgotten = False
+        """Whether the process at the other end of the new connection has said that it does not know the job."""
         self._probe: Probe | None = None
         """Attempt to connect anew after the connection ended; None: there is none."""
         self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
@@ -85,18 +101,19 @@ class Line:
         """Whether the switch may be gone, so that `poll` should be called soon again."""
         return self._ended_s is not None and self._serves_data and not self.is_refused_by_others
 
-    def poll(self) -> bool:
-        """Look at the connection, and return whether the switch is known to be gone. Does not wait."""
+    def poll(self) -> End | None:
+        """Look at the connection, and return how the switch's process is known to have ended. Does not wait."""
         now = time.monotonic()
         if now < self._next_look_s or not self._looking.acquire(blocking=False):
-            return False
+            return None
         try:
             self._next_look_s = now + LOOK_INTERVAL_S
             if self._closed:
-                return False
+                return None
             self._read_events(now)
+            self._read_replies()
             self._give_account(now)
-            return self.suspects and self._is_gone(now)
+            return self._end(now) if self.suspects else None
         finally:
             self._looking.release()
 
@@ -116,12 +133,44 @@ class Line:
             if event == zmq.EVENT_CONNECTED:
                 self._connection.descriptor = int(message["value"])
             elif event == zmq.EVENT_DISCONNECTED:
-                self._connection.descriptor = None
+                self._connection.descriptor = self._asked_s = None
+                self._forgotten = False
                 if self._ended_s is None:
                     self._ended_s = self._heard_s = now
                     self._packets = self._heard()
-            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED and self._ended_s is not None:
+                if self._serves_data:
+                    self._end_probe()
+                    self._ask(now)
+                else:
+                    self._connected_again()
+
+    def _ask(self, now: float) -> None:
+        self._asked_s = now
+        self._client.send(self._question)
+
+    def _read_replies(self) -> None:
+        """Take in what has come over the connection: answers to the question, and to accounts of time."""
+        try:
+            while (reply := self._client.receive(0.0)) is not None:
+                self._take(reply)
+        except AdmissionError as error:  # the reply cannot be read, or whoever sends it does not have the job's key
+            self._spent = None
+            if self._asked_s is not None and error.code == Refusal.KEY.value:
+                self._is_forgotten()
+        except FaninError:
+            self._spent = None
+
+    def _take(self, reply: Reply) -> None:
+        if isinstance(reply, Explanation):
+            if self._asked_s is None:  # of a connection that has ended since
+                return
+            if reply.known:
                 self._connected_again()
+            else:
+                self._is_forgotten()
+        elif isinstance(reply, Refused):
+            self._spent = None
 
     def _give_account(self, now: float) -> None:
         """Send the switch an account of this rank's time, if it is due; never again after a refusal."""
@@ -129,10 +178,6 @@ class Line:
             return
         self._next_account_s = now + SPENT_INTERVAL_S
         try:
-            while (reply := self._client.receive(0.0)) is not None:
-                if isinstance(reply, Refused):
-                    self._spent = None
-                    return
             account = self._spent()
         except FaninError:
             account = None
@@ -141,18 +186,28 @@ class Line:
         else:
             self._client.send(account)
 
+    def _is_forgotten(self) -> None:
+        self._asked_s, self._forgotten = None, True
+        self.is_refused_by_others = False
+
     def _connected_again(self) -> None:
         if self.is_refused_by_others:
             log.warning("switch %s accepts control connections from here again", self._client.address)
-        self._ended_s, self.is_refused_by_others = None, False
+        self._ended_s, self._asked_s, self.is_refused_by_others = None, None, False
         self._next_probe_s, self._probe_interval_s = 0.0, LOOK_INTERVAL_S
         self._end_probe()
 
-    def _is_gone(self, now: float) -> bool:
+    def _end(self, now: float) -> End | None:
         assert self._ended_s is not None
         packets = self._heard()
         if packets != self._packets:
             self._packets, self._heard_s = packets, now
+        if self._asked_s is not None and now >= self._asked_s + MAX_PROBE_INTERVAL_S:
+            self._ask(now)  # again: the one before may have been lost with a connection
+        if self._forgotten:
+            return End.FORGOTTEN if now >= self._heard_s + SUSPICION_TIMEOUT_S else None
+        if self._asked_s is not None:
+            return None
         refused = self._is_refused(now)
         # Packets that come soon after the end may have been under way when the process died.
         if refused and self._heard_s > self._ended_s + SUSPICION_TIMEOUT_S:
@@ -164,8 +219,8 @@ class Line:
                 self._client.address.port,
                 self._client.address,
             )
-            return False
-        return refused and now >= self._heard_s + SUSPICION_TIMEOUT_S
+            return None
+        return End.REFUSED if refused and now >= self._heard_s + SUSPICION_TIMEOUT_S else None
 
     def _is_refused(self, now: float) -> bool:
         """Whether the port is known to refuse connections; if the last attempt was not refused, try again later."""

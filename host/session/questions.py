@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from fanin.errors import AdmissionError, FaninError
 from fanin.host.session.control import ask
 from fanin.host.session.failures import MemberNames, join_refused
@@ -41,11 +39,14 @@ class Questions:
 
     def explain(self, generation: int) -> control.Explanation | None:
         """The controller's account of how that generation of the job ended; None if it does not answer."""
-        with contextlib.suppress(FaninError):
+        try:
             answer = self._ask(control.Explain(job=self._who.job_name, generation=generation), AFTERWARDS_S)
-            if isinstance(answer, control.Explanation):
-                return answer
-        return None
+        except AdmissionError as error:
+            key = error.code == control.Refusal.KEY.value
+            return control.Explanation(known=False, text=str(error)) if key else None
+        except FaninError:
+            return None
+        return answer if isinstance(answer, control.Explanation) else None
 
     def leave(self, nonce: str, failure: FaninError | None, timeout_s: float, *, own: bool = False) -> None:
         """Leave where the engine could not say BYE, so that the job's memory is freed at once. `own`: as in Leave."""

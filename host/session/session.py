@@ -39,12 +39,13 @@ from fanin.host.session.failures import (
     reduction_late,
     session_closed,
     switch_gone,
+    switch_restarted,
     switch_silent,
     used_in_child,
     with_forgeries,
     workers_gone,
 )
-from fanin.host.session.line import LOOK_INTERVAL_S
+from fanin.host.session.line import LOOK_INTERVAL_S, End
 from fanin.host.session.observing import Observer, observed
 from fanin.host.session.outputs import check_outputs
 from fanin.host.session.path import look_again
@@ -153,7 +154,7 @@ class Session:
         """Lock of the attributes below."""
         self._failure: FaninError | None = None
         self.switch_is_dead = False
-        """Whether nothing listens at the switch's port any more: it is not just out of reach."""
+        """Whether the switch's process is known to have ended: it is not just out of reach."""
         self._over = threading.Event()
         """Set once the session has failed or is closed."""
         self._closed = False
@@ -309,8 +310,8 @@ class Session:
         if self._failure is None and not self._closed:
             if self._engine.failed:
                 self._find_failure()
-            elif self._line is not None and self._line.poll():
-                self._switch_is_gone()
+            elif self._line is not None and (end := self._line.poll()) is not None:
+                self._switch_is_gone(end)
         return self._failure
 
     def tune(self, *, quorum: int | None = None, staleness: int | None = None) -> Rounds:
@@ -482,10 +483,10 @@ class Session:
             self._fail(failure)
         self._engine.close()
 
-    def _switch_is_gone(self) -> None:
-        """Fail, since the control connection has ended and nothing listens there: silence would show it later."""
+    def _switch_is_gone(self, end: End) -> None:
+        """Fail, since the control connection has shown that the process ended: silence would show it later."""
         self.switch_is_dead = True
-        self._fail(switch_gone(self._who))
+        self._fail(switch_gone(self._who) if end is End.REFUSED else switch_restarted(self._who))
         self._engine.close()  # from here on nothing writes to tensors
 
     def _explain(self, event: WorkersGone | SwitchSilent | PathNarrowed | PacketRefused | EngineStopped) -> FaninError:

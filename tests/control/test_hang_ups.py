@@ -35,6 +35,7 @@ from tests.support.services import a_service, address_of
 
 SILENCE_S = 2 * DEADLINE_S
 """A liveness timeout that no test here lives to see."""
+SECRET = "only the ranks of this job share it"
 ENGINES: tuple[Mode, ...] = ("native-udp", "native-zmq", "twin-udp")
 
 
@@ -142,6 +143,22 @@ def test_ranks_know_at_once_that_the_process_of_the_switch_has_ended(mode: Mode)
         assert isinstance(session.failure, SwitchLostError)
         assert "nothing listens there any more" in str(session.failure)
         session.close()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mode", ENGINES)
+@pytest.mark.parametrize("secret", [SECRET, None], ids=["tags", "open"])
+def test_ranks_know_soon_that_the_switch_was_restarted(mode: Mode, secret: str | None) -> None:
+    given = options(mode, authenticate=secret is not None, secret=secret)
+    with a_switch(mode, "--liveness-timeout", str(SILENCE_S)) as switch:
+        (session,) = join_all(switch.address, "doomed", 1, given)
+        switch.end(signal.SIGKILL)
+        # Nobody looks at the session before another process listens there.
+        with a_switch(mode, "--liveness-timeout", str(SILENCE_S), bind=f"127.0.0.1:{switch.port}"):
+            until(lambda: session.failure is not None)
+            assert isinstance(session.failure, SwitchLostError)
+            assert "restarted" in str(session.failure)
+            session.close()
 
 
 def test_who_has_hung_up_is_known_by_the_connection_that_it_asked_over() -> None:

@@ -17,6 +17,7 @@ import pytest
 from fanin.errors import FaninError, SwitchLostError, SwitchUnreachableError
 from fanin.host.session.joining import JoinTerms
 from fanin.host.session.joining_shards import join_shards
+from fanin.host.session.line import End
 from fanin.host.session.session import Session
 from fanin.host.session.shards import ShardedSession
 from fanin.host.session.surviving import SurvivingSession
@@ -312,7 +313,7 @@ def test_a_rank_that_alone_has_lost_a_shard_names_both_and_the_others_go_on_with
     monkeypatch.setattr("fanin.host.machine.shard_agreement.AGREEMENT_GRACE_S", 0.2)
     with contextlib.closing(Cluster(3, liveness_timeout_s=1.5)) as cluster:
         first, cut, third = cluster.sessions
-        cut.sessions[2]._switch_is_gone()
+        cut.sessions[2]._switch_is_gone(End.REFUSED)
         until(lambda: cut.failure is not None)
         assert isinstance(cut.failure, SwitchLostError)
         assert re.search(rf"rank 1 .* has lost shard {cluster.addresses[2]}, and ranks 0, 2 ", str(cut.failure))

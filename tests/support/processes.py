@@ -107,9 +107,11 @@ class SwitchProcess:
 
 
 @contextlib.contextmanager
-def a_switch(mode: Mode, *arguments: str, interpreter: bool = False) -> Iterator[SwitchProcess]:
+def a_switch(
+    mode: Mode, *arguments: str, bind: str = "127.0.0.1:0", interpreter: bool = False
+) -> Iterator[SwitchProcess]:
     """A switch that is gone afterwards."""
-    switch = SwitchProcess(mode, *arguments, interpreter=interpreter)
+    switch = SwitchProcess(mode, *arguments, bind=bind, interpreter=interpreter)
     try:
         yield switch
     finally:
