@@ -205,8 +205,9 @@ def test_workers_that_are_started_again_find_the_switch_that_was(target: str, tm
     if target == "bmv2":
         require(target)
     scenario = Scenario(workers=2, target=target, rate="50mbit", faults=("restart=switch@step:3",), restarts=1)
-    record = run(scenario, sys.executable, TRAINING, "6", tmp_path=tmp_path)
+    record = run(scenario, sys.executable, TRAINING, "6", "--restarted", tmp_path=tmp_path)
     assert record.outcome == "finished", record
+    assert len(record.progress) == 2, "both have ended, which they do only when they were started again"
     assert len({progress.loss for progress in record.progress}) == 1
 
 

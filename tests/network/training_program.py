@@ -1,8 +1,13 @@
-"""A worker that takes so many optimizer steps with DDP over fanin, and says what the sum of its weights is."""
+"""A worker that takes so many optimizer steps with DDP over fanin, and says what the sum of its weights is.
+
+With `--restarted` behind their number it takes them when torchrun has started it again; before, steps have no end.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import sys
 
 import torch
@@ -18,7 +23,8 @@ def main() -> None:
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     inputs = torch.randn(16, 64, generator=torch.Generator().manual_seed(dist.get_rank()))
-    for _ in range(int(sys.argv[1])):
+    endless = "--restarted" in sys.argv and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    for _ in itertools.count() if endless else range(int(sys.argv[1])):
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
